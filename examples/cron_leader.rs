@@ -1,6 +1,7 @@
-//! Singleton cron: one of several candidates leads and runs the ticks. Each (job, tick) is claimed
-//! and completed as an idempotency record, so that a change of leaders neither doubles nor loses a
-//! tick. Leadership makes it likely that only one process tries; the record makes it certain.
+//! Singleton cron: one of several candidates leads and runs the ticks. Each tick of a job has an
+//! idempotency record. The leader claims and completes this record. So a change of leaders neither
+//! doubles nor loses a tick. With the leadership alone, two processes could sometimes run the same
+//! tick. The record prevents this.
 //!
 //! ```text
 //! cargo run -p examples --bin cron_leader
@@ -24,18 +25,19 @@ const EVERY: Duration = Duration::from_millis(150);
 const TICKS: u32 = 16;
 const LEASE: Duration = Duration::from_millis(600);
 
-/// Effects of the job by tick, which the probe reads.
+/// Effects of the job by tick. The probe reads them.
 type Done = Mutex<BTreeMap<String, Vec<String>>>;
 
-/// A candidate, as each of several processes would run it.
+/// A candidate. In production each candidate would be a process.
 struct Candidate {
     name: String,
     election: Election,
     runs: Idempotency,
-    /// Start of the schedule. Each tick is computed from it, never from the tick before.
+    /// Start of the schedule. Each tick is computed from the start, and not from the previous tick.
     start: SystemTime,
     done: Arc<Done>,
-    /// Number of the tick at which the candidate dies, after the effect and before its record.
+    /// Number of the tick at which the candidate dies. It dies after the effect and before it
+    /// stores the result.
     dies_at: Option<u32>,
 }
 
@@ -47,12 +49,12 @@ impl Candidate {
             println!("{} leads, term {}", self.name, leadership.term());
             tokio::select! {
                 biased;
-                // Another candidate may lead now. It can run the claimed tick after the claim's
-                // lease has ended.
+                // Another candidate may lead now. It can run the claimed tick after the lease of
+                // the claim has ended.
                 () = leadership.lost() => println!("{} lost its leadership", self.name),
                 led = self.lead() => {
-                    // Resign even after an error, so that another candidate leads at once and not
-                    // after a lease.
+                    // Resign even after an error. Then another candidate leads at once. Without
+                    // this it would lead only after a lease.
                     match leadership.resign().await {
                         Ok(()) => println!("{} resigns", self.name),
                         Err(why) => println!("{} resigns: {why}", self.name),
@@ -63,23 +65,24 @@ impl Candidate {
         }
     }
 
-    /// Runs all ticks that are due, beginning with those that an earlier leader may have left.
+    /// Runs all ticks that are due. Begins with the ticks that an earlier leader may have left.
     async fn lead(&self) -> Result<(), Failure> {
         for n in 0..TICKS {
             let tick = self.start + n * EVERY;
             sleep(tick.duration_since(SystemTime::now()).unwrap_or_default()).await;
-            // The key contains the scheduled time in UTC, which does not depend on the leader's
-            // clock.
+            // The key contains the scheduled time of the tick in UTC. This time does not depend on
+            // the leader's clock.
             let at = tick.duration_since(UNIX_EPOCH)?.as_millis();
             self.run_once(n, tick, &format!("report@{at}")).await?;
         }
         Ok(())
     }
 
-    /// Runs one tick unless it was already run. Waits if another process is running it.
+    /// Runs one tick unless it was already run. Waits if another process runs the tick now.
     async fn run_once(&self, n: u32, tick: SystemTime, key: &str) -> Result<(), Failure> {
         loop {
-            // The tick's time is its birth, because no process can have run it earlier.
+            // The birth of the request (`created_at`) is the tick's time, because no process can
+            // have run the tick earlier.
             let call = self.runs.key(key).created_at(tick).in_flight_timeout(LEASE);
             let outcome = call
                 .probe(async |_| match self.done.lock().expect("no one panics").get(key) {
@@ -104,7 +107,7 @@ impl Candidate {
         }
     }
 
-    /// Runs the job. A real job passes its token to everything it writes (see `fenced_writer`).
+    /// Runs the job. A real job sends its fencing token with each write (see `fenced_writer`).
     async fn job(&self, cx: &Context, n: u32, key: &str) -> Result<String, Failure> {
         sleep(Duration::from_millis(10)).await;
         {
@@ -127,7 +130,8 @@ async fn main() -> Result<(), Failure> {
     let lease = connect.ttl(LEASE);
     let redlock = connect.builder(lease)?.prefix(prefix).build()?;
     common::ready(&redlock).await?;
-    // With `at_most_once`, the probe decides about runs that were left or forgotten.
+    // An earlier run of a tick may have left no result, or the nodes may have lost the record of
+    // the run. With `at_most_once`, the probe decides about such a tick.
     let runs = redlock.idempotency("cron").at_most_once().build()?;
     let (done, start) = (Arc::new(Done::default()), SystemTime::now());
     let election = redlock.election("cron").build()?;
@@ -143,7 +147,7 @@ async fn main() -> Result<(), Failure> {
     sleep(EVERY).await;
     let others = ["Grace", "Edsger"].map(|name| tokio::spawn(candidate(name, None).stand()));
 
-    // The first leader disappears in the middle of a tick: its task is dropped at its current
+    // The first leader disappears in the middle of a tick. Its task is dropped at its current
     // await.
     sleep(7 * EVERY).await;
     first.abort();

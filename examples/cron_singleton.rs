@@ -1,6 +1,7 @@
-//! A cron job that runs once a tick among three processes, which are tasks here. The first one dies
-//! in the middle of a run, after its effect and before its record. Another one then runs the tick
-//! again, and the tick's own key shows that the effect already exists.
+//! A cron job that runs once per tick among three processes. In this example the processes are
+//! tasks. The first process dies in the middle of a run, after the effect and before the result is
+//! stored. Then another process runs the tick again. The tick's own key shows that the effect
+//! already exists.
 //!
 //! ```text
 //! cargo run -p examples --bin cron_singleton
@@ -20,7 +21,8 @@ use palisade::cron::{Job, Tick};
 use tokio::time::{sleep, timeout};
 
 type Failure = Box<dyn Error + Send + Sync>;
-/// A downstream system that recognises repetitions: the writer of each key.
+/// A downstream system that recognises repetitions. For each key it stores the tick and the writer
+/// of the first effect.
 type Ledger = Mutex<BTreeMap<String, (i64, &'static str)>>;
 
 /// Runs the job. `dies` simulates a process that is killed right after its effect.
@@ -47,8 +49,8 @@ async fn main() -> Result<(), Failure> {
     let process = |me: &'static str, dies: bool| {
         let (redlock, ledger) = (redlock.clone(), Arc::clone(&ledger));
         async move {
-            // A real process needs only this code. Ticks during the dead process's last lease count
-            // as on time.
+            // A real process needs only this code. Some ticks are due before the dead process's
+            // lease has ended. With `late` these ticks count as on time.
             let job = Job::new("report", "* * * * * *").zone("Europe/Zurich");
             let job = job.late(Duration::from_secs(10));
             let cron = Cron::new(&redlock);
@@ -63,12 +65,13 @@ async fn main() -> Result<(), Failure> {
             Ok::<_, Failure>(())
         }
     };
-    // Ada runs first and dies in her first run; her task is dropped with everything it holds.
+    // Ada runs first and dies in her first run. Her task is dropped with all its values.
     let _ = timeout(Duration::from_secs(3), process("Ada", true)).await;
     let others = [process("Grace", false), process("Edsger", false)].map(tokio::spawn);
     sleep(Duration::from_secs(8)).await;
     others.iter().for_each(tokio::task::JoinHandle::abort);
-    // Closing releases what was dropped; otherwise it would stay until its ttl ends.
+    // `close` releases the locks of the dropped tasks. Otherwise these locks would stay until the
+    // end of their ttl.
     drop(redlock.close(Duration::from_secs(2)).await);
 
     let mut ticks: Vec<_> = ledger.lock().expect("no one panics").values().copied().collect();

@@ -1,9 +1,10 @@
-//! The crontab leader: one of several hosts runs the crontab, and resigns if it cannot.
+//! The crontab leader: one of several hosts runs the crontab, and this host resigns if it cannot
+//! run the crontab.
 //!
-//! The leader runs the jobs that are due, as long as it leads. Its writes carry a fencing token, so
-//! a host that was paused and comes back late changes nothing. If the leader's disk is full, it
-//! resigns and another host continues. If it loses its leadership, its work is stopped, and it
-//! campaigns again.
+//! The leader runs the jobs that are due, as long as it leads. Each write has a fencing token. So a
+//! paused host that continues too late changes nothing. If the leader's disk is full, the leader
+//! resigns, and another host continues. If a host loses its leadership, its work is stopped, and
+//! the host campaigns again.
 //!
 //! ```text
 //! cargo run -p examples --bin crontab_leader
@@ -27,7 +28,8 @@ const EVERY: Duration = Duration::from_millis(100);
 const LEASE: Duration = Duration::from_millis(900);
 const TICKS: usize = 12;
 
-/// The resource to which jobs write. It refuses a smaller fencing token than it has seen.
+/// The resource to which jobs write. It refuses a fencing token that is smaller than an earlier
+/// one.
 #[derive(Default)]
 struct Ledger(Mutex<Vec<(FencingToken, &'static str)>>);
 
@@ -55,7 +57,7 @@ struct Host {
 }
 
 impl Host {
-    /// Runs jobs for ever. Returns an error if the host cannot run them.
+    /// Runs jobs for ever. Returns an error if the host cannot run the jobs.
     async fn do_crontab(&self, term: FencingToken) -> Result<Infallible, Failure> {
         for _ in 0..self.room {
             sleep(EVERY).await;
@@ -75,7 +77,7 @@ async fn crontab_leader(
         let work = async |leads: Arc<palisade::Leadership>| host.do_crontab(leads.term()).await;
         let Err(why) = election.lead(host.name, work).await?;
         println!("{} has resigned: {why}", host.name);
-        sleep(LEASE).await; // somebody else comes first
+        sleep(LEASE).await; // another candidate comes first
     }
 }
 // And here it ends.

@@ -1,9 +1,10 @@
-//! One leader of many candidates.
+//! An election: one of many candidates leads.
 //!
-//! Without arguments, three candidates over three in-memory nodes take turns, an observer prints
-//! what it sees, and the program ends by itself. With `--node` or `--sentinel` it is one candidate,
-//! which prints a line of JSON for each event and resigns at SIGTERM, Ctrl-C, or the line `resign`
-//! on its standard input. Start two of them and kill one.
+//! Without arguments, the program runs three candidates on three in-memory nodes. The candidates
+//! lead in turn, an observer prints each change, and the program ends by itself. With `--node` or
+//! `--sentinel` the program is one candidate. It prints a line of JSON for each event. It resigns
+//! at SIGTERM, at Ctrl-C, or after the line `resign` on its standard input. Start two such programs
+//! and kill one of them.
 //!
 //! ```text
 //! cargo run -p examples --bin election
@@ -34,7 +35,7 @@ struct Cli {
     #[arg(long, default_value = "a candidate")]
     value: String,
 
-    /// End after this many seconds
+    /// End after this number of seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
@@ -50,7 +51,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         let election = redlock.election(&cli.name).build()?;
         stand(&election, &cli.value, Duration::from_secs(cli.seconds)).await
     };
-    // Close even after a signal in the middle of a campaign, to release what nodes granted.
+    // Close the handle even after a signal in the middle of a campaign. Closing releases the grants
+    // of the nodes.
     let closed = redlock.close(Duration::from_secs(5)).await;
     if !closed.is_clean() {
         eprintln!("{closed}");
@@ -58,7 +60,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     ended
 }
 
-/// Runs one candidate until it receives a signal to end.
+/// Runs one candidate until the process receives a signal to end.
 async fn stand(
     election: &Election,
     value: &str,
@@ -104,7 +106,8 @@ async fn stand(
         if last {
             return Ok(outcome?);
         }
-        // Leave time for other candidates; otherwise this process would often be the first again.
+        // Wait, so that other candidates can lead. Otherwise this process would often be the first
+        // again.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
@@ -114,7 +117,7 @@ fn tell(event: &str, term: u64) {
     println!(r#"{{"event":"{event}","term":{term},"at_ms":{:.3}}}"#, now.as_secs_f64() * 1e3);
 }
 
-/// Lets three candidates lead once each.
+/// Runs three candidates. Each of them leads once.
 async fn demo(redlock: &Redlock) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut observer = redlock.election("demo").build()?.observe();
     let watch = tokio::spawn(async move {
@@ -147,7 +150,7 @@ async fn demo(redlock: &Redlock) -> Result<(), Box<dyn Error + Send + Sync>> {
     for candidate in candidates {
         candidate.await??;
     }
-    // Closing the handle ends the observer.
+    // `close` ends the observer.
     drop(redlock.close(Duration::from_secs(5)).await);
     Ok(watch.await?)
 }

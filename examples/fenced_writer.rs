@@ -1,5 +1,5 @@
-//! A write with a fencing token: a holder that was paused writes too late, and the resource refuses
-//! the write. No lock can prevent the late write; only the resource can.
+//! A write with a fencing token. A paused holder continues and writes too late, and the resource
+//! refuses the write. No lock can prevent the late write. Only the resource can refuse it.
 //!
 //! ```text
 //! cargo run -p examples --bin fenced_writer
@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Parser as _;
 use palisade::{FencingToken, LockGuard};
 
-/// A resource that several processes write to, such as a row, a file or a device. In SQL the same
+/// A resource with several writing processes, such as a row, a file or a device. In SQL the same
 /// rule is `UPDATE account SET balance = ?, token = ? WHERE id = ? AND token <= ?`.
 #[derive(Debug, Default)]
 struct Account(Mutex<(FencingToken, i64)>);
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let redlock = connect.builder(connect.ttl(Duration::from_millis(400)))?.build()?;
     common::ready(&redlock).await?;
     let account = Account::default();
-    // Without renewal this process behaves like a paused one: its lock ends.
+    // This process does not renew its lock. So the lock ends as if the process were paused.
     let mutex = redlock.mutex("account:7").auto_renew(false).build()?;
 
     let first = mutex.acquire().await?;
@@ -58,13 +58,13 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     );
     pause_of_the_machine(&first).await;
 
-    // The lock has expired, so another holder can acquire it.
+    // The lock has expired. So another holder can acquire the lock.
     let second = mutex.acquire().await?;
     account.set(200, second.fencing_token()).map_err(|late| format!("refused: {late:?}"))?;
     println!("second holder, token {}: writes 200", second.fencing_token());
     second.release().await?;
 
-    // The first holder wakes in the middle of its write and cannot check its guard.
+    // The first holder continues in the middle of its write. So it cannot check its guard first.
     match account.set(100, first.fencing_token()) {
         Err(TooLate { token, seen }) => {
             println!("first holder wakes and writes 100: refused, {token} is older than {seen}");
@@ -82,6 +82,6 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
 
 async fn pause_of_the_machine(guard: &LockGuard) {
     guard.lost().await;
-    // Nodes keep a lock slightly longer than its holder may rely on it.
+    // A node keeps a lock slightly longer than the lock's validity for its holder.
     tokio::time::sleep(Duration::from_millis(50)).await;
 }

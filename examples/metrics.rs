@@ -1,5 +1,5 @@
-//! All metrics of palisade from one program: locks, keys, an election and a cron job, served to
-//! Prometheus.
+//! All metrics of palisade in one program: locks, keys, an election and a cron job. The program
+//! serves the metrics to Prometheus.
 //!
 //! ```text
 //! cargo run -p examples --bin metrics
@@ -34,7 +34,7 @@ struct Cli {
     #[arg(long, default_value = "127.0.0.1:9464")]
     listen: SocketAddr,
 
-    /// End after this many seconds
+    /// End after this number of seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
@@ -47,7 +47,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         .set_buckets_for_metric(Matcher::Suffix("_ratio".into()), RATIO)?
         .with_http_listener(cli.listen)
         .install()?;
-    // The handle is built after the recorder is installed: it uses the recorder that exists then.
+    // Install the recorder first. A handle uses only a recorder that exists when the handle is
+    // built.
     let ttl = cli.connect.ttl(Duration::from_secs(4));
     let redlock = cli.connect.builder(ttl)?.build()?;
     println!("http://{}/metrics", cli.listen);
@@ -66,7 +67,7 @@ fn millis(least: u64, most: u64) -> Duration {
     Duration::from_millis(rand::random_range(least..most))
 }
 
-/// Acquires locks that several tasks want; one task holds its lock for long.
+/// Acquires locks that several tasks want. One task holds its lock for a long time.
 async fn locks(redlock: Redlock, task: u32) -> Option<()> {
     loop {
         let name = if task == 0 { "long".to_owned() } else { format!("short-{}", task % 2) };
@@ -82,7 +83,7 @@ async fn locks(redlock: Redlock, task: u32) -> Option<()> {
     }
 }
 
-/// Makes each request about twice. For some it remains unknown whether they took effect.
+/// Makes each request about twice. One handler in 40 fails, and its effect remains unknown.
 async fn keys(redlock: Redlock) -> Option<()> {
     let payments = redlock.idempotency("payments").at_most_once().build().ok()?;
     loop {
@@ -97,7 +98,7 @@ async fn keys(redlock: Redlock) -> Option<()> {
     }
 }
 
-/// Leads now and then, and observes the election.
+/// Leads for 30 to 60 s at a time, and observes the election.
 async fn lead(redlock: Redlock) -> Option<()> {
     let election = redlock.election("billing").build().ok()?;
     let mut observer = election.observe();

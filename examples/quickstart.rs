@@ -34,8 +34,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     }
 
     // The lock is renewed in the background. It may still be lost, for example by a network fault
-    // or a long pause. Then stop: the work is dropped at its next await, and the token protects
-    // what was already sent.
+    // or a long pause. Then the work is dropped at its next await, and the resource refuses a late
+    // write by its fencing token.
     tokio::select! {
         biased;
         () = guard.lost() => return Err("lock lost, work interrupted".into()),
@@ -58,8 +58,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-/// Writes an invoice: your work. The resource keeps the largest token it has seen and refuses
-/// smaller ones.
+/// Writes an invoice, in place of your own work. The resource keeps the largest token that it has
+/// seen, and refuses smaller ones.
 async fn write_invoice(token: FencingToken) -> Result<(), Box<dyn Error + Send + Sync>> {
     tokio::time::sleep(Duration::from_millis(50)).await;
     println!("written with token {token}");

@@ -1,4 +1,4 @@
-//! Settings of a handle, and the inequalities that must hold between them.
+//! Settings of a handle, and the inequalities between the settings.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use crate::time::{Drift, EXPIRY_PRECISION, validity};
 /// Settings that all locks of one handle share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Lease length of locks that set none. Default 15 s.
+    /// Lease length of a lock without a ttl of its own. Default 15 s.
     pub ttl: Duration,
-    /// Longest lease that any client of these nodes may use. After a restart or a failover a node
-    /// grants nothing for at least this time (quarantine). Default: the `ttl`.
+    /// Longest lease that any client of these nodes may use. After a restart or a failover, a node
+    /// grants nothing for at least this time (quarantine). Default: the value of `ttl`.
     pub max_ttl: Duration,
     /// Largest error of the speed of a node's clock. Default 1 %.
     pub drift: Drift,
-    /// Longest time for which a node may take to answer one request. Default 250 ms.
+    /// Longest time until a node's answer to one request. Default 250 ms.
     pub node_deadline: Duration,
-    /// E, the largest error of any clock against true time. It must be less than half of `max_ttl`.
-    /// Default: 2 s, or a quarter of `max_ttl` if that is less.
+    /// E, the largest error of any clock. E must be less than half of `max_ttl`. Default: 2 s, or a
+    /// quarter of `max_ttl` if that is less.
     pub clock_error: Duration,
     /// Prefix of the name of each lock, election and idempotency key on the nodes. Default empty.
     pub prefix: String,
@@ -40,32 +40,32 @@ impl Default for Config {
     }
 }
 
-/// Default lease length. It is long enough for a lease to outlive a failover of the groups that
-/// `sentinel-conf` sets up, and short enough for others to wait after a holder has crashed.
+/// Default lease length. A lease of this length is longer than a failover of the groups that
+/// `sentinel-conf` sets up. After a crash of the holder, other callers wait at most this long.
 const TTL: Duration = Duration::from_secs(15);
 
-/// Default time for which a namespace of idempotency keys keeps its results.
+/// Default retention of the results of idempotency keys.
 pub const RETENTION: Duration = Duration::from_secs(24 * 3_600);
 
-/// Returns the default of E, the clock error: at most half of the largest value that is allowed,
-/// and at most 2 s, which is far above the error of clocks that NTP corrects.
+/// Returns the default of E, the clock error: a quarter of `max_ttl`, at most 2 s. The error of
+/// clocks that NTP corrects is far below 2 s.
 pub fn default_clock_error(max_ttl: Duration) -> Duration {
     (max_ttl / 4).min(Duration::from_secs(2))
 }
 
-/// Shortest lease. Of a shorter one, the 2 ms that are subtracted for the precision of expiry would
-/// be more than a fifth.
+/// Shortest lease. The library subtracts 2 ms from each lease for the precision of expiry, which is
+/// a fifth of this length.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
 /// Longest `max_ttl`: one day. Each quarantine of a node is at least as long as `max_ttl`.
 pub(crate) const MAX_TTL_MAX: Duration = Duration::from_secs(86_400);
-/// Most nodes of one handle.
+/// Largest number of nodes of one handle.
 pub(crate) const NODES_MAX: usize = 31;
 
 impl Config {
     /// Checks the settings of the handle.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first rule that is broken, with the field, its value and the rule.
+    /// [`ConfigError`] for the first broken rule, with the field, its value and the rule.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         crate::name::check_prefix(&self.prefix)?;
         if self.max_ttl > MAX_TTL_MAX {
@@ -80,9 +80,9 @@ impl Config {
         }
         self.check_ttl(self.ttl)?;
         if self.clock_error.saturating_mul(2) >= self.max_ttl {
-            // The clocks of two servers may differ by 2E. If a node lost its data twice, with a
-            // quarantine shorter than that in between, the tokens after the second loss could be
-            // lower than those before it.
+            // The clocks of two servers may differ by 2E. If a node loses its data twice, the
+            // quarantine between the losses must be longer than that. Otherwise tokens after the
+            // second loss could be smaller than tokens before it.
             let rule = format!("less than half of max_ttl ({:?})", self.max_ttl);
             return Err(refuse("clock_error", self.clock_error, &rule));
         }
@@ -92,7 +92,8 @@ impl Config {
     /// Checks the number of nodes.
     ///
     /// # Errors
-    /// [`ConfigError`] for no node, too many nodes, or an even number without `allow_even_nodes`.
+    /// [`ConfigError`] if there is no node, if there are too many nodes, or if the number is even
+    /// without `allow_even_nodes`.
     pub(crate) fn check_nodes(&self, n: usize) -> Result<(), ConfigError> {
         if n == 0 || n > NODES_MAX {
             let rule = format!("between 1 and {NODES_MAX} nodes");
@@ -124,8 +125,8 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that a lease that is renewed every quarter of its ttl has time for two tries of each
-    /// renewal: `renew_every + 2·node_deadline + margin ≤ ttl·(1 − drift)`.
+    /// Checks that there is time for two tries of each renewal, if a lease is renewed after every
+    /// quarter of its ttl: `renew_every + 2·node_deadline + EXPIRY_PRECISION ≤ ttl·(1 − drift)`.
     ///
     /// # Errors
     /// [`ConfigError`] with the inequality and its numbers.
@@ -145,16 +146,16 @@ impl Config {
     }
 }
 
-/// Returns the interval between two renewals: a quarter of the ttl. So if a server crashes just
-/// before a renewal, the lease has three quarters of its ttl left, less the drift. With the default
-/// ttl this outlives a failover of the groups that `sentinel-conf` sets up. (etcd and Redisson
-/// renew at a third of the ttl.)
+/// Returns the interval between two renewals: a quarter of the ttl. If a server crashes just before
+/// a renewal, three quarters of the ttl are left, less the drift. With the default ttl this is
+/// longer than a failover of the groups that `sentinel-conf` sets up. (etcd and Redisson renew
+/// after a third of the ttl.)
 pub(crate) fn renew_every(ttl: Duration) -> Duration {
     ttl / 4
 }
 
-/// Returns how long a lease that is renewed in time is still valid at least, at any moment. If a
-/// server crashes just before the next renewal, this time is left of the lease.
+/// Returns the shortest time for which a lease is still valid, at any moment, if it is renewed in
+/// time. The shortest time is just before a renewal.
 pub fn lasts(ttl: Duration, drift: Drift) -> Duration {
     validity(ttl, drift).saturating_sub(renew_every(ttl))
 }

@@ -1,8 +1,8 @@
-//! Durability levels: how many replicas must have a grant before it counts, and how many had it.
+//! Durability levels: the number of replicas that must have a grant before the grant counts.
 //!
-//! A Redis master answers before its replicas have the write. So a grant is lost if a replica that
-//! does not have it is promoted. Then the quarantine prevents a second grant of the same lock, and
-//! a durability level (durability 1) prevents even the loss.
+//! A Redis master answers before its replicas have the write. So a failover can lose a grant: the
+//! promoted replica may not have it. After such a loss the quarantine prevents a second grant of
+//! the same lock. A durability level prevents the loss itself (durability 1).
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,21 +12,23 @@ use crate::error::ConfigError;
 /// The number of replicas that must have a grant, a renewal or a result before a node's vote
 /// counts.
 ///
-/// - **`Primary`** costs nothing and prevents no loss. A failover loses the grants of the last
-///   moments before it; a manual failover under load lost about 5 000 grants.
-/// - **`Replicas(k)`**: a grant survives the death of the master if a replica that has the grant is
-///   promoted. But a failover does not consider which replica confirmed which grant. A manual
-///   failover still lost about 400 grants that one of two replicas had; when the master and this
-///   replica were cut off from all others, 11 996 of 11 999 grants were lost.
-/// - **`AllReplicas`**: a grant survives each failover to a replica that the node knows of, because
-///   every such replica has the grant; in both tests none was lost. In return one replica that is
-///   down or frozen stops all grants of this node, though a majority of several nodes goes on.
+/// - **`Primary`** costs nothing and prevents no loss. A failover loses the last grants before the
+///   failover; a manual failover under load lost about 5 000 grants.
+/// - **`Replicas(k)`**: a grant survives the death of the master if the failover promotes a replica
+///   that has the grant. The failover does not choose the replica by its grants. In one test, one
+///   of two replicas had confirmed each grant, and a manual failover still lost about 400 grants.
+///   In another test, the master and the confirming replica were cut off from all others. This test
+///   lost 11 996 of 11 999 grants.
+/// - **`AllReplicas`**: a grant survives each failover to a replica in the node's list, because
+///   every replica of the list has the grant. Both tests lost no grant at this level. The cost: a
+///   single replica that is down or frozen stops all grants of its node. A handle of several nodes
+///   can still acquire locks while a majority of the nodes grants.
 ///
-/// The time of waiting for replicas is lost from the validity of a lock, which counts from the
-/// moment of sending. Each wait ends at the node's deadline
-/// ([`Config::node_deadline`](crate::Config)). If too few replicas have confirmed by then, the
-/// node's answer is [`NodeFault::NotDurable`](crate::error::NodeFault::NotDurable), which is no
-/// vote, and its grant is rolled back.
+/// The validity of a lock counts from the sending of the request, so the wait for replicas shortens
+/// it. Each wait ends at the node's deadline ([`Config::node_deadline`](crate::Config)). If too few
+/// replicas have confirmed by then, the node reports
+/// [`NodeFault::NotDurable`](crate::error::NodeFault::NotDurable). This fault is no vote, and the
+/// node's grant is rolled back.
 ///
 /// The figures were measured on real servers, one master with two replicas; the
 /// [manual](crate::manual::durability) has all of them. No level prevents a loss that the replicas
@@ -37,14 +39,15 @@ pub enum Durability {
     /// A grant counts as soon as the master has executed it.
     #[default]
     Primary,
-    /// A grant counts when at least this many replicas have confirmed it, whichever these are. At
-    /// least 1.
+    /// A grant counts when at least this many replicas have confirmed it. Any replicas count. The
+    /// number is at least 1.
     Replicas(u32),
     /// A grant counts when all replicas have confirmed it, including those that are down, because
-    /// any of them may be promoted later. How many there are depends on the kind of node:
-    /// [`SentinelNode`](crate::SentinelNode) asks the Sentinels, [`RedisNode`](crate::RedisNode)
-    /// uses the configured number or the number of connected replicas,
-    /// [`MemoryNode`](crate::MemoryNode) has none. Without replicas the level is always reached.
+    /// any of them may be promoted later. The number of replicas depends on the kind of node:
+    /// [`SentinelNode`](crate::SentinelNode) asks the Sentinels for it,
+    /// [`RedisNode`](crate::RedisNode) uses the configured number or the number of connected
+    /// replicas, and [`MemoryNode`](crate::MemoryNode) has no replicas. A node without replicas
+    /// always reaches the level.
     AllReplicas,
 }
 
@@ -72,21 +75,21 @@ impl fmt::Display for Durability {
     }
 }
 
-/// The durability of a grant or a result: the level that was required, and the number of replicas
-/// that had it.
+/// The durability of a grant or a result: the required level, and the number of replicas that had
+/// the grant or the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Achieved {
-    /// The level that was required, and that was reached on every node whose vote counted.
+    /// Required level. Every node that voted yes reached it.
     pub level: Durability,
-    /// Smallest number of replicas that had the grant or result, of all nodes whose vote counted,
-    /// at the time of the decision. Zero if the level is `Primary`, or if a node has no replicas.
+    /// Smallest number of replicas that had the grant or the result at the time of the decision,
+    /// over all nodes that voted yes. Zero if the level is `Primary` or a node has no replicas.
     pub replicas: u32,
 }
 
 impl Achieved {
-    /// Returns the durability that a level guarantees if the replicas are not counted: `k` replicas
-    /// for `Replicas(k)`, else zero.
+    /// Returns the number of replicas that `level` guarantees without a count: `k` for
+    /// `Replicas(k)`, otherwise zero.
     pub(crate) fn at_least(level: Durability) -> Self {
         let replicas = if let Durability::Replicas(k) = level { k } else { 0 };
         Self { level, replicas }
@@ -99,15 +102,15 @@ impl fmt::Display for Achieved {
     }
 }
 
-/// Point up to which a barrier (a wait for replicas) confirms writes: all writes that this server
-/// process had executed in this data history when it reported both in its
-/// [`Facts`](crate::op::Facts).
+/// Server process and data history of the writes that a barrier confirms. A barrier is a wait for
+/// replicas. It confirms all writes of this process in this history before the report of both in
+/// the server's [`Facts`](crate::op::Facts).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BarrierPoint {
     /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,
-    /// Identifier of the data history. The process alone is not enough: a master may be demoted and
-    /// promoted again, and lose its grants in between, without a restart.
+    /// Identifier of the data history. A master that is demoted and promoted again keeps its
+    /// process, but may lose grants in between. So the identity of the process alone is not enough.
     pub history_id: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Clocks and randomness, as an interface to the outside.
+//! Clocks and randomness, as a trait that a simulator can replace.
 //!
-//! The protocol never reads a clock or a random source itself; it asks an [`Env`]. A program uses
-//! [`SystemEnv`]. A simulator passes its own, so that a seed determines everything that happens.
+//! The protocol never reads a clock or a random source directly; it calls an [`Env`]. A program
+//! uses [`SystemEnv`]. A simulator passes its own `Env`, so that a seed determines each run.
 
 use std::fmt;
 use std::future::Future;
@@ -23,26 +23,26 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 ///
 /// `now` must run in step with `tokio::time`, because the library uses tokio's timers.
 pub trait Env: Send + Sync + fmt::Debug + 'static {
-    /// Returns the reading of a monotonic clock that goes on while the machine is suspended.
+    /// Returns the reading of a monotonic clock. The clock must not stop while the machine is
+    /// suspended.
     fn now(&self) -> Moment;
-    /// Returns the wall clock in microseconds since 1970. Fencing tokens are proposed by it, which
-    /// the nodes limit to their own clocks; and it is compared with times of requests and of cron
-    /// ticks.
+    /// Returns the wall clock, in microseconds since 1970. The library proposes fencing tokens by
+    /// it; the nodes limit these proposals by their own clocks. The library also compares it with
+    /// the times of requests and of cron ticks.
     fn wall_micros(&self) -> u64;
     /// Returns 128 unpredictable bits.
     fn random(&self) -> u128;
-    /// Spawns a background task of the library: a node's queue, the renewer or a listener. A
-    /// simulator wraps these tasks, so that it can stop or kill everything that one simulated
-    /// process does.
+    /// Spawns a background task of the library: a node queue, the renewer or a listener. A
+    /// simulator wraps these tasks, so that it can stop or kill all tasks of one simulated process.
     #[doc(hidden)]
     fn spawn(&self, runtime: &Handle, task: Task) -> JoinHandle<()> {
         runtime.spawn(task)
     }
 }
 
-/// Returns the pause after this number of failures. It is `first`, doubled for each failure, and at
-/// most `longest`. Its upper half is drawn from 16 bits of `random`, so that clients do not get in
-/// step.
+/// Returns the pause after this number of failures: `first`, doubled for each failure, and at most
+/// `longest`. A share of the second half of the pause is random (by 16 bits of `random`), so that
+/// clients do not retry at the same time.
 pub(crate) fn pause(
     random: u128,
     failures: u32,
@@ -60,9 +60,9 @@ pub struct SystemEnv;
 /// An environment on tokio's clock, for tests under `tokio::time::pause` or `start_paused`. Leases
 /// are renewed, expire and are lost in virtual time, so hours pass in milliseconds.
 ///
-/// With [`SystemEnv`] no guard ever expires in a paused test: tokio's timers jump, but leases are
-/// judged by the machine's clock, by which hardly any time has passed. Pass the same `TokioEnv` to
-/// the handle and to every node in memory; its clones have the same time:
+/// With [`SystemEnv`] no guard expires in a paused test: tokio's timers jump, but leases expire by
+/// the machine's clock, which hardly advances. Pass the same `TokioEnv` to the handle and to every
+/// node in memory. Clones of a `TokioEnv` have the same time:
 ///
 /// ```
 /// use std::sync::Arc;
@@ -82,8 +82,8 @@ pub struct SystemEnv;
 /// # Ok(()) }
 /// ```
 ///
-/// Its wall clock starts with the machine's time at its creation, and advances with tokio's clock.
-/// It is not for nodes that are real servers, because these have clocks of their own.
+/// The wall clock of a `TokioEnv` starts with the machine's time at its creation, and advances with
+/// tokio's clock. Do not use a `TokioEnv` with real servers, because they have clocks of their own.
 #[cfg(feature = "test-util")]
 #[derive(Clone, Copy, Debug)]
 pub struct TokioEnv {
@@ -93,8 +93,8 @@ pub struct TokioEnv {
 
 #[cfg(feature = "test-util")]
 impl TokioEnv {
-    /// Makes an environment whose time begins now. Call it within the runtime whose clock it
-    /// follows.
+    /// Makes an environment with the present time of tokio's clock as its start. Call this function
+    /// within the runtime of that clock.
     pub fn new() -> Self {
         Self { start: tokio::time::Instant::now(), wall: SystemEnv.wall_micros() }
     }
@@ -110,7 +110,7 @@ impl Default for TokioEnv {
 #[cfg(feature = "test-util")]
 impl Env for TokioEnv {
     fn now(&self) -> Moment {
-        // The clock begins at 1, because in some places zero means "never".
+        // The clock begins at 1, because zero means "never" in some places.
         Moment::from_nanos(1) + self.start.elapsed()
     }
 
@@ -126,7 +126,8 @@ impl Env for TokioEnv {
 
 impl Env for SystemEnv {
     fn now(&self) -> Moment {
-        // CLOCK_MONOTONIC stops while a laptop or a VM sleeps; a lease on a node does not.
+        // CLOCK_MONOTONIC stops while a laptop or a VM sleeps, but a node's clock continues to
+        // count the lease.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         const CLOCK: ClockId = ClockId::Boottime;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]

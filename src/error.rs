@@ -1,12 +1,12 @@
-//! Errors: what failed, on which node, and what to do next.
+//! Error types. Each error names the failed operation, the faults of the nodes, and the next step.
 //!
-//! A refusal and a fault are different answers. A refusal is a value that an operation returns
-//! ([`Taken`]). A fault is an error, which keeps the cause of every node.
+//! A refusal and a fault are different. A refusal is a regular result of an operation ([`Taken`]).
+//! A fault is an error, and the error contains the cause for every node.
 //!
-//! The message of an error is a complete sentence and names the lock, election or key, so a program
-//! that prints only the outermost error loses nothing. [`source`](std::error::Error::source) is the
-//! error of the server, of the system or of another crate, if there was one and it quotes no
-//! secret. All errors implement [`Advise`].
+//! The message of an error is a complete sentence and names the lock, election or key. So a program
+//! may print only the outermost error. [`source`](std::error::Error::source) returns the error of
+//! the server, of the system or of another crate, if it contains no secret. All errors implement
+//! [`Advise`].
 
 mod outcome;
 mod resource;
@@ -20,25 +20,25 @@ pub use self::outcome::{AcquireError, ExtendError, NoQuorum, NodeOutcome, Releas
 pub use self::resource::Resource;
 pub use crate::op::Began;
 
-/// What to do about an error.
+/// The next step after an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// A temporary fault: try again after this time.
+    /// The fault is temporary. Try again after this time.
     RetryAfter(Duration),
-    /// The same call cannot succeed if it is tried again.
+    /// A repetition of the same call cannot succeed.
     GiveUp,
-    /// The program has to be changed, because the call was made outside of a tokio runtime with
-    /// timers and IO, or on a closed handle.
+    /// The program has to be changed: it made the call on a closed handle, or outside of a tokio
+    /// runtime with timers and IO.
     Rebuild,
-    /// A person has to change a setting here or on a server.
+    /// A person has to change a setting of this program or of a server.
     Misconfigured,
 }
 
-/// An error with advice on what to do about it. All errors of this crate implement it.
+/// An error with advice on the next step. All errors of this crate implement this trait.
 ///
-/// Each error has a method of the same name, too, so the trait is needed only by code for several
-/// types of errors:
+/// Each error type also has its own method `advice`. So only code for several error types needs
+/// this trait:
 ///
 /// ```
 /// use palisade::error::{Advice, Advise};
@@ -47,11 +47,11 @@ pub enum Advice {
 /// }
 /// ```
 pub trait Advise: std::error::Error {
-    /// Returns what to do about the error.
+    /// Returns the next step after the error.
     fn advice(&self) -> Advice;
 }
 
-/// Implements [`Advise`] for errors that have a method `advice` of their own.
+/// Implements [`Advise`] for errors that have their own method `advice`.
 macro_rules! advise {
     ($($error:ty),+ $(,)?) => {
         $(impl $crate::error::Advise for $error {
@@ -65,9 +65,9 @@ pub(crate) use advise;
 
 advise!(ConfigError, NodeError, NoQuorum, AcquireError, ExtendError, ReleaseError);
 
-/// A setting that was refused, with the rule that it broke.
+/// Error of an invalid setting, with the rule that the setting breaks.
 ///
-/// `Debug` is the same sentence as `Display`, because a `main` that returns this error prints
+/// `Debug` prints the same sentence as `Display`, because a `main` that returns this error prints
 /// `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigError {
@@ -78,7 +78,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Makes the error that the setting `field` has `value`, which breaks `rule`.
+    /// Makes an error for the setting `field`, whose `value` breaks `rule`.
     pub fn new(
         field: impl Into<Cow<'static, str>>,
         value: impl Into<String>,
@@ -88,21 +88,20 @@ impl ConfigError {
         Self { of: None, field: field.into(), value: value.into(), rule: rule.into() }
     }
 
-    /// Adds the lock, election or key that the setting belongs to.
+    /// Adds the lock, election or key with this setting.
     pub(crate) fn of(self, resource: Resource) -> Self {
-        // If the setting is the name itself, the message contains it already, as far as it can be
-        // shown.
+        // If the invalid setting is the name itself, the message already contains the name.
         Self { of: Some(resource).filter(|_| self.field != "name"), ..self }
     }
 
-    /// Replaces the field by the name that the user knows, for example that of an environment
-    /// variable.
+    /// Replaces the field by the name that the user uses for this setting, for example an
+    /// environment variable.
     pub(crate) fn named(self, field: impl Into<Cow<'static, str>>) -> Self {
         Self { field: field.into(), ..self }
     }
 
-    /// Returns the setting's name as the user wrote it: that of a builder's method, of an
-    /// environment variable, or of a field in a file.
+    /// Returns the name of the setting in the user's source: a builder method, an environment
+    /// variable, or a field of a file.
     pub fn field(&self) -> &str {
         &self.field
     }
@@ -130,34 +129,35 @@ impl fmt::Debug for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Kind of a fault: the reason for which a node gave no answer that counts.
+/// Kind of a fault: the reason for a missing vote of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum NodeFault {
-    /// No connection to the server could be made.
+    /// The connection to the server could not be made.
     Unreachable,
     /// The node did not answer before the deadline.
     Timeout,
-    /// The connection broke while a request was under way.
+    /// The connection broke during a request.
     Disconnected,
-    /// The server is a replica (`READONLY`, or by `ROLE`).
+    /// The server is a replica, by its error `READONLY` or by its reply to `ROLE`.
     NotMaster,
     /// The server is still reading its data set (`LOADING`).
     Loading,
     /// The server refuses writes (`NOREPLICAS`), because too few of its replicas are connected and
     /// up to date.
     NoReplicas,
-    /// The server answers nothing for some seconds, for a planned handover to another one
+    /// The server is closed for some seconds during a planned handover to another server
     /// (`HANDOVER`).
     HandingOver,
-    /// Fewer replicas had the grant by the deadline than the [`Durability`](crate::Durability)
-    /// level requires. So the answer is no vote, and the grant is rolled back.
+    /// Too few replicas had the grant by the deadline for the required
+    /// [`Durability`](crate::Durability) level. So the reply is no vote, and the grant is rolled
+    /// back.
     NotDurable,
-    /// The server's min-replicas check (`min-replicas-to-write`) is off or weaker than required, so
+    /// The server's min-replicas check (`min-replicas-to-write`) is off or weaker than required. So
     /// the node does not vote.
     MinReplicasMissing,
-    /// The server deletes keys when its memory is full, so a lock could be deleted while it is
-    /// held; the node does not vote.
+    /// The server deletes keys when its memory is full, so it could delete a lock that is held. So
+    /// the node does not vote.
     Eviction,
     /// The TLS handshake failed, or the server does not speak TLS.
     Tls,
@@ -167,37 +167,38 @@ pub enum NodeFault {
     NoPermission,
     /// No Sentinel could be reached.
     NoSentinel,
-    /// Sentinels answer, but none knows a master of the configured name.
+    /// Sentinels answer, but no Sentinel has a master of the configured name.
     UnknownMaster,
-    /// The server at an address that was given as a Sentinel's is no Sentinel.
+    /// The server at a configured Sentinel address is no Sentinel.
     NotSentinel,
     /// Too few Sentinels agree on one master.
     NoAgreement,
-    /// Two configured nodes are one and the same server process.
+    /// Two configured nodes are the same server process.
     SameServer,
-    /// The request reached the server after its deadline, by the server's own clock, and was not
-    /// executed.
+    /// The request reached the server after the request's deadline, by the server's clock. The
+    /// server did not execute the request.
     PastDeadline,
-    /// The server's clock stepped; its grants do not count for one `max_ttl`.
+    /// The server's clock stepped. The server's grants do not count for one `max_ttl`.
     ClockJump,
-    /// The server granted a fencing token that is further ahead than honest clocks can bring it, so
-    /// its grant does not count.
+    /// The server granted a fencing token that is too far ahead of the clocks, so this grant does
+    /// not count.
     TokenAhead,
-    /// The server is of a kind or version that is not supported.
+    /// The kind or the version of the server is not supported.
     Unsupported,
-    /// The server answered with an error for which there is no kind of its own here.
+    /// The server answered with an error that has no own variant in this enum.
     Server,
-    /// The answer could not be understood.
+    /// The library could not parse the server's reply.
     Protocol,
-    /// Too many requests of this handle are waiting, so the request was refused at once.
+    /// Too many requests of this handle wait for the node, so this request was refused and not
+    /// sent.
     Busy,
-    /// The request cannot be sent: the handle was closed, or the call was polled outside of a tokio
-    /// runtime or on one without timers.
+    /// The request cannot be sent: the handle is closed, or the call was polled outside of a tokio
+    /// runtime with timers.
     Closed,
 }
 
-/// A node's fault with its cause. It is cheap to clone, because one fault may be the answer to all
-/// requests of a batch.
+/// A node's fault with its cause. Cloning is cheap, because all requests of a batch may fail with
+/// the same fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeError {
     fault: NodeFault,
@@ -206,17 +207,17 @@ pub struct NodeError {
     cause: Option<Cause>,
 }
 
-/// Cause of a node's fault, for programs: the [`source`](std::error::Error::source) of a
-/// [`NodeError`]. The message of the `NodeError` contains it, too.
+/// Cause of a node's fault, in a form for programs: the [`source`](std::error::Error::source) of a
+/// [`NodeError`]. The message of the `NodeError` also contains the cause.
 ///
-/// It is not the error of the connection itself, because that may quote what was sent, including
+/// This type replaces the error of the connection, because that error may contain sent data such as
 /// passwords.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Kind of an error that the operating system reported.
+    /// Error of the operating system, by its kind.
     Io(std::io::ErrorKind),
-    /// Error of the server: the code with which it begins, as `NOPERM`.
+    /// Error of the server, by the code at its start, for example `NOPERM`.
     Server(Arc<str>),
 }
 
@@ -232,33 +233,33 @@ impl fmt::Display for Cause {
 impl std::error::Error for Cause {}
 
 impl NodeError {
-    /// Makes the error of a request that certainly took no effect on the node.
+    /// Makes the error of a request that certainly had no effect on the node.
     pub fn not_executed(fault: NodeFault, detail: impl Into<Arc<str>>) -> Self {
         Self { fault, maybe_executed: false, detail: detail.into(), cause: None }
     }
 
-    /// Makes the error of a request that may have taken effect, or may still do so later, because a
-    /// time-out does not cancel a request.
+    /// Makes the error of a request with an unknown effect. The node may have executed the request,
+    /// or may still execute it, because a time-out does not cancel a request.
     pub fn maybe_executed(fault: NodeFault, detail: impl Into<Arc<str>>) -> Self {
         Self { fault, maybe_executed: true, detail: detail.into(), cause: None }
     }
 
-    /// Makes the error with which a node answers a request that came after its deadline.
+    /// Makes the error of a request that reached the node after the request's deadline.
     pub(crate) fn past_deadline() -> Self {
         Self::not_executed(NodeFault::PastDeadline, "by the server's own clock")
     }
 
-    /// Adds to the detail the server at which the fault occurred, and a hint what to check.
+    /// Adds the server of the fault and a hint for the user to the detail.
     pub(crate) fn at(self, place: &str, hint: &str) -> Self {
         Self { detail: format!("at {place}: {}{hint}", self.detail).into(), ..self }
     }
 
-    /// Adds the error of the system or of the server that caused the fault.
+    /// Adds the error of the system or the server as the cause.
     pub(crate) fn because(self, cause: Option<Cause>) -> Self {
         Self { cause, ..self }
     }
 
-    /// Marks the error as one that came after the request had been executed.
+    /// Marks the request as possibly executed.
     pub(crate) fn after_execution(self) -> Self {
         Self { maybe_executed: true, ..self }
     }
@@ -268,23 +269,23 @@ impl NodeError {
         self.fault
     }
 
-    /// Returns true if the request may have run on the node, or may still run, for example when a
-    /// frozen server resumes.
+    /// Returns true if the node may have executed the request, or may still execute it, for example
+    /// when a frozen server resumes.
     pub fn is_ambiguous(&self) -> bool {
         self.maybe_executed
     }
 
-    /// Returns the detail of the fault, as the server or the system reported it.
+    /// Returns the text that the server or the system gave with the fault.
     pub fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// Returns the server's or the system's error, if there was one.
+    /// Returns the error of the server or of the system, if there is one.
     pub fn cause(&self) -> Option<&Cause> {
         self.cause.as_ref()
     }
 
-    /// Returns what to do about the error.
+    /// Returns the next step after the error.
     pub fn advice(&self) -> Advice {
         use NodeFault as F;
         match self.fault {

@@ -1,34 +1,34 @@
-//! Tools that the fuzz tests of the parsers share: arbitrary answers of servers, mutations of valid
-//! answers, and the files of bad inputs in `tests/corpus`. Only for tests.
+//! Shared tools of the fuzz tests of the parsers: generators of server replies, mutations of valid
+//! replies, and a reader for the files of bad inputs in `tests/corpus`. Only for tests.
 //!
-//! The environment variable `PROPTEST_CASES` sets how many cases each test tries. A case that
-//! failed is not stored in a file automatically, because it belongs into `tests/corpus`.
+//! The environment variable `PROPTEST_CASES` sets the number of cases of each test. proptest does
+//! not store failed cases in files; add a failed case to `tests/corpus` by hand.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 use redis::{RedisError, RedisResult, Value};
 
-/// Returns the usual settings of proptest, without its own files of failed cases.
+/// Returns proptest's default settings, without files of failed cases.
 pub(crate) fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// Returns the settings of [`config`] with ten times as many cases, for the parser that reads every
+/// Returns the settings of [`config`] with ten times as many cases. For the parser that reads every
 /// byte of a server.
 pub(crate) fn many() -> ProptestConfig {
     let usual = config();
     ProptestConfig { cases: usual.cases.saturating_mul(10), ..usual }
 }
 
-/// Parses a corpus file, in which each line is JSON and `#` begins a comment line. Returns each
-/// value with the number of its line.
+/// Parses a corpus file. A line that begins with `#` is a comment; every other line is JSON.
+/// Returns each value with its line number.
 pub(crate) fn corpus(text: &str) -> impl Iterator<Item = (usize, serde_json::Value)> {
     let lines = text.lines().enumerate().filter(|(_, l)| !l.is_empty() && !l.starts_with('#'));
     lines
         .map(|(n, l)| (n + 1, serde_json::from_str(l).unwrap_or_else(|e| panic!("{}: {e}", n + 1))))
 }
 
-/// Converts JSON to the answer of a server; an object becomes a map.
+/// Converts JSON to a server's reply. A JSON object becomes a map.
 pub(crate) fn value(json: &serde_json::Value) -> Value {
     use serde_json::Value as Json;
     match json {
@@ -41,7 +41,7 @@ pub(crate) fn value(json: &serde_json::Value) -> Value {
     }
 }
 
-/// Converts JSON as [`value`] does, but `{"error": "CODE text"}` to an error.
+/// Converts `{"error": "CODE text"}` to a server's error, and other JSON like [`value`].
 pub(crate) fn answer(json: &serde_json::Value) -> RedisResult<Value> {
     match json.get("error").and_then(serde_json::Value::as_str) {
         Some(words) => Err(error(words)),
@@ -49,18 +49,18 @@ pub(crate) fn answer(json: &serde_json::Value) -> RedisResult<Value> {
     }
 }
 
-/// Makes the error with which a server answers; `words` are its code and its text.
+/// Makes a server's error. `words` are the code and the text of the error.
 pub(crate) fn error(words: &str) -> RedisError {
     let (code, detail) = words.split_once(' ').unwrap_or((words, ""));
     redis::make_extension_error(code.to_owned(), Some(detail.to_owned()))
 }
 
-/// Makes the answer of a server that is this text.
+/// Makes a server's reply with this text.
 pub(crate) fn text(text: &str) -> Value {
     Value::BulkString(text.as_bytes().to_vec())
 }
 
-/// Generates numbers: often those at the limits of the types that are parsed, otherwise any.
+/// Generates numbers, often near the limits of the parsed number types.
 pub(crate) fn any_number() -> impl Strategy<Value = i64> {
     const EDGES: &[i64] = &[
         -9,
@@ -90,7 +90,7 @@ pub(crate) fn any_number() -> impl Strategy<Value = i64> {
     prop_oneof![proptest::sample::select(EDGES), any::<i64>(), 0_i64..100_000]
 }
 
-/// Generates bytes: often texts that the parsers expect, otherwise any.
+/// Generates bytes, often words that the parsers expect.
 pub(crate) fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     const WORDS: &[&str] = &[
         "",
@@ -121,7 +121,7 @@ pub(crate) fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Generates any answer of a server, including nested ones.
+/// Generates any server reply, including nested replies.
 pub(crate) fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         4 => any_bytes().prop_map(Value::BulkString),
@@ -143,7 +143,7 @@ pub(crate) fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Mutation at one place of an answer.
+/// Mutation at one place of a reply.
 #[derive(Clone, Debug)]
 enum Harm {
     Replace(Value),
@@ -155,7 +155,7 @@ enum Harm {
     Lose(Index),
 }
 
-/// Generates answers: those of `valid`, each with one to three mutations at any places.
+/// Generates replies of `valid` with one to three mutations each, at random places.
 pub(crate) fn mutated(valid: impl Strategy<Value = Value>) -> impl Strategy<Value = Value> {
     let at = any::<Index>;
     let harm = prop_oneof![
@@ -183,7 +183,8 @@ fn nodes(value: &Value) -> usize {
     }
 }
 
-/// Mutates the value before which `left` others come in the answer. Returns true once it is found.
+/// Mutates the value at index `left` of the reply, in depth-first order. Returns true after the
+/// mutation.
 fn hurt(value: &mut Value, left: &mut usize, harm: &Harm) -> bool {
     if *left == 0 {
         harm_here(value, harm);

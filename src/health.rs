@@ -1,4 +1,4 @@
-//! The health of a handle, node by node: for readiness probes and for people.
+//! The health of a handle and of each of its nodes, for readiness probes and for people.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,32 +11,32 @@ use crate::node::Loss;
 use crate::quorum::majority::majority;
 use crate::redlock::Redlock;
 
-/// State of the nodes of a handle. Its `Display` is one line.
+/// State of the nodes of a handle. `Display` prints one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Health {
-    /// Number of nodes that make a majority.
+    /// Number of nodes in a majority.
     pub needed: usize,
-    /// Health of each node, in the order in which they were added.
+    /// Health of each node, in the order of the builder's nodes.
     pub nodes: Vec<NodeHealth>,
-    /// Messages that the consumers of a namespace hold in this process until an operator decides.
-    /// Empty in the health of a whole handle, because messages belong to a namespace.
+    /// Messages that the consumers of a namespace hold until an operator decides. Empty in the
+    /// health of a whole handle, because only a namespace has messages.
     pub waiting: Vec<Waiting>,
-    /// Number of [degraded guards](crate::DegradableGuard) of the handle that exist now: their work
-    /// runs without its lock.
+    /// Number of existing [degraded guards](crate::DegradableGuard) of the handle. The work of a
+    /// degraded guard runs without the lock.
     pub degraded: usize,
 }
 
-/// Messages that stay with their broker and are not handled until an operator has acted.
+/// Messages that the broker keeps until an operator has acted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// Number of messages that are held; zero if the consumer takes none at all, because the
+    /// Number of held messages. Zero if the consumer takes no messages at all, because the
     /// deployment was never initialised.
     pub messages: u64,
-    /// Time for which the messages have waited until now.
+    /// Time for which the messages have waited so far.
     pub waited: Duration,
-    /// Cause of the wait, and what the operator has to do.
+    /// Cause of the wait, and the action that the operator has to take.
     pub why: String,
 }
 
@@ -57,28 +57,29 @@ impl fmt::Display for Waiting {
 pub struct NodeHealth {
     /// The node's name.
     pub name: Arc<str>,
-    /// Answer of the node to a trial lock that was acquired and released.
+    /// The node's reply to a trial lock, which was acquired and released.
     pub outcome: NodeOutcome,
-    /// Ability of the node to grant locks, and claims of idempotency keys with a
-    /// [`created_at`](crate::idempotency::Call::created_at) later than its last loss of data.
+    /// Time until the node grants locks. The same time applies to claims of idempotency keys with a
+    /// [`created_at`](crate::idempotency::Call::created_at) later than the node's last loss of
+    /// data.
     pub locks: Ability,
-    /// Ability of the node to tell that an idempotency key without `created_at` was never used.
+    /// Time until the node can confirm that an idempotency key without `created_at` was never used.
     pub new_keys: Ability,
-    /// Ranges of writes that the node's data may lack, as of the node's last answer, the latest
-    /// last. There are at most eight, including those that concern no key any more. Empty until the
-    /// node has answered.
+    /// Losses: ranges of writes that the node's data may lack, in the order of time, from the
+    /// node's last reply. At most eight, including old losses that no longer matter. Empty before
+    /// the first reply.
     pub losses: Arc<[Loss]>,
 }
 
-/// The ability to do something: now, after a time, or unknown.
+/// Time until something is possible: now, later, or unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ability {
-    /// It is possible now.
+    /// Possible now.
     Now,
-    /// It is possible after this time, unless the state changes.
+    /// Possible after this time, if the state does not change.
     After(Duration),
-    /// It is unknown, because nodes failed to answer.
+    /// Unknown, because nodes did not answer.
     Unknown,
 }
 
@@ -106,7 +107,7 @@ impl fmt::Display for Ability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Now => f.write_str("yes"),
-            // Rounded up, so that the shown time is never too short.
+            // The shown time is rounded up, so it is never too short.
             Self::After(rest) => write!(f, "in {} s", rest.as_secs() + 1),
             Self::Unknown => f.write_str("no"),
         }
@@ -114,27 +115,29 @@ impl fmt::Display for Ability {
 }
 
 impl Health {
-    /// Returns whether locks can be acquired, elections won and idempotency keys with
-    /// [`created_at`](crate::idempotency::Call::created_at) claimed, for which a majority of the
-    /// nodes must grant.
+    /// Returns the time until locks can be acquired, elections won, and idempotency keys with
+    /// [`created_at`](crate::idempotency::Call::created_at) claimed. All three need the grants of a
+    /// majority of the nodes.
     pub fn locks(&self) -> Ability {
         self.majority(|node| node.locks)
     }
 
-    /// Returns whether handlers run for idempotency keys without `created_at` that were never used.
-    /// For this a majority of the nodes must grant, and must know of all keys within the retention.
-    /// If not, the policy for [forgotten](crate::Forgotten) keys decides about such calls.
+    /// Returns the time until handlers run for new idempotency keys without `created_at`. A
+    /// majority of the nodes must grant locks, and must have the records of all keys within the
+    /// retention. If this is not possible now, the policy for [forgotten](crate::Forgotten) keys
+    /// decides about such calls.
     pub fn new_keys(&self) -> Ability {
         self.majority(|node| node.new_keys)
     }
 
-    /// Returns true if locks can be acquired now ([`locks`](Self::locks)), for a readiness probe of
-    /// a program that needs locks.
+    /// Returns true if [`locks`](Self::locks) is [`Ability::Now`]. For a readiness probe of a
+    /// program that needs locks.
     pub fn is_ready(&self) -> bool {
         self.locks().is_now()
     }
 
-    /// Returns when a majority of the nodes has the ability that `of` reads from each node.
+    /// Returns the time until a majority of the nodes has an ability. `of` reads this ability from
+    /// a node's state.
     fn majority(&self, of: impl Fn(&NodeHealth) -> Ability) -> Ability {
         let rank = |ability: &Ability| match ability {
             Ability::Now => Duration::ZERO,
@@ -166,14 +169,15 @@ impl fmt::Display for Health {
 }
 
 impl Redlock {
-    /// Asks every node for its state. Returns within about the `node_deadline`.
+    /// Reads the state of every node. Returns after the `node_deadline` at the latest,
+    /// approximately.
     ///
-    /// On each node a lock with the name `palisade:health` is acquired and released, so that
-    /// failures of writes are seen, too, such as too few replicas or a missing permission. This
-    /// costs each node a request, so call it every few seconds, and not for each request of your
-    /// own.
+    /// On each node this function acquires and releases a lock with the name `palisade:health`. So
+    /// the result also shows failures of writes, such as too few replicas or a missing permission.
+    /// Each call costs each node a request: call this function every few seconds, and not for each
+    /// request to your own program.
     ///
-    /// Keys without `created_at` are judged for a retention of 24 hours;
+    /// For keys without `created_at` this function assumes a retention of 24 hours;
     /// [`Idempotency::health`](crate::Idempotency::health) uses the retention of its namespace.
     ///
     /// ```
@@ -187,16 +191,15 @@ impl Redlock {
     /// ```
     ///
     /// # Cancellation safety
-    /// May be dropped at any time, because the locks that were acquired are released in the
-    /// background.
+    /// May be dropped at any time. Acquired locks are then released in the background.
     pub async fn health(&self) -> Health {
         health(self, RETENTION, DataLossTerms::default()).await
     }
 }
 
-/// Asks every node as [`Redlock::health`] does. `retention` and `loss` describe the idempotency
-/// keys that are judged: how long their results are kept, since when such keys exist, and which
-/// loss of data they accept.
+/// Reads the state of every node, like [`Redlock::health`]. `retention` and `loss` describe the
+/// idempotency keys of a namespace: the retention of their results, the first use of the namespace,
+/// and the accepted loss of data.
 pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLossTerms) -> Health {
     let reports = redlock.core.health(retention, loss).await;
     let node = |report: crate::client::health::NodeReport| {

@@ -1,5 +1,6 @@
-//! Interface for the other packages of this workspace, which have exactly the same version and need
-//! more than the public interface. It may change with every release.
+//! Interface for the other packages of this workspace. These packages always have the same version
+//! as this one, and use more than the public interface. This interface may change with every
+//! release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,26 +38,26 @@ use crate::tls;
 pub use crate::tls::Tls;
 use crate::token::OwnerToken;
 
-/// Connects to a server and logs in. It has no time limit, so the caller has to set one.
+/// Connects to a server and logs in. This function has no time limit, so the caller has to set one.
 ///
 /// # Errors
 /// The server cannot be reached, or refuses the login.
 ///
 /// # Cancellation safety
-/// If dropped, the connection is closed.
+/// If the future is dropped, the connection is closed.
 pub async fn open(at: &Endpoint) -> RedisResult<Line> {
     at.dial(AsyncConnectionConfig::new(), Limits::WORDS).await
 }
 
-/// Returns the nodes that the settings name, not built yet.
+/// Returns the addresses and settings of the nodes in `settings`. The nodes are not built yet.
 ///
 /// # Errors
-/// [`ConfigError`] for the first invalid address, without possible secrets.
+/// [`ConfigError`] for the first invalid address. The error contains no secrets.
 pub fn nodes(settings: &Settings) -> Result<Vec<NodeUrl>, ConfigError> {
     settings.nodes()
 }
 
-/// Applies all settings to a builder, except the nodes and their logins.
+/// Applies all settings to a builder, except those of the nodes and their logins.
 pub fn configure(settings: &Settings, builder: RedlockBuilder) -> RedlockBuilder {
     settings.configure(builder)
 }
@@ -77,20 +78,20 @@ pub fn group_access(node: &SentinelNodeBuilder) -> Result<GroupAccess, ConfigErr
     node.access()
 }
 
-/// Returns why a server with this answer to `INFO` may not vote, neither as a master nor once it is
-/// promoted; `None` if it may.
+/// Returns the reason for which a server must not vote, as a master or after a promotion. `info` is
+/// the server's reply to `INFO`. Returns `None` if the server may vote.
 pub fn objection(info: &str) -> Option<NodeError> {
     crate::node::redis::facts::objection(info)
 }
 
-/// Returns true if the token stands for no owner, because the lock is kept after a planned handover
-/// or reserved for a waiting handle.
+/// Returns true if the token belongs to no owner. Such a token keeps a lock after a planned
+/// handover, or reserves a lock for a waiting handle.
 pub fn is_ownerless(owner: OwnerToken) -> bool {
     owner.is_ownerless()
 }
 
-/// Reads what the leader of an election has published on a node beside its lock, of which `holder`
-/// is the node's answer; `None` if it has published nothing there.
+/// Reads an election leader's metadata from a node's reply `holder`. Returns `None` if the reply
+/// has no metadata of this owner.
 pub fn leader(owner: OwnerToken, holder: &Holder, remaining: Duration) -> Option<Leader> {
     Metadata::read(owner, holder).map(|(_, metadata)| metadata.leader(remaining))
 }
@@ -100,16 +101,16 @@ pub fn key_of(call: &Call) -> (&str, KeyName) {
     (call.prefix(), call.name())
 }
 
-/// Returns the prefix of the handle from which `keys` was made.
+/// Returns the prefix of the handle of `keys`.
 pub fn prefix_of(keys: &Idempotency) -> &str {
     keys.prefix()
 }
 
-/// Returns the decision of an operator about a loss of data; `None` if no majority of the nodes
-/// shows one.
+/// Returns the decision of an operator about a loss of data; `None` if no majority of the nodes has
+/// a decision.
 ///
 /// # Errors
-/// Too few nodes answered, or what is stored cannot be read.
+/// Too few nodes answered, or the stored decision cannot be parsed.
 ///
 /// # Cancellation safety
 /// Reads only.
@@ -117,10 +118,10 @@ pub async fn decided(keys: &Idempotency, loss: Loss) -> Result<Option<Decided>, 
     keys.decided(loss).await
 }
 
-/// Reads one of the two records that may have a decision of an operator about a loss of data.
+/// Reads one of the two records for an operator's decisions about a loss of data.
 ///
 /// # Errors
-/// Too few nodes answered, or what is stored cannot be read.
+/// Too few nodes answered, or the stored decision cannot be parsed.
 ///
 /// # Cancellation safety
 /// Reads only.
@@ -132,15 +133,16 @@ pub async fn read_decision(
     keys.read(loss, record).await
 }
 
-/// Stores a decision of an operator in one of the two records for a loss of data, unless the record
-/// already has one. `decision` also has the name of the operator and the reason. Returns the
-/// decision that the record has afterwards, and true if this call stored it.
+/// Stores a decision of an operator in one of the two records for a loss of data, if the record has
+/// no decision yet. `decision` also contains the name of the operator and the reason. Returns the
+/// stored decision, and true if it is the decision of this call.
 ///
 /// # Errors
-/// [`RunError`] if it is not known whether the decision is stored.
+/// [`RunError`] if the decision may not be stored.
 ///
 /// # Cancellation safety
-/// If dropped, the decision may be stored; storing the same again is safe.
+/// If the future is dropped, the decision may or may not be stored. A second call with the same
+/// decision is safe.
 pub async fn store_decision(
     keys: &Idempotency,
     loss: Loss,
@@ -150,8 +152,8 @@ pub async fn store_decision(
     keys.settle(loss, record, decision).await
 }
 
-/// Asks each node for one of the two records with decisions about a loss of data or, if `record` is
-/// `None`, for the losses that concern keys of the namespace.
+/// Reads one of the two decision records of a loss of data from each node. If `record` is `None`,
+/// reads the losses that affect keys of the namespace.
 ///
 /// # Cancellation safety
 /// Reads only.
@@ -166,20 +168,20 @@ pub async fn ask_each(
     keys.ask_each(&op).await
 }
 
-/// Connects to a server and logs in, for answers of up to 64 MiB. It has no time limit, so the
-/// caller has to set one.
+/// Connects to a server and logs in, for replies of up to 64 MiB. This function has no time limit,
+/// so the caller has to set one.
 ///
 /// # Errors
 /// The server cannot be reached or refuses the login.
 ///
 /// # Cancellation safety
-/// If dropped, the connection is closed.
+/// If the future is dropped, the connection is closed.
 pub async fn open_wide(at: &Endpoint) -> RedisResult<Line> {
     at.dial(AsyncConnectionConfig::new(), Limits::ENTRIES).await
 }
 
-/// Returns the message of an error of the server or its connection, without the secrets of the
-/// login.
+/// Returns the text of an error of the server or its connection. The text contains no secrets of
+/// the login.
 pub fn sentence(e: &RedisError, secrets: &Secrets) -> String {
     match tls::inside::<Excess>(e) {
         Some(excess) => excess.to_string(),

@@ -56,34 +56,34 @@ mod op;
 mod shown;
 mod time;
 mod token;
-// The quorum core: state machines without IO and clocks.
+// The quorum core: state machines without IO and without clocks.
 #[expect(
     unreachable_pub,
     reason = "what a machine offers to its client side, apart from its own parts"
 )]
 mod quorum;
-// Clocks and randomness, which callers pass in.
+// Clocks and randomness. Callers pass them in.
 mod env;
 // Metrics, and the `tracing` spans of calls.
 mod metrics;
 mod span;
-// Tools that the fuzz tests of the parsers share.
+// Shared tools of the fuzz tests of the parsers.
 #[cfg(test)]
 mod fuzzing;
-// TLS, and the causes of handshakes that failed.
+// TLS, and the causes of failed handshakes.
 mod tls;
 
 mod dial;
 // Finds the master of a Sentinel group.
 mod sentinel;
-// Nodes, each of which has one vote.
+// Nodes. Each node has one vote.
 pub mod node;
-// Sends requests and keeps leases: it joins the quorum core, the nodes and tokio.
+// The client side sends requests and keeps leases. It joins the quorum core, the nodes and tokio.
 mod client;
 mod redlock;
 // Locks.
 mod lock;
-// Health of a handle, and handles from the settings of a deployment.
+// The health of a handle, and handles made from the settings of a deployment.
 mod health;
 mod settings;
 // Idempotency keys: one result for each key.
@@ -96,20 +96,20 @@ pub mod cron;
 // Interface for the other packages of this workspace.
 #[doc(hidden)]
 pub mod internal;
-// For tests: a clock that a test moves, and copies of a node's data.
+// For tests: a clock that tests control, and copies of a node's data.
 #[cfg(feature = "test-util")]
 pub mod test_util;
-// The manual, with everything that code alone does not show.
+// The manual, with the facts that the code does not show.
 pub mod manual;
 
-// The handle: its settings, its health, and how it is closed.
+// The handle: its settings, its health, and its closing.
 pub use config::Config;
 pub use health::{Ability, Health, NodeHealth, Waiting};
 pub use redlock::{CloseReport, Redlock, RedlockBuilder};
 pub use settings::Settings;
 pub use time::{Drift, Moment};
 
-// Nodes, each of which has one vote. Module `node` has more.
+// Nodes. Each node has one vote. See also module `node`.
 pub use node::{MemoryNode, RedisNode, SentinelNode};
 
 // Locks.
@@ -123,17 +123,17 @@ pub use lock::{
 pub use quorum::backoff::RetryPolicy;
 pub use token::FencingToken;
 
-// Elections. Module `election` has more.
+// Elections. See also module `election`.
 pub use election::{Election, ElectionBuilder, Leadership};
 
-// Cron jobs. Module `cron` has more.
+// Cron jobs. See also module `cron`.
 #[cfg(feature = "cron")]
 pub use cron::Cron;
 
-// Idempotency keys. Module `idempotency` has more.
+// Idempotency keys. See also module `idempotency`.
 pub use idempotency::{
     Failed, Forgotten, Idempotency, IdempotencyBuilder, Lapsed, Outcome, Parked, Probed, RunError,
 };
 
-// The errors that most callers handle. Module `error` has the others.
+// The errors that most callers handle. The other errors are in module `error`.
 pub use error::{AcquireError, Advice, ConfigError, ReleaseError, Taken};

@@ -1,37 +1,37 @@
-//! Display of text from outside: messages of servers and Sentinels, the addresses and names that
-//! they announce, and the names that users give to locks. Passwords and user names that were sent
-//! to servers are replaced. Characters that could move a cursor, hide text or begin a line are
+//! Makes text from outside safe to show. Such text is a message of a server or a Sentinel, an
+//! address or a name in such a message, or the name of a lock. Passwords and user names that were
+//! sent to servers are replaced. Characters that could move a cursor, hide text or begin a line are
 //! escaped. Long texts are cut.
 
 use std::fmt::{self, Write as _};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most characters of a text from outside that are shown.
+/// Largest number of characters that are shown of a text from outside.
 pub(crate) const MOST: usize = 200;
-/// Most characters that are shown of a sentence of palisade's own that contains texts from outside.
+/// Largest number of characters that are shown of a sentence of palisade with text from outside in
+/// it.
 pub const SENTENCE_MAX: usize = 2_000;
-/// Text in place of a secret, whatever its length.
+/// Text in place of a secret. It has the same length for every secret.
 const MARK: &str = "***";
-/// Number of consecutive bytes of a password that are replaced wherever they occur in a text from
-/// outside.
+/// Length in bytes of a part of a password. Each such part is replaced in a text from outside.
 const PART: usize = 4;
-/// Number of consecutive bytes of a password that are replaced in a sentence of palisade's own. It
-/// is larger than `PART`, because these sentences share short words with many passwords.
+/// Length in bytes of a part of a password that is replaced in a sentence of palisade. It is larger
+/// than `PART`, because these sentences and many passwords contain the same short words.
 const LONG_PART: usize = 8;
-/// Most bytes of a text that are searched for secrets; the rest is cut.
+/// Largest number of bytes of a text that are searched for secrets. The rest of the text is cut.
 const LOOK: usize = 16 * 1024;
 
-/// Passwords and user names that were sent to a server, or to all servers that an operation asks,
-/// and must not be shown.
+/// Passwords and user names that must not be shown. They were sent to one server, or to all servers
+/// of an operation.
 #[derive(Clone, Default)]
 pub struct Secrets(Arc<Vec<Secret>>);
 
 #[derive(Clone, PartialEq, Eq)]
 enum Secret {
-    /// A password: replaced wherever it or a part of it occurs.
+    /// A password. All occurrences of the password or of a part of it are replaced.
     Password(Box<str>),
-    /// A user name: replaced where it is a word by itself.
+    /// A user name. It is replaced only where it is a whole word.
     User(Box<str>),
 }
 
@@ -44,8 +44,8 @@ impl Secrets {
         Self(Arc::new(password.into_iter().chain(user).collect()))
     }
 
-    /// Returns a text from outside in a form that can be shown: secrets are replaced, dangerous
-    /// characters are escaped, and it is cut to `MOST` characters.
+    /// Returns a text from outside in a form that is safe to show: secrets are replaced, dangerous
+    /// characters are escaped, and the text is cut to `MOST` characters.
     pub fn clean(&self, text: &str) -> String {
         shown(text, &self.hidden(text, PART), MOST)
     }
@@ -58,21 +58,21 @@ impl Secrets {
         Self(Arc::new(self.0.iter().chain(other.0.iter()).cloned().collect()))
     }
 
-    /// Returns the passwords alone, for sentences that name the user.
+    /// Returns the passwords alone, for sentences that contain the name of the user.
     #[must_use]
     pub fn passwords(self) -> Self {
         let is_password = |s: &&Secret| matches!(s, Secret::Password(_));
         Self(Arc::new(self.0.iter().filter(is_password).cloned().collect()))
     }
 
-    /// Returns a sentence of palisade's own that contains texts from outside, in a form that can be
-    /// shown, cut to at most `most` characters.
+    /// Returns a sentence of palisade with text from outside in it, in a form that is safe to show.
+    /// The sentence is cut to `most` characters.
     pub fn sentence(&self, text: &str, most: usize) -> String {
         shown(text, &self.hidden(text, LONG_PART), most)
     }
 }
 
-/// Writes only the name of the type, so no secret.
+/// Prints only the name of the type and no secret.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secrets")
@@ -80,15 +80,15 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Returns for each byte of the text whether it belongs to a secret. `part` is the smallest
-    /// number of consecutive bytes of a password that count as a part of it.
+    /// Returns true for each byte of the text that belongs to a secret. `part` is the length of a
+    /// part of a password: shorter parts of a password are not replaced.
     fn hidden(&self, text: &str, part: usize) -> Vec<bool> {
         let text = &text.as_bytes()[..text.len().min(LOOK)];
         let mut hidden = vec![false; text.len()];
         for secret in self.0.iter() {
             let (all, words, part) = match secret {
-                // A password shorter than a part occurs inside many words, so it is replaced only
-                // where it is a word by itself.
+                // A password that is shorter than `PART` may occur inside many words. So it is
+                // replaced only where it is a whole word.
                 Secret::Password(p) => (p.as_bytes(), p.len() < PART, part.min(p.len())),
                 Secret::User(name) => (name.as_bytes(), true, name.len()),
             };
@@ -104,18 +104,18 @@ impl Secrets {
     }
 }
 
-/// Returns true if there is no letter or digit next to `place`.
+/// Returns true if the text has no letter or digit next to `place`.
 fn is_word(text: &[u8], place: &Range<usize>) -> bool {
     let within = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let before = place.start.checked_sub(1).and_then(|at| text.get(at));
     !within(before) && !within(text.get(place.end))
 }
 
-/// Returns the text with its `hidden` bytes replaced, cut to at most `most` characters. The number
-/// of bytes that were cut off stands at the end.
+/// Replaces the `hidden` bytes of the text and cuts it to `most` characters. A cut text ends with
+/// the number of bytes that were cut off.
 fn shown(text: &str, hidden: &[bool], most: usize) -> String {
     let (mut out, mut length) = (String::new(), 0);
-    // Up to this length there is room left for the number of bytes that were cut off.
+    // Up to this length, there is enough room for the number of bytes that were cut off.
     let room = most.saturating_sub(32);
     let mut fits = (0, 0);
     let mut in_secret = false;
@@ -142,11 +142,11 @@ fn shown(text: &str, hidden: &[bool], most: usize) -> String {
     out
 }
 
-/// Returns a character as it is, or escaped if it is not visible, changes the direction of the text
-/// after it, or joins with the text before it. If `quoted` is true, a double quote or backslash is
-/// escaped, too.
+/// Returns a character, or its escaped form. A character is escaped if it is invisible, changes the
+/// direction of the text after it, or joins with the text before it. If `quoted` is true, double
+/// quotes and backslashes are escaped, too.
 fn plain(c: char, quoted: bool) -> impl Iterator<Item = char> {
-    // Characters that are letters by their Unicode category, but show nothing.
+    // These characters are letters by their Unicode category, but are invisible.
     let blank = matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}');
     let quote = matches!(c, '"' | '\\') && quoted;
     let as_it_is = matches!(c, '"' | '\'' | '\\') && !quote;
@@ -156,13 +156,13 @@ fn plain(c: char, quoted: bool) -> impl Iterator<Item = char> {
     escaped.into_iter().flatten().chain(debug.into_iter().flatten()).chain(raw)
 }
 
-/// Returns true if the text can be shown as it is.
+/// Returns true if no character of the text has to be escaped.
 pub(crate) fn is_plain(text: &str) -> bool {
     text.chars().all(|c| plain(c, false).eq([c]))
 }
 
-/// A name of a user, shown between quotes and escaped, whatever it contains. It is not cut, because
-/// it is the user's own.
+/// A name that a user has given, escaped and between quotes. The name is not cut, because it comes
+/// from the user and not from outside.
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Quoted<'_> {

@@ -1,8 +1,9 @@
-//! The `tracing` span of one call of an operation, with the target `palisade::verb`. At its end it
-//! records the fencing token, the number of attempts and the outcome.
+//! The `tracing` span of one call of an operation, with the target `palisade::verb`. When the call
+//! ends, the span records the fencing token, the number of attempts and the outcome.
 //!
 //! A span without a subscriber costs one comparison, and its fields are not formatted. The fields
-//! are names, tokens, numbers and words of this crate, but no stored values and no secrets.
+//! contain names, tokens, numbers and words of this crate. They contain no stored values and no
+//! secrets.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,7 +11,7 @@ use tracing::Span;
 
 use crate::token::FencingToken;
 
-/// Begins the span of a call, with this name and these fields.
+/// Creates the span of a call, with this name and these fields.
 macro_rules! operation {
     ($name:literal, $($fields:tt)*) => {
         $crate::span::Call::new(tracing::debug_span!(
@@ -25,8 +26,8 @@ macro_rules! operation {
 }
 pub(crate) use operation;
 
-/// Span of a call that is under way. If it is dropped before `over` is called, the recorded outcome
-/// is `dropped`.
+/// Span of a call that is under way. If the span is dropped before a call of `over`, it records the
+/// outcome `dropped`.
 #[derive(Debug)]
 pub(crate) struct Call {
     span: Span,
@@ -39,7 +40,7 @@ impl Call {
         Self { span, attempts: AtomicU32::new(0), over: false }
     }
 
-    /// Returns the span, in which the call's work runs.
+    /// Returns the span. The work of the call runs in this span.
     pub(crate) fn span(&self) -> Span {
         self.span.clone()
     }

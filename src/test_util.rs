@@ -1,8 +1,9 @@
 //! Test tools (feature `test-util`): a clock that a test controls, and snapshots of the data of a
-//! node in memory, from which a test restores what a fault would leave.
+//! memory node. With a snapshot, a test can restore the data that a server would have after a
+//! fault.
 //!
 //! The package `palisade-testing` adds faults in front of any node, crash points and the contract
-//! suite. The manual shows how to use both: [testing code that uses
+//! suite. The manual has examples for both packages: [testing code that uses
 //! palisade](crate::manual::testing).
 
 pub use crate::env::TokioEnv;

@@ -1,8 +1,7 @@
-//! Time as values: moments that the caller passes in, and the definition of how long a lease is
-//! valid.
+//! Time as values: moments that the caller passes in, and the definition of a lease's validity.
 //!
-//! No code here reads a clock. A [`Moment`] is a reading of the local clock that is monotonic and
-//! continues while the machine is suspended (`CLOCK_BOOTTIME` on Linux), taken by the caller.
+//! No code here reads a clock. A [`Moment`] is a reading of a local clock by the caller. The clock
+//! is monotonic, and continues while the machine is suspended (`CLOCK_BOOTTIME` on Linux).
 
 mod utc;
 
@@ -12,18 +11,18 @@ use std::time::Duration;
 pub use self::utc::{AtMost, until_utc};
 pub(crate) use self::utc::{span_utc, utc};
 
-/// A reading of the local clock that is monotonic and goes on while the machine is suspended. Only
-/// differences between readings have a meaning, and only within one boot of one machine.
+/// A reading of a local clock. The clock is monotonic and continues while the machine is suspended.
+/// Only the difference between two readings has a meaning, and only within one boot of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// Makes a moment from its distance to the clock's arbitrary zero.
+    /// Makes a moment from its distance to the clock's zero, which is arbitrary.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Returns the nanoseconds from the clock's arbitrary zero.
+    /// Returns the nanoseconds since the clock's zero, which is arbitrary.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
@@ -48,14 +47,15 @@ impl Sub<Duration> for Moment {
     }
 }
 
-/// Bound on the error of a clock's *rate*, in parts per million: how much faster a node's clock may
-/// run than this machine's while a lease lasts. 10 000 (one per cent) is the default, as in the
-/// description of the Redlock algorithm, and far above the error of any healthy oscillator.
+/// Bound on the error of a clock's *rate*, in parts per million. During a lease, a node's clock may
+/// run faster than this machine's clock by at most this rate. The default is 10 000 (one per cent),
+/// as in the description of the Redlock algorithm. That is far above the error of any healthy
+/// oscillator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Drift(u32);
 
 impl Drift {
-    /// The default: one per cent.
+    /// The default bound: one per cent.
     pub const DEFAULT: Self = Self(10_000);
 
     /// Makes a bound from parts per million.
@@ -68,7 +68,7 @@ impl Drift {
         self.0
     }
 
-    /// Returns by how much `span` may end too early on a fast clock, rounded up.
+    /// Returns the largest time by which `span` may end too early on a fast clock, rounded up.
     pub(crate) fn of(self, span: Duration) -> Duration {
         let nanos = span.as_nanos() * u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX))
@@ -79,23 +79,24 @@ impl Drift {
 /// rounding our ttl (1 ms).
 pub(crate) const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
 
-/// Time that is added to every bound on fencing tokens, because some of its terms are counted in
-/// whole milliseconds.
+/// Time that is added to every bound on fencing tokens, because parts of the bound are in whole
+/// milliseconds.
 pub(crate) const FENCE_SLACK: Duration = Duration::from_secs(1);
 
-/// Returns how far a fencing token can be ahead of any clock that is right within `clock_error`
-/// (E): 4E. When a node grants, the token is ahead of the node's clock by at most E, or, if it is
-/// at the floor, by at most 2E. (A floor is set further ahead, by the length of the quarantine, but
-/// for that long nothing is granted.) The node's clock may be ahead of true time by E, and the
-/// clock that is compared behind it by E.
+/// Returns the largest lead of a fencing token over any clock with an error of at most
+/// `clock_error` (E). The lead is 4E. When a node grants, the token is ahead of the node's clock by
+/// at most 2E: by at most 2E if the token is at the floor, and otherwise by at most E. (A floor is
+/// first further ahead, by the length of the quarantine, but the node grants nothing for that
+/// time.) The node's clock may be ahead of true time by E, and the other clock may be behind true
+/// time by E.
 pub(crate) const fn token_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(4)
 }
 
-/// Returns how far ahead of a node's clock a fence may be raised. It is the lead of the largest
-/// token with which a client with a fast clock lets a grant count, as a node with a slow clock sees
-/// it. No honest node gives a token beyond that, and if a lock had such a fence, it could be taken
-/// only with tokens of the far future.
+/// Returns the largest lead over a node's clock to which a fence may be raised. A client with a
+/// fast clock accepts grants up to a largest token; this lead is the lead of that token over the
+/// clock of a slow node. No correct node gives a larger token. If a lock had a larger fence, only
+/// tokens of the far future could take the lock.
 pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(6).saturating_add(FENCE_SLACK)
 }
@@ -103,16 +104,16 @@ pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
 /// Last reading of a node's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeClock {
-    /// Value of that clock, in microseconds since 1970.
+    /// Value of the node's clock, in microseconds since 1970.
     pub(crate) micros: u64,
-    /// Time at which the answer with the reading had arrived. The node's clock has been running at
-    /// least since then.
+    /// Time at which the answer with the reading arrived. The node took the reading before that
+    /// time.
     pub(crate) read: Moment,
 }
 
 impl NodeClock {
-    /// Returns a reading that the node's clock has reached at `moment`, perhaps earlier, as long as
-    /// its rate stays within `drift` and it does not step backwards.
+    /// Returns a reading that the node's clock has certainly reached at `moment`. This holds if the
+    /// rate of the node's clock stays within `drift` and the clock does not step backwards.
     pub(crate) fn at(self, moment: Moment, drift: Drift) -> u64 {
         let span = moment.since(self.read);
         let span = span.saturating_sub(drift.of(span));
@@ -120,15 +121,15 @@ impl NodeClock {
     }
 }
 
-/// Returns how long a holder may rely on a lease of this ttl: `ttl · (1 − drift) − 2 ms`, never
-/// negative.
+/// Returns the time for which a holder may rely on a lease of this ttl: `ttl · (1 − drift) − 2 ms`,
+/// and never a negative time.
 pub(crate) fn validity(ttl: Duration, drift: Drift) -> Duration {
     ttl.saturating_sub(drift.of(ttl)).saturating_sub(EXPIRY_PRECISION)
 }
 
-/// Returns the time until which a holder may rely on its lease. It counts from the moment
-/// **before** the request was sent, so any delay in the network or on the node can only make the
-/// node's expiry later than this.
+/// Returns the moment until which a holder may rely on its lease. The validity counts from the
+/// moment **before** the request was sent. So a delay in the network or on the node can only make
+/// the expiry on the node later than the returned moment.
 pub(crate) fn valid_until(sent: Moment, ttl: Duration, drift: Drift) -> Moment {
     sent + validity(ttl, drift)
 }

@@ -1,5 +1,6 @@
-//! TLS: checks before a connection is tried, and the causes of handshakes that failed, with
-//! messages that tell what to change. All connections use it, to Sentinels and to data servers.
+//! TLS: checks before a connection is made, and the causes of failed handshakes. The error messages
+//! tell the user the setting to change. Connections to Sentinels and to data servers use this
+//! module.
 
 #[cfg(feature = "tls")]
 mod handshake;
@@ -8,17 +9,17 @@ use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
-/// Possible cause of a time-out on a connection with TLS: a server without TLS waits for the end of
-/// a line, which never comes.
+/// Possible cause of a time-out on a connection with TLS. A server without TLS waits for the end of
+/// a line, and a TLS client never sends it.
 pub(crate) const SILENT: &str = "TLS is on: check that the server speaks TLS on this port";
 
-/// Possible cause of an unreadable first answer on a connection without TLS: a server with TLS
+/// Possible cause of a malformed first answer on a connection without TLS. A server with TLS
 /// answers with an alert of the TLS protocol.
 pub(crate) const GARBLED: &str = "if the server speaks TLS on this port, use TLS here too \
                                   (rediss://, `tls`, `sentinel_tls`)";
 
-/// Returns the possible cause, concerning TLS, of a connection that ended before the first answer;
-/// `None` if TLS has no part in it. `tls` is true if the connection uses TLS.
+/// Returns the TLS problem that may have ended a connection before the first answer. Returns `None`
+/// if the error has another cause. `tls` is true if the connection uses TLS.
 pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str> {
     use io::ErrorKind as K;
     let dropped = [K::BrokenPipe, K::ConnectionAborted, K::ConnectionReset, K::UnexpectedEof];
@@ -32,9 +33,9 @@ pub(crate) fn hint(e: &(dyn Error + 'static), tls: bool) -> Option<&'static str>
     dropped.contains(&kind).then_some(text)
 }
 
-/// Returns the first error of the type `T` among an error and its causes. An `io::Error` and an
-/// `Arc` report as their source not the error that they hold, but the source of that error, so the
-/// errors that they hold are searched, too.
+/// Returns the first error of the type `T` among an error and its causes. An `io::Error` or an
+/// `Arc` contains another error, but its `source` skips this inner error. So this function searches
+/// inner errors, too.
 pub(crate) fn inside<'a, T: Error + 'static>(e: &'a (dyn Error + 'static)) -> Option<&'a T> {
     let mut next = Some(e);
     while let Some(e) = next {
@@ -62,7 +63,7 @@ pub use self::handshake::Tls;
 #[cfg(feature = "tls")]
 pub(crate) use self::handshake::{refusal, server_name};
 
-/// TLS settings. Without the feature `tls` there is no value of this type.
+/// TLS settings. Without the feature `tls` this type has no values.
 #[cfg(not(feature = "tls"))]
 #[derive(Clone)]
 pub enum Tls {}

@@ -1,9 +1,9 @@
-//! The two tokens: [`OwnerToken`] identifies the holder of a lock, [`FencingToken`] orders the
-//! holders.
+//! The two tokens: [`OwnerToken`] identifies the holder of a lock, and [`FencingToken`] orders the
+//! holders of a lock.
 //!
-//! The two are never interchangeable. The owner token is random and fresh for every attempt, so
-//! that a repeated or late request can be recognised. The fencing tokens of a lock only grow, and a
-//! resource compares them.
+//! The two tokens are not interchangeable. An owner token is random and new for every attempt, so
+//! that a node can recognise a repeated or late request. The fencing tokens of a lock only grow,
+//! and a resource compares them.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -15,23 +15,23 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 /// A proof of ownership: 128 random bits written as 22 printable ASCII characters.
 ///
-/// Each *attempt* to acquire has a token of its own, so that a release that arrives late can delete
-/// only what its own attempt wrote.
+/// Each *attempt* to acquire has a token of its own. So a late release can delete only the lock of
+/// its own attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerToken([u8; 22]);
 
 impl OwnerToken {
-    /// Value in place of an owner token while a lock is free by a node's clock, but kept for a
-    /// holder that may still exist after a planned handover. Unlike every random token it begins
-    /// with six hyphens.
+    /// Value in the owner's place after a planned handover. The lock is free by the clock of the
+    /// node, but the node keeps it for a holder that may still exist. The value begins with six
+    /// hyphens, and no random token does.
     pub const KEPT: Self = Self([b'-'; 22]);
 
-    /// Value in the owner's place while a free lock is reserved for the readers that were woken. No
-    /// random token begins with six hyphens as it does.
+    /// Value in the owner's place while a free lock is reserved for the readers that were woken.
+    /// The value begins with six hyphens, and no random token does.
     pub const READERS: Self = Self(*b"------r---------------");
 
-    /// Makes a token of 128 random bits in the 64-letter alphabet (six bits each, most significant
-    /// first).
+    /// Makes a token from 128 random bits. Each character of the 64-letter alphabet encodes six
+    /// bits, the most significant bits first.
     pub fn from_random(bits: u128) -> Self {
         let mut out = [0_u8; 22];
         for (i, letter) in out.iter_mut().enumerate() {
@@ -41,9 +41,8 @@ impl OwnerToken {
         Self(out)
     }
 
-    /// Returns the value in place of an owner token while a lock is free and reserved for this
-    /// waiting handle ([`Place`](crate::op::Place)). Unlike every random token it begins with six
-    /// hyphens.
+    /// Returns the value in the owner's place while a free lock is reserved for this waiting handle
+    /// ([`Place`](crate::op::Place)). The value begins with six hyphens, and no random token does.
     pub fn reserved_for(waiter: u64) -> Self {
         let mut out = [b'-'; 22];
         for (i, digit) in out[6..].iter_mut().enumerate() {
@@ -52,37 +51,39 @@ impl OwnerToken {
         Self(out)
     }
 
-    /// Returns true if the token stands for no owner: [`KEPT`](Self::KEPT), or a reservation.
+    /// Returns true if this value is not the token of an owner: it is [`KEPT`](Self::KEPT) or a
+    /// reservation.
     pub(crate) fn is_ownerless(&self) -> bool {
         self.0.starts_with(b"------")
     }
 
-    /// Reads a token back from what a node stores; `None` if it is not a token of palisade.
+    /// Parses the text of a token in a node's data; `None` if the text is not a token of palisade.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let bytes: [u8; 22] = text.try_into().ok()?;
         bytes.iter().all(|b| ALPHABET.contains(b)).then_some(Self(bytes))
     }
 
-    /// Returns the 22 characters as stored in Redis.
+    /// Returns the 22 characters, in the form that Redis stores.
     pub fn as_str(&self) -> &str {
-        // All constructors write only letters of ALPHABET, which is ASCII.
+        // All constructors write only letters of `ALPHABET`, and these letters are ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
 impl fmt::Debug for OwnerToken {
-    /// Prints the first letters only: whoever knows a token can release the lock.
+    /// Prints only the first letters of the token, because a program with the whole token can
+    /// release the lock.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OwnerToken({}…)", &self.as_str()[..4])
     }
 }
 
-/// A number that orders the holders of a name: each new holder's token is larger than every earlier
-/// one.
+/// A number that orders the holders of a name. The token of each new holder is larger than every
+/// earlier token.
 ///
-/// Send it to the resource with every write, and let the resource refuse a token that is smaller
-/// than one that it has already seen. A token is always below 2^53, so that it survives JSON, Lua
-/// and `JavaScript` numbers.
+/// Send the token to the resource with every write. The resource has to refuse a token that is
+/// smaller than the largest token of earlier writes. A token is always below 2^53, so that numbers
+/// in JSON, Lua and `JavaScript` represent it exactly.
 ///
 /// ```
 /// use palisade::FencingToken;
@@ -99,8 +100,8 @@ impl fmt::Debug for OwnerToken {
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// Makes a token from a number that [`FencingToken::get`] returned, for example one from a
-    /// database row.
+    /// Makes a token from a number that [`FencingToken::get`] returned, for example from the value
+    /// in a database row.
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
@@ -126,7 +127,7 @@ impl From<FencingToken> for u64 {
 impl FromStr for FencingToken {
     type Err = ParseIntError;
 
-    /// Reads the decimal number that `Display` writes.
+    /// Parses the decimal number that `Display` writes.
     fn from_str(text: &str) -> Result<Self, ParseIntError> {
         text.parse().map(Self)
     }

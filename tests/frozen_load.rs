@@ -1,5 +1,5 @@
-//! One of five nodes is frozen under full load. The freeze costs no memory, and leaves nothing
-//! behind after the thaw.
+//! One of five nodes is frozen under full load. The freeze must not let memory grow, and no lock
+//! may remain on a node after the thaw.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn resident() -> u64 {
     pages.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Returns the rate of pairs per second, measured over this time.
+/// Measures the rate of acquire-release pairs per second during the time `within`.
 async fn pairs(done: &AtomicU64, within: Duration) -> f64 {
     let (before, begun) = (done.load(Relaxed), Instant::now());
     sleep(within).await;
@@ -36,11 +36,11 @@ fn scripts(server: &Server) -> u64 {
     line.split(',').next().unwrap().parse().unwrap()
 }
 
-/// Returns the lock that stays longest on this server, and its remaining time.
+/// Returns the lock with the longest remaining ttl on this server, and this ttl.
 ///
-/// The frozen server may have some locks of one batch: a freeze may stop a script after it has read
-/// the clock, and the locks it grants after the thaw then have their whole ttl. These grants do not
-/// count as votes and are not released, so only their ttl ends them.
+/// The frozen server may still have some locks of one batch. The freeze may stop a script after the
+/// script has read the clock. After the thaw, the script grants the rest of its locks with their
+/// whole ttl. These grants do not count as votes, and no release follows. Only their ttl ends them.
 fn longest(server: &Server) -> Option<(String, Duration)> {
     let all = server.cli(&["keys", "n-*"]);
     let rest = |key: &str| server.cli(&["pttl", key]).trim().parse::<u64>().ok();
@@ -74,7 +74,8 @@ async fn one_of_five_is_frozen(span: Duration) {
     let healthy = pairs(&done, 2 * SECOND).await;
 
     servers[4].freeze();
-    // The requests of one node deadline use some memory, which is not growth.
+    // Requests to the frozen node use memory until their deadline passes. This memory does not
+    // count as growth.
     sleep(2 * SECOND).await;
     let (before, begun) = (resident(), Instant::now());
     let mut most = before;
@@ -90,7 +91,7 @@ async fn one_of_five_is_frozen(span: Duration) {
     let thawed_at = Instant::now();
     servers[4].resume();
     sleep(SECOND).await;
-    // The thawed node executes its share again, however busy the machine is.
+    // The thawed node executes at least a quarter as many batches as a healthy node.
     let batches = || [0, 4].map(|i: usize| scripts(&servers[i]));
     let before = batches();
     sleep(SECOND).await;
@@ -104,7 +105,8 @@ async fn one_of_five_is_frozen(span: Duration) {
     }
     let ended = Instant::now();
     for (i, server) in servers.iter().enumerate() {
-        // All locks were released, so no lock waits for its ttl.
+        // The callers released all locks, so each server loses its locks long before their ttl
+        // ends.
         while let Some((key, left)) = longest(server) {
             if i == 4 && left + thawed_at.elapsed() < TTL + SECOND {
                 println!("{key} is of the script that the freeze cut in two");
@@ -114,13 +116,15 @@ async fn one_of_five_is_frozen(span: Duration) {
             sleep(Duration::from_millis(100)).await;
         }
     }
-    // Every lock that was granted can be acquired again on all five nodes.
+    // A lock that was granted before can be acquired again.
     let again = redlock.mutex("n-0-0").build().unwrap().acquire().await.unwrap();
     again.release().await.unwrap();
 }
 
-/// The freeze lasts six seconds, or as many as the variable `FROZEN_SECONDS` states. A minute in a
-/// release build is as long as in an incident.
+/// The freeze lasts six seconds, or the number of seconds in the environment variable
+/// `FROZEN_SECONDS`.
+///
+/// A manual run of a release build with 60 seconds resembles a real incident.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_node_costs_no_memory_and_leaves_nothing() {
     let seconds = std::env::var("FROZEN_SECONDS").ok().and_then(|s| s.parse().ok());

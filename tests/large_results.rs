@@ -1,5 +1,7 @@
-//! Large results cost time only for their callers: no lock of the same process is lost because of
-//! them, and no connection. This test is a separate binary, because it needs the whole machine.
+//! Large results cost time only for their callers. They cost no lock of the same process, and no
+//! connection.
+//!
+//! This test is a separate binary, because it needs the whole machine.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -12,16 +14,18 @@ use tokio::task::JoinSet;
 
 use support::server::Server;
 
-/// Maximum time for the whole test; it does not assert a speed.
+/// Time limit for the whole test. It is long, because the test does not measure speed.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Length of the largest result by default, without its quotation marks in JSON.
+/// Length of the largest result that the default settings permit, without the quotation marks of
+/// its JSON form.
 const LARGEST: usize = (1 << 20) - 2;
 
 fn large(letter: char) -> String {
     letter.to_string().repeat(LARGEST)
 }
 
-/// Asks until the result is replayed. Returns the number of refusals with a typed error before.
+/// Repeats the call until its result is replayed. Returns the number of calls that were refused
+/// before.
 async fn replayed(orders: &Idempotency, key: &str) -> usize {
     let begun = Instant::now();
     let mut refused = 0;
@@ -75,7 +79,8 @@ async fn a_process_keeps_its_locks_while_it_moves_large_results() {
         refused += done.expect("answered, or refused");
     }
     println!("all answered after {:?}; refused before that: {refused}", begun.elapsed());
-    // Wait until each lock should have been renewed once more, so that a loss shows.
+    // Wait until each lock should have been renewed once more. After this wait, a lock without a
+    // renewal is lost.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
     assert_eq!(lost, 0, "of {}", guards.len());

@@ -1,11 +1,12 @@
-//! Every line of the templates in `sentinel-conf` names the doctor's check that requires it.
+//! Each setting in the templates of `sentinel-conf` names the check of the doctor that requires
+//! this setting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use palisade_ops::doctor::checks;
 
-/// Checks that do not depend on a setting in a single file.
+/// Checks that do not depend on one setting in a file.
 const NOT_SETTINGS: &[&str] = &[
     "aof-replay",
     "clock-skew",
@@ -22,7 +23,8 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(path).expect("it is part of the package")
 }
 
-/// Returns each setting with the checks named above it.
+/// Returns each setting of the template. For each setting, returns the checks named in the comment
+/// above it.
 fn settings(template: &str) -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
     let mut ids: Option<Vec<String>> = None;
@@ -60,7 +62,7 @@ fn every_line_of_the_templates_names_checks_that_exist() {
             }
         }
     }
-    // Conversely, each check about a setting must have a line.
+    // Conversely, each check about a setting must be named in a template.
     let free: BTreeSet<String> = NOT_SETTINGS.iter().map(|id| (*id).to_owned()).collect();
     assert!(free.is_subset(&known), "{:?}", free.difference(&known));
     let missing: Vec<_> = known.difference(&named).filter(|id| !free.contains(*id)).collect();
@@ -86,7 +88,7 @@ fn the_table_of_reasons_knows_every_setting_and_only_checks_that_exist() {
         }
     }
     assert!(seen > 15, "only {seen} ids seen: the table is read wrongly");
-    // These settings exist on every server, so the table does not mention them.
+    // These settings are set on every server, so the table does not mention them.
     let usual = ["port", "dir", "daemonize", "logfile", "timeout", "repl-diskless-sync"];
     for template in ["templates/redis.conf", "templates/sentinel.conf"] {
         for setting in settings(template).keys().filter(|s| !usual.contains(&s.as_str())) {

@@ -1,8 +1,8 @@
 //! Costs of idempotency keys: round trips, batches, replays with many callers, bytes.
 //!
-//! `cargo bench --bench idempotency` prints a table, `-- --json` one object. Round trips are
-//! counted by the server. Speeds are ratios, or ranges over the rounds. None of these figures is
-//! asserted.
+//! `cargo bench --bench idempotency` prints a table. With `-- --json` it prints one JSON object.
+//! The server counts the round trips. Speeds are ratios, or ranges over the rounds. The benchmark
+//! does not check these figures.
 
 #[path = "../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests, which use all of it")]
@@ -20,11 +20,11 @@ use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock};
 use server::Server;
 use stats::{Spread, cpu};
 
-/// Result of a call, which has 32 bytes as JSON.
+/// Result of a call. It has 32 bytes as JSON.
 const RESULT: &str = "the receipt of an order: 30 by";
 /// Number of calls in a batch.
 const BATCH: usize = 100;
-/// Number of callers that ask at the same time.
+/// Number of callers that send requests at the same time.
 const CALLERS: usize = 64;
 
 #[derive(Parser)]
@@ -32,16 +32,16 @@ struct Args {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Rounds of each speed.
+    /// Number of rounds for each speed.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seconds of each round.
+    /// Duration of each round in seconds.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Number of completed records whose memory is measured.
     #[arg(long, default_value_t = 1_000_000)]
     records: usize,
-    /// Passed by cargo.
+    /// An argument that cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -154,7 +154,8 @@ impl Lab {
     }
 }
 
-/// Returns the round trips of a call that runs its handler, and of one that replays.
+/// Returns the round trips of two kinds of calls: a call that runs its handler, and a call that
+/// replays.
 async fn round_trips() -> (f64, f64) {
     const CALLS: u64 = 1_000;
     let lab = Lab::new();
@@ -170,7 +171,8 @@ async fn round_trips() -> (f64, f64) {
     (counted[0], counted[1])
 }
 
-/// Returns the ratio of a batch's speed to that of single calls, and the batch's round trips.
+/// Returns the speed of a batch divided by the speed of single calls, and the round trips of the
+/// batch.
 async fn batches(args: &Args) -> (Spread, u64) {
     let lab = Lab::new();
     lab.batch((0..BATCH).map(|i| format!("warm-{i}"))).await;
@@ -183,7 +185,7 @@ async fn batches(args: &Args) -> (Spread, u64) {
             while began.elapsed() < span {
                 if together {
                     let before = lab.trips();
-                    // Asking the server for its count is not part of the batch.
+                    // The request for the server's count is not part of the measured time.
                     let paused = Instant::now();
                     lab.batch((next..next + BATCH).map(|i| format!("order-{i}"))).await;
                     *rate += paused.elapsed().as_secs_f64();
@@ -205,11 +207,11 @@ async fn batches(args: &Args) -> (Spread, u64) {
     (Spread::of(ratios), trips)
 }
 
-/// Replays of many callers on one node.
+/// Measurements of replays. Many callers replay on one node.
 struct Replays {
     per_s: Spread,
     /// Processor time of a replay in µs: of this process, and of the server. Other programs have
-    /// little influence on it.
+    /// little influence on these times.
     cpu: (f64, f64),
     /// Average number of replays in one request.
     together: f64,
@@ -284,8 +286,8 @@ async fn replays(args: &Args) -> Replays {
     Replays { per_s: Spread::of(rates), cpu, together }
 }
 
-/// Returns the rate of calls by this number of callers with `appendfsync always`, as a fraction of
-/// the rate with `everysec`.
+/// Returns a ratio of two rates of calls. The first rate is measured with `appendfsync always`, the
+/// second with `everysec`. Each measurement has `callers` callers.
 async fn always(args: &Args, callers: usize) -> Spread {
     let lab = |fsync| Arc::new(Lab::with(&["--appendonly", "yes", "--appendfsync", fsync]));
     let labs = [lab("everysec"), lab("always")];
@@ -322,7 +324,7 @@ async fn always(args: &Args, callers: usize) -> Spread {
     Spread::of(ratios)
 }
 
-/// Returns the bytes of Redis's memory for each completed record.
+/// Returns the size of a completed record in Redis's memory, in bytes.
 async fn bytes(records: usize) -> f64 {
     let lab = Lab::new();
     lab.call("warm".to_owned()).await;

@@ -1,5 +1,5 @@
-//! One row of the table. The contenders alternate on the same servers, and each ratio is taken
-//! within one round, so that other load on the machine affects all of them.
+//! One row of the table. The contenders run in turn on the same servers. Each ratio is computed
+//! within one round. So other load on the machine affects all contenders.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +39,6 @@ impl Run {
 
 const NAMES: [&str; 4] = ["ours", "raw", "raw default", "rslock"];
 
-/// Returns the heading of the table.
 pub(crate) fn heading() -> String {
     format!(
         "{:>7} {:>5} {:>5} {:>6} | {:>9} | {:>18} {:>18} {:>18} | {:>18} {:>7} {:>7} {:>7} | \
@@ -70,20 +69,20 @@ pub(crate) async fn compare(args: &Args, case: Case, runtime: &str) -> String {
     let mut all = Vec::new();
     for who in NAMES {
         all.push(contender(who, &urls).await);
-        // Warm up: open connections, load scripts, and let ours use the last server before it
-        // freezes.
+        // Warm up: open connections and load scripts. Palisade also uses the last server before
+        // this server freezes.
         run(&all[all.len() - 1], who, case, &servers, Duration::from_millis(300)).await;
     }
     if case.frozen {
         servers[case.nodes - 1].freeze();
-        // The first calls after the freeze are slower and not part of the case.
+        // The first calls after the freeze are slower. They are not part of the case.
         run(&all[0], NAMES[0], case, &servers, Duration::from_millis(600)).await;
     }
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
         let mut of: [Option<Run>; 4] = [const { None }; 4];
         for i in 0..4 {
-            // Each is first as often as the others.
+            // In the course of the rounds, each contender is first equally often.
             let i = (i + round) % 4;
             of[i] = Some(run(&all[i], NAMES[i], case, &servers, span).await);
         }
@@ -142,8 +141,8 @@ fn row(args: &Args, case: Case, runtime: &str, rounds: &[[Run; 4]]) -> String {
     )
 }
 
-/// Runs pairs in all tasks, each with its own names, until the span is over. Pairs in progress at
-/// the end are awaited and counted with their time.
+/// Runs pairs of acquire and release in all tasks until the span is over. Each task has its own
+/// names. The function waits for the pairs in progress at the end and counts them with their time.
 pub(crate) async fn run(
     who: &Arc<dyn Contender>,
     name: &str,

@@ -1,4 +1,5 @@
-//! The contenders, each doing the same pair: take a lock on N servers, give it back.
+//! The contenders. Each contender runs the same pair of operations: acquire a lock on N servers,
+//! and release the lock.
 #![allow(unreachable_pub)]
 
 use std::future::Future;
@@ -15,26 +16,28 @@ pub const TTL: Duration = Duration::from_secs(10);
 const COMPARE_AND_DELETE: &str = r"
 if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
-/// A lock implementation. `pair` acquires and releases a name; it returns false if it did not get
-/// the lock.
+/// A lock implementation. `pair` acquires and releases a name. It returns false if it did not
+/// acquire the lock.
 pub trait Contender: Send + Sync + 'static {
     fn pair(&self, name: String) -> Pin<Box<dyn Future<Output = bool> + Send + '_>>;
 }
 
-/// SET NX PX on all servers, then compare-and-delete by EVALSHA on all of them, as a careful user
-/// writes it by hand. It has no quorum logic, no fencing and no deadlines.
+/// SET NX PX on all servers, followed by a compare-and-delete by EVALSHA on all servers. This is
+/// the code of a careful user without a library. It has no quorum logic, no fencing and no
+/// deadlines.
 pub struct Raw {
     connections: Vec<redis::aio::MultiplexedConnection>,
     sha: String,
 }
 
 impl Raw {
-    /// Connects without the kernel's coalescing of small packets, as palisade does.
+    /// Connects without the kernel's delay of small packets. Palisade connects in the same way.
     pub async fn connect(urls: &[String]) -> Self {
         Self::connect_with(urls, true).await
     }
 
-    /// Connects as the `redis` crate does by default (`nodelay` off), or without coalescing.
+    /// Connects to all servers. With `nodelay` the kernel does not delay small packets. The `redis`
+    /// crate does not set this option by default.
     async fn connect_with(urls: &[String], nodelay: bool) -> Self {
         let mut connections = Vec::new();
         let mut sha = String::new();
@@ -55,7 +58,7 @@ impl Raw {
         Self { connections, sha }
     }
 
-    /// Takes a key on all servers, and stores a result under it.
+    /// Sets a key on all servers, and stores a result under the key.
     pub async fn once(&self, key: &str, result: &str) {
         let owner: [u8; 16] = rand::random();
         let set = |value: &[u8], nx: bool| {
@@ -76,7 +79,7 @@ impl Raw {
         }
     }
 
-    /// Whether something is there, by one command.
+    /// Returns true if the key has a value. Sends one command.
     pub async fn get(&self, key: &str) -> bool {
         let mut c = self.connections[0].clone();
         let value = redis::cmd("GET").arg(key).query_async::<Option<String>>(&mut c).await;

@@ -1,13 +1,13 @@
-//! A proxy that delays everything it forwards. It uses its own threads, because a runtime's timer
-//! is coarser than a network's delays.
+//! A proxy that delays all data. The proxy uses its own threads, because the timer of a runtime is
+//! too coarse for the delays of a network.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Starts a proxy in front of `host:port` that delays each direction, and returns its URL. The
-/// proxy runs until this process ends.
+/// Starts a proxy in front of `host:port` and returns the proxy's URL. The proxy delays the data in
+/// each direction. It runs until this process ends.
 pub(crate) fn delayed(target: &str, delay: Duration) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();

@@ -1,6 +1,7 @@
-//! Time without a leader between two leaders. Clean: the leader resigns. Unclean: the leader is a
-//! separate process and is killed. Its name then becomes free when its lease ends: after the ttl
-//! and the declared lock-delay, less the time since the last renewal.
+//! Time between two leaders. In the clean case the leader resigns. In the unclean case the leader
+//! is a separate process, and the benchmark kills this process. Then the name becomes free at the
+//! end of the lease: after the ttl and the declared lock-delay, less the time since the last
+//! renewal.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -48,7 +49,8 @@ async fn row(args: &Args, nodes: usize, drain: Duration) -> String {
     let (clean, rare) = (ms(quantile_us(&clean, 0.5)), ms(quantile_us(&clean, 0.99)));
     let unclean = killed(args, &urls, drain).await;
     let (half, most) = (ms(quantile_us(&unclean, 0.5)), ms(quantile_us(&unclean, 1.0)));
-    // One round trip must be added to this bound: about the time of a clean hand-over.
+    // The real bound is one round trip larger. A round trip takes about the time of a clean
+    // hand-over.
     let bound = (TTL + drain).as_millis();
     let (ttl, delay) = (TTL.as_millis(), drain.as_millis());
     if args.json {
@@ -65,7 +67,7 @@ async fn row(args: &Args, nodes: usize, drain: Duration) -> String {
     )
 }
 
-/// Returns an election on a new handle, as in another process.
+/// Returns an election on a new handle, as another process would have it.
 fn election(urls: &[String], drain: Duration) -> Election {
     let node = |url: &String| RedisNode::builder(url).trust_fresh(true).build().expect("a node");
     let handle = urls.iter().map(node).fold(Redlock::builder(), RedlockBuilder::node);
@@ -73,8 +75,8 @@ fn election(urls: &[String], drain: Duration) -> Election {
     handle.election("handed over").drain(drain).build().expect("a good name")
 }
 
-/// Lets two candidates resign in turns. Returns the sorted times from each resignation until the
-/// other one leads.
+/// Two candidates resign in turn. Returns the sorted times from each resignation until the other
+/// candidate leads.
 async fn resigned(urls: &[String], drain: Duration) -> Vec<Duration> {
     let (mut leads, mut follows) = (election(urls, drain), election(urls, drain));
     let mut leadership = leads.campaign("a leader").await.expect("nobody leads");
@@ -95,7 +97,8 @@ async fn resigned(urls: &[String], drain: Duration) -> Vec<Duration> {
     took
 }
 
-/// Kills processes that lead. Returns the sorted times from each kill until this process leads.
+/// Kills processes that lead. Returns the sorted times from each kill until the election of this
+/// process leads.
 async fn killed(args: &Args, urls: &[String], drain: Duration) -> Vec<Duration> {
     let me = std::env::current_exe().expect("this program");
     let follows = election(urls, drain);
@@ -111,7 +114,7 @@ async fn killed(args: &Args, urls: &[String], drain: Duration) -> Vec<Duration> 
         while lines.next_line().await.expect("a line").expect("it leads") != LEADS {}
         let next = follows.clone();
         let next = tokio::spawn(async move { (next.campaign("a leader").await, Instant::now()) });
-        // Kill the leader at different moments between two renewals.
+        // Each turn kills the leader at a different moment between two renewals.
         tokio::time::sleep(TTL / 2 + TTL / 4 * turn / UNCLEAN).await;
         let killed = Instant::now();
         child.kill().await.expect("it runs");
@@ -123,7 +126,8 @@ async fn killed(args: &Args, urls: &[String], drain: Duration) -> Vec<Duration> 
     took
 }
 
-/// Name of the worker that leads until it is killed, and its output when it begins to lead.
+/// Name of the worker that leads until it is killed. The worker also prints this name when it
+/// begins to lead.
 pub(crate) const LEADS: &str = "leads";
 
 /// Leads until the process is killed.

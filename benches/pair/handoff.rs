@@ -1,5 +1,5 @@
-//! A name wanted by all clients: the time between a release and the next holder's lock, and the
-//! fairness of turns.
+//! All clients want the same name. This benchmark measures the time from a release to the next
+//! holder's lock, and the fairness of the turns.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,12 +13,13 @@ use super::stats::quantile_us;
 
 const CLIENTS: usize = 16;
 
-/// The last client that released, and the time of its release.
+/// The client that released last, and the time of its release.
 type Last = Arc<Mutex<Option<(usize, Instant)>>>;
 
 /// Measures hand-offs. Each client is a handle with its own connections, as in another process.
-/// `delay` passes in each direction between clients and servers. With a delay the measurement shows
-/// the protocol, and not the order in which the machine runs the clients.
+/// `delay` is the delay in each direction between clients and servers. With a delay the result
+/// depends on the protocol. Without a delay it also depends on the order in which the machine runs
+/// the clients.
 pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Duration) -> String {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let at = |server: &Server| {
@@ -53,7 +54,7 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
     trips.extend(round_trips(&lone).await);
     trips.sort_unstable();
     let trip = quantile_us(&trips, 0.5);
-    // Measured by clients that slept before their request; a lone caller's servers are never idle.
+    // These clients slept before their request. The servers of a lone caller are never idle.
     let release = quantile_us(&took, 0.5);
     if args.json {
         return format!(
@@ -76,8 +77,8 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
     )
 }
 
-/// Runs one client. Returns the number of its turns, the time from another client's release to each
-/// of its locks, and the times of its releases.
+/// Runs one client. Returns the number of the client's turns, the time from another client's
+/// release to each lock of this client, and the durations of this client's releases.
 async fn client(
     (me, hold): (usize, Duration),
     ours: Ours,
@@ -104,7 +105,7 @@ async fn client(
     (turns, waits, took)
 }
 
-/// Returns the times of a lone caller's requests, two for each pair.
+/// Returns the durations of a lone caller's requests. Each pair has two requests.
 async fn round_trips(lone: &Ours) -> Vec<Duration> {
     let mut took = Vec::new();
     let begun = Instant::now();

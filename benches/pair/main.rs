@@ -1,9 +1,9 @@
-//! Acquire and release: this library beside raw `redis` and `rslock`, in one process.
+//! Compares acquire and release of this library with raw `redis` and with `rslock`, in one process.
 //!
-//! `cargo bench --bench pair` prints a table, `-- --json` one JSON row per case. The contenders
-//! alternate within each round, and each ratio is taken within one round, so that other load on the
-//! machine affects all of them. Each ratio is shown as `median (least-most)` over the rounds. No
-//! speed is asserted.
+//! `cargo bench --bench pair` prints a table. With `-- --json` it prints one JSON row per case. The
+//! contenders run in turn within each round. Each ratio is computed within one round. So other load
+//! on the machine affects all contenders. Each ratio is shown as `median (least-most)` over the
+//! rounds. The benchmark does not check any speed.
 
 mod case;
 mod contenders;
@@ -30,18 +30,18 @@ struct Args {
     /// Print one JSON row per case.
     #[arg(long)]
     json: bool,
-    /// Rounds per case.
+    /// Number of rounds per case.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seconds per contender and round.
+    /// Duration of a round of each contender in seconds.
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
     /// Runtime of the clients: `default` (a worker per core, as `#[tokio::main]`) or `one` worker.
-    /// The servers run on the same machine. With one worker on two cores, clients and servers each
-    /// have a core.
+    /// The servers run on the same machine. With one worker on two cores, the clients have one core
+    /// and the servers have the other core.
     #[arg(long)]
     runtime: Option<String>,
-    /// Maximum number of locks held at once in the scale table.
+    /// Maximum number of locks that are held at the same time in the scale table.
     #[arg(long, default_value_t = 100_000)]
     held: usize,
     /// Run only cases with this many nodes.
@@ -50,11 +50,11 @@ struct Args {
     /// Run only cases with this many tasks.
     #[arg(long)]
     tasks: Option<usize>,
-    /// Measure the cost of many names, held locks and processes, in place of the other tables.
+    /// Measure the cost of many names, held locks and processes. Omit the other tables.
     #[arg(long)]
     scale: bool,
-    /// Freeze one of five nodes for this many seconds under full load: print memory and leftover
-    /// locks.
+    /// Freeze one of five nodes for this number of seconds under full load. Print memory and
+    /// leftover locks.
     #[arg(long)]
     frozen_for: Option<u64>,
     /// Measure the time without a leader after a resignation and after a kill.
@@ -63,18 +63,18 @@ struct Args {
     /// Measure only the time between a release and the next holder's lock.
     #[arg(long)]
     handoff: bool,
-    /// Only idempotency keys, executed and replayed by many callers.
+    /// Measure only idempotency keys of many callers, executed and replayed.
     #[arg(long)]
     records: bool,
-    /// For how long each holder of that lock has it.
+    /// Time for which each holder has the lock with `handoff`, in µs.
     #[arg(long, default_value_t = 1_000)]
     hold_us: u64,
-    /// URLs for a worker process of a table.
+    /// URLs of the servers, for a worker process of a table.
     #[arg(long, hide = true)]
     worker: Option<String>,
     #[arg(long, hide = true, default_value = "worker")]
     worker_name: String,
-    /// Passed by cargo.
+    /// An argument that cargo passes.
     #[arg(long, hide = true)]
     bench: bool,
 }

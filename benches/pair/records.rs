@@ -1,8 +1,9 @@
-//! Idempotency keys of many callers: executed and replayed by us, and done with two raw commands.
+//! Idempotency keys of many callers. Palisade executes and replays them. The raw contender uses two
+//! raw commands for each key.
 //!
-//! The raw contender does what is often written by hand: `SET key owner NX PX`, the work, and
-//! `SET key result PX`, on all servers. It has no fencing, no fingerprint, no quorum logic, and a
-//! key stays taken if its process ends.
+//! Programs often contain the code of the raw contender: `SET key owner NX PX`, the work, and `SET
+//! key result PX`, on all servers. The raw contender has no fencing, no fingerprint and no quorum
+//! logic. If its process ends, the key stays set.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,28 +19,27 @@ use super::stats::{Spread, cpu, switches};
 
 const RESULT: &str = "the receipt of an order: 30 by";
 
-/// Kind of work of the callers.
 #[derive(Clone, Copy, PartialEq)]
 enum Work {
     /// Each key is new.
     Execute,
-    /// Each caller asks for its own completed key.
+    /// Each caller replays its own completed key.
     Replay,
-    /// As `Execute`, by two raw commands.
+    /// Each key is new. The caller uses two raw commands.
     Raw,
 }
 
-/// One round of one kind of work.
+/// Measurements of one kind of work in one round.
 struct Run {
     per_s: f64,
-    /// µs per key: of this process, of all servers, and the part of the servers' time that they
-    /// spent in scripts.
+    /// Processor time per key in µs: of this process, of all servers, and of the scripts on the
+    /// servers.
     cpu: (f64, f64, f64),
     /// Context switches per key, of this process and of all servers.
     switches: f64,
 }
 
-/// Measures one number of nodes and callers, and returns its row.
+/// Measures one number of nodes and callers, and returns the row of the table.
 pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: usize) -> String {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
@@ -51,7 +51,7 @@ pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: u
     let span = Duration::from_secs_f64(args.seconds);
     let works = [Work::Execute, Work::Raw, Work::Replay];
     let mut rounds: Vec<[Run; 3]> = Vec::new();
-    // The first round warms, and is not counted.
+    // The first round only warms up the servers and is not counted.
     for round in 0..=args.rounds {
         let mut of = [None, None, None];
         for i in 0..3 {
@@ -100,7 +100,6 @@ pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: u
     )
 }
 
-/// Returns the heading of the rows.
 pub(crate) fn heading() -> String {
     format!(
         "{:>7} {:>5} {:>7} | {:>22} {:>18} {:>22} | {:>7} {:>7} | {:>9} {:>8}",
@@ -122,7 +121,7 @@ async fn ours(orders: &Idempotency, key: String) {
     assert!(done.is_ok_and(|done| done.value().is_some()), "a result");
 }
 
-/// Lets all callers work until the span is over.
+/// Runs all callers until the span is over.
 async fn run(
     clients: &Arc<(Idempotency, Raw)>,
     work: Work,
@@ -168,7 +167,7 @@ async fn run(
     }
 }
 
-/// Returns the time in µs that the server has spent in scripts.
+/// Returns the total time of scripts on the server, in µs.
 fn script_us(server: &Server) -> f64 {
     let stats = server.cli(&["info", "commandstats"]);
     let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));

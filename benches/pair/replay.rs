@@ -1,4 +1,4 @@
-//! The replay of a stored result, beside one raw `GET`.
+//! Compares the replay of a stored result with one raw `GET`.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -12,7 +12,7 @@ use super::contenders::{Contender, Ours, TTL};
 use super::server::Server;
 use super::stats::{cpu, resident};
 
-/// Number of concurrent tasks, because a single task would mostly wait.
+/// Number of concurrent tasks. A single task would mostly wait for replies.
 const TASKS: usize = 64;
 
 pub(crate) async fn all(args: &Args) {
@@ -29,7 +29,8 @@ pub(crate) async fn all(args: &Args) {
     }
 }
 
-/// Measures pairs over this number of names in turn. Each name leaves its fence behind.
+/// Measures pairs of acquire and release. The pairs use `names` names in turn. The fence of each
+/// name stays on the server.
 async fn of_names(args: &Args, names: usize) -> String {
     let server = Server::start(&[]);
     let ours = Arc::new(Ours::connect(&[server.url()]));
@@ -113,7 +114,7 @@ pub(crate) async fn of_held(args: &Args, held: usize) -> String {
     )
 }
 
-/// Measures this number of processes at one server, with eight tasks each.
+/// Measures `processes` processes on one server. Each process has eight tasks.
 async fn of_processes(args: &Args, processes: usize) -> String {
     let server = Server::start(&[]);
     let me = std::env::current_exe().expect("this program");
@@ -146,7 +147,7 @@ async fn of_processes(args: &Args, processes: usize) -> String {
     format!("{processes:>9} processes: {per_s:>7.0} pairs/s in all, server {each:.1} µs a pair")
 }
 
-/// Runs one of several processes.
+/// Runs one of the processes of [`of_processes`].
 pub(crate) async fn worker(args: &Args, url: &str) {
     let ours: Arc<dyn Contender> = Arc::new(Ours::connect(&[url.to_owned()]));
     let case = Case { nodes: 1, tasks: 8, frozen: false, delay: Duration::ZERO };

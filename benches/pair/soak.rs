@@ -1,4 +1,4 @@
-//! One of five nodes freezes under full load and comes back.
+//! One of five nodes freezes under full load and later runs again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,8 @@ use super::stats::resident;
 
 const TASKS: usize = 64;
 
-/// Prints memory and throughput each second, and the locks left after all leases have ended.
+/// Prints memory and throughput each second. At the end prints the number of locks that are left
+/// after all leases have ended.
 pub(crate) async fn frozen(args: &Args, span: Duration) {
     let servers: Vec<Server> = (0..5).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
@@ -57,7 +58,7 @@ pub(crate) async fn frozen(args: &Args, span: Duration) {
         task.await.expect("a task");
     }
     tokio::time::sleep(TTL + Duration::from_secs(2)).await;
-    // The pattern matches locks only: other keys of a lock begin with a brace.
+    // The pattern matches only the keys of locks. The other keys of a lock begin with a brace.
     let here = |s: &Server| s.cli(&["--scan", "--pattern", "soak:*"]);
     let left: usize = servers.iter().map(|s| here(s).split_whitespace().count()).sum();
     if args.json {

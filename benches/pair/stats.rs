@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The median, minimum and maximum of a figure over the rounds.
+/// Median, minimum and maximum of a figure over the rounds.
 #[derive(Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -26,7 +26,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// Returns the quantile `q` of sorted values, in µs.
+/// Returns the quantile `q` of sorted durations, in µs.
 pub(crate) fn quantile_us(sorted: &[std::time::Duration], q: f64) -> f64 {
     let at = (sorted.len().saturating_sub(1) as f64 * q) as usize;
     sorted.get(at).map_or(f64::NAN, |d| d.as_secs_f64() * 1e6)
@@ -40,7 +40,7 @@ pub(crate) fn cpu(pid: u32) -> f64 {
     ticks.filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() * 1e4
 }
 
-/// Context switches of all threads of a process that runs, so far.
+/// Returns the number of context switches of all threads of a running process.
 pub(crate) fn switches(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of = |thread: std::fs::DirEntry| {
@@ -51,7 +51,7 @@ pub(crate) fn switches(pid: u32) -> f64 {
     threads.map(of).sum()
 }
 
-/// Resident memory of this process in bytes.
+/// Returns the resident memory of this process in bytes.
 pub(crate) fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|p| p.parse::<usize>().ok());

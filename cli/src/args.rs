@@ -19,7 +19,7 @@ use crate::verbs::list::ListArgs;
 use crate::verbs::lock::LockArgs;
 use crate::verbs::once::OnceArgs;
 
-/// Runs commands under locks, on one leader, or once, and operates the nodes.
+/// Runs commands under locks, on one leader, or only once, and operates the nodes.
 #[derive(Debug, Parser)]
 #[command(name = "palisade", version, arg_required_else_help = true, max_term_width = 100)]
 struct Palisade {
@@ -129,11 +129,10 @@ fn commands(examples: &str) -> String {
 /// A parsed command line.
 pub(crate) struct Line {
     command: Command,
-    /// True if messages are JSON objects.
+    /// True if the program prints messages as JSON objects.
     pub(crate) json: bool,
 }
 
-/// Parses the command line.
 pub(crate) fn read() -> Result<Line, clap::Error> {
     let matches = Palisade::command().try_get_matches()?;
     let command = Palisade::from_arg_matches(&matches)?.command;

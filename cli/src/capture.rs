@@ -1,4 +1,4 @@
-//! Copies a command's output to the program's own streams, and keeps a copy of it.
+//! Copies the output of a command to the program's own streams. Keeps the output up to a limit.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,12 +11,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-/// Longest time for reading the last output after the command has ended.
+/// Maximum time to read the rest of the output after the command has ended.
 const LAST: Duration = Duration::from_secs(1);
-/// Largest number of parts that are read and not yet written while the command runs.
+/// Maximum number of parts of a stream that wait to be written. The limit applies while the command
+/// runs.
 const AHEAD: usize = 4;
 
-/// Output of a command: a text, or bytes if it is not UTF-8.
+/// Output of a command: a text, or bytes if the output is not UTF-8.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Output {
@@ -33,7 +34,7 @@ impl Output {
     }
 }
 
-/// The part of one stream that is kept.
+/// The kept bytes of one stream of the command. A stream is standard output or standard error.
 #[derive(Clone, Debug, Default)]
 struct Stream(Arc<Mutex<Kept>>);
 
@@ -64,7 +65,7 @@ impl Stream {
     }
 }
 
-/// Standard output and standard error of a command, each up to a limit.
+/// Standard output and standard error of a command. At most `limit` bytes of each stream are kept.
 #[derive(Debug)]
 pub(crate) struct Capture {
     out: Stream,
@@ -73,8 +74,8 @@ pub(crate) struct Capture {
     writers: Vec<JoinHandle<()>>,
 }
 
-/// A part of the output, with its permit: while the command runs, the number of permits limits the
-/// parts that are not written yet.
+/// Bytes of a stream that wait to be written. While the command runs, the bytes have a permit. The
+/// number of permits (`AHEAD`) limits the number of waiting parts.
 type Part = (Vec<u8>, Option<OwnedSemaphorePermit>);
 
 /// A task that reads one stream and keeps its bytes.
@@ -92,7 +93,7 @@ impl Capture {
         Self { out: Stream::default(), err: Stream::default(), limit, writers: Vec::new() }
     }
 
-    /// Starts to copy the child's output to the program's own streams, and to keep it.
+    /// Starts to copy the child's output to the program's own streams and to keep the output.
     pub(crate) fn begin(&mut self, child: &mut Child) -> Copies {
         let mut copies = Vec::new();
         if let Some(from) = child.stdout.take() {
@@ -117,14 +118,15 @@ impl Capture {
         Copy { reader: tokio::spawn(reading), places, stream }
     }
 
-    /// Returns standard output, standard error, and true if one of them is incomplete.
+    /// Returns standard output, standard error, and a flag. The flag is true if one of the two
+    /// streams is incomplete.
     pub(crate) fn take(&self) -> (Output, Output, bool) {
         let ((out, out_cut), (err, err_cut)) = (self.out.take(), self.err.take());
         (out, err, out_cut || err_cut)
     }
 
-    /// Waits until everything that was read is written to the program's own streams, or until the
-    /// reader of these streams has closed them.
+    /// Waits until all output is written to the program's own streams. Also returns if the reader
+    /// of these streams has closed them.
     pub(crate) async fn written(&mut self) {
         for writer in self.writers.drain(..) {
             // The writer's task returns no error.
@@ -134,9 +136,9 @@ impl Capture {
 }
 
 impl Copies {
-    /// Reads the rest of the output after the command has ended, however slowly the program's own
-    /// output is read. A stream that has not ended after `LAST` is held open by another process,
-    /// and is cut.
+    /// Reads the rest of the output after the command has ended. Does not wait for the reader of
+    /// the program's own output. If a stream has not ended after `LAST`, another process still has
+    /// it open. Then the read stops, and the output counts as incomplete.
     pub(crate) async fn end(self) {
         self.0.iter().for_each(|copy| copy.places.close());
         let until = Instant::now() + LAST;
@@ -149,8 +151,8 @@ impl Copies {
     }
 }
 
-/// Reads a stream and keeps its bytes. While the command runs, the number of permits limits how far
-/// it is ahead of the writer.
+/// Reads a stream, keeps the first `limit` bytes, and sends all bytes to the writer task. While the
+/// command runs, at most `AHEAD` parts wait for the writer task.
 async fn read(
     mut from: impl AsyncRead + Unpin,
     to: UnboundedSender<Part>,
@@ -161,16 +163,18 @@ async fn read(
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
         stream.add(&buffer[..n], limit);
-        // The semaphore is closed when the command has ended; there is no permit then.
+        // After the command has ended, the semaphore is closed and gives no permit. So the read no
+        // longer waits for the writer task.
         let place = Arc::clone(&places).acquire_owned().await.ok();
-        // Sending fails only after the writer has ended, and then the part is not needed.
+        // `send` fails only if the writer task has ended. Then the part is not needed.
         drop(to.send((buffer[..n].to_vec(), place)));
     }
 }
 
 async fn write(mut parts: UnboundedReceiver<Part>, mut to: impl AsyncWrite + Unpin) {
     while let Some((part, place)) = parts.recv().await {
-        // The reader of the program's output may close it; the command continues.
+        // The reader of the program's output may close the stream. So errors are ignored, and the
+        // command continues.
         drop(to.write_all(&part).await);
         drop(to.flush().await);
         drop(place);

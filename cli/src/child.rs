@@ -1,4 +1,4 @@
-//! Runs a command under a lease: the command always ends before the lease does.
+//! Runs a command under a lease. The command always ends before the lease ends.
 //!
 //! ```text
 //!  lease  ├──────────────── renewed ───────────────┤ not renewed ... ┤ end
@@ -30,16 +30,19 @@ use crate::watchdog::{MARGIN, Report, Watchdog, now};
 
 /// Interval between two checks of the lease.
 const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait until processes that were killed have ended.
+/// Maximum time until killed processes have ended.
 pub(crate) const DIES: Duration = Duration::from_millis(250);
 
 /// A lease under which a command runs.
 pub(crate) trait Held {
-    /// Returns the time until the lease ends without a renewal; zero after it was lost.
+    /// Returns the time until the lease ends without a renewal. Returns zero after the lease was
+    /// lost.
     fn remaining(&self) -> Duration;
     /// Resolves when the lease is lost.
     fn lost(&self) -> impl Future<Output = ()>;
-    /// Resolves when another process requests the lease, with a text about the request.
+    /// Resolves when the command has to end although the lease is not lost. For example, a person
+    /// asked the leader to step down, or the next tick of a job is due. The output is the reason as
+    /// text.
     fn end_requested(&self) -> impl Future<Output = String> {
         std::future::pending()
     }
@@ -84,7 +87,7 @@ pub(crate) struct Command {
     pub(crate) argv: Vec<OsString>,
     /// Time between TERM and KILL. Both are sent before the lease ends.
     pub(crate) grace: Duration,
-    /// Longest time that the command may run.
+    /// Maximum time for which the command may run.
     pub(crate) at_most: Option<Duration>,
     /// Names of the environment variables that are removed for the command.
     pub(crate) withheld: Vec<String>,
@@ -95,20 +98,21 @@ pub(crate) struct Command {
 pub(crate) enum Ended {
     /// The command exited with this code.
     Code(u8),
-    /// This signal ended the command; 0 if the cause of its end is unknown.
+    /// A signal ended the command. The number is 0 if the cause of the end is unknown.
     Signal(i32),
-    /// The command was not started; this is the exit code of the program.
+    /// The command was not started. Contains the exit code of the program.
     Cannot(u8),
-    /// The command ran for longer than `at_most` and was ended.
+    /// The command ran for longer than `at_most`, and the program ended the command.
     TooLong,
-    /// The command was ended because the lease was about to end, or was lost.
+    /// The program ended the command, because the lease was about to end or was lost.
     Lost,
-    /// The command was ended because another process requested the lease.
+    /// The program ended the command, because [`Held::end_requested`] resolved.
     Requested,
 }
 
 impl Ended {
-    /// Returns the end of the command, or of the starter if that did not become the command.
+    /// Returns the end of the command. `became` is false if the starter process ended before it
+    /// became the command.
     fn of(status: ExitStatus, became: bool) -> Self {
         use std::os::unix::process::ExitStatusExt as _;
         match (status.code(), status.signal()) {
@@ -123,15 +127,16 @@ impl Ended {
         match self {
             Self::Code(code) | Self::Cannot(code) => code,
             Self::Signal(signal) => 128_u8.saturating_add(signal as u8),
-            // 124 is the exit code of `timeout`, too.
+            // `timeout(1)` uses the same exit code.
             Self::TooLong => 124,
             Self::Lost | Self::Requested => LOST,
         }
     }
 }
 
-/// Runs a command to its end. Processes that the command leaves in its process group are killed. An
-/// error means that no process was started. From this call on, warnings of the library are shown.
+/// Runs a command to its end. Kills the processes that the command leaves in its process group. An
+/// error means that no process was started. After this call begins, the library's warnings are
+/// shown.
 pub(crate) async fn run(
     command: &Command,
     env: &[(&str, String)],
@@ -142,8 +147,8 @@ pub(crate) async fn run(
     warnings::show(say);
     let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
-    // A signal that arrived before this point ends this program; it is not passed on to a command
-    // that would be started only now.
+    // A signal arrived before the command was started. The program ends and does not start the
+    // command.
     if let Some(signal) = signals.came() {
         watchdog.end().await;
         return Ok(Ended::Cannot(128 + signal as u8));
@@ -170,8 +175,8 @@ pub(crate) async fn run(
     Ok(ended)
 }
 
-/// Waits for the end of the command: renews its watchdogs' deadline, passes signals on, and ends
-/// the command before its lease ends.
+/// Waits for the end of the command. Meanwhile moves the watchdogs' deadline with the lease and
+/// passes signals on to the command. Ends the command before the lease ends.
 async fn attend(
     (child, report): (&mut Child, Report),
     watchdog: &mut Watchdog,
@@ -251,7 +256,8 @@ async fn attend(
     }
 }
 
-/// Reports the result of replacing a watchdog; returns false if there is no new one.
+/// Reports that a watchdog was replaced or could not be replaced. Returns true if the watchdog was
+/// replaced.
 fn say_replaced(replaced: &io::Result<()>, say: Say) -> bool {
     match replaced {
         Ok(()) => {
@@ -270,25 +276,28 @@ fn say_replaced(replaced: &io::Result<()>, say: Say) -> bool {
     replaced.is_ok()
 }
 
-/// Reports that the end of the command could not be read. The command was started, so this is not
-/// an error of starting it.
+/// Reports an error of reading the command's end. The command was started, so the program does not
+/// report that the start failed.
 fn unseen(e: &io::Error, say: Say) -> Ended {
     say.warn("unseen", json!({}), &format!("it is unknown how the command ended: {e}"));
     Ended::Signal(0)
 }
 
-/// Returns the end of a command that was ended for `ending`; `over` is true if its lease was over.
+/// Returns the end of a command. If the lease is over, the end is `Lost`. Otherwise the end is
+/// `ending`, the reason for which this program ended the command. Without such a reason the end is
+/// `status`, the command's own end.
 fn how_it_ended(ending: Option<Ended>, over: bool, status: Ended) -> Ended {
     if over { Ended::Lost } else { ending.unwrap_or(status) }
 }
 
-/// Sends a signal to the group. An error is ignored: the group has already ended.
+/// Sends a signal to the process group. An error means that the group has already ended, and is
+/// ignored.
 fn send(group: Pid, signal: Signal) {
     let _ = killpg(group, signal);
 }
 
-/// Sends a signal to the group, and to the command itself if it has left the group, as `setsid`
-/// does.
+/// Sends a signal to the process group. Also sends the signal to the command if the command has
+/// left the group, for example with `setsid`.
 fn send_all(child: &Child, group: Pid, signal: Signal) {
     send(group, signal);
     if let Some(pid) = pid(child)
@@ -298,8 +307,9 @@ fn send_all(child: &Child, group: Pid, signal: Signal) {
     }
 }
 
-/// Kills the group and the command. The watchdogs are members of the group, so killing the group
-/// succeeds even if the command cannot be killed; the command itself is checked separately.
+/// Kills the process group and the command. The watchdogs are members of the group. So the kill of
+/// the group succeeds even if the command cannot be killed. For this reason the command is checked
+/// separately.
 fn kill(child: &Child, group: Pid, say: Say) {
     send_all(child, group, Signal::SIGKILL);
     let Some(pid) = pid(child) else { return };
@@ -316,8 +326,8 @@ fn pid(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
 }
 
-/// Continues a command that was stopped from the terminal, because its lease is not extended for
-/// it.
+/// Continues a command that was stopped from the terminal. The lease is not extended for a stopped
+/// command.
 fn go_on(child: &Child, group: Pid) {
     let Some(pid) = pid(child) else { return };
     let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
@@ -326,7 +336,7 @@ fn go_on(child: &Child, group: Pid) {
     }
 }
 
-/// Ends the processes that are left in the group, except those of another user.
+/// Ends the remaining processes of the group, except processes of another user.
 async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     if killpg(group, None) == Err(Errno::ESRCH) {
         return;
@@ -347,7 +357,8 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     }
 }
 
-/// Kills the rest of the group on drop: its watchdogs have ended, so no other process would.
+/// A process group that is killed when the value is dropped. The group's watchdogs have ended
+/// before that.
 struct Killed(Pid);
 
 impl Drop for Killed {
@@ -356,8 +367,8 @@ impl Drop for Killed {
     }
 }
 
-/// Waits until no process of the group is left that could be ended, for at most `within`, while
-/// `time` returns true.
+/// Waits until the group has no process that this program may signal. Returns early after `within`,
+/// or when `time` returns false.
 async fn gone(group: Pid, within: Duration, time: impl Fn() -> bool) {
     let until = Instant::now() + within;
     while killpg(group, None).is_ok() && Instant::now() < until && time() {
@@ -365,19 +376,20 @@ async fn gone(group: Pid, within: Duration, time: impl Fn() -> bool) {
     }
 }
 
-/// The terminal, while the command's process group is its foreground group.
+/// The terminal while the command's process group is the terminal's foreground group.
 struct Terminal;
 
 impl Terminal {
-    /// Makes the group the terminal's foreground group, if this program reads from a terminal and
-    /// is in its foreground.
+    /// Makes the group the terminal's foreground group. Does nothing unless this program reads from
+    /// a terminal and is in the foreground.
     fn give(group: Pid) -> Option<Self> {
         let stdin = io::stdin();
         if !stdin.is_terminal() || tcgetpgrp(&stdin).ok()? != getpgrp() {
             return None;
         }
         tcsetpgrp(&stdin, group).ok()?;
-        // The command is continued in case it was stopped because it read from the terminal before.
+        // The kernel stopped the command if it read from the terminal before this call. So the
+        // command is continued.
         send(group, Signal::SIGCONT);
         Some(Self)
     }
@@ -385,7 +397,8 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Without the mask, SIGTTOU would stop this program, because it is in the background.
+        // This program is in the background here. Without the mask, SIGTTOU would stop this
+        // program.
         let mut mask = SigSet::empty();
         mask.add(Signal::SIGTTOU);
         if mask.thread_block().is_ok() {

@@ -1,30 +1,30 @@
-//! Exit codes, and errors that end the program with one.
+//! Exit codes of the program, and the failures that end the program with an exit code.
 
-/// Exit code of a command that cannot be executed in the present state.
+/// Exit code of a command that is refused in the present state.
 pub(crate) const REFUSED: u8 = 2;
 /// Exit code of wrong use, as in `sysexits`.
 pub(crate) const USAGE: u8 = 64;
-/// Exit code if the key was used for another command.
+/// Exit code if the key was already used for another command.
 pub(crate) const MISMATCH: u8 = 65;
-/// Exit code if no node, or too few nodes, could be reached.
+/// Exit code if too few nodes could be reached.
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// Exit code of a local failure that is unrelated to the nodes.
 pub(crate) const INTERNAL: u8 = 70;
-/// Exit code if another process holds the lock; `-E` changes it. A command that exits with it
-/// requests another run.
+/// Exit code if another process holds the lock. `-E` sets another exit code. A command that exits
+/// with this code requests another run.
 pub(crate) const NOT_ACQUIRED: u8 = 75;
-/// Exit code if the command was found and could not be run.
+/// Exit code if the command was found but could not be run.
 pub(crate) const CANNOT_RUN: u8 = 126;
 /// Exit code if the command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
-/// Exit code if the lock was lost while the command ran, so that the command was ended.
+/// Exit code if the lock was lost while the command ran. The program then ended the command.
 pub(crate) const LOST: u8 = 200;
-/// Exit code if it is unknown whether an earlier run took effect; a person has to decide.
+/// Exit code if an earlier run may have taken effect. A person has to decide.
 pub(crate) const PARKED: u8 = 201;
-/// Exit code if the command ran, and its result is not known to be stored.
+/// Exit code if the command ran but the nodes did not confirm that its result is stored.
 pub(crate) const NOT_RECORDED: u8 = 202;
 
-/// Descriptions of the exit codes in `--help`.
+/// Table of the exit codes for `--help`.
 pub(crate) const TABLE: &str = "\
 Exit codes:
   that of the command; 128+N if signal N ended it

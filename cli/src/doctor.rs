@@ -8,10 +8,11 @@ use crate::codes::Fail;
 use crate::settings::Settings;
 use crate::span::Span;
 
-/// Examines a deployment and prints each fault that can lose locks, its reason, and the command
-/// that corrects it.
+/// Examines a deployment. For each fault that can lose locks, prints the fault, its reason, and the
+/// command that corrects the fault.
 ///
-/// Reads only, except for a lock with a random name that it acquires and releases on each node.
+/// This command only reads, with one exception: it acquires and releases a lock with a random name
+/// on each node.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
@@ -21,7 +22,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "NAME", help_heading = "Login")]
     rights_of: Option<String>,
 
-    /// Acquire no lock: write nothing anywhere
+    /// Acquire no lock, and write nothing
     #[arg(long)]
     no_trial: bool,
     /// Print all findings as JSON

@@ -18,15 +18,16 @@ use crate::span::Span;
 
 /// Hands a group over to a replica, or restarts a lone server, without losing a lock or a key.
 ///
-/// Name one node. A group is handed over to one of its replicas. A lone server is closed, and
-/// restarted by the command after `--`, or by hand while this command waits; it needs persistence.
+/// Name one node. A group is handed over to one of its replicas. A lone server needs persistence.
+/// The handover closes the lone server. Then the command after `--` restarts the server. Without
+/// such a command, restart the server by hand while the handover waits.
 #[derive(Debug, Args)]
 pub(crate) struct HandoverArgs {
     #[command(flatten)]
     settings: Settings,
 
-    /// Longest time that the server stays closed if it is not opened again
-    /// [default: 20s for a group, 60s for a lone server]
+    /// Maximum time for which the server stays closed if nothing opens it [default: 20s for a
+    /// group, 60s for a lone server]
     #[arg(long, value_name = "SPAN")]
     closed_for: Option<Span>,
     /// Print each step and its result as JSON
@@ -49,7 +50,7 @@ impl HandoverArgs {
         if let Some(Span(error)) = settings.clock_error {
             handover = handover.clock_error(error);
         }
-        // An error means that the reader has closed standard error, so it is ignored.
+        // The reader of standard error may have closed the stream. So an error is ignored.
         let json = self.json;
         let tell = |step: &str| {
             let line =
@@ -83,8 +84,7 @@ fn whole(done: &HandedOver) -> Value {
     json!({ "outcome": outcome, "at": at, "closed_ms": closed, "text": done.to_string() })
 }
 
-/// Runs `work` to its end, or until a signal ends this program. Then a closed server is opened
-/// again.
+/// Runs `work` to its end. If a signal arrives earlier, stops `work` and opens the closed server.
 async fn unless_stopped(
     handover: &Handover,
     work: impl Future<Output = Result<HandedOver, ConfigError>>,

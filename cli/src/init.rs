@@ -8,29 +8,33 @@ use crate::Done;
 use crate::codes::{Fail, USAGE};
 use crate::settings::Settings;
 
-/// Marks a new deployment: its nodes grant at once, and have a record of every key from the
-/// beginning.
+/// Marks the nodes of a new deployment as new. Marked nodes grant at once and have a complete
+/// record of all keys.
 ///
-/// Run it once, for all nodes together, when the servers are installed and their replicas attached,
-/// with `--new` if the whole deployment is new: an emptied server looks the same, so only a person
-/// can distinguish the two. A server that was replaced or emptied while other nodes have data joins
-/// by itself after one quarantine; if it were marked as new, it would deny keys that it has lost,
-/// and a handler would run twice. A server is refused if it has a key with the prefix. Nodes that
-/// are marked already are left as they are, so the command can be repeated. If programs used the
-/// nodes first, it can still be run as long as no key shows earlier use.
+/// Run this command once for all nodes together, after the servers are installed and their replicas
+/// are attached. Use `--new` if the whole deployment is new. An emptied server looks the same as a
+/// new server, so only a person can distinguish the two.
+///
+/// If one server was replaced or emptied while other nodes have data, do not mark it as new. It
+/// joins by itself after one quarantine. A server that is wrongly marked as new would deny the keys
+/// that it has lost, and a handler would run twice.
+///
+/// The command refuses a server that has a key with the prefix. It does not change nodes that are
+/// already marked. So the command can be repeated. If programs used the nodes before this command,
+/// the command still works as long as no key shows earlier use.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     #[command(flatten)]
     settings: Settings,
 
-    /// Prefix of the application; without it any key that looks like palisade's leads to a refusal
+    /// Prefix of the application; without a prefix, any key that looks like a key of palisade leads
+    /// to a refusal
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
     /// The whole deployment is new: no key was ever used with it
     #[arg(long, conflicts_with = "lost_everything")]
     new: bool,
-    /// The deployment had data that are lost for good: keys used before count as new, so they run
-    /// again
+    /// The deployment had data that are lost for good: earlier keys count as new, so they run again
     #[arg(long, conflicts_with = "prefix")]
     lost_everything: bool,
     /// Print the result for each node as JSON
@@ -38,8 +42,8 @@ pub(crate) struct InitArgs {
     json: bool,
 }
 
-/// Message for a call without `--new`: an emptied server looks like a new one, so a person has to
-/// state which one it is.
+/// Message for a call without `--new`. An emptied server looks the same as a new server. So a
+/// person has to decide.
 const WHICH: &str = "say what the servers are: with --new, if no key was ever used with them; if \
                      they had data, that would let used keys run again: see `palisade idem \
                      incidents`, or add --lost-everything if nothing can be brought back";

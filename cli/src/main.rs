@@ -1,5 +1,5 @@
-//! The program `palisade`: locks, leaders, once-only commands from a shell, and operations on
-//! nodes.
+//! The program `palisade`. It runs commands under locks, on a leader, or only once, and operates
+//! the nodes.
 
 mod args;
 mod capture;
@@ -30,7 +30,7 @@ struct Done {
     code: u8,
 }
 
-/// Creates the result of a command that prints nothing at its end.
+/// Creates the result of a command that prints nothing.
 impl From<u8> for Done {
     fn from(code: u8) -> Self {
         Self { text: String::new(), code }
@@ -44,7 +44,8 @@ fn main() -> ExitCode {
     let line = match args::read() {
         Ok(line) => line,
         Err(e) => {
-            // clap reports help and version as errors, but they are none.
+            // clap also returns the texts of `--help` and `--version` as errors. They are a
+            // success.
             let _ = e.print();
             return if e.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
@@ -53,8 +54,8 @@ fn main() -> ExitCode {
     let say = Say::new(json, false);
     let code = match block_on(line.run()) {
         Ok(done) => {
-            // The reader may close the pipe, so an error is ignored. The command's own output is
-            // not affected.
+            // The reader of standard output may have closed the stream. So an error is ignored. The
+            // error does not affect the command's own output.
             if !done.text.is_empty() {
                 // `idem show` always prints a JSON object.
                 let json = json || done.text.starts_with('{');
@@ -72,14 +73,15 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs a future to its end on this thread. A command is killed when the thread that started it
-/// ends, so it has to be started here.
+/// Runs a future to its end on the main thread. A command is killed when the thread that started
+/// the command ends. So this thread has to be the main thread.
 fn block_on<T>(work: impl Future<Output = Result<T, Fail>>) -> Result<T, Fail> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let failed = |e| Fail::new(INTERNAL, format!("cannot start the runtime: {e}"));
     let runtime = runtime.map_err(failed)?;
     let done = runtime.block_on(work);
-    // Output without a reader must not prevent the program from ending.
+    // An output without a reader can block a write. Such a write must not prevent the end of the
+    // program.
     runtime.shutdown_background();
     done
 }

@@ -1,8 +1,7 @@
-//! Messages of the program. They go to standard error, because standard output belongs to the
-//! command.
+//! Messages of the program on standard error. Standard output belongs to the command.
 //!
-//! A separate thread writes the messages: a reader who does not read them must not prevent a lease
-//! from being renewed, a command from being ended or a signal from being received.
+//! A separate thread writes the messages. If nothing reads standard error, only this thread waits.
+//! The program still renews the lease, ends the command and receives signals.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -14,11 +13,12 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-/// Longest wait until a message is written, so that it comes before later output.
+/// Maximum time for which the program waits until a message is written. The message then precedes
+/// later output.
 const AT_ONCE: Duration = Duration::from_millis(50);
-/// Longest time for writing the last messages.
+/// Maximum time to write the last messages.
 const LAST: Duration = Duration::from_secs(2);
-/// Largest number of messages that wait to be written.
+/// Maximum number of messages that wait to be written.
 const WAITING: usize = 256;
 
 /// Form of messages: text or JSON, with or without progress.
@@ -30,8 +30,8 @@ pub(crate) struct Say {
 }
 
 impl Say {
-    /// Creates the form of messages. With `json`, each line is an object. Progress is shown on a
-    /// terminal, as JSON, or if `verbose` is set.
+    /// Creates the form of messages. With `json`, each line is a JSON object. Progress is shown on
+    /// a terminal, as JSON, or if `verbose` is set.
     pub(crate) fn new(json: bool, verbose: bool) -> Self {
         Self { json, progress: json || verbose || std::io::stderr().is_terminal() }
     }
@@ -43,7 +43,7 @@ impl Say {
         }
     }
 
-    /// Reports an event that a person has to know about.
+    /// Reports an event that is important to a person.
     pub(crate) fn warn(self, event: &str, fields: Value, text: &str) {
         let Some(writer) = Writer::get() else {
             return put(&self.line(event, fields, text));
@@ -77,7 +77,7 @@ pub(crate) fn end() {
     }
 }
 
-/// Names of settings in the library's sentences, and the options that replace them in messages.
+/// Names of settings in the library's texts, and the options that replace them in messages.
 const OPTIONS: [(&str, &str); 4] = [
     (" (in tests: `trust_fresh(true)`)", ""),
     ("`map_address`", "--map"),
@@ -85,13 +85,14 @@ const OPTIONS: [(&str, &str); 4] = [
     ("raise ttl and max_ttl", "raise --ttl and --max-ttl"),
 ];
 
-/// Replaces the library's names of settings by the names of this program's options.
+/// Replaces the library's names of settings by the option names of this program.
 fn own_words(text: &str) -> String {
     OPTIONS.iter().fold(text.to_owned(), |text, (name, option)| text.replace(name, option))
 }
 
-/// Returns text that is safe on a terminal. Parts of the text come from another process or a
-/// server: they must not control the terminal, and none of their lines may look like a message.
+/// Returns a text that is safe on a terminal. Another process or a server may have written parts of
+/// the text. These parts must not control the terminal, and no line of them may look like a
+/// message.
 pub(crate) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -104,7 +105,8 @@ pub(crate) fn plain(text: &str) -> String {
     shown
 }
 
-/// Returns the same JSON values, with the characters that control a terminal as `\u` escapes.
+/// Returns the JSON text with `\u` escapes for the characters that control a terminal. The values
+/// of the JSON stay the same.
 pub(crate) fn escaped(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
@@ -118,8 +120,8 @@ pub(crate) fn escaped(json: &str) -> String {
     shown
 }
 
-/// Returns true if a terminal takes this character as a command, or as one that changes the order
-/// of the text around it.
+/// Returns true if a terminal treats this character as a command, or if the character changes the
+/// direction of the text around it.
 fn commands(c: char) -> bool {
     let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2066}'..='\u{2069}');
@@ -127,21 +129,21 @@ fn commands(c: char) -> bool {
 }
 
 fn put(line: &str) {
-    // The reader may close the pipe, so an error is ignored.
+    // The reader of standard error may have closed the stream. So an error is ignored.
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 
 /// Sends lines to the thread that writes them.
 struct Writer {
     lines: SyncSender<String>,
-    /// Number of lines that are not written yet.
+    /// Number of lines that are not written yet, and the condition for a change of this number.
     waiting: Arc<(Mutex<usize>, Condvar)>,
-    /// Number of messages that were left out because the queue was full.
+    /// Number of messages that were dropped because the queue was full.
     left_out: AtomicUsize,
 }
 
 impl Writer {
-    /// Returns the writer of this program; `None` if its thread could not be started.
+    /// Returns the writer of this program; `None` if the writer's thread could not be started.
     fn get() -> Option<&'static Self> {
         static WRITER: OnceLock<Option<Writer>> = OnceLock::new();
         WRITER.get_or_init(Self::start).as_ref()
@@ -162,8 +164,7 @@ impl Writer {
         Some(Self { lines, waiting, left_out: AtomicUsize::new(0) })
     }
 
-    /// Queues a line. If the queue is full, adds `messages` to the number of those that were left
-    /// out.
+    /// Queues a line. If the queue is full, drops the line and adds `messages` to `left_out`.
     fn write(&self, line: String, messages: usize) {
         let first = {
             let mut waiting = self.waiting.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,8 +175,8 @@ impl Writer {
             *waiting += 1;
             *waiting == 1
         };
-        // If an earlier line already waits for its reader, waiting for this one would block the
-        // program without a use.
+        // If an earlier line still waits, nothing reads standard error at present. Then a wait for
+        // this line would only delay the program.
         if first {
             self.written(AT_ONCE);
         }

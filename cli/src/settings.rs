@@ -1,5 +1,6 @@
-//! Settings from the command line, the environment and a file, in this order. Their names are those
-//! of the library: `--ttl` is `PALISADE_TTL` in the environment and `ttl` in the file.
+//! Settings from the command line, the environment and a file. If several of them contain a
+//! setting, the first of them decides. The settings have the names of the library's settings:
+//! `--ttl` is `PALISADE_TTL` in the environment and `ttl` in the file.
 
 use std::path::{Path, PathBuf};
 
@@ -11,47 +12,47 @@ use serde::{Deserialize, Deserializer};
 use crate::codes::Fail;
 use crate::span::Span;
 
-/// Text at the end of the help of every command.
+/// Text at the end of each command's help.
 pub(crate) const SECRETS: &str = "\
 Options that are not given are taken from the environment (PALISADE_URLS, PALISADE_TTL, ...), then
 from --config, $PALISADE_CONFIG or /etc/palisade.toml (urls, ttl, ...). Passwords come from the
 environment (PALISADE_PASSWORD, PALISADE_SENTINEL_PASSWORD) or a file, never from the command
 line.";
 
-/// Path of the default file, which is read if it exists.
+/// Path of the default file. The file is read if it exists.
 const FILE: &str = "/etc/palisade.toml";
 
 /// Environment variable with the data servers' password.
 const PASSWORD: &str = "PALISADE_PASSWORD";
 const SENTINEL_PASSWORD: &str = "PALISADE_SENTINEL_PASSWORD";
 
-/// Message if no node is named.
+/// Error text for a call without a node.
 const START: &str = "no server is named: start one with `redis-server` and add `--node \
                      redis://127.0.0.1` (or set PALISADE_URLS), or use `--embedded`, which \
                      protects from this one process only";
-/// Message if no node is named, for a command that reads or changes the servers' data.
+/// Error text for a call without a node, if the command reads or changes the servers' data.
 const WHICH: &str = "no server is named: add `--node redis://HOST:PORT` for each, or `--node \
                      sentinel://…` (or set PALISADE_URLS), as the programs that use them have it";
 const NO_SERVERS: &str = "--embedded: there are no servers to look at";
 
-/// The settings that commands share.
+/// Settings that several commands share.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[command(next_help_heading = "Nodes")]
 pub(crate) struct Settings {
     /// A node: `redis://host[:port]`, `rediss://…`, `unix://…`, or a group as
-    /// `sentinel://host,host,host/master`; once for each (visible in process lists)
+    /// `sentinel://host,host,host/master`; give it once for each node (visible in process lists)
     #[arg(long = "node", value_name = "URL", env = "PALISADE_URLS", hide_env_values = true)]
     #[serde(deserialize_with = "texts")]
     urls: Vec<String>,
-    /// Reach an address that Sentinels report at another one (NAT, names in certificates)
+    /// Replace an address that Sentinels report by another one (NAT, names in certificates)
     #[arg(long, value_name = "REPORTED=REACHED", value_parser = mapping)]
     map: Vec<(String, String)>,
     /// File with settings (TOML)
     #[arg(long, value_name = "FILE", env = "PALISADE_CONFIG")]
     #[serde(skip)]
     config: Option<PathBuf>,
-    /// Length of the lease; it is renewed while a command runs [default: 15s]
+    /// Length of the lease, which is renewed while a command runs [default: 15s]
     #[arg(long, value_name = "SPAN", env = "PALISADE_TTL")]
     ttl: Option<Span>,
     /// Longest lease of any client of these nodes [default: 15s, or --ttl if that is longer]
@@ -60,7 +61,7 @@ pub(crate) struct Settings {
     /// Largest error of any clock [default: 2s, at most a quarter of --max-ttl]
     #[arg(long, value_name = "SPAN", env = "PALISADE_CLOCK_ERROR")]
     pub(crate) clock_error: Option<Span>,
-    /// Time for one node's answer [default: 250ms]
+    /// Maximum time for one node's reply [default: 250ms]
     #[arg(long, value_name = "SPAN", env = "PALISADE_NODE_DEADLINE")]
     node_deadline: Option<Span>,
     /// Time-out for each server and Sentinel that is examined or changed [default: 2s]
@@ -93,7 +94,7 @@ pub(crate) struct Settings {
     /// Key of the client certificate (PEM)
     #[arg(long, value_name = "FILE", env = "PALISADE_KEY", help_heading = "TLS")]
     key: Option<PathBuf>,
-    /// Prefix of names, for commands that have the option.
+    /// Prefix of names. It comes from `HandleArgs` or from the file.
     #[arg(skip)]
     prefix: Option<String>,
     #[arg(skip)]
@@ -105,7 +106,7 @@ pub(crate) struct Settings {
 pub(crate) struct HandleArgs {
     #[command(flatten)]
     settings: Settings,
-    /// Keep all data in this process's memory: protects from this one process only
+    /// Keep all data in this process's memory: the locks work only within this one process
     #[arg(long, help_heading = "Nodes", conflicts_with = "urls")]
     embedded: bool,
     /// Prefix of every name; the same in every program that shares the names
@@ -114,7 +115,7 @@ pub(crate) struct HandleArgs {
 }
 
 impl Settings {
-    /// Returns these settings, completed by those of the file.
+    /// Returns these settings. Missing settings are taken from the file.
     pub(crate) fn with_file(self) -> Result<Self, String> {
         let below = match &self.config {
             Some(path) if !path.is_file() => {
@@ -128,10 +129,11 @@ impl Settings {
         Ok(self.over(below))
     }
 
-    /// Returns these settings, completed by `below`. The nodes are one setting.
+    /// Returns these settings. Missing settings are taken from `below`. All nodes together are one
+    /// setting. So if these settings name a node, the nodes of `below` are ignored.
     fn over(self, below: Self) -> Self {
         let names_nodes = self.embedded || !self.urls.is_empty();
-        // A password in the environment precedes a password file that `below` names.
+        // If `below` names a password file, a password in the environment has priority.
         let file = |own: Option<PathBuf>, variable, below: Option<PathBuf>| {
             own.or_else(|| below.filter(|_| std::env::var_os(variable).is_none()))
         };
@@ -169,7 +171,7 @@ impl Settings {
         self.urls().any(|url| url.starts_with("sentinel://"))
     }
 
-    /// Returns these settings as the library's.
+    /// Converts these settings to the settings of the library.
     fn library(&self) -> Result<palisade::Settings, String> {
         let span = |span: Option<Span>| span.map(|Span(span)| span);
         let mut all = palisade::Settings::new(self.urls());
@@ -178,8 +180,8 @@ impl Settings {
         all.sentinel_username.clone_from(&self.sentinel_username);
         all.sentinel_password = secret(self.sentinel_password_file.as_ref(), SENTINEL_PASSWORD)?;
         all.ttl = span(self.ttl);
-        // A short ttl here does not mean that the leases of other clients are short, so `max_ttl`
-        // is not reduced.
+        // Other clients of the nodes may have longer leases than this client. So a short `ttl` does
+        // not reduce `max_ttl`.
         let longest = all.ttl.map(|ttl| ttl.max(palisade::Config::default().max_ttl));
         all.max_ttl = span(self.max_ttl).or(longest);
         all.clock_error = span(self.clock_error);
@@ -188,7 +190,8 @@ impl Settings {
         Ok(all)
     }
 
-    /// Returns the deployment, for commands that operate the nodes.
+    /// Returns the servers of the nodes and the access to these servers. Commands that operate the
+    /// nodes use them.
     pub(crate) fn deployment(&self) -> Result<Deployment, String> {
         let mut deployment = Deployment::of(self.library()?);
         if let Some(Span(timeout)) = self.timeout {
@@ -202,7 +205,7 @@ impl Settings {
 
     #[cfg(feature = "tls")]
     fn secured(&self, deployment: Deployment) -> Result<Deployment, String> {
-        // rustls needs a TLS provider, and only the program, not a library, may choose it.
+        // rustls needs a TLS provider. Only a program may choose the provider, and not a library.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let pem =
             |path: &PathBuf| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
@@ -234,7 +237,7 @@ impl Settings {
         Ok(deployment)
     }
 
-    /// Returns a handle over the nodes.
+    /// Builds a handle over the nodes.
     pub(crate) fn redlock(&self) -> Result<Redlock, Fail> {
         let builder = if self.embedded {
             self.library()?.builder()?.node(MemoryNode::new())
@@ -252,7 +255,7 @@ impl HandleArgs {
         Settings { embedded: self.embedded, prefix: self.prefix, ..self.settings }.with_file()
     }
 
-    /// Returns the servers, and the prefix of the names to read.
+    /// Returns the servers, and the prefix of the names that the command reads.
     pub(crate) fn servers(self) -> Result<(Deployment, String), Fail> {
         let settings = self.settings()?;
         if settings.embedded {
@@ -264,14 +267,15 @@ impl HandleArgs {
         Ok((settings.deployment()?, settings.prefix.unwrap_or_default()))
     }
 
-    /// Returns the idempotency keys of a namespace, read from the servers.
+    /// Returns access to the idempotency keys of a namespace on the servers.
     pub(crate) fn records(self, namespace: &str) -> Result<Records, Fail> {
         let (deployment, prefix) = self.servers()?;
         Ok(Records::new(&deployment, &prefix, namespace)?)
     }
 }
 
-/// Returns the environment variables that hold a password, alone or in an address.
+/// Returns the environment variables with a password. The password is the whole value or a part of
+/// an address.
 pub(crate) fn secret_variables() -> Vec<String> {
     let has_login = std::env::var_os("PALISADE_URLS").is_some_and(|urls| {
         let urls = urls.to_string_lossy();
@@ -281,7 +285,8 @@ pub(crate) fn secret_variables() -> Vec<String> {
     [PASSWORD, SENTINEL_PASSWORD].into_iter().chain(urls).map(str::to_owned).collect()
 }
 
-/// Returns a password from a file, or from its variable if no file is named.
+/// Returns the password from the file. If there is no file, returns the password from the
+/// environment variable.
 fn secret(file: Option<&PathBuf>, variable: &str) -> Result<Option<String>, String> {
     let Some(path) = file else { return Ok(std::env::var(variable).ok()) };
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -295,8 +300,8 @@ fn from_file(path: &Path) -> Result<Settings, String> {
     of_text(&text).map_err(|why| format!("{file}: {why}"))
 }
 
-/// Parses the settings of a TOML text. An error contains no part of the text and no value, because
-/// they may be passwords.
+/// Parses the settings of a TOML text. The text and its values may be passwords. So an error
+/// contains no part of them.
 fn of_text(text: &str) -> Result<Settings, String> {
     let table: toml::Table = toml::from_str(text).map_err(|e: toml::de::Error| {
         let before = e.span().map_or("", |span| text.get(..span.start).unwrap_or_default());

@@ -1,4 +1,5 @@
-//! Receives the signals that end this program, or that it passes on to its command.
+//! Receives signals. A signal ends this program, or the program passes the signal on to its
+//! command.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,17 +17,16 @@ const ALL: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Receives signals from the start to the end of the program.
 pub(crate) struct Signals {
     heard: RefCell<Vec<(Signal, unix::Signal)>>,
-    /// Keeps SIGCHLD handled: if a parent process left it ignored, the end of a command could not
-    /// be read.
+    /// Handler of SIGCHLD. A parent process may have set SIGCHLD to be ignored. Without this
+    /// handler, the program could then not read the end of a command.
     _children: Option<unix::Signal>,
 }
 
 impl Signals {
-    /// Receives all signals except those that this program was started to ignore, as `nohup` does
-    /// with SIGHUP.
+    /// Creates a receiver of all signals that were not ignored when this program started. For
+    /// example, `nohup` starts a program with SIGHUP ignored.
     pub(crate) fn new() -> io::Result<Self> {
         let ignored = ignored();
         let heard = ALL.into_iter().filter(|signal| ignored >> (*signal as u32 - 1) & 1 == 0);
@@ -36,7 +36,7 @@ impl Signals {
         Ok(Self { heard: RefCell::new(heard), _children: children })
     }
 
-    /// Receives no signals: each has its default effect on this program.
+    /// Creates a receiver without signals. Each signal then has its default effect on this program.
     pub(crate) fn none() -> Self {
         Self { heard: RefCell::default(), _children: None }
     }
@@ -46,7 +46,7 @@ impl Signals {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Returns a signal that has arrived already, if any.
+    /// Returns a signal that has already arrived, or `None`.
     pub(crate) fn came(&self) -> Option<Signal> {
         match self.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(signal) => Some(signal),
@@ -63,7 +63,7 @@ impl Signals {
     }
 }
 
-/// Returns the mask of ignored signals; zero if it cannot be read.
+/// Returns the mask of ignored signals. Returns zero if the mask cannot be read.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

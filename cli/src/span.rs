@@ -1,4 +1,4 @@
-//! Parses spans of time as people write them.
+//! Parses a span of time in the form that people write.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl std::str::FromStr for Span {
     }
 }
 
-/// A span of time as a file has it: a text, or a number of seconds.
+/// A span of time in a settings file: a text, or a number of seconds.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {

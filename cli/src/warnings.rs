@@ -1,4 +1,5 @@
-//! Warnings of the library as messages of the program: when trouble begins, and when it ends.
+//! Shows the library's warnings as messages of the program. There is one message at the beginning
+//! of a problem, and one message at its end.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,14 +14,15 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::say::Say;
 
-/// Trouble of a node or a lease that ends: the event at its beginning, and the event at its end.
+/// Kinds of trouble of a node or a lease that can end: the event at the beginning, and the event at
+/// the end.
 const ENDS: [(&str, &str); 4] = [
     ("down", "up"),
     ("quarantine_begun", "quarantine_ended"),
     ("min_replicas_missing", "min_replicas_restored"),
     ("renewal_failed", "renewed"),
 ];
-/// Largest number of warnings that are kept until they are shown.
+/// Maximum number of warnings that are kept until they are shown.
 const KEPT: usize = 64;
 
 static STATE: Mutex<State> =
@@ -29,9 +31,10 @@ static STATE: Mutex<State> =
 struct State {
     shown: bool,
     kept: Vec<Message>,
-    /// Number of warnings for which `kept` had no room.
+    /// Number of warnings that were dropped because `kept` was full.
     left_out: u64,
-    /// Trouble that was reported and has not ended: its first event, and its node or lease.
+    /// Trouble that was reported and has not ended. Each entry has the first event, and the node or
+    /// lease.
     trouble: BTreeSet<(&'static str, String)>,
 }
 
@@ -41,7 +44,7 @@ struct Message {
     text: String,
 }
 
-/// Keeps the warnings of the library from now on, until [`show`].
+/// Keeps the warnings of the library until the call of [`show`].
 pub(crate) fn keep(say: Say) {
     static KEEPS: Once = Once::new();
     KEEPS.call_once(|| {
@@ -52,8 +55,8 @@ pub(crate) fn keep(say: Say) {
     });
 }
 
-/// Shows the warnings that were kept, and from now on each warning at once. A program that ends
-/// before this call ends with an error that contains the cause.
+/// Shows the kept warnings. After this call each warning is shown at once. A program that ends
+/// before this call shows no warnings, because its error contains the cause.
 pub(crate) fn show(say: Say) {
     keep(say);
     let (kept, left_out) = {
@@ -99,7 +102,7 @@ impl<S: Subscriber> Layer<S> for Warnings {
 }
 
 impl State {
-    /// Returns the event's name in the program's output; `None` if it is not shown.
+    /// Returns the name of the event in the program's output; `None` if the event is not shown.
     fn kind(&mut self, is_warning: bool, parts: &Parts) -> Option<&'static str> {
         if is_warning {
             if let Some((begin, _)) = ENDS.iter().find(|(begin, _)| *begin == parts.event) {
@@ -112,7 +115,7 @@ impl State {
     }
 }
 
-/// The parts of an event.
+/// The message and the fields of a tracing event.
 #[derive(Default)]
 struct Parts {
     message: String,
@@ -150,7 +153,7 @@ impl Parts {
         }
     }
 
-    /// Returns the node or the lease that the event is about.
+    /// Returns the node or the lease of the event.
     fn whose(&self) -> String {
         let named = ["node", "of"].into_iter().find_map(|name| self.fields.get(name));
         named.and_then(Value::as_str).unwrap_or_default().to_owned()

@@ -1,13 +1,15 @@
-//! Two helper modes of the binary, watchdog and starter. Only `palisade` itself starts them.
+//! Two helper modes of the program, watchdog and starter. Only `palisade` itself starts them.
 //!
-//! A *watchdog* ends a command's process group before its lease is over. It is a separate process,
-//! so it works even if `palisade` itself is stopped, starved or killed. Each group has a pair of
-//! watchdogs, and each is enough: `palisade` replaces one that was killed, and if it cannot,
-//! because it is stopped, the other one still ends the group in time. Both are members of the
-//! group, so the group's number stays in use as long as it is needed.
+//! A *watchdog* ends the process group of a command before the command's lease ends. The watchdog
+//! is a separate process. So it works even if `palisade` itself is stopped, starved or killed. Each
+//! group has two watchdogs, but one watchdog is enough. `palisade` replaces a watchdog that was
+//! killed. If `palisade` is stopped and cannot replace it, the other watchdog still ends the group
+//! in time. Both watchdogs are members of the group. So the system does not give the group's number
+//! to another group too early.
 //!
-//! The *starter* requests to be killed with `palisade` (PDEATHSIG) and becomes the command. It
-//! reports the success on a pipe, because every exit code may also be one of the command.
+//! The *starter* first asks the kernel to kill it when `palisade` dies (PDEATHSIG). Then the
+//! starter becomes the command. It reports on a pipe that it became the command. An exit code
+//! cannot report this, because the command may use every exit code.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -35,20 +37,22 @@ const START: &str = "--start-a-command";
 const BECOMES: u8 = b'+';
 /// Byte that the starter writes if it could not become the command.
 const FAILED: u8 = b'-';
-/// Directory with the descriptors of the reading process.
+/// Directory with the file descriptors of the process that opens it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const DESCRIPTORS: &str = "/proc/self/fd";
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const DESCRIPTORS: &str = "/dev/fd";
 
-/// Time between the killing of the group and the end of the lease.
+/// Time between the kill of the group and the end of the lease.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
-/// Longest sleep: after a machine was suspended, the deadline is checked this soon after it wakes.
+/// Maximum sleep. After the machine was suspended, the deadline is checked this soon after the
+/// machine wakes.
 const LOOK: Duration = Duration::from_millis(250);
-/// Longest time for writing a line to the watchdog, which may be stopped.
+/// Maximum time to write a line to the watchdog. The watchdog may be stopped.
 const WRITE: Duration = Duration::from_millis(50);
 
-/// Returns the time of the clock by which leases end. It continues while the machine is suspended.
+/// Returns the time of the clock for lease ends. This clock also runs while the machine is
+/// suspended.
 pub(crate) fn now() -> Moment {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
@@ -58,7 +62,7 @@ pub(crate) fn now() -> Moment {
     Moment::from_nanos(u64::try_from(read.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Runs a helper mode, if this process was started for one.
+/// Runs a helper mode if this process was started for a helper mode.
 pub(crate) fn run() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     match args.next()?.to_str()? {
@@ -72,14 +76,14 @@ pub(crate) fn run() -> Option<ExitCode> {
     }
 }
 
-/// Prepares the process and becomes the command. Returns only if that fails.
+/// Prepares the process and becomes the command. Returns only after an error.
 fn start(parent: Pid, report: RawFd, command: Vec<OsString>) -> ExitCode {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     if let Err(e) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
         eprintln!("palisade: cannot make the command end with this program: {e}");
         return ExitCode::from(INTERNAL);
     }
-    // The parent may have exited before `prctl` took effect.
+    // The parent may have ended before `prctl` took effect.
     if getppid() != parent {
         return ExitCode::from(INTERNAL);
     }
@@ -93,15 +97,15 @@ fn start(parent: Pid, report: RawFd, command: Vec<OsString>) -> ExitCode {
     let mut words = command.into_iter();
     let program = words.next().unwrap_or_default();
     let why = Command::new(&program).args(words).exec();
-    // The pipe has no reader if `palisade` is gone, so an error is ignored.
+    // If `palisade` has ended, the pipe has no reader. So an error is ignored.
     drop(report.write_all(&[FAILED]));
     let code = if why.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN };
     eprintln!("palisade: {}: {why}", program.display());
     ExitCode::from(code)
 }
 
-/// Opens the pipe for the report, so that the command does not inherit it, and writes the first
-/// byte.
+/// Opens the inherited pipe again and closes the inherited descriptor. So the command does not
+/// inherit the pipe. Then writes the byte `BECOMES`.
 fn becoming(inherited: RawFd) -> io::Result<File> {
     let mut report = File::options().write(true).open(format!("{DESCRIPTORS}/{inherited}"))?;
     nix::unistd::close(inherited)?;
@@ -109,10 +113,10 @@ fn becoming(inherited: RawFd) -> io::Result<File> {
     Ok(report)
 }
 
-/// Reads deadlines, and kills its own group at the last one, or when `palisade` is gone and cannot
-/// move the deadline.
+/// Reads deadlines from standard input. Kills its own process group when the last deadline has
+/// passed. Kills the group at once when `palisade` has ended.
 fn watch() -> ExitCode {
-    // Signals for the command are sent to the whole group, and must not end the watchdog.
+    // A signal for the command is sent to the whole group. It must not end the watchdog.
     let mut deaf = SigSet::all();
     deaf.remove(Signal::SIGKILL);
     if deaf.thread_block().is_err() {
@@ -139,7 +143,7 @@ fn watch() -> ExitCode {
                 Err(_) => return ExitCode::SUCCESS,
             },
             Err(RecvTimeoutError::Timeout) => {}
-            // The pipe is closed without a last line: `palisade` is gone.
+            // The pipe was closed without a last line. So `palisade` has ended.
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
@@ -151,17 +155,17 @@ fn watch() -> ExitCode {
 pub(crate) struct Report(PipeReader);
 
 impl Report {
-    /// Returns true if the starter became the command. Call it after the starter, or the command,
-    /// has ended.
+    /// Returns true if the starter became the command. Call this function after the starter or the
+    /// command has ended.
     pub(crate) fn became(mut self) -> bool {
         let mut reports = [0; 2];
         matches!(self.0.read(&mut reports), Ok(1)) && reports[0] == BECOMES
     }
 }
 
-/// Returns the command for this program as it runs, even if another file has its path by now.
+/// Returns a command that runs the file of this program, even if the path now has another file.
 fn myself() -> tokio::process::Command {
-    // Process lists show this name.
+    // Process lists show this name for the new process.
     let name = std::env::args_os().next().unwrap_or_else(|| "palisade".into());
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let program = "/proc/self/exe";
@@ -172,13 +176,13 @@ fn myself() -> tokio::process::Command {
     command
 }
 
-/// Both watchdogs of a group, as `palisade` controls them.
+/// Both watchdogs of a group. `palisade` controls them by this value.
 pub(crate) struct Watchdog {
     pair: [WatchdogProcess; 2],
     group: Pid,
 }
 
-/// One watchdog's process, and the last deadline that was sent to it.
+/// The process of one watchdog, and the last deadline that was sent to it.
 struct WatchdogProcess {
     child: Child,
     input: Option<ChildStdin>,
@@ -186,7 +190,8 @@ struct WatchdogProcess {
 }
 
 impl WatchdogProcess {
-    /// Starts a watchdog that leads a new group, or joins an existing one.
+    /// Starts a watchdog. The watchdog joins the group `group`. If `group` is `None`, the watchdog
+    /// leads a new group.
     fn start(group: Option<Pid>) -> io::Result<Self> {
         let mut command = myself();
         command.arg(WATCH).process_group(group.map_or(0, Pid::as_raw));
@@ -218,7 +223,8 @@ impl WatchdogProcess {
         if !said {
             drop(self.child.start_kill());
         }
-        // The watchdog ends at once after its last line; one that is stopped is killed.
+        // The watchdog ends at once after its last line. A stopped watchdog does not end, and is
+        // killed.
         if tokio::time::timeout(LOOK, self.child.wait()).await.is_err() {
             drop(self.child.start_kill());
             drop(self.child.wait().await);
@@ -227,7 +233,8 @@ impl WatchdogProcess {
 }
 
 impl Watchdog {
-    /// Starts both watchdogs. They kill the group shortly before `end`, unless that is moved.
+    /// Starts both watchdogs. They kill the group shortly before `end`. A call of `until` moves
+    /// this time.
     pub(crate) async fn start(end: Moment) -> io::Result<Self> {
         let first = WatchdogProcess::start(None)?;
         let id = first.child.id().ok_or_else(|| io::Error::other("the watchdog ended at once"))?;
@@ -243,14 +250,14 @@ impl Watchdog {
         self.group
     }
 
-    /// Starts a command in the group. `add` sets the command's words, environment and streams.
+    /// Starts a command in the group. `add` sets the arguments, the environment and the streams of
+    /// the command.
     pub(crate) fn spawn(
         &self,
         add: impl FnOnce(&mut tokio::process::Command),
     ) -> io::Result<(Child, Report)> {
         let (reader, writer) = io::pipe()?;
-        // No other process inherits the descriptor: this thread is the only one that starts
-        // processes.
+        // Only this thread starts processes. So no other process inherits the descriptor.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let mut command = myself();
         command.arg(START).arg(std::process::id().to_string());
@@ -260,8 +267,8 @@ impl Watchdog {
         Ok((command.spawn()?, Report(reader)))
     }
 
-    /// Resolves when a watchdog has ended, and returns its index in the pair. The future can be
-    /// dropped and the call repeated.
+    /// Resolves when a watchdog has ended, and returns the index of this watchdog in the pair. The
+    /// future can be dropped, and the method called again.
     pub(crate) async fn ended(&mut self) -> usize {
         let [first, second] = &mut self.pair;
         tokio::select! {
@@ -271,7 +278,8 @@ impl Watchdog {
         }
     }
 
-    /// Starts a new watchdog in place of one that has ended. Fails if the group has ended, too.
+    /// Starts a new watchdog in place of a watchdog that has ended. Fails if the group has ended,
+    /// too.
     pub(crate) async fn replace(&mut self, place: usize, end: Moment) -> io::Result<()> {
         self.pair[place] = WatchdogProcess::start(Some(self.group))?;
         self.pair[place].until(end).await;
@@ -285,7 +293,7 @@ impl Watchdog {
         }
     }
 
-    /// Ends the watchdogs without killing the group: the command has ended.
+    /// Ends the watchdogs without killing the group. Call this method after the command has ended.
     pub(crate) async fn end(self) {
         let [first, second] = self.pair;
         tokio::join!(first.end(), second.end());

@@ -1,5 +1,5 @@
-//! The command-line arguments that name the nodes, shared by the examples.
-// Each example uses a part of this module, and no item of a program can be reached from outside.
+//! The command-line arguments for the nodes. All examples use this module.
+// Each example uses only a part of this module. No other crate can reach an item of a program.
 #![allow(dead_code, unreachable_pub)]
 
 use std::error::Error;
@@ -10,7 +10,8 @@ use palisade::{MemoryNode, Redlock, RedlockBuilder, TryAcquire};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// The nodes, with one vote each. By default, three nodes in this process's memory.
+/// The nodes. Each node has one vote. By default, there are three nodes in the memory of this
+/// process.
 #[derive(clap::Parser, Clone, Debug)]
 pub struct Connect {
     /// A standalone Redis, `redis://[user:password@]host[:port][/db]`; give it once per node
@@ -29,7 +30,7 @@ pub struct Connect {
     #[arg(long, value_name = "MS")]
     pub ttl_ms: Option<u64>,
 
-    /// Take servers without a history for new ones (tests and first runs only: see `trust_fresh`)
+    /// Treat servers without a history as new (only for tests and first runs: see `trust_fresh`)
     #[arg(long)]
     pub trust_fresh: bool,
 }
@@ -40,17 +41,17 @@ impl Connect {
         self.node.is_empty() && self.sentinel.is_empty()
     }
 
-    /// Returns the lease length that was given, or else the example's default.
+    /// Returns the lease length from the command line, or else the default of the example.
     pub fn ttl(&self, default: Duration) -> Duration {
         self.ttl_ms.map_or(default, Duration::from_millis)
     }
 
-    /// Returns a builder of a handle on the nodes with this lease length.
+    /// Returns a builder of a handle on these nodes, with this lease length.
     pub fn builder(&self, ttl: Duration) -> Result<RedlockBuilder, Failure> {
         if self.sentinel.len() != self.master.len() {
             return Err("each --sentinel needs its --master".into());
         }
-        // The deadline must be short enough for two tries within a short lease.
+        // The deadline must be short. Then two attempts are possible within a short lease.
         let deadline = (ttl / 5).min(Duration::from_millis(250));
         let mut builder = Redlock::builder().ttl(ttl).node_deadline(deadline);
         for url in &self.node {
@@ -70,8 +71,8 @@ impl Connect {
 /// Maximum time for the servers to become ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until the servers grant locks. New servers, and servers that have lost their data, do not
-/// grant at once, because their earlier grants are unknown.
+/// Waits until the servers grant locks. A new server does not grant at once, because its earlier
+/// grants are unknown. The same is true for a server that has lost its data.
 pub async fn ready(redlock: &Redlock) -> Result<(), Failure> {
     let trial = redlock
         .mutex(format!("ready-{:08x}", rand::random::<u32>()))

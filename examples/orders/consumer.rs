@@ -1,8 +1,8 @@
 //! The consumers: a message handler that uses the library, and the faults injected into it.
 //!
-//! Each consumer acts as a process: a thread with its own runtime, handle and renewer. So a stall
-//! is a real one (the thread sleeps, and no lease is renewed), and it affects everything else that
-//! the consumer does.
+//! Each consumer is a thread with its own runtime, handle and renewer, and acts as a process. A
+//! stall makes the whole thread sleep. During a stall the consumer handles no other message and
+//! renews no lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,10 +19,10 @@ use crate::stream::{Fate, Level, Order, Stream};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Time until the ledger answers.
+/// Simulated duration of a request to the ledger.
 const LEDGER: Duration = Duration::from_millis(1);
 
-/// A number that several consumers increment.
+/// A counter that several consumers increment.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
@@ -36,7 +36,7 @@ impl Count {
     }
 }
 
-/// Counts of the outcomes at all consumers of a level.
+/// Numbers of deliveries by outcome, for all consumers of one level.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub executed: Count,
@@ -47,26 +47,27 @@ pub struct Counts {
     pub crashed_after: Count,
     pub stalled: Count,
     pub trouble: Count,
-    /// Answers that contradict the ledger.
+    /// Number of orders that were reported as settled with an invoice that the ledger has not
+    /// booked.
     pub broken: Count,
 }
 
-/// One level: its stream, its ledger, and its counts.
+/// A run at one [`Level`]: the stream of orders, the ledger, and the counts of outcomes.
 #[derive(Debug)]
 pub struct Shift {
     pub stream: Stream,
     pub ledger: Ledger,
     pub counts: Counts,
     pub lease: Duration,
-    /// If true, the probe answers "not found" without asking the ledger.
+    /// If true, the probe returns `NotFound` and does not ask the ledger.
     pub blind: bool,
 }
 
 /// The outcome of a delivery.
 enum Delivered {
-    /// The invoice with this number took effect as this order, now or before.
+    /// The order is booked, with this invoice number, by this delivery or an earlier one.
     Settled(Arc<str>),
-    /// The order must be delivered again after this time.
+    /// The order is not settled. It must be delivered again after this time.
     Again(Duration),
 }
 
@@ -83,8 +84,8 @@ impl Shift {
         self.ledger.audit(keys.into_iter())
     }
 
-    /// Returns the number of invoices that are not booked because another one took effect as the
-    /// same order.
+    /// Returns the number of invoices that are not booked, because another invoice was booked for
+    /// the same order.
     pub fn refused(&self) -> usize {
         let is_other =
             |o: &&Order| self.ledger.booked(&o.key).is_some_and(|b| b != o.invoice.number);
@@ -102,7 +103,8 @@ impl Shift {
             .idempotency(self.stream.level.name())
             .lease(self.lease)
             .retention(Duration::from_secs(600))
-            // With `at_most_once`, the probe asks the ledger about orders whose outcome is unknown.
+            // With `at_most_once`, an order with an unknown outcome is not run again. The library
+            // calls the probe, which asks the ledger.
             .at_most_once()
             .build()?;
         while let Some(index) = self.stream.next().await {
@@ -120,7 +122,7 @@ impl Shift {
         Ok(())
     }
 
-    /// Handles one delivery. The call is the library's part; the rest evaluates its outcome.
+    /// Handles one delivery of an order under the order's idempotency key.
     async fn deliver(
         &self,
         orders: &Idempotency,
@@ -139,8 +141,8 @@ impl Shift {
         let outcome = tokio::select! {
             biased;
             outcome = run => outcome,
-            // The consumer dies: the call is dropped at its current await, and nothing is cleaned
-            // up.
+            // Simulates the death of the consumer: drops the call at its current await, without a
+            // cleanup.
             () = died.notified() => return Ok(Delivered::Again(self.lease)),
         };
         let counts = &self.counts;
@@ -176,7 +178,8 @@ impl Shift {
         })
     }
 
-    /// Handles an order: books it with the claim's token. Each order's fault strikes only once.
+    /// Books an order with the claim's fencing token. Injects the fault of the order, if it has
+    /// one, into the first call for the order.
     async fn book(
         &self,
         cx: &Context,
@@ -192,7 +195,8 @@ impl Shift {
         }
         if fate == Fate::Stall {
             self.counts.stalled.add();
-            // The broker gets no answer, so it also delivers the message to another consumer.
+            // The broker gets no acknowledgement, so it delivers the message to another consumer
+            // too.
             self.stream.deliver_again(index, self.lease);
             std::thread::sleep(self.lease + Duration::from_millis(200));
         }
@@ -209,7 +213,8 @@ impl Shift {
         }
     }
 
-    /// Asks the ledger about an order whose earlier attempt left no result or was forgotten.
+    /// Asks the ledger if an order is booked. Called if an earlier attempt left no result, or if
+    /// the nodes cannot decide if there was an attempt.
     async fn ask_ledger(&self, cx: &Context, order: &Order) -> Probed<Arc<str>> {
         if self.blind {
             return Probed::NotFound;
@@ -221,7 +226,7 @@ impl Shift {
         }
     }
 
-    /// Counts a broken promise if an invoice reported as effective is not booked.
+    /// Adds one to `broken` if the ledger has not booked the order as invoice `by`.
     fn check(&self, order: &Order, by: &Arc<str>) {
         if self.ledger.booked(&order.key).as_ref() != Some(by) {
             self.counts.broken.add();

@@ -1,5 +1,6 @@
-//! Three real Sentinel groups on this machine, and their faults while orders are delivered: the
-//! master of one is killed, that of another is frozen for 8 s, and the third fails over by command.
+//! Starts three Sentinel groups on this machine and injects a fault into each group while orders
+//! are delivered: it kills the master of one group, freezes the master of another group for 8 s,
+//! and makes the third group fail over by command.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,23 +19,23 @@ use crate::report::Pulse;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Maximum time for a group to grant again.
+/// Longest time to wait until a group grants locks again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A fault that the demo survived.
+/// An injected fault and its cost.
 #[derive(Clone, Debug)]
 pub struct Survived {
     pub kind: &'static str,
     pub group: String,
-    /// Time of the fault since the start of the stream.
+    /// Time from the start of the stream to the fault.
     pub at: Duration,
-    /// The longest time without a completed order while the group did not vote.
+    /// Longest time without a completed order while the group granted no locks.
     pub gap: Duration,
-    /// Time from the fault until the group granted again.
+    /// Time from the fault until the group granted locks again.
     pub away: Duration,
 }
 
-/// The groups. They are taken down on drop, or by their own watcher if this process is killed.
+/// The Sentinel groups. Drop stops them. If this process is killed, a watcher process stops them.
 pub struct Groups {
     dir: PathBuf,
     groups: Vec<Group>,
@@ -53,7 +54,8 @@ struct Deployment {
 }
 
 impl Groups {
-    /// Starts three groups whose masters stop taking writes before they are replaced.
+    /// Starts three groups. The min-replicas check stops the writes of a master before the master
+    /// is replaced.
     pub async fn up() -> Result<Self, Failure> {
         let mut up = tokio::process::Command::new(script("up"));
         up.args(["--json", "--groups", "3", "--down-after", "3000", "--max-lag", "1"]);
@@ -84,9 +86,9 @@ impl Groups {
         Err(format!("sentinel-conf/break {kind}: {}", text(&out.stderr)).into())
     }
 
-    /// Injects the three faults into the three groups, in an order and at times that `seed`
-    /// decides. Each fault waits until the last group votes again, so that two of three groups
-    /// always vote. `tune` sets the times that all handles share.
+    /// Injects the three faults into the three groups, one after the other. `seed` decides the
+    /// order and the times. The next fault begins after the last group votes again, so two of three
+    /// groups always vote. `tune` sets the times that all handles share.
     pub async fn torment(
         &self,
         seed: u64,
@@ -136,7 +138,8 @@ impl Drop for Groups {
     }
 }
 
-/// Waits until the group that `observer` uses grants, or does not grant.
+/// Waits until the group of `observer` grants locks (`granting` is true) or grants none (`granting`
+/// is false).
 async fn wait(observer: &Redlock, granting: bool, name: &str) -> Result<(), Failure> {
     let canary = observer.mutex("orders-demo-canary").ttl(Duration::from_millis(500)).build()?;
     let since = Instant::now();

@@ -1,9 +1,9 @@
 //! The downstream system: a ledger that books orders and does not use the library under test.
 //!
-//! It checks bookings as a careful bank does. It compares a booking's fencing token with the
-//! largest one it has seen for the order, and refuses a smaller one. It books an order only once. A
-//! second booking that passes the fence is refused, too, but *counted as a double*: the fence and
-//! the probe must be sufficient without the ledger's own check.
+//! The ledger remembers the largest fencing token of each order, and refuses a booking with a
+//! smaller token. The ledger books an order only once. It refuses a second booking with a
+//! sufficient token too, but *counts that booking as a double*: the token check and the probe must
+//! be sufficient without this last check.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use palisade::FencingToken;
 pub enum Verdict {
     /// The order was booked.
     Booked,
-    /// A larger token was seen: another consumer works on this order by now.
+    /// The ledger has seen a larger token for this order: another consumer works on the order now.
     OldToken,
     /// The order is already booked.
     Twice,
@@ -24,9 +24,9 @@ pub enum Verdict {
 /// The ledger's entry for one order.
 #[derive(Debug, Default)]
 struct Entry {
-    /// The largest fencing token seen.
+    /// The largest fencing token that the ledger has seen for the order.
     fence: FencingToken,
-    /// The invoices that took effect. More than one is a double.
+    /// The invoices booked for the order. A second invoice is a double.
     booked: Vec<Arc<str>>,
 }
 
@@ -37,11 +37,11 @@ struct Books {
     probes: u64,
 }
 
-/// The ledger: an entry for each order key.
+/// The ledger.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<Books>);
 
-/// The result of an audit.
+/// The counts of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audit {
     /// Number of orders with an effect.
@@ -75,8 +75,8 @@ impl Ledger {
     }
 
     /// Returns the invoice booked as the order `key`, if any. From now on the ledger refuses tokens
-    /// smaller than `token` for this order, so that the answer stays true: a stalled consumer with
-    /// an older token comes too late.
+    /// smaller than `token` for this order. So a stalled consumer with an older token cannot book
+    /// the order after a probe that found no booking.
     pub fn probe(&self, key: &Arc<str>, token: FencingToken) -> Option<Arc<str>> {
         let mut books = self.books();
         books.probes += 1;
@@ -85,12 +85,13 @@ impl Ledger {
         entry.booked.first().cloned()
     }
 
-    /// Returns the invoice booked as the order `key`, if any, without refusing later bookings.
+    /// Returns the invoice booked as the order `key`, if any. Unlike [`probe`](Self::probe), this
+    /// function does not change the ledger.
     pub fn booked(&self, key: &str) -> Option<Arc<str>> {
         self.books().entries.get(key).and_then(|e| e.booked.first().cloned())
     }
 
-    /// Audits the books over these orders.
+    /// Counts the bookings of these orders.
     pub fn audit<'a>(&self, orders: impl Iterator<Item = &'a Arc<str>>) -> Audit {
         let books = self.books();
         let mut audit = Audit {

@@ -4,11 +4,11 @@
 //! ```text
 //! cargo run --release -p examples --bin orders                      nodes in memory
 //! cargo run --release -p examples --bin orders -- --node redis://…   real servers
-//! cargo run --release -p examples --bin orders -- --demo-sentinel   Sentinel groups, which it
-//!                                                                 starts, breaks, takes down
+//! cargo run --release -p examples --bin orders -- --demo-sentinel   Sentinel groups that the
+//!                                                                 example starts and breaks
 //! ```
 
-// No item of a program can be reached from outside.
+// This is a program, so no item can be reached from outside.
 #![allow(unreachable_pub)]
 
 #[path = "../common/mod.rs"]
@@ -35,7 +35,7 @@ use stream::{Level, Stream};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Maximum time for the whole stream.
+/// Longest duration of the whole run.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Delivers 18,532 real invoices at least once, and books each exactly once.
@@ -64,7 +64,7 @@ struct Args {
     nodes: common::Connect,
 }
 
-/// The nodes. Each consumer gets its own handle: consumers share nodes, not connections.
+/// The nodes of the run. Each consumer gets its own handle on the same nodes.
 enum Place {
     Memory(Vec<MemoryNode>),
     Servers(common::Connect),
@@ -102,8 +102,8 @@ impl Place {
     }
 }
 
-/// Sets the times and the prefix of all handles. `max_ttl` is short, because a group that failed
-/// over votes again only after it.
+/// Sets the times and the prefix of a handle. `max_ttl` is short, because a group votes again only
+/// `max_ttl` after a failover.
 fn tune(builder: RedlockBuilder, lease: Duration, run: u32) -> RedlockBuilder {
     builder
         .ttl(lease)
@@ -147,7 +147,7 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
     let (screen, bars) = bars(&shifts);
     let pulse = Arc::new(Pulse::new());
     if let Place::Groups(_) = &place {
-        // Deliver slowly enough that there are orders during all faults.
+        // Spread the deliveries over one minute, so that deliveries take place during all faults.
         for shift in &shifts {
             shift.stream.spread(Some(Duration::from_secs(60)));
         }
@@ -167,7 +167,7 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
         let Place::Groups(groups) = &place else { return Ok(None) };
         let say = |text: String| screen.suspend(|| println!("{text}"));
         let survived = groups.torment(seed, &pulse, |b| tune(b, lease, run), say).await;
-        // After the faults, deliver the rest of the stream at full speed.
+        // The faults are over: deliver the other orders at full speed.
         for shift in &shifts {
             shift.stream.spread(None);
         }
@@ -179,8 +179,8 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
     Ok(judge(args, seed, &shifts, elapsed, faults.as_deref()))
 }
 
-/// Starts a consumer: a thread with its own runtime, as a process would have. It ends with the
-/// stream.
+/// Starts a consumer: a thread with its own runtime, like a process. The thread ends when all
+/// orders are settled.
 fn start(
     redlock: Redlock,
     [request, business]: [Arc<Shift>; 2],
@@ -202,7 +202,7 @@ fn start(
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let result = runtime.map_err(Failure::from).and_then(|r| r.block_on(work));
-        // The receiver is gone if the demo was interrupted.
+        // The receiver has been dropped if the demo was interrupted.
         let _ = done.send(result);
     });
     end
@@ -220,7 +220,7 @@ fn bars(shifts: &[Arc<Shift>; 2]) -> (MultiProgress, [ProgressBar; 2]) {
     (screen, bars)
 }
 
-/// Prints the result. Returns true if the ledger confirms all promises.
+/// Prints the report. Returns true if the ledger has no double, no lost order and no wrong answer.
 fn judge(
     args: &Args,
     seed: u64,

@@ -1,4 +1,4 @@
-//! The final report: a table for people, one line of JSON for programs, and the verdict.
+//! The final report: a table for people, a line of JSON for programs, and the result of the checks.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -32,8 +32,8 @@ impl Pulse {
         beats.push(self.start.elapsed());
     }
 
-    /// Returns the longest time between two orders that lies at least partly between `from` and
-    /// `to`.
+    /// Returns the longest interval between two completed orders, among the intervals that overlap
+    /// the time between `from` and `to`.
     pub fn longest_gap(&self, from: Duration, to: Duration) -> Duration {
         let beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
         let before = beats.partition_point(|b| *b < from).saturating_sub(1);

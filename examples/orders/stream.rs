@@ -1,4 +1,5 @@
-//! The order stream: real invoices, delivered at least once and out of order, as a seed decides.
+//! The order stream: real invoices, delivered one or more times and out of order. A seed decides
+//! the deliveries.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// An invoice as it is published.
+/// An invoice, in the form of the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Invoice {
     #[serde(rename = "InvoiceNo")]
@@ -21,7 +22,8 @@ pub struct Invoice {
     pub day: String,
     #[serde(rename = "CustomerID")]
     pub customer: String,
-    /// The total as text: equal amounts have equal texts, while floats may differ in the last bit.
+    /// The total as text. Two floats of the same amount can differ in the last bit; their texts in
+    /// the file are equal.
     #[serde(rename = "TotalPrice")]
     pub total: String,
 }
@@ -33,12 +35,12 @@ pub fn load(limit: Option<usize>) -> Result<Vec<Invoice>, csv::Error> {
     reader.deserialize().take(limit.unwrap_or(usize::MAX)).collect()
 }
 
-/// The rule by which two deliveries are the same order.
+/// The rule that decides if two deliveries belong to the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// They have the same invoice number.
+    /// Both deliveries have the same invoice number.
     Request,
-    /// They have the same customer, day and total.
+    /// Both deliveries have the same customer, day and total.
     Business,
 }
 
@@ -61,15 +63,15 @@ impl Level {
     }
 }
 
-/// The fault of the first consumer that handles an order.
+/// The fault that is injected into the first handler of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fate {
     /// No fault.
     Well = 0,
-    /// The consumer dies before the effect.
+    /// The consumer dies before it books the order.
     CrashBefore = 1,
-    /// The consumer dies between the effect and its record.
+    /// The consumer dies after it booked the order and before it stored the result.
     CrashAfter = 2,
     /// The consumer freezes until its lease has ended, and then books with its old token.
     Stall = 3,
@@ -84,7 +86,7 @@ pub struct Order {
 }
 
 impl Order {
-    /// Returns the order's fault to the first caller, and [`Fate::Well`] to all others.
+    /// Returns the order's fault on the first call, and [`Fate::Well`] on all later calls.
     pub fn fate(&self) -> Fate {
         match self.fate.swap(Fate::Well as u8, Ordering::Relaxed) {
             1 => Fate::CrashBefore,
@@ -95,12 +97,13 @@ impl Order {
     }
 }
 
-/// The stream of one level. A delivery is under way until it is settled or put back.
+/// The stream of the orders of one level. A delivery is under way until its order is settled or put
+/// back.
 #[derive(Debug)]
 pub struct Stream {
     pub level: Level,
     pub orders: Vec<Order>,
-    /// Time at which the orders were made, the same in each of their deliveries.
+    /// Creation time of the orders. All deliveries of an order have the same creation time.
     pub created: SystemTime,
     state: Mutex<State>,
     changed: Notify,
@@ -119,9 +122,10 @@ struct State {
 }
 
 impl Stream {
-    /// Creates the stream that `seed` decides. Each invoice is delivered one to four times; half of
-    /// the repeats follow the first delivery closely, the others come later. One order in 200 has a
-    /// crash after the effect, one in 200 a stall, and one in 400 a crash before the effect.
+    /// Creates a stream from `seed`. Each invoice is delivered one to four times. Half of the
+    /// repeated deliveries follow soon after the first one; the other half come much later. One
+    /// order in 200 has a crash after the effect, one in 200 a stall, and one in 400 a crash before
+    /// the effect.
     pub fn new(level: Level, invoices: &[Invoice], seed: u64) -> Self {
         let mut dice = StdRng::seed_from_u64(seed ^ level as u64);
         let mut places: Vec<(usize, usize)> = Vec::new();
@@ -156,7 +160,8 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of deliveries to come, not counting those that will be put back.
+    /// Returns the number of deliveries that have not begun. Deliveries that were put back do not
+    /// count.
     pub fn remaining(&self) -> usize {
         self.state().fresh.len()
     }
@@ -166,13 +171,13 @@ impl Stream {
         self.state().taken
     }
 
-    /// Returns the number of deliveries that were acknowledged and never come again.
+    /// Returns the number of deliveries that were acknowledged.
     pub fn acknowledged(&self) -> u64 {
         self.state().acknowledged
     }
 
-    /// Spreads the remaining deliveries over `span`, or delivers them at full speed if it is
-    /// `None`.
+    /// Spreads the other deliveries evenly over `span`. If `span` is `None`, delivers at full
+    /// speed.
     pub fn spread(&self, span: Option<Duration>) {
         let mut state = self.state();
         let n = u32::try_from(state.fresh.len().max(1)).unwrap_or(u32::MAX);
@@ -190,7 +195,7 @@ impl Stream {
                 Take::Over => return None,
                 Take::Wait(wait) => wait,
             };
-            // Wait at most one second, in case a wake-up came between `take` and this wait.
+            // Wait at most one second, because a wake-up between `take` and this wait is missed.
             let _ = tokio::time::timeout(wait.min(Duration::from_secs(1)), changed).await;
         }
     }
@@ -226,14 +231,14 @@ impl Stream {
         }
     }
 
-    /// Puts back a delivery that could not be settled; it comes again after `after` at the
-    /// earliest.
+    /// Puts back an order that could not be settled. The next delivery is at least `after` from
+    /// now.
     pub fn put_back(&self, order: usize, after: Duration) {
         self.deliver_again(order, after);
         self.state().under_way -= 1;
     }
 
-    /// Delivers an order once more, after `after` at the earliest.
+    /// Delivers an order one more time, at least `after` from now.
     pub fn deliver_again(&self, order: usize, after: Duration) {
         let mut state = self.state();
         state.put_backs += 1;
@@ -243,7 +248,7 @@ impl Stream {
         self.changed.notify_waiters();
     }
 
-    /// Acknowledges a delivery: it never comes again.
+    /// Acknowledges a delivery, so that the stream does not repeat it.
     pub fn acknowledge(&self) {
         let mut state = self.state();
         state.under_way -= 1;

@@ -1,4 +1,4 @@
-//! Candidates of an election as separate processes: the example program, whose output is read.
+//! Runs candidates of an election as processes of the example `election`, and reads their output.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -24,7 +24,7 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// Starts a candidate that proclaims `value`, with these further arguments.
+    /// Starts a candidate that proclaims `value`, with the further arguments `args`.
     pub(crate) fn start(value: &str, args: &[String]) -> Self {
         let mut child = Command::new(program("election"))
             .args(["--value", value, "--trust-fresh", "--seconds", "120"])
@@ -46,7 +46,7 @@ impl Candidate {
         Self { child, lines }
     }
 
-    /// Returns the next line, if it comes within this time.
+    /// Returns the next line, if it arrives within this time.
     pub(crate) fn line(&self, within: Duration) -> Option<Line> {
         match self.lines.recv_timeout(within) {
             Ok(line) => Some(line),
@@ -55,7 +55,8 @@ impl Candidate {
         }
     }
 
-    /// Returns the first line with this event, if it comes within this time. Skips all others.
+    /// Returns the first line with this event, if one arrives within `limit`. Skips lines with
+    /// other events.
     pub(crate) fn within(&self, event: &str, limit: Duration) -> Option<Line> {
         let until = Instant::now() + limit;
         loop {
@@ -66,7 +67,8 @@ impl Candidate {
         }
     }
 
-    /// Waits long for a line with this event. Skips all others.
+    /// Waits for a line with this event, and skips lines with other events. Panics after 30 s
+    /// without a line.
     pub(crate) fn expect(&self, event: &str) -> Line {
         for _ in 0..100 {
             let line = self.line(Duration::from_secs(30));
@@ -78,13 +80,13 @@ impl Candidate {
         panic!("a hundred lines and no `{event}`")
     }
 
-    /// Makes the candidate resign. It campaigns again a little later.
+    /// Makes the candidate resign. The candidate campaigns again a little later.
     pub(crate) fn resign(&mut self) {
         writeln!(self.child.stdin.as_mut().expect("a pipe"), "resign").expect("it listens");
     }
 
-    /// Kills the candidate with SIGKILL. Returns the wall-clock time before that, in the lines'
-    /// unit.
+    /// Kills the candidate with SIGKILL. Returns the time just before the kill, in milliseconds
+    /// since 1970.
     pub(crate) fn kill(&mut self) -> f64 {
         let at = now_ms();
         self.child.kill().expect("it runs");
@@ -92,7 +94,7 @@ impl Candidate {
         at
     }
 
-    /// Sends SIGTERM, at which the candidate resigns and ends. Returns true if it ended
+    /// Sends SIGTERM: the candidate resigns and ends. Returns true if the candidate ended
     /// successfully.
     pub(crate) fn terminate(&mut self) -> bool {
         let pid = self.child.id().to_string();

@@ -1,5 +1,5 @@
-//! Elections between processes over real servers: a follower's view when the leader resigns, is
-//! killed, or loses its servers.
+//! Tests of elections between processes over real servers: one process leads and another follows
+//! while the leader resigns, is killed, or loses its servers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::support::server::Server;
 
 const TTL_MS: f64 = 1_500.0;
 
-/// Starts three standalone servers. Returns them and the arguments that name them.
+/// Starts three standalone servers. Returns the servers and the arguments with their addresses.
 fn servers() -> (Vec<Server>, Vec<String>) {
     let servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
     let mut args = vec!["--ttl-ms".into(), TTL_MS.to_string()];
@@ -19,7 +19,7 @@ fn servers() -> (Vec<Server>, Vec<String>) {
     (servers, args)
 }
 
-/// Starts a Sentinel group. Returns it and the arguments that name it.
+/// Starts a Sentinel group. Returns the group and the arguments with its addresses.
 fn group() -> (Groups, Vec<String>) {
     let groups = Groups::up(1);
     let (sentinels, master) = (groups.sentinels(0).join(","), groups.name(0));
@@ -34,14 +34,16 @@ fn median(mut of: Vec<f64>) -> f64 {
     of[of.len() / 2]
 }
 
-/// Lets two candidates resign in turns. Returns the time of each hand-over in milliseconds.
+/// Makes two candidates resign in turn. Returns the duration of each change of leader in
+/// milliseconds.
 fn hand_over(args: &[String], times: usize) -> Vec<f64> {
     let mut leads = Candidate::start("a", args);
     let mut term = leads.expect("leading").term;
     let mut follows = Candidate::start("b", args);
     let mut took = Vec::new();
     for _ in 0..times {
-        // Give the follower time to wait for the name; the median tolerates a late one.
+        // Leave the follower time to begin waiting for the leadership. One late follower does not
+        // change the median.
         std::thread::sleep(Duration::from_millis(500));
         let (next, resigning) = loop {
             leads.resign();
@@ -50,7 +52,7 @@ fn hand_over(args: &[String], times: usize) -> Vec<f64> {
             if let Some(next) = follows.within("leading", Duration::from_secs(5)) {
                 break (next, resigning);
             }
-            // On a busy machine the resigned leader may be the first to campaign again.
+            // On a busy machine the leader that resigned may become leader again.
             assert!(leads.expect("leading").term > resigning.term, "terms grow");
         };
         assert!(next.term > term, "terms grow");
@@ -140,7 +142,8 @@ fn a_sentinel_failover_does_not_end_a_term() {
     assert!(second.term > first.term);
     a.expect("resigned");
     groups.break_("failover", 0, &[]);
-    // This is longer than the lease, so it was renewed on the new master, under the same term.
+    // The leader keeps its term for 11 s. That is longer than the lease, so the leader renewed its
+    // lease on the new master.
     assert!(b.line(Duration::from_secs(11)).is_none(), "the leader lost its term");
     assert!(a.line(Duration::ZERO).is_none(), "two leaders");
 }

@@ -1,6 +1,6 @@
-//! Every example, run as a user runs it: on nodes in memory and on real servers. An example checks
-//! its own promises and reports the result by its exit code. The figures of `orders` are compared
-//! here, too.
+//! Runs every example as a user does, on nodes in memory and on real servers. An example checks its
+//! own results, and its exit code reports a failure. For `orders`, these tests compare the printed
+//! figures too.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
@@ -12,7 +12,7 @@ use crate::program::program;
 use crate::support::group::Groups;
 use crate::support::server::Server;
 
-/// Maximum time for an example, so that none hangs.
+/// Longest duration of an example.
 const PATIENCE: Duration = Duration::from_secs(170);
 
 /// Runs an example, asserts that it succeeds, and returns its output.
@@ -56,14 +56,14 @@ fn fresh() -> String {
     format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Runs an example on nodes in memory, on one real server and on three.
+/// Runs an example on nodes in memory, on one real server and on three real servers.
 fn everywhere(name: &str, args: &[&str], check: impl Fn(&str)) {
     let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
     check(&run(name, &args));
     for n in [1, 3] {
         let servers: Vec<_> = (0..n).map(|_| Server::start(&[])).collect();
         let nodes = servers.iter().flat_map(|s| ["--node".to_owned(), s.url()]);
-        // The servers are new, so they have lost no data, and `--trust-fresh` is right.
+        // The servers are new and have lost no data, so `--trust-fresh` is safe.
         let nodes = nodes.chain(["--trust-fresh".to_owned()]);
         let args: Vec<_> = args.iter().cloned().chain(nodes).collect();
         check(&run(name, &args));
@@ -93,7 +93,8 @@ fn fenced_writer() {
 
 #[test]
 fn election() {
-    // On servers the example is one candidate, which leads until it receives a signal to end.
+    // On real servers the example runs one candidate. The candidate leads until it receives a
+    // signal to end.
     everywhere("election", &["--seconds", "1"], |words| {
         assert!(words.contains("resign"), "{words}");
     });
@@ -119,7 +120,7 @@ fn crontab_leader() {
         assert!(words.contains("has resigned: no space left"), "{words}");
         assert!(words.ends_with("one at a time\n"), "{words}");
     });
-    // The code that a program needs for the crontab leader must stay short.
+    // The code that connects the crontab to the library must stay short.
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("crontab_leader.rs");
     let text = std::fs::read_to_string(path).expect("it is part of the package");
     let glue = text.split("// The glue begins here.\n").nth(1).expect("a beginning");
@@ -145,7 +146,7 @@ fn a_sentinel_group_is_a_node_like_another() {
     }
 }
 
-/// Starts a new server that is marked as initialised.
+/// Starts a new server and initialises it as `palisade init` does.
 fn marked_server() -> Server {
     let marked = Server::start(&[]);
     let deployment = palisade_ops::Deployment::new().node(marked.url());
@@ -169,7 +170,8 @@ fn the_readmes_payment_on_a_new_server() {
     let code = &example[example.find("\nuse ").expect("imports")..];
     assert!(readme.contains(&format!("no_run{code}```")), "README.md shows another program");
 
-    // The default deadlines may be too short on a slow machine; then try again on another server.
+    // On a slow machine the default deadlines may be too short. The test then tries again on
+    // another server.
     let mut runs = std::iter::repeat_with(payments_on_a_marked_server).take(10);
     let words = runs.find(|words| !words.contains("deadline")).expect("one of ten is in time");
     let lines: Vec<_> = words.lines().collect();

@@ -1,4 +1,4 @@
-//! Servers and groups, shared with the library's tests.
+//! Servers and Sentinel groups, shared with the tests of the library.
 #![allow(dead_code, unreachable_pub, reason = "shared with tests that use all of it")]
 
 #[path = "../../tests/support/group.rs"]

@@ -1,4 +1,4 @@
-//! The nodes of a deployment, and the logins of their servers.
+//! The nodes of a deployment and the logins at their servers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,9 +9,9 @@ use super::login::{Login, Lone, by_hand};
 use palisade::internal::{self, GroupAccess, NodeUrl, Secrets};
 use palisade::{ConfigError, RedlockBuilder, Settings};
 
-/// The nodes of a deployment, the logins of their servers, and the time-out of each server.
+/// The nodes of a deployment, the logins at their servers, and the time-out for each server.
 ///
-/// Nodes are named by the addresses of [`Redlock::from_urls`](palisade::Redlock::from_urls).
+/// A node has the same address as in [`Redlock::from_urls`](palisade::Redlock::from_urls).
 ///
 /// ```
 /// use palisade_ops::Deployment;
@@ -33,8 +33,8 @@ pub struct Deployment {
     redis_cli: String,
 }
 
-/// Certificates as PEM: a root certificate that replaces the system's, and a client certificate
-/// with its key.
+/// Certificates as PEM: a root certificate that replaces the root certificates of the system, and a
+/// client certificate with its key.
 #[derive(Clone)]
 #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "nothing to give them to"))]
 struct Certificates {
@@ -60,7 +60,7 @@ pub(super) struct Access {
     pub(super) lone: Vec<Lone>,
 }
 
-/// A group with its logins.
+/// A Sentinel-watched group and the logins of its servers.
 pub(super) struct GroupLogin {
     pub(super) name: String,
     /// `host:port` of the Sentinels that the user named.
@@ -72,7 +72,7 @@ pub(super) struct GroupLogin {
 }
 
 impl Access {
-    /// Returns the passwords of all logins. User names are not secret: findings contain them.
+    /// Returns the passwords of all logins. User names are not secret, and findings contain them.
     pub(super) fn secrets(&self) -> Secrets {
         let logins = self.groups.iter().flat_map(|g| [&g.data.like, &g.sentinel.like]);
         let all = logins.chain(self.lone.iter().map(|lone| &lone.target));
@@ -86,8 +86,8 @@ impl Deployment {
         Self::of(Settings::default())
     }
 
-    /// Creates a deployment of the nodes that the settings of an application name, with their
-    /// logins.
+    /// Creates a deployment from an application's settings: the nodes that `settings` names, and
+    /// their logins.
     pub fn of(settings: Settings) -> Self {
         Self {
             settings,
@@ -98,31 +98,33 @@ impl Deployment {
         }
     }
 
-    /// Adds a node by its address: `redis://…` for a lone server,
-    /// `sentinel://host,host,host/master` for a group, as in `PALISADE_URLS`.
+    /// Adds a node by its address: `redis://…` for a lone server, or
+    /// `sentinel://host,host,host/master` for a group, the same form as in `PALISADE_URLS`.
     pub fn node(mut self, url: impl Into<String>) -> Self {
         self.settings.urls.push(url.into());
         self
     }
 
-    /// Sets the time in which each server and Sentinel has to connect and to send all its answers:
-    /// 50 ms to one minute, default 2 s. All are queried concurrently.
+    /// Sets the time-out for each server and Sentinel: 50 ms to one minute, default 2 s. The
+    /// time-out covers the connection and all answers. All servers and Sentinels are queried
+    /// concurrently.
     pub fn timeout(mut self, within: Duration) -> Self {
         self.within = within;
         self
     }
 
-    /// Maps the address that Sentinels report for a server to the address at which this process
-    /// reaches that server (NAT, container networks). Both are `host:port`, as in
-    /// `SentinelNodeBuilder::map_address`.
+    /// Maps an address that Sentinels report to the address at which this process reaches the same
+    /// server. This is needed behind NAT and in container networks. Both addresses are `host:port`,
+    /// as in `SentinelNodeBuilder::map_address`.
     pub fn map_address(mut self, reported: impl Into<String>, reached: impl Into<String>) -> Self {
         self.map.insert(reported.into(), reached.into());
         self
     }
 
     /// Sets the certificates (PEM) for all TLS connections: a root certificate that replaces the
-    /// system's and, if given, a client certificate with its key. The addresses select the
-    /// connections that use TLS: `rediss://…`, and `?tls=true&sentinel_tls=true` for a group.
+    /// root certificates of the system and, if given, a client certificate with its key. A
+    /// connection uses TLS if its address requests it: `rediss://…` for a lone server,
+    /// `?tls=true&sentinel_tls=true` for a group.
     #[cfg(feature = "tls")]
     pub fn certificates(
         mut self,
@@ -133,18 +135,18 @@ impl Deployment {
         self
     }
 
-    /// Sets the options that `redis-cli` needs for TLS, such as `--cacert ca.pem`. The commands in
-    /// findings contain these options, so they must not contain secrets.
+    /// Sets the options that `redis-cli` needs for TLS, such as `--cacert ca.pem`. The doctor
+    /// prints commands with these options, so the options must not contain secrets.
     pub fn redis_cli(mut self, options: &str) -> Self {
         options.clone_into(&mut self.redis_cli);
         self
     }
 
-    /// Returns a builder of a handle over these nodes, one vote each, with the other settings of
-    /// the deployment. More settings can be added to it.
+    /// Returns a builder of a handle over these nodes, with the settings of the deployment. Each
+    /// node has one vote. The caller can add settings to the builder.
     ///
     /// # Errors
-    /// [`ConfigError`] if no node is named, or an address or a login is invalid.
+    /// [`ConfigError`] if the deployment has no node, or an address or a login is invalid.
     pub fn handle(&self) -> Result<RedlockBuilder, ConfigError> {
         self.check()?;
         let mut builder = palisade::Redlock::builder();
@@ -154,7 +156,8 @@ impl Deployment {
         Ok(internal::configure(&self.settings, builder))
     }
 
-    /// Checks that the settings are valid.
+    /// Checks that the deployment has a node, that each user name has a password, and that the
+    /// time-out is in its range.
     fn check(&self) -> Result<(), ConfigError> {
         let of = &self.settings;
         if of.urls.is_empty() {
@@ -166,8 +169,8 @@ impl Deployment {
             ("sentinel_username", &of.sentinel_username, &of.sentinel_password),
         ] {
             if let (Some(name), None) = (name, password) {
-                // Without a password, a client would not log in as the named user but remain the
-                // default user, and the wrong user would be examined.
+                // Without a password a client does not log in, so the doctor would examine the user
+                // `default` and not the named user.
                 let rule = "needs its password; give an empty one if it has none";
                 return Err(ConfigError::new(field, format!("{name:?}"), rule));
             }
@@ -191,8 +194,8 @@ impl Deployment {
                     let GroupAccess { name, sentinels, data, sentinel } =
                         internal::group_access(&node)?;
                     if !is_plain(&name) {
-                        // The master's name becomes part of commands to paste, and Sentinels accept
-                        // no other characters.
+                        // The commands that the doctor prints contain the master's name, so other
+                        // characters are rejected. Sentinels do not accept other characters either.
                         let rule = "a master's name has letters, digits and . _ - only";
                         return Err(ConfigError::new("master", format!("{name:?}"), rule));
                     }
@@ -219,7 +222,7 @@ impl Deployment {
         self.map.get(at).map_or(at, String::as_str)
     }
 
-    /// Returns the builders of all nodes, as an application makes them.
+    /// Returns the builders of all nodes, with the address map and the certificates.
     pub(super) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
         let mapped = |node| match node {
             NodeUrl::Group(node) => NodeUrl::Group(node.map_address(self.map.clone())),

@@ -1,5 +1,5 @@
-//! The facts that were read from a deployment. Checks use nothing else: all facts are gathered
-//! first, so a test can make up any deployment.
+//! The facts that the doctor read from a deployment. All facts are read before the checks run.
+//! Checks use nothing else, so a test can make up any deployment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,23 +8,24 @@ use std::time::Duration;
 pub(crate) use super::marker::KeptData;
 use palisade::internal::LAG_SLACK;
 
-/// Names with their values, as `INFO`, `CONFIG GET` and Sentinels report them.
+/// Names and their values, as in the answers to `INFO`, `CONFIG GET` and Sentinel commands.
 pub(crate) type Fields = BTreeMap<String, String>;
 
-/// The answer to a request, or the reason for which there is none.
+/// The answer to a request, or the reason for which there is no answer.
 pub(crate) type Read<T> = Result<T, Unread>;
 
 /// Reason for which there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// The command is not allowed or unknown at the server: "CONFIG not allowed".
+    /// The server does not allow the command, or does not have it. The text is such as "CONFIG not
+    /// allowed".
     Closed(String),
-    /// The answer did not arrive before the deadline, the connection broke, or the answer is
-    /// garbage.
+    /// The answer did not arrive before the deadline, the connection broke, or the answer could not
+    /// be parsed.
     Failed(String),
 }
 
-/// Returns the answer of a server that was not reached.
+/// Returns the error that takes the place of every answer if the server was not reached.
 pub(crate) fn unreached<T>() -> Read<T> {
     Err(Unread::Failed("not reached".to_owned()))
 }
@@ -53,39 +54,41 @@ impl fmt::Display for Unread {
 /// All facts of a deployment.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    /// Sentinel-watched groups; each is one node.
+    /// The Sentinel-watched groups. Each group is one node.
     pub(crate) groups: Vec<Group>,
-    /// Lone servers; each is one node.
+    /// The lone servers. Each server is one node.
     pub(crate) nodes: Vec<Server>,
-    /// Longest lease of the application.
+    /// The application's `max_ttl`: the longest lease.
     pub(crate) max_ttl: Duration,
-    /// E as set in the application.
+    /// The application's `clock_error` (E): the largest error of any clock.
     pub(crate) clock_error: Duration,
-    /// Results of the trial lock on each node and, if there are several nodes, on all together.
+    /// Results of the trial on each node. If there are several nodes, also the result of the trial
+    /// on all nodes together.
     pub(crate) trials: Vec<Trial>,
 }
 
-/// A group as its Sentinels report it.
+/// A group, as the Sentinels of the group report it.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) name: String,
-    /// The Sentinels that the user named, and those that these Sentinels name.
+    /// The Sentinels that the user named, and the Sentinels that a majority of the named Sentinels
+    /// report.
     pub(crate) sentinels: Vec<Sentinel>,
-    /// The servers that a majority of the Sentinels names as master or replica.
+    /// The servers that a majority of the Sentinels report as master or replica.
     pub(crate) servers: Vec<Server>,
-    /// Addresses that were not examined: too few Sentinels name them to log in there, or there are
-    /// too many.
+    /// Addresses that the doctor did not examine. If too few Sentinels report an address, no login
+    /// is sent there. If Sentinels report too many addresses, some are skipped.
     pub(crate) skipped: BTreeSet<String>,
 }
 
-/// One Sentinel, with its answers about one group.
+/// One Sentinel and its answers about one group.
 #[derive(Clone, Debug)]
 pub(crate) struct Sentinel {
-    /// Address of the Sentinel as it was queried, `host:port`.
+    /// Address at which the doctor queried the Sentinel, `host:port`.
     pub(crate) at: String,
-    /// True if the user named it, false if another Sentinel did.
+    /// True if the user named this Sentinel, false if another Sentinel reported it.
     pub(crate) given: bool,
-    /// Beginning of a command line to it: `redis-cli -h 10.0.0.1 -p 26379`.
+    /// Beginning of a `redis-cli` command line to the Sentinel: `redis-cli -h 10.0.0.1 -p 26379`.
     pub(crate) hand: String,
     /// `Ok` if the connection and the login succeeded; else the reason.
     pub(crate) reached: Result<(), String>,
@@ -97,45 +100,48 @@ pub(crate) struct Sentinel {
     pub(crate) replicas: Read<Vec<Fields>>,
     /// Answer to `SENTINEL SENTINELS`: the other Sentinels.
     pub(crate) others: Read<Vec<Fields>>,
-    /// Answer to `SENTINEL CKQUORUM`; its refusals (`NOQUORUM …`) count as answers.
+    /// Answer to `SENTINEL CKQUORUM`. The errors `NOQUORUM …` and `NOGOODSLAVE …` count as answers.
     pub(crate) quorum: Read<String>,
 }
 
-/// A data server, with its answers.
+/// A data server and its answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
-    /// Address of the server as it was queried: `host:port` or a socket's path.
+    /// Address at which the doctor queried the server: `host:port` or the path of a socket.
     pub(crate) at: String,
-    /// True if the user named it, false if a Sentinel did.
+    /// True if the user named this server, false if a Sentinel reported it.
     pub(crate) given: bool,
-    /// Beginning of a command line to it: `redis-cli -h 10.0.0.1 -p 6379`.
+    /// Beginning of a `redis-cli` command line to the server: `redis-cli -h 10.0.0.1 -p 6379`.
     pub(crate) hand: String,
     /// `Ok` if the connection and the login succeeded; else the reason.
     pub(crate) reached: Result<(), String>,
     /// Answer to `ROLE`.
     pub(crate) role: Read<Role>,
-    /// Answer to `INFO`, the default sections.
+    /// Answers to `CONFIG GET`, for each of the [`SETTINGS`].
     pub(crate) info: Read<Fields>,
-    /// Answers to `CONFIG GET` for each of [`SETTINGS`].
+    /// Difference between the server's clock (`TIME`) and this machine's wall clock.
     pub(crate) config: Read<Fields>,
     /// Difference between the answer to `TIME` and this machine's wall clock.
     pub(crate) clock: Read<Clock>,
-    /// The marker `palisade:generation` of the server; `None` if it has none.
+    /// The marker `palisade:generation`; `None` if the server has no marker.
     pub(crate) marker: Read<Option<KeptData>>,
-    /// Answer to `ACL WHOAMI`.
+    /// Each command that the library sends, with the answer to `ACL DRYRUN`: `None` if the user may
+    /// send the command, else the reason of the refusal.
     pub(crate) user: Read<String>,
-    /// Answers to `ACL DRYRUN` for each command that the library sends: the command and, if it may
-    /// not be sent, the reason.
+    /// Each command that the library sends, with the answer to `ACL DRYRUN`: `None` if the user may
+    /// send the command, else the reason of the refusal.
     pub(crate) may: Read<Vec<(String, Option<String>)>>,
-    /// Answer to `ACL DRYRUN` of [`REPLAYED`] for the user `default`: the reason if the command may
-    /// not run.
+    /// Answer to `ACL DRYRUN` of [`REPLAYED`] for the user `default`: `None` if the user may run
+    /// the command, else the reason of the refusal.
     pub(crate) replays: Read<Option<String>>,
 }
 
-/// A write command as the user `default` replays it from an append-only file.
+/// A write command such as an append-only file contains. A server that loads the file runs the
+/// commands of the file with the rights of the user `default`.
 pub(crate) const REPLAYED: &str = "SET palisade:doctor x";
 
-/// The settings that are read. `CONFIG GET *` would also return the passwords.
+/// Settings that the doctor reads. Each setting is read by its name, because `CONFIG GET *` would
+/// also return the passwords.
 pub(crate) const SETTINGS: &[&str] =
     &["min-replicas-to-write", "min-replicas-max-lag", "appendfsync", "save", "replica-priority"];
 
@@ -179,10 +185,11 @@ pub(crate) enum Role {
     Sentinel,
 }
 
-/// A server's wall clock, compared with this machine's.
+/// Difference between a server's wall clock and this machine's wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock {
-    /// Microseconds by which the server's clock is ahead; negative if it is behind.
+    /// Microseconds by which the server's clock is ahead of this machine's clock; negative if the
+    /// server's clock is behind.
     pub(crate) ahead: i64,
     /// Largest error of `ahead` in microseconds: half of the round trip.
     pub(crate) error: u64,
@@ -191,26 +198,28 @@ pub(crate) struct Clock {
 /// The result of a trial lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    /// The node's name, or `all nodes`.
+    /// The node's name, or `nodes` for all nodes together.
     pub(crate) subject: String,
     pub(crate) outcome: Outcome,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The lock was granted and released; the time that each request took.
+    /// The lock was granted and released. `granted` and `released` are the durations of the two
+    /// calls.
     Granted { granted: Duration, released: Duration },
-    /// The lock was granted, but the release was not confirmed.
+    /// The lock was granted, but no node confirmed the release. The text has the reason.
     NotReleased(String),
-    /// The node grants nothing for this time, as after every restart or failover.
+    /// The node is in quarantine, as after every restart or failover, and grants nothing for this
+    /// time.
     Quarantined(Duration),
-    /// The lock was refused because of `why`; `misconfigured` is true if a person has to change a
-    /// setting.
+    /// The lock was refused; `why` is the reason. `misconfigured` is true if a person has to change
+    /// a setting.
     Refused { why: String, misconfigured: bool },
 }
 
 impl Facts {
-    /// Returns every data server with its name in findings.
+    /// Returns every data server, with the server's name in findings.
     pub(crate) fn servers(&self) -> impl Iterator<Item = (String, &Server)> {
         let named = |of: &str, s: &Server| format!("{of} {}", s.at);
         let of_group = move |g: &Group, s| (named(&g.name, s), s);
@@ -219,12 +228,13 @@ impl Facts {
         of_groups.chain(self.nodes.iter().map(move |s| (named("node", s), s)))
     }
 
-    /// Returns every data server that was reached, with its name in findings.
+    /// Returns every data server that was reached, with the server's name in findings.
     pub(crate) fn reached(&self) -> impl Iterator<Item = (String, &Server)> {
         self.servers().filter(|(_, s)| s.reached.is_ok())
     }
 
-    /// Returns every node with the server that is its master now, if that was reached.
+    /// Returns the master of each node, with the node's name in findings. Leaves out masters that
+    /// were not reached.
     pub(crate) fn masters(&self) -> impl Iterator<Item = (String, &Server)> {
         let of_groups = self.groups.iter().filter_map(|g| Some((g.name.clone(), g.master()?)));
         let all = of_groups.chain(self.nodes.iter().map(|s| (format!("node {}", s.at), s)));
@@ -244,8 +254,8 @@ impl Group {
         self.sentinels.iter().filter(|s| s.reached.is_ok())
     }
 
-    /// Returns true if a majority of the Sentinels names this address. Commands to paste contain no
-    /// other addresses.
+    /// Returns true if a majority of the Sentinels report this address. Commands to paste contain
+    /// no other addresses.
     pub(crate) fn is_agreed(&self, at: &str) -> bool {
         let names = |s: &&Sentinel| {
             let lists = [&s.replicas, &s.others].into_iter().flatten().flatten();
@@ -255,7 +265,8 @@ impl Group {
         votes >= majority(&self.sentinels)
     }
 
-    /// Returns the master that most Sentinels name, among the servers that a majority names.
+    /// Returns the address that most Sentinels report as the master's, if it is the address of a
+    /// server of the group.
     pub(crate) fn master_at(&self) -> Option<String> {
         let mut votes: BTreeMap<String, usize> = BTreeMap::new();
         for at in self.heard().filter_map(Sentinel::master_at) {
@@ -271,19 +282,19 @@ impl Group {
         self.servers.iter().find(|s| s.at == at)
     }
 
-    /// Returns all servers except the master.
+    /// Returns all servers of the group except the master.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = &Server> {
         let master = self.master_at();
         self.servers.iter().filter(move |s| Some(&s.at) != master.as_ref())
     }
 
-    /// Returns the servers that were reached.
+    /// Returns the servers of the group that were reached.
     pub(crate) fn reached(&self) -> impl Iterator<Item = &Server> {
         self.servers.iter().filter(|s| s.reached.is_ok())
     }
 
-    /// Returns L: the longest time for which a replaced master may go on granting, whichever server
-    /// was the master.
+    /// Returns the failover window (L): the longest time for which a replaced master may still
+    /// grant. Any server of the group may have been that master.
     pub(crate) fn window(&self) -> Result<Duration, String> {
         let lags: Vec<u64> =
             self.reached().map(|s| s.number("min-replicas-max-lag")).collect::<Result<_, _>>()?;
@@ -291,7 +302,7 @@ impl Group {
         Ok(Duration::from_secs(longest).saturating_add(LAG_SLACK))
     }
 
-    /// Returns the shortest `down-after-milliseconds` of all Sentinels.
+    /// Returns the shortest `down-after-milliseconds` that a Sentinel reports.
     pub(crate) fn down_after(&self) -> Option<Duration> {
         let all = self.heard().filter_map(|s| s.number("down-after-milliseconds"));
         all.min().map(Duration::from_millis)
@@ -309,90 +320,91 @@ impl Sentinel {
         self.master.as_ref().ok()?.get(name)?.parse().ok()
     }
 
-    /// Returns the quorum and the number of other Sentinels that this Sentinel reports, or the
-    /// reason for which they are unknown.
+    /// Returns the quorum and the number of other Sentinels, as this Sentinel reports them. If one
+    /// of the two is unknown, returns the reason.
     pub(crate) fn counts(&self) -> Result<(u64, u64), String> {
         self.master.as_ref()?;
         let number = |name| self.number(name).ok_or_else(|| format!("the Sentinel sent no {name}"));
         Ok((number("quorum")?, number("num-other-sentinels")?))
     }
 
-    /// Returns the master that the Sentinel names.
+    /// Returns the address that the Sentinel reports as the master's.
     pub(crate) fn master_at(&self) -> Option<String> {
         place(self.master.as_ref().ok()?)
     }
 
-    /// Returns a command to the Sentinel as a person types it.
+    /// Returns the command line by which a person sends `command` to the Sentinel.
     pub(crate) fn by_hand(&self, command: &str) -> String {
         format!("{} {command}", self.hand)
     }
 }
 
 impl Server {
-    /// Returns a setting, or the reason for which it is unknown.
+    /// Returns the value of a setting, or the reason for which the value is unknown.
     pub(crate) fn setting(&self, name: &str) -> Result<&str, String> {
         let all = self.config.as_ref()?;
         all.get(name).map(String::as_str).ok_or_else(|| format!("this server has no {name}"))
     }
 
-    /// Returns a setting that is a number, or the reason for which it is unknown.
+    /// Returns the value of a setting as a number, or the reason for which the number is unknown.
     pub(crate) fn number(&self, name: &str) -> Result<u64, String> {
         let text = self.setting(name)?;
         text.parse().map_err(|_| format!("{name} is {text:?}, not a number"))
     }
 
-    /// Returns a line of `INFO`, or the reason for which it is unknown.
+    /// Returns the value of a line of `INFO`, or the reason for which the value is unknown.
     pub(crate) fn info(&self, name: &str) -> Result<&str, String> {
         let all = self.info.as_ref()?;
         all.get(name).map(String::as_str).ok_or_else(|| format!("INFO has no {name}"))
     }
 
-    /// Returns `INFO` as text; the order of its lines is not that of the server.
+    /// Returns the answer to `INFO` as text. The lines are in another order than in the server's
+    /// answer.
     pub(crate) fn info_text(&self) -> Result<String, String> {
         let all = self.info.as_ref()?;
         let lines = all.iter().flat_map(|(name, value)| [name, ":", value, "\r\n"]);
         Ok(lines.collect())
     }
 
-    /// Returns the replicas in the server's `INFO`, each a line such as
+    /// Returns the fields of each replica in the server's `INFO`. There a replica is a line such as
     /// `ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`.
     pub(crate) fn replica_lines(&self) -> impl Iterator<Item = BTreeMap<&str, &str>> {
         let lines = (0..).map_while(|n| self.info(&format!("slave{n}")).ok());
         lines.map(|line| line.split(',').filter_map(|pair| pair.split_once('=')).collect())
     }
 
-    /// Returns a command to the server as a person types it.
+    /// Returns the command line by which a person sends `command` to the server.
     pub(crate) fn by_hand(&self, command: &str) -> String {
         format!("{} {command}", self.hand)
     }
 
-    /// Returns the commands that change a setting now and for the next start.
+    /// Returns the commands that change a setting at once and keep the change after a restart.
     pub(crate) fn set(&self, name: &str, value: &str) -> Vec<String> {
         vec![self.by_hand(&format!("CONFIG SET {name} {value}")), self.by_hand("CONFIG REWRITE")]
     }
 }
 
-/// Returns the number of Sentinels that is a majority. Sentinels that do not answer count, except
-/// those that only other Sentinels name: they may have been removed long ago.
+/// Returns the number of Sentinels that form a majority. Of the Sentinels that do not answer, only
+/// those that the user named count: another one may have been removed long ago.
 pub(crate) fn majority(sentinels: &[Sentinel]) -> usize {
     sentinels.iter().filter(|s| s.given || s.reached.is_ok()).count() / 2 + 1
 }
 
-/// Returns the `host:port` of the instance that these fields of a Sentinel describe.
+/// Returns the address `host:port` in the fields that a Sentinel reports about an instance.
 pub(crate) fn place(fields: &Fields) -> Option<String> {
     let (host, port) = (fields.get("ip")?, fields.get("port")?);
     let number = port.bytes().all(|b| b.is_ascii_digit());
     (is_plain(host) && is_plain(port) && number).then(|| join(host, port))
 }
 
-/// Returns true if a text is safe in a command line without quotes. Text from servers becomes part
-/// of commands that people paste, so other host and user names are rejected.
+/// Returns true if a text is safe in a command line without quotes. Commands that people paste
+/// contain host and user names from servers, so names with other characters are rejected.
 pub(crate) fn is_plain(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:%@+=,/-".contains(&b);
     !text.is_empty() && !text.starts_with('-') && text.bytes().all(plain)
 }
 
-/// Returns `host:port`, with an IPv6 address in brackets.
+/// Returns `host:port`. An IPv6 address gets brackets.
 pub(crate) fn join(host: &str, port: &str) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
@@ -403,7 +415,7 @@ pub(crate) fn host_of(at: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Returns true if a Sentinel's flags (`slave,s_down`) contain this one.
+/// Returns true if the flags in `fields` (such as `slave,s_down`) contain `flag`.
 pub(crate) fn flagged(fields: &Fields, flag: &str) -> bool {
     fields.get("flags").is_some_and(|all| all.split(',').any(|f| f == flag))
 }

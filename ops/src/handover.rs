@@ -3,42 +3,48 @@
 //!
 //! # The steps, and why nothing is lost
 //!
-//! 1. The master is *closed*: its marker is changed for a time D. From then on the master refuses
-//!    every whole batch, so it confirms nothing. Opening it again (by a person, or by the first
-//!    batch after D) removes the mark first.
-//! 2. Every known replica confirms that it has the closing. Replication keeps the order of writes,
-//!    so each replica has everything that was ever confirmed. The mark closes replicas too, so none
-//!    of them would answer if it were promoted.
-//! 3. A Sentinel is requested to fail over. The old master immediately becomes a replica of the new
-//!    one, in one transaction that also reads its mark. The mark is still there, so the old master
-//!    confirmed nothing since step 1, and will confirm nothing.
-//! 4. The new master goes on. The script checks two conditions. Its data hold this closing, so they
-//!    hold all earlier writes and were not used since. And the closing ends later than twice E from
-//!    now (the most that two clocks differ), so no other server with the mark can have opened by
-//!    itself. So its data are everything that was ever confirmed, as complete as the old master's
-//!    were; it continues the same data history, and needs no quarantine.
+//! 1. The master is *closed* for a time D: a script writes a mark into its marker. From then on the
+//!    master refuses every batch as a whole, so the master confirms nothing. The mark is removed
+//!    before the master confirms anything again. A person can remove the mark; else the first batch
+//!    after D removes it.
+//! 2. Every known replica confirms that it has the mark. Replication keeps the order of writes, so
+//!    each replica has every write that was ever confirmed. The mark also closes the replicas: a
+//!    replica that is promoted refuses every batch.
+//! 3. The handover requests a failover from a Sentinel. Then one transaction reads the mark of the
+//!    old master and makes the old master a replica of the new one. If the mark is still there, the
+//!    old master has confirmed nothing since step 1. As a replica it will confirm nothing.
+//! 4. The new master continues the data history if a script finds two conditions. First, the new
+//!    master's data contain the mark of this closing: then the data contain all earlier writes, and
+//!    no batch has used the data since. Second, the closing ends later than twice E from now. E is
+//!    the largest error of any clock, so two clocks differ by at most twice E, and no other server
+//!    with the mark can have opened by itself. So the new master has every write that was ever
+//!    confirmed, and needs no quarantine.
 //!
-//! One thing changes: leases now end by the new server's clock, which may be ahead by twice E. So
-//! for the length of one quarantine, a recently used name that is free by that clock is kept for
-//! twice E from the first request for it, and claims last twice E longer. Names and keys that were
-//! not in use are granted at once. During this time the server cannot be handed over again: the
-//! next server would have no record of those leases.
+//! After the handover, leases end by the new server's clock, which may be ahead of the old one by
+//! twice E. So for the length of one quarantine the new server waits longer. If a recently used
+//! name is free by the new clock, the new server grants the name only to its last holder, until
+//! twice E after the first request for the name. Claims last twice E longer. Names and keys that
+//! were not in use are granted at once. During this time the server refuses another handover,
+//! because the next server would have no record of those leases.
 //!
-//! Wherever a handover stops (a replica does not confirm, no replica or another one is promoted,
-//! the old master can no longer be reached), nothing is lost that a failover would keep. The mark
-//! is removed from the old master or, if a replica was promoted, from that replica, which then
-//! begins its quarantine at once. If that is impossible, because this process dies, the old master
-//! opens by itself when D is over; a new master stays closed until then and begins its quarantine
-//! only then. A copy of the mark that appears later has no effect, because its time is over. A
-//! second failover soon after begins another data history, with a quarantine: a server goes on only
-//! if its mark is *this* closing, unused.
+//! A handover can stop for several reasons: a replica does not confirm the mark, no replica is
+//! promoted, the wrong replica is promoted, or the old master can no longer be reached. Such a
+//! handover loses no more than a failover loses. The mark is removed from the old master. If a
+//! replica was promoted, the mark is removed from that replica, and the replica begins its
+//! quarantine at once. If this process dies, the mark stays until D is over. Then the old master
+//! opens by itself, and a new master begins its quarantine. After D, a copy of the mark on another
+//! server has no effect. A second failover soon after the first one begins another data history,
+//! with a quarantine: a server continues a data history only if it has the mark of *this* closing
+//! and no batch has used the server since.
 //!
-//! A handover does not cover replicas that lose data that they confirmed (killed, restarted with an
-//! older disk, and promoted, all within D); no durability level does.
+//! A handover does not protect against replicas that lose confirmed data: within D, a replica would
+//! have to be killed, restarted with an older disk, and promoted. No durability level protects
+//! against that case.
 //!
-//! A restart of a lone server is a handover to itself: the data that it reads from its disk hold
-//! the closing, or writes are missing. The closing is a transaction, as every grant is, so a server
-//! that skips transactions while loading skips both.
+//! The restart of a lone server is a handover to itself. The server reads its data from its disk.
+//! If these data lack the mark, writes are missing. The server stores the mark in a transaction,
+//! like every grant. So a server that skips transactions while it loads its data skips the mark
+//! too.
 
 mod given_up;
 
@@ -59,9 +65,10 @@ use palisade::internal::{Endpoint, default_clock_error};
 
 /// Interval between two checks for progress.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait until the replicas have the closing.
+/// Longest wait until all replicas have the mark of the closing.
 const REPLICAS: Duration = Duration::from_millis(1_500);
-/// Time reserved for the last steps: the wait for a promotion ends this much earlier.
+/// Time reserved for the last steps. The wait for a promotion ends this much before the end of the
+/// closing.
 const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// A planned handover of one node.
@@ -71,7 +78,8 @@ pub struct Handover {
     pub(super) deployment: Deployment,
     closed_for: Duration,
     clock_error: Duration,
-    /// Progress until a server is open again; read by [`give_up`](Self::give_up).
+    /// Progress of the handover while a server is closed. [`give_up`](Self::give_up) reads the
+    /// progress.
     shut: Arc<Mutex<Option<Shut>>>,
 }
 
@@ -81,26 +89,26 @@ pub struct Handover {
 pub enum HandedOver {
     /// The new server continues the old server's data history.
     Done {
-        /// The server that is the master now.
+        /// The address of the master after the handover.
         at: String,
-        /// Time for which no request was answered.
+        /// Time for which the node answered no request.
         closed: Duration,
     },
-    /// Nothing was changed, or every change was undone, or the server undoes it by itself. The text
-    /// has the reason and what to do.
+    /// The handover stopped: nothing was changed, every change was undone, or the server opens by
+    /// itself. The text has the reason and an instruction.
     Refused(String),
-    /// The handover failed: another server may be the master now, and begins with a quarantine.
+    /// The handover failed. Another server may be the master now; it begins with a quarantine.
     FellBack(String),
-    /// The last step was not answered: the new server continues the data history, or the handover
-    /// failed.
+    /// The last step was not answered. Either the new server continues the data history, or the
+    /// handover failed.
     Unknown(String),
     /// No server could be reached.
     Unreachable(String),
 }
 
 impl HandedOver {
-    /// Returns the exit code: 0 if the handover is done, 2 if not, 69 if a server could not be
-    /// reached, before or at the end.
+    /// Returns the exit code: 0 if the handover is done, 69 if no server could be reached or the
+    /// last step was not answered, else 2.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Done { .. } => 0,
@@ -129,20 +137,20 @@ impl fmt::Display for HandedOver {
 
 /// Reason for which a promotion stopped.
 pub(super) enum Stopped {
-    /// Nothing was changed, or the old master could still be opened again.
+    /// Nothing was changed, or the old master could be opened again.
     Back(String),
     /// Another server may have been promoted.
     Late(String),
 }
 
-/// Reason for which the new server may not continue the data history.
+/// Reason for which the new server did not confirm that it continues the data history.
 enum Unfinished {
     Failed(String),
-    /// The new server may continue, but no answer shows it.
+    /// The new server may have continued the data history, but did not answer.
     Unknown(String),
 }
 
-/// A server that is closed: the master, or the replica that was promoted in its place.
+/// A closed server: the master, or the replica that was promoted.
 #[derive(Clone, Debug)]
 pub(super) struct Closed {
     /// Address of the server, `host:port`.
@@ -150,34 +158,35 @@ pub(super) struct Closed {
     target: Endpoint,
     /// True for a replica that was promoted.
     is_new: bool,
-    /// The marker after the closing.
+    /// The marker, as the closing wrote it.
     pub(super) marker: String,
     since: Instant,
 }
 
 impl Handover {
-    /// Creates a handover of the one node that this deployment names. A master stays closed for at
-    /// most 20 s.
+    /// Creates a handover of the only node of a deployment. By default, a server stays closed for
+    /// at most 20 s.
     pub fn new(deployment: Deployment) -> Self {
         let clock_error = default_clock_error(palisade::Config::default().max_ttl);
         Self { deployment, closed_for: Duration::from_secs(20), clock_error, shut: Arc::default() }
     }
 
-    /// Sets D: the longest time for which the server stays closed if it is not opened again, one
-    /// second to ten minutes. D has to be long enough for the failover or the restart and, in
-    /// addition, more than twice `clock_error`.
+    /// Sets D: the time after which a closed server opens by itself, one second to ten minutes. D
+    /// must be longer than the failover or the restart plus twice `clock_error`.
     pub fn closed_for(mut self, span: Duration) -> Self {
         self.closed_for = span;
         self
     }
 
-    /// Sets E: the largest error of any server's clock, as in the application. Default 2 s.
+    /// Sets the largest error of any server's clock (E). Use the value of the application. Default
+    /// 2 s.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = error;
         self
     }
 
-    /// Hands a group over to one of its replicas. `tell` is called with each step that is done.
+    /// Hands a group over to one of its replicas. Calls `tell` after each step, with a description
+    /// of the step.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid, or if the deployment does not name exactly one
@@ -185,7 +194,8 @@ impl Handover {
     ///
     /// # Cancellation safety
     /// If the future is dropped at an await, the master opens again by itself after `closed_for`.
-    /// If a replica was promoted by then, that was an ordinary failover.
+    /// If a replica was promoted before that, the promotion counts as an ordinary failover, with a
+    /// quarantine.
     pub async fn group(&self, tell: impl Fn(&str)) -> Result<HandedOver, ConfigError> {
         let access = self.deployment.access()?;
         self.check(access.groups.len() == 1 && access.lone.is_empty(), "group")?;
@@ -232,8 +242,9 @@ impl Handover {
         Ok(done)
     }
 
-    /// Hands a lone server over to itself: closes it, awaits `restart`, which restarts it with its
-    /// data, and lets it continue. `tell` is called with each step that is done.
+    /// Hands a lone server over to itself: closes the server, awaits `restart`, and lets the server
+    /// continue its data history. `restart` has to restart the server with its data. Calls `tell`
+    /// after each step, with a description of the step.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid, or if the deployment does not name exactly one lone
@@ -241,7 +252,7 @@ impl Handover {
     ///
     /// # Cancellation safety
     /// If the future is dropped at an await, the server opens again by itself after `closed_for`.
-    /// If it was restarted by then, it begins with a quarantine.
+    /// If the server was restarted before that, the server begins with a quarantine.
     pub async fn lone(
         &self,
         restart: impl Future<Output = Result<(), String>>,
@@ -302,12 +313,13 @@ impl Handover {
         Ok(())
     }
 
-    /// Returns the time after which a promotion or restart is too late for the last steps.
+    /// Returns the latest time for a promotion or restart. After a later one, the last steps would
+    /// have too little time.
     pub(super) fn until(&self, closed: &Closed) -> Instant {
         closed.since + self.closed_for.saturating_sub(2 * self.clock_error + LAST_STEPS)
     }
 
-    /// Closes the master, and waits until every replica has the closing.
+    /// Closes the master, and waits until every replica has the mark of the closing.
     async fn close(&self, master: &Master) -> Result<Closed, String> {
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();
@@ -338,7 +350,7 @@ impl Handover {
         format!("; if it is closed, it opens by itself within {:?}", self.closed_for)
     }
 
-    /// Opens the master again after a failure, and returns the result with its state.
+    /// Opens the master again after a failure. Returns the result with the state of the master.
     async fn open(&self, master: &Master, closed: &Closed, why: String) -> HandedOver {
         let at = &master.at;
         let conn = match master.open(&self.deployment).await {
@@ -372,7 +384,7 @@ impl Handover {
         })
     }
 
-    /// Returns true if another process answers at the master's address, with its data loaded.
+    /// Returns true if a new process runs at the master's address and has loaded its data.
     async fn is_another(&self, master: &Master) -> bool {
         let Ok(conn) = master.open(&self.deployment).await else { return false };
         let facts = conn.query("INFO", "INFO", info).await.unwrap_or_default();
@@ -380,13 +392,14 @@ impl Handover {
         facts.contains_key("run_id") && !is("run_id", &master.run_id) && !is("loading", "1")
     }
 
-    /// Lets the server continue as soon as it accepts writes, and returns the time for which it was
-    /// closed. A request whose answer was lost is sent again: the script recognises its own earlier
-    /// run.
+    /// Lets the server continue its data history as soon as the server accepts writes. Returns the
+    /// time for which the server was closed. If no answer arrives, sends the request again: the
+    /// script recognises an earlier run of itself.
     async fn finish(&self, closed: &Closed) -> Result<Duration, Unfinished> {
         let at = &closed.at;
         let apart = (2 * self.clock_error).as_millis().to_string();
-        // True once a request may have been executed without an answer.
+        // True after a request without an answer, because the server may have executed that
+        // request.
         let mut sent = false;
         loop {
             let why = match masters::open(&closed.target, &self.deployment).await {
@@ -401,14 +414,14 @@ impl Handover {
                         Err(Refusal { kind: Kind::Changed, why }) if sent => {
                             return Err(Unfinished::Unknown(why));
                         }
-                        // A new master refuses writes until a replica follows it, so the request is
-                        // sent again.
+                        // A new master refuses writes until a replica follows it. So the loop sends
+                        // the request again.
                         Err(Refusal { kind: Kind::Failed, why }) => {
                             sent = true;
                             why
                         }
                         Err(refusal) => {
-                            // Neither this request nor an earlier one changed anything.
+                            // No request has changed anything.
                             self.shut(Some(Shut::Closed(closed.clone())));
                             return Err(Unfinished::Failed(format!("{at}: {}", refusal.why)));
                         }
@@ -416,7 +429,9 @@ impl Handover {
                 }
                 Err(why) => why,
             };
-            // After the closing is over, the server's next answer shows whether it continued.
+            // If a request may have been executed, the loop repeats the request for some seconds
+            // after the end of the closing. An answer of the script then shows if the first request
+            // was executed.
             let over = closed.since.elapsed().saturating_sub(self.closed_for);
             if sent && over > LAST_STEPS {
                 return Err(Unfinished::Unknown(why));
@@ -427,8 +442,8 @@ impl Handover {
         }
     }
 
-    /// Returns the result if the new server may not continue; opens that server again if it is
-    /// closed.
+    /// Returns the result for a server that did not confirm that it continues the data history.
+    /// Opens the server if it is still closed.
     async fn ended(&self, at: &str, why: Unfinished) -> HandedOver {
         match why {
             Unfinished::Failed(why) => {
@@ -454,7 +469,7 @@ fn not_one(what: &'static str) -> ConfigError {
     ConfigError::new(what, "another number", rule)
 }
 
-/// Returns the only node that was named.
+/// Returns the master of the only node of the deployment.
 fn only(found: Vec<Found>) -> Result<Master, HandedOver> {
     let Some(found) = found.into_iter().next() else {
         let why = "no node was named: name a group or a lone server";

@@ -1,4 +1,4 @@
-//! Lists the locks and leaderships that are held on the nodes now. Only reads, by `SCAN`.
+//! Lists the locks and elections that are held on the nodes now. The functions only read (`SCAN`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,42 +19,43 @@ use palisade::internal::{self, check_prefix, is_ownerless, of_key};
 use palisade::node::spi::{Holder, LockKeys, OwnerToken};
 
 const READ: &str = include_str!("lua/held.lua");
-/// Number of names that are read at once: their metadata fit into one answer.
+/// Number of names in one request. The metadata of this number of names fit into one answer.
 const PAGE: usize = 64;
 
 /// The locks and elections that are held on the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeldList {
-    /// Each lock and each election that an attempt holds on a node, in the order of their names.
+    /// All locks and elections that a node grants to an owner, ordered by name.
     pub held: Vec<Held>,
     /// Number of nodes.
     pub nodes: usize,
-    /// Nodes that could not be read, each with the reason. Names that only these nodes have are
-    /// missing from `held`.
+    /// Nodes that could not be read, with the reasons. If only these nodes have a name, the name is
+    /// not in `held`.
     pub unread: Vec<(String, String)>,
 }
 
-/// A lock or an election that an attempt holds.
+/// A lock or an election that has an owner on at least one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
     /// The lock or election.
     pub of: Resource,
-    /// Owner of the attempt that holds it, as in
-    /// [`LockHolder::owner`](palisade::LockHolder::owner).
+    /// The owner, in the form of [`LockHolder::owner`](palisade::LockHolder::owner).
     pub owner: String,
-    /// Largest fence of the nodes on which the owner holds it; not below its fencing token.
+    /// Largest fence (last fencing token of the name) on the nodes that grant the name to the
+    /// owner. The owner's fencing token is this number or a smaller one.
     pub fence: FencingToken,
-    /// Number of nodes on which the owner holds it. On fewer than a majority it is not held: an
-    /// attempt is under way, or a release has not reached every node.
+    /// Number of nodes that grant the name to the owner. If this is no majority, the lock or
+    /// election is not held: an attempt is under way, or a release has not reached every node.
     pub on: usize,
-    /// Time until fewer than a majority hold it, if it is not renewed; zero if fewer do now.
+    /// Time until the owner has no majority of the nodes, if the lease is not renewed. Zero if the
+    /// owner has no majority now.
     pub remaining: Duration,
-    /// The leader of an election as it published itself. `None` if it has published nothing yet, or
-    /// more than is listed (4 KiB).
+    /// The facts that the leader of an election published about itself. `None` for a lock, if the
+    /// leader has published nothing yet, or if it published more than 4 KiB.
     pub leader: Option<Leader>,
-    /// The reason of a lock's [takeover](palisade::Mutex::take_over).
+    /// The reason that was given for a [takeover](palisade::Mutex::take_over) of the lock.
     pub note: Option<String>,
 }
 
@@ -67,10 +68,11 @@ struct Seen {
     meta: Option<Arc<[u8]>>,
 }
 
-/// Lists the locks and elections with this prefix that are held on any node now; with an empty
-/// prefix, those of all handles. It reads each node's whole key space in steps (`SCAN`), which
-/// takes a while if the key space is large, and blocks no other client. Locks of classic clients of
-/// other libraries are not listed, nor those that are held for reading: inspect them by name.
+/// Lists the locks and elections with this prefix that are held on any node now. An empty prefix
+/// selects the locks and elections of all handles. The function reads the whole key space of each
+/// node in steps (`SCAN`). That takes a while if the key space is large, but blocks no other
+/// client. The list contains neither the locks of other libraries' clients nor the locks that are
+/// held for reading. Inspect such locks by name.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
@@ -103,10 +105,10 @@ pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, Con
     Ok(HeldList { held: held.collect(), nodes, unread })
 }
 
-/// Combines the answers of those of `n` nodes that have the name.
+/// Combines the answers of the nodes that have a name. `n` is the number of all nodes.
 fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
     let by = |owner: OwnerToken| seen.iter().filter(move |s| s.owner == owner);
-    // At least one node has the name, or it would not have been read.
+    // A name is listed only if a node has it, so `seen` is not empty.
     let owner = seen.iter().map(|s| s.owner).max_by_key(|owner| (by(*owner).count(), *owner));
     let owner = owner.unwrap_or(OwnerToken::from_random(0));
     let mut left: Vec<_> = by(owner).map(|s| s.left).collect();
@@ -128,7 +130,7 @@ fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
     Held { of, owner: digest(owner), fence, on, remaining, leader, note }
 }
 
-/// Reads everything that is held on one server, by key.
+/// Reads the names with this prefix that are held on one server. The name of a lock is its key.
 async fn read(
     deployment: &Deployment,
     master: &Master,
@@ -164,7 +166,8 @@ fn seen(found: Value) -> Option<Seen> {
     Some(Seen {
         owner: OwnerToken::parse(&owner).filter(|owner| !is_ownerless(*owner))?,
         fence: Some(fence).filter(|fence| *fence < 1 << 53)?,
-        // Lua may return a negative number, which would become a huge unsigned one.
+        // A script may return a negative number. A negative number must not become a huge unsigned
+        // one.
         left: Duration::from_millis(u64::try_from(left).ok()?),
         meta: (!meta.is_empty()).then(|| meta.into()),
     })
@@ -186,7 +189,7 @@ mod tests {
     }
 
     fn of(cells: &str) -> Held {
-        // A cell is an owner, and the seconds until its lease ends.
+        // A cell has the owner and the seconds until the end of the lease.
         let seen = |cell: &str| Seen {
             owner: OwnerToken::from_random(u128::from(cell.as_bytes()[0])),
             fence: u64::from(cell.as_bytes()[0]),

@@ -1,5 +1,5 @@
-//! Losses of data that still make idempotency keys forgotten, and the decisions about them
-//! (idempotency 20).
+//! Losses of data that make idempotency keys forgotten, and the decisions of operators about the
+//! losses (idempotency 20).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use palisade::idempotency::{Decided, Decision, Idempotency, RunError};
 use palisade::internal::{self, Read, Record, ask_each, read_decision, store_decision};
 use palisade::node::spi::{Loss, Reply};
 
-/// Longest time in milliseconds between losses of several nodes that belong to one incident.
+/// Longest time in milliseconds between two losses of one incident.
 const APART: u64 = 60_000;
 
 /// A loss of data on one node.
@@ -21,17 +21,17 @@ const APART: u64 = 60_000;
 pub struct NodeLoss {
     /// The node's name.
     pub node: Arc<str>,
-    /// The writes that the node may lack.
+    /// The writes that the node's data may lack.
     pub loss: Loss,
 }
 
-/// Losses that overlap, or follow each other within a minute, on one or several nodes.
+/// Losses of one or several nodes that overlap, or that follow each other within a minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incident {
-    /// The losses, in the order in which the data after them began.
+    /// The losses, ordered by the time when the data after the loss began.
     pub losses: Vec<NodeLoss>,
-    /// Time for which the incident still concerns keys without a birth.
+    /// Time for which the incident makes keys without a birth (`created_at`) forgotten.
     pub remaining: Duration,
 }
 
@@ -39,30 +39,31 @@ pub struct Incident {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incidents {
-    /// The incidents, the latest last.
+    /// The incidents. The latest one is the last.
     pub incidents: Vec<Incident>,
-    /// Nodes that gave no answer, with their errors. Losses of only these nodes are missing.
+    /// Nodes that gave no answer, with the errors. Losses of these nodes are missing from
+    /// `incidents`.
     pub unread: Vec<(Arc<str>, NodeError)>,
     /// Number of nodes.
     pub nodes: usize,
 }
 
-/// Result of a decision about one loss.
+/// Result of an operator's decision about one loss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "another decision may stand"]
 pub struct DecidedLoss {
-    /// The loss that was decided about.
+    /// The loss.
     pub loss: Loss,
-    /// The decision that is valid now.
+    /// The decision that is valid after the call.
     pub stands: Decided,
-    /// True if this call stored the decision; false if it was stored before.
+    /// True if this call stored the valid decision, false if an earlier call stored it.
     pub is_new: bool,
-    /// Number of nodes that have the decision.
+    /// Number of nodes that have stored the decision.
     pub on: usize,
 }
 
-/// Reads from every node the losses of data that still concern keys of this namespace.
+/// Reads from every node the losses of data that make keys of this namespace forgotten.
 ///
 /// # Cancellation safety
 /// The function only reads.
@@ -74,8 +75,8 @@ pub async fn incidents(keys: &Idempotency) -> Incidents {
             Ok((losses, remaining)) => {
                 let last = losses.iter().map(|loss| loss.to).max().unwrap_or_default();
                 all.extend(losses.into_iter().map(|loss| {
-                    // `remaining` is that of the latest loss: an earlier loss ends earlier by their
-                    // distance.
+                    // `remaining` is the time for the latest loss of the node. An earlier loss
+                    // ended earlier, so its time is shorter by the same amount.
                     let rest = remaining.saturating_sub(Duration::from_millis(last - loss.to));
                     (NodeLoss { node: Arc::clone(&node), loss }, rest)
                 }));
@@ -86,9 +87,10 @@ pub async fn incidents(keys: &Idempotency) -> Incidents {
     Incidents { incidents: together(all), unread, nodes }
 }
 
-/// Joins losses that overlap or are near each other. A loss of unproved length counts at its end.
+/// Joins losses that overlap or are close to each other. If the beginning of a loss is not known
+/// (`from` is 0), only the end of the loss counts.
 fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
-    // If the clock went back, the end of a loss is before its beginning.
+    // If the server's clock was set back, `loss.to` is smaller than `loss.from`.
     let begin = |loss: &Loss| if loss.from == 0 { loss.to } else { loss.from.min(loss.to) };
     all.sort_by_key(|(one, _)| (begin(&one.loss), one.loss.to));
     let (mut joined, mut end) = (Vec::<Incident>::new(), 0);
@@ -113,17 +115,17 @@ fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
 }
 
 impl Incident {
-    /// Returns the number by which the incident is named: that of its first loss.
+    /// Returns the number of the incident. It is the number of the first loss.
     pub fn number(&self) -> String {
         self.losses.first().map(|one| one.loss.number()).unwrap_or_default()
     }
 
-    /// Returns true if `number` is that of one of the incident's losses.
+    /// Returns true if a loss of the incident has this number.
     pub fn is_named(&self, number: &str) -> bool {
         self.losses.iter().any(|one| one.loss.number() == number)
     }
 
-    /// Returns the range of writes that contains all losses of the incident.
+    /// Returns the shortest range of writes that contains all losses of the incident.
     pub fn span(&self) -> Loss {
         let from = self.losses.iter().map(|one| one.loss.from).min().unwrap_or_default();
         let to = self.losses.iter().map(|one| one.loss.to).max().unwrap_or_default();
@@ -131,14 +133,15 @@ impl Incident {
         Loss { from, began, to }
     }
 
-    /// Returns the losses without duplicates: two nodes may have the same loss.
+    /// Returns the losses without duplicates. Two nodes can have the same loss.
     fn distinct(&self) -> Vec<Loss> {
         let mut losses: Vec<Loss> = self.losses.iter().map(|one| one.loss).collect();
         losses.dedup_by_key(|loss| (loss.from, loss.began));
         losses
     }
 
-    /// Reads the decision about each loss for the keys of this namespace; `None` if there is none.
+    /// Reads the decision about each loss, for the keys of this namespace. Returns `None` for a
+    /// loss without a decision.
     ///
     /// # Errors
     /// [`RunError`] if too few nodes answered, or if a stored decision cannot be read.
@@ -156,22 +159,22 @@ impl Incident {
         Ok(all)
     }
 
-    /// Decides about all losses of the incident, for every key of the namespace that they concern
-    /// and in every process that uses the namespace: within seconds, held messages and parked
-    /// requests that come again are run, or parked for good. The decision is written to the log
-    /// with its author and reason.
+    /// Decides about all losses of the incident. The decision applies to all forgotten keys of the
+    /// namespace, in every process that uses the namespace. Within seconds, each process runs the
+    /// held messages and parked requests that come again, or parks them for good. The decision is
+    /// written to the log, with its author and reason.
     ///
-    /// The first decision is valid; a later call with another decision gets the first one back. A
-    /// decision to park can be replaced by a decision to run (`replace`). A decision to run is
-    /// final: keys have run since.
+    /// The first decision is valid. A later call with another decision changes nothing and returns
+    /// the first decision. Only a decision to park can be replaced, by a decision to run
+    /// (`replace`). A decision to run is final, because keys have run after it.
     ///
     /// # Errors
-    /// [`RunError`] if it is not known whether the decision about a loss is stored. Call again
-    /// then.
+    /// [`RunError`] if the decision about a loss may not be stored. Call the function again in that
+    /// case.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, some losses may be decided about. Calling again with the same
-    /// decision is safe.
+    /// If the future is dropped, the decision may be stored for some of the losses. Calling again
+    /// with the same decision is safe.
     pub async fn decide(
         &self,
         keys: &Idempotency,
@@ -203,8 +206,9 @@ impl Incident {
     }
 }
 
-/// Stores a decision about a loss, unless there is one. With `replace`, a decision to run replaces
-/// one to park. Returns the decision that is valid now, and true if it is this one.
+/// Stores a decision about a loss, if the loss has no decision yet. With `replace`, also stores a
+/// decision to run in place of a decision to park. Returns the valid decision, and true if this
+/// call stored it.
 async fn decide(
     keys: &Idempotency,
     loss: Loss,
@@ -224,8 +228,8 @@ async fn decide(
     }
 }
 
-/// Returns, for each node, the losses that concern keys of the namespace without a birth and the
-/// time for which they do; or the node's error.
+/// Returns, for each node, the losses that make keys without a birth (`created_at`) forgotten, and
+/// the time for which the latest loss does so. Returns the error of a node that failed.
 async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duration), NodeError>)> {
     let losses = |answer| match answer {
         Ok(Reply::Record { losses, unsure, .. }) => Ok((losses, unsure)),
@@ -236,7 +240,7 @@ async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duratio
     answers.map(|(node, answer)| (node, losses(answer))).collect()
 }
 
-/// Returns the number of nodes that have the decision.
+/// Returns the number of nodes that have stored the decision.
 async fn copies(keys: &Idempotency, loss: Loss, decided: &Decided) -> usize {
     let mut most = 0;
     for record in [Record::First, Record::Replaced] {
@@ -257,8 +261,8 @@ impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: BTreeSet<&str> = self.losses.iter().map(|one| &*one.node).collect();
         let nodes: Vec<&str> = nodes.into_iter().collect();
-        // Each loss is written by itself: a span of several would contain writes that none of them
-        // lost.
+        // Each loss is printed on its own. One range over several losses would contain writes that
+        // no node lost.
         let losses: Vec<String> = self.distinct().iter().map(Loss::to_string).collect();
         let (number, losses) = (self.number(), losses.join("; "));
         write!(f, "loss {number}: {losses} on {}", nodes.join(", "))
@@ -314,11 +318,11 @@ mod tests {
         assert_eq!(joined(&[(1_000, 2_000), (1_500, 3_000)]), [[2_000, 3_000]]);
         assert_eq!(joined(&[(1_000, 2_000), (2_000 + m, 3_000 + m)]), [[2_000, 3_000 + m]]);
         assert_eq!(joined(&[(1_000, 2_000), (2_001 + m, 3_000 + m)]).len(), 2);
-        // Two nodes were emptied one after the other; a third loss was long before.
+        // Two nodes were emptied, one soon after the other. The third loss is much older.
         let long_ago = (1_000, 2_000);
         let emptied = joined(&[(0, 9 * m), long_ago, (0, 9 * m + 5_000)]);
         assert_eq!(emptied, [vec![2_000], vec![9 * m, 9 * m + 5_000]]);
-        // Short losses lie within a long one.
+        // Two short losses lie within a long loss.
         assert_eq!(joined(&[(1, 9 * m), (2 * m, 3 * m), (7 * m, 8 * m)]), [[3 * m, 8 * m, 9 * m]]);
     }
 }

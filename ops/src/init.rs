@@ -1,17 +1,21 @@
-//! Marks a new deployment, so that its nodes grant at once and have a complete record.
+//! Marks the nodes of a deployment as new. Marked nodes grant at once, and their idempotency keys
+//! do not count as forgotten.
 //!
-//! A server without palisade's marker is new or was emptied, and palisade cannot distinguish the
-//! two: the server grants nothing for one quarantine, and every idempotency key that it does not
-//! have counts as possibly forgotten. The operator who has just installed the server can tell that
-//! it is new. `init` writes the marker, and refuses if there is already one, or a key that shows
-//! earlier use. Every client writes the marker before anything else, so no client can begin between
-//! the check and the write. If applications connected to the empty server and are still in its
-//! first quarantine, `init` replaces their marker: no lock can have been granted there. After that
-//! quarantine, `init` removes only the loss of all earlier data from the marker, because locks were
-//! granted under its other fields.
+//! A server without palisade's marker is new, or it lost its data. palisade cannot distinguish the
+//! two cases. So the server grants nothing for one quarantine, and every idempotency key that the
+//! server does not have counts as forgotten. Only the operator can know that the server is new.
+//! `init` writes the marker. `init` refuses a server that was initialised or used before, for
+//! example a server with a key from earlier use. Every client writes the marker before any other
+//! key, so no client can write a key between the check and the marker of `init`.
 //!
-//! A server that was replaced or emptied while other nodes have data is not new: it has lost what
-//! it had confirmed, and must not deny it. So all nodes are examined together.
+//! Applications may have connected to the new server before `init`. Such a server has a marker with
+//! the loss of all earlier data. During the first quarantine `init` replaces that marker, because
+//! the server has granted no lock. After the first quarantine `init` only removes that loss from
+//! the marker. The other fields stay, because the server has granted locks under them.
+//!
+//! A server that was replaced or emptied while other nodes have data is not new. It has lost keys
+//! that it had confirmed, and must not report these keys as unused. So `init` examines all nodes
+//! together.
 
 use std::fmt;
 use std::time::Duration;
@@ -26,10 +30,10 @@ use super::script::{self, Kind, Refusal};
 use palisade::ConfigError;
 use palisade::internal::{DECISIONS, MARKER};
 
-/// Longest wait until the replicas have the marker.
+/// Longest wait until all replicas have the marker.
 const REPLICAS: Duration = Duration::from_millis(1_500);
 
-/// The result of `init`, node by node.
+/// The result of `init` for each node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "it may contain a refusal"]
 pub struct Initialised {
@@ -41,50 +45,49 @@ pub struct Initialised {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Init {
-    /// The server at `at` is marked, and `replicas` replicas have the marker.
+    /// The server at `at` has a new marker. All its replicas have the marker too.
     Marked {
         /// Address of the server, `host:port`.
         at: String,
-        /// Number of replicas: all that the server has.
+        /// Number of the server's replicas.
         replicas: usize,
         /// Further information for the operator.
         note: Option<String>,
     },
-    /// Nothing had to be done: the server has the marker already.
+    /// The server had a marker before, so nothing was done.
     Already {
         /// Address of the server, `host:port`.
         at: String,
-        /// The origin of the marker, in words.
+        /// A sentence about the origin of the marker.
         note: String,
     },
-    /// Nothing was written, because another node was refused.
+    /// Nothing was written to this server, because another node was refused.
     Left {
         /// Address of the server, `host:port`.
         at: String,
     },
-    /// Nothing was written, because another node has data: the deployment is not new, so this
-    /// server was replaced or emptied. It joins by itself.
+    /// Nothing was written. Another node has data, so the deployment is not new, and this server
+    /// was replaced or emptied. The server grants by itself after one quarantine.
     Replaced {
         /// Address of the server, `host:port`.
         at: String,
     },
-    /// Nothing was written. The text has the reason and what to do.
+    /// Nothing was written. The text has the reason and an instruction.
     Refused(String),
     /// The server could not be reached.
     Unreachable(String),
-    /// The server was marked, but not all its replicas have the marker. The text has what to do.
+    /// The server is marked, but not all its replicas have the marker. The text has an instruction.
     Doubtful(String),
 }
 
 impl Initialised {
-    /// Returns true if every node is marked, by this call or before.
+    /// Returns true if every node is marked, by this call or an earlier one.
     pub fn is_done(&self) -> bool {
         let is_marked = |done: &Init| matches!(done, Init::Marked { .. } | Init::Already { .. });
         self.nodes.iter().all(|(_, done)| is_marked(done))
     }
 
-    /// Returns the exit code: 0 if every node is marked, 2 if one was refused or replaced, 69 if
-    /// one could not be reached.
+    /// Returns the exit code: 0 if every node is marked, 69 if a node could not be reached, else 2.
     pub fn exit_code(&self) -> u8 {
         let any = |is: fn(&Init) -> bool| self.nodes.iter().any(|(_, done)| is(done));
         if self.is_done() {
@@ -145,37 +148,37 @@ impl fmt::Display for Initialised {
 const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do not initialise \
                         it, not even alone; it joins by itself after one quarantine";
 const DECIDED: &str = "an operator has decided about keys that it lost";
-/// Advice to a person who has made sure that the data cannot be restored.
+/// Advice to an operator who is sure that the lost data cannot be restored.
 const LOST: &str = "what waits because of the loss is in `palisade idem incidents`; if everything \
                     was lost and cannot be restored, `--lost-everything` marks it all the same: \
                     keys used before then count as new, so they may run again";
 
-/// Marks all nodes of a new deployment, or none of them if one of them must not be marked.
+/// Marks all nodes of a new deployment. If one node must not be marked, marks no node.
 ///
-/// Name all nodes in one call: a server that was replaced or emptied while the others have data
-/// must not be marked; it joins by itself after one quarantine. If all nodes have the marker
-/// already, they are left as they are, and the call succeeds. A marker that applications wrote too
-/// early is replaced if they are still in its first quarantine. A node is refused if it has a key
-/// with `prefix` or, with an empty prefix, a key that looks like one of palisade's: a fence or a
-/// record. A group needs its replicas attached: a server takes a new replication id when its first
-/// replica connects.
+/// Name all nodes in one call. A server that was replaced or emptied while the other nodes have
+/// data must not be marked. Such a server grants by itself after one quarantine. If all nodes have
+/// the marker already, the call changes nothing and succeeds. The call replaces a marker that
+/// applications wrote before, if the node is still in its first quarantine. The call refuses a node
+/// that has a key with `prefix`. If `prefix` is empty, the call refuses a node that has a key of
+/// palisade's form, such as a fence or a record. The replicas of a group must be connected, because
+/// a server takes a new replication id when its first replica connects.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
 ///
 /// # Cancellation safety
-/// If the future is dropped at an await, some of the nodes may be marked; the next call reports
-/// them.
+/// If the future is dropped at an await, some of the nodes may be marked. The next call reports
+/// these nodes as already marked.
 pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, ConfigError> {
     mark_all(deployment, Some(prefix)).await
 }
 
-/// Marks all nodes of a deployment that lost everything: keys used before count as new, so they may
-/// run again.
+/// Marks all nodes of a deployment that lost all its data. Keys used before count as new, so they
+/// may run again.
 ///
-/// It also marks the nodes that [`init`] refuses because there were data: servers whose data a
-/// program found missing, and servers that began empty while others have data. Quarantines last as
-/// long as without the call. Nodes that have their data are left as they are.
+/// The call also marks nodes that [`init`] refuses: servers that had data which a client found
+/// missing, and servers that began empty while other nodes have data. The call does not shorten a
+/// quarantine. It does not change nodes that still have their data.
 ///
 /// # Errors
 /// The same as for [`init`].
@@ -186,8 +189,8 @@ pub async fn init_lost(deployment: &Deployment) -> Result<Initialised, ConfigErr
     mark_all(deployment, None).await
 }
 
-/// Marks all nodes, or none. `prefix` is that of the keys that show that a server is not new;
-/// `None` means that all earlier data are lost.
+/// Marks all nodes, or none. A server with a key that begins with `prefix` is not new. `None` means
+/// that all earlier data are lost, so no key is examined.
 async fn mark_all(
     deployment: &Deployment,
     prefix: Option<&str>,
@@ -204,7 +207,7 @@ async fn mark_all(
     let looks = join_all(looks).await;
     let has_data = |look: &Result<(), Not>| matches!(look, Err(Not::New(_) | Not::Marked(_)));
     let in_use = looks.iter().any(has_data);
-    // Nodes that are marked already stay as they are.
+    // Nodes that are already marked are not changed.
     let is_lost = prefix.is_none();
     let all_new =
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
@@ -228,14 +231,14 @@ async fn mark_all(
 enum Not {
     /// The server is marked already.
     Marked(Init),
-    /// The server has data.
+    /// The server has data, so it is not new.
     New(String),
-    /// Something else prevents the mark for now.
+    /// The server cannot be marked at this time.
     Now(Init),
 }
 
-/// Checks that the server may be marked: it has no keys of palisade, or none that is older than its
-/// data.
+/// Checks that the server may be marked. An unused server may have no key of palisade. A used
+/// server may have no record that is older than its data history.
 async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
@@ -251,7 +254,8 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
             },
         )?;
     let Some(prefix) = prefix else { return Ok(()) };
-    // The keys that belong to a lock have the prefix after a brace, so the pattern begins with `*`.
+    // The key of a lock's fence (`{name}:fence`) begins with a brace, before the prefix. So the
+    // pattern begins with `*`.
     let pattern = (!prefix.is_empty()).then(|| format!("*{}*", escaped(prefix)));
     let mut scan = Scan::new(deployment, master, pattern);
     while let Some((conn, keys)) = scan.next().await.map_err(unreachable)? {
@@ -276,12 +280,12 @@ async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) ->
     Ok(())
 }
 
-/// Returns a boolean as an argument of a script.
+/// Converts a boolean to an argument of a script.
 fn flag(is: bool) -> &'static str {
     if is { "1" } else { "0" }
 }
 
-/// Returns the first of these keys that has a record from before the server's data began.
+/// Returns the first of these keys that has a record older than the server's data history.
 async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Vec<u8>>, String> {
     if keys.is_empty() {
         return Ok(None);
@@ -292,14 +296,15 @@ async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Ve
     Ok(Some(key).filter(|key| !key.is_empty()))
 }
 
-/// Returns true for the key of a decision about lost data: the decision shows that there were
-/// earlier data.
+/// Returns true for the key of a decision about a loss. Such a key shows that the deployment had
+/// data before.
 fn is_decision(key: &[u8]) -> bool {
     String::from_utf8_lossy(key).contains(&format!("idem:{DECISIONS}:"))
 }
 
-/// Returns true if the key is one of a deployment with this prefix or, without a prefix, looks like
-/// one of palisade's. The marker is excluded, because the script examines it.
+/// Returns true if the key belongs to a deployment with this prefix. If the prefix is empty,
+/// returns true if the key has a form that palisade uses. Returns false for the marker, because the
+/// script examines the marker.
 fn is_palisades(key: &[u8], prefix: &str) -> bool {
     let key = String::from_utf8_lossy(key);
     if key == MARKER {
@@ -320,7 +325,7 @@ async fn mark(deployment: &Deployment, master: &Master, is_lost: bool) -> Init {
     };
     let used = match script::run(&conn, script::INIT, &["mark", flag(is_lost)]).await {
         Ok(used) => used,
-        // Another call marked the server since it was examined.
+        // Another call marked the server after the check of `look`.
         Err(Refusal { kind: Kind::Marked, why }) => {
             return Init::Already { at: master.at.clone(), note: why };
         }

@@ -1,19 +1,20 @@
-//! Logins, and the `redis-cli` options for them without a secret.
+//! The logins at servers, and the `redis-cli` command lines for them. Command lines contain no
+//! password.
 
 use super::facts::{host_of, is_plain};
 use palisade::internal::Endpoint;
 
-/// A lone server.
+/// A lone server and its login.
 #[derive(Clone)]
 pub(crate) struct Lone {
-    /// Address of the server: `host:port`, or a socket's path.
+    /// Address of the server: `host:port`, or the path of a socket.
     pub(crate) at: String,
-    /// Beginning of a `redis-cli` command line to it.
+    /// Beginning of a `redis-cli` command line to the server.
     pub(crate) hand: String,
     pub(crate) target: Endpoint,
 }
 
-/// Login and transport for servers whose addresses are learned later.
+/// Login and TLS settings for servers whose addresses are found at run time.
 #[derive(Clone)]
 pub(crate) struct Login {
     pub(crate) like: Endpoint,
@@ -22,7 +23,7 @@ pub(crate) struct Login {
 }
 
 impl Login {
-    /// Returns the endpoint for `host:port`, with this login.
+    /// Returns the endpoint of the server `host:port`, with this login.
     pub(crate) fn at(&self, at: &str) -> Endpoint {
         let port = at.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0);
         Endpoint::at(host_of(at), port, &self.like)
@@ -34,8 +35,8 @@ impl Login {
     }
 }
 
-/// Returns the beginning of a `redis-cli` command line to `host:port` or a socket's path.
-/// `redis-cli` asks for the password, so it is never in the command line.
+/// Returns the beginning of a `redis-cli` command line to `host:port` or to a socket's path. The
+/// command line contains no password, because `redis-cli` prompts for it.
 pub(crate) fn by_hand(at: &str, login: (Option<&str>, bool), is_tls: bool, more: &str) -> String {
     let (user, has_password) = login;
     let mut command = if at.contains('/') {

@@ -1,59 +1,61 @@
-//! A server's marker: the facts by which a node grants or refuses.
+//! A server's marker: the facts that decide if a node grants or refuses.
 
 use std::time::Duration;
 
 use palisade::FencingToken;
 use palisade::node::spi::Loss;
 
-/// The facts of a marker by which a node grants or refuses. Times are by the server's clock, in
-/// milliseconds since 1970.
+/// The facts in a marker that decide if a node grants or refuses. Times are in milliseconds since
+/// 1970, by the server's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptData {
-    /// Data history in which the marker was written (the server's `master_replid`).
+    /// The data history in which the marker was written (the server's `master_replid`).
     pub history: String,
-    /// Time when the history began; `None` if the server never lost anything.
+    /// Time when the data history began; `None` if the server never lost data.
     pub since: Option<u64>,
-    /// Age of the history if it began without any palisade data.
+    /// Age of the data history, if the history began without palisade data; else `None`.
     pub empty_for: Option<Duration>,
-    /// True if the history began without data that clients had a record of: the server lost
-    /// everything.
+    /// True if the server lost all data: its history began empty, although a client had seen
+    /// earlier data.
     pub lost_everything: bool,
-    /// Length of a quarantine: the time for which the node grants nothing after it was restarted or
-    /// replaced.
+    /// Length of a quarantine. A node grants nothing for this time after a restart or a change of
+    /// the master.
     pub quarantine: Duration,
-    /// Time for which that length still holds although no client requires it.
+    /// Time for which `quarantine` may not become shorter, although no client requires its length
+    /// any more.
     pub(crate) agreed: Duration,
-    /// Smallest fencing token that is handed out.
+    /// Smallest fencing token that the node grants.
     pub floor: FencingToken,
-    /// The server's clock when it was last noted. A crash would lose at least what was written
-    /// since.
+    /// The last time of the server's clock that was written to the marker. After a crash, all
+    /// writes after this time count as lost.
     pub note: u64,
-    /// The server's clock when the marker was read.
+    /// Time of the server's clock at the reading of the marker.
     pub now: u64,
-    /// Losses: the writes that the data may lack, the latest last; at most eight.
+    /// Losses: the writes that the server's data may lack. The latest loss is the last; at most
+    /// eight are kept.
     pub losses: Vec<Loss>,
 }
 
 impl KeptData {
-    /// Returns the end of the last quarantine; `None` if there was none.
+    /// Returns the end of the last quarantine in ms since 1970; `None` if there was no quarantine.
     pub fn quarantine_until(&self) -> Option<u64> {
         let length = u64::try_from(self.quarantine.as_millis()).unwrap_or(u64::MAX);
         self.since.map(|since| since.saturating_add(length))
     }
 
-    /// Returns the rest of the quarantine; zero outside of a quarantine.
+    /// Returns the time until the quarantine ends; zero if there is no quarantine now.
     pub fn quarantine_left(&self) -> Duration {
         Duration::from_millis(self.quarantine_until().unwrap_or(0).saturating_sub(self.now))
     }
 
-    /// Returns the age of the last note of the server's clock.
+    /// Returns the age of `note`.
     pub fn note_age(&self) -> Duration {
         Duration::from_millis(self.now.saturating_sub(self.note))
     }
 
-    /// Returns the latest loss, if it still concerns keys that are kept for `retention`, and the
-    /// time for which it does.
+    /// Returns the latest loss, and the time for which the loss makes keys with this `retention`
+    /// forgotten. Returns `None` if that time is over.
     pub(crate) fn loss(&self, retention: Duration) -> Option<(Loss, Duration)> {
         let loss = *self.losses.last()?;
         let until = Duration::from_millis(loss.to).saturating_add(retention);
@@ -61,8 +63,9 @@ impl KeptData {
         (!left.is_zero()).then_some((loss, left))
     }
 
-    /// Parses the marker; `now_ms` is the server's time in ms. The length of a quarantine cannot be
-    /// shortened before the quarantine is over, so `agreed` lasts at least until its end.
+    /// Parses a marker; `now_ms` is the server's time in ms. The quarantine cannot become shorter
+    /// while the server is in quarantine, so `agreed` lasts at least until the end of the
+    /// quarantine.
     pub(crate) fn parse(text: &str, now_ms: u64) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let number = |at: usize| words.get(at)?.parse::<u64>().ok();
@@ -88,7 +91,7 @@ impl KeptData {
     }
 }
 
-/// Returns a loss whose window is zero.
+/// Returns the loss of the writes from `from` to `to`, with a failover window (L) of zero.
 #[cfg(test)]
 pub(crate) fn between(from: u64, to: u64) -> Loss {
     Loss { from, began: to, to }
@@ -117,7 +120,7 @@ mod tests {
         assert_eq!(lengths(read), (30_000, 60_000));
         let read = of(0, 30_000, 90_000, "s0000000123456 0000000000000");
         assert_eq!(lengths(read), (30_000, 0));
-        // In quarantine, the length stays until the quarantine is over.
+        // In quarantine, the length stays the same until the quarantine ends.
         assert_eq!(lengths(of(95_000, 30_000, 90_000, "-")), (30_000, 25_000));
         let two = "-0000000000000 0000000099000 0000000000000-0000000000007-0000000000007 \
                    0000000000006-0000000000009-0000000000009";

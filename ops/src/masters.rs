@@ -1,4 +1,5 @@
-//! Finds the server that an operation may change: the master of each node that has no fault.
+//! Finds the server of each node that an operation may write to: the master, if the node has no
+//! fault.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +11,11 @@ use palisade::ConfigError;
 use palisade::internal::Endpoint;
 use palisade::internal::{SENTENCE_MAX, Secrets};
 
-/// The result for one node.
+/// A node and its master, or the reason for which no server may be written to.
 pub(super) struct Found {
-    /// The group's name, or `node` with the server's address.
+    /// The name of the group, or `node` and the address of the server.
     pub(super) node: String,
-    /// The server that may be written to, or the reason for which there is none.
+    /// The server that may be written to, or the reason for which no server may be written to.
     pub(super) master: Result<Master, Absent>,
 }
 
@@ -26,14 +27,13 @@ pub(super) enum Absent {
 }
 
 impl Absent {
-    /// Returns the reason.
     pub(super) fn why(self) -> String {
         match self {
             Self::Unreachable(why) | Self::Refused(why) => why,
         }
     }
 
-    /// Removes secrets and control characters: the text may come from servers.
+    /// Removes secrets and control characters, because the text may contain text from servers.
     fn clean(self, secrets: &Secrets) -> Self {
         let clean = |text: &str| secrets.sentence(text, SENTENCE_MAX);
         match self {
@@ -46,26 +46,27 @@ impl Absent {
 /// A server that may be written to.
 #[derive(Clone)]
 pub(super) struct Master {
-    /// Address of the server in the group, `host:port`.
+    /// Address of the server, `host:port`. In a group, the address that the Sentinels report.
     pub(super) at: String,
     pub(super) target: Endpoint,
-    /// Addresses of the replicas. All known replicas follow this server.
+    /// Addresses of the replicas. All of them follow this server. Empty if the replicas were not
+    /// examined ([`find_masters`]).
     pub(super) replicas: Vec<String>,
-    /// True if the server begins a new data history when its first replica connects.
+    /// True if the server begins a new data history as soon as its first replica connects.
     pub(super) without_backlog: bool,
-    /// Run id of the process that was examined.
+    /// Run id of the server process.
     pub(super) run_id: String,
-    /// True if a restart empties the server, according to its settings.
+    /// True if the server's settings show that the server is empty after a restart.
     pub(super) keeps_nothing: bool,
 }
 
-/// Examines all nodes. The replicas of a group must be attached and online.
+/// Finds the master of each node. The replicas of a group must be connected and online.
 pub(super) async fn find(deployment: &Deployment) -> Result<(Access, Vec<Found>), ConfigError> {
     find_with(deployment, true).await
 }
 
-/// Returns each node with its master, or with the reason for which it has none. Ignores the
-/// replicas of groups.
+/// Returns each node and its master, or the reason for which the node has none. Does not examine
+/// the replicas of groups.
 pub(super) async fn find_masters(
     deployment: &Deployment,
 ) -> Result<Vec<(String, Result<Master, String>)>, ConfigError> {
@@ -110,7 +111,8 @@ async fn find_with(
     Ok((access, found))
 }
 
-/// Returns the server that a majority of the known Sentinels name, if it is a master and not down.
+/// Returns the server that a majority of the Sentinels report as the master. The server must report
+/// the role of a master itself, and must not be down.
 fn of_group(group: &Group) -> Result<&Server, Absent> {
     let heard: Vec<&Sentinel> = group.heard().collect();
     if heard.is_empty() {
@@ -159,12 +161,13 @@ fn is_master(server: &Server) -> Result<(), Absent> {
     }
 }
 
-/// Returns every replica that any Sentinel names.
+/// Returns every replica that a Sentinel reports.
 fn known_replicas(group: &Group) -> BTreeSet<String> {
     group.heard().filter_map(|s| s.replicas.as_ref().ok()).flatten().filter_map(place).collect()
 }
 
-/// Returns all replicas of the server, if each follows it and no Sentinel names another one.
+/// Returns the addresses of the server's replicas. All replicas must be online, and no Sentinel may
+/// report another replica.
 fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
     let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
     let mut online = Vec::new();
@@ -198,13 +201,14 @@ fn master(server: &Server, target: Endpoint, replicas: Vec<String>) -> Master {
 }
 
 impl Master {
-    /// Opens a connection whose requests end after the deployment's time-out.
+    /// Opens a connection to the server. All requests of the connection end after the deployment's
+    /// time-out.
     pub(super) async fn open(&self, deployment: &Deployment) -> Result<Conn, String> {
         open(&self.target, deployment).await
     }
 }
 
-/// Opens a connection to any server, as [`Master::open`] does.
+/// Opens a connection to a server, with the same time-out as [`Master::open`].
 pub(super) async fn open(target: &Endpoint, deployment: &Deployment) -> Result<Conn, String> {
     let until = tokio::time::Instant::now() + deployment.within;
     Conn::open(target, until).await

@@ -1,5 +1,5 @@
-//! The marker of each node as operators read it: data history, quarantine, token floor, losses.
-//! Only reads.
+//! The marker of each node, for operators: data history, quarantine, token floor and losses. The
+//! functions only read.
 
 use std::fmt;
 
@@ -9,29 +9,29 @@ use palisade::ConfigError;
 use palisade::internal::SENTENCE_MAX;
 use palisade::internal::{AtMost, until_utc};
 
-/// Instruction for an operator about a server that lost everything.
+/// Instruction to an operator for a server that lost all data.
 pub(super) const LOST_EVERYTHING: &str = "keys of before wait or are parked: list the loss by \
     `palisade idem incidents`, and decide about it by `palisade idem decide`; only where no key of \
     before can come again, mark all nodes as new by `palisade init --lost-everything`";
 
-/// The marker of one node. `Display` writes a few lines for people, with times in UTC.
+/// The marker of one node. `Display` writes some lines for people, with times in UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeData {
-    /// The group's name, or `node host:port`.
+    /// The name of the group, or `node host:port`.
     pub node: String,
-    /// Address of the server that was read, `host:port`; for a group, its master. Empty if there is
-    /// none.
+    /// Address of the server that was read, `host:port`. In a group, that is the master. Empty if
+    /// no server was read.
     pub server: String,
-    /// The fields of its marker; `None` if it has no palisade data; or the reason for which it
-    /// could not be read.
+    /// The fields of the server's marker, or the reason for which the marker could not be read.
+    /// `None` if the server has no palisade data.
     pub kept: Result<Option<KeptData>, String>,
-    /// The server's data history now, if it has palisade data. If it differs from that of the
-    /// marker, a quarantine begins with the next request, and one more loss is added.
+    /// The server's present data history, if the server has palisade data. If the marker has
+    /// another history, the next request begins a quarantine and adds a loss to the marker.
     pub history_now: String,
 }
 
-/// Reads the marker of each node. Nothing is written.
+/// Reads the marker of each node.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.

@@ -1,4 +1,4 @@
-//! The steps of a handover that promote a replica of a group to its master.
+//! The steps of a handover by which a replica becomes the master of its group.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use palisade::internal::MARKER;
 /// Longest wait until all servers follow the new master.
 const TOGETHER: Duration = Duration::from_secs(30);
 
-/// A promotion in a group, from one master to the next.
+/// The promotion of a replica of a group.
 pub(super) struct Promotion<'a> {
     pub(super) of: &'a Handover,
     pub(super) group: &'a GroupLogin,
@@ -25,7 +25,8 @@ pub(super) struct Promotion<'a> {
 }
 
 impl Promotion<'_> {
-    /// Checks that the user may run the steps after the closing, as far as the server reports it.
+    /// Checks that the user may run the steps after the closing. The check needs `ACL DRYRUN`;
+    /// without an answer the step counts as allowed.
     pub(super) async fn rights(&self) -> Result<(), String> {
         let at = &self.master.at;
         let conn = self.master.open(&self.of.deployment).await?;
@@ -34,7 +35,8 @@ impl Promotion<'_> {
         for step in ["MULTI", "EXEC", "REPLICAOF 127.0.0.1 1", "CONFIG REWRITE"] {
             let question = format!("ACL DRYRUN {user} {step}");
             let answer = conn.query(&question, "ACL DRYRUN", text).await.ok();
-            // Servers before 7.0 have no ACL DRYRUN; a missing answer counts as a permission.
+            // Servers before 7.0 have no `ACL DRYRUN`. Without an answer the step counts as
+            // allowed.
             if let Some(why) = answer.filter(|answer| answer != "OK") {
                 let why = conn.secrets().clean(&why);
                 let step = step.split(" 127").next().unwrap_or_default();
@@ -46,8 +48,8 @@ impl Promotion<'_> {
         Ok(())
     }
 
-    /// Makes a Sentinel promote a replica, and returns that replica's address as soon as it reports
-    /// the role of a master.
+    /// Makes a Sentinel promote a replica. Returns the address of the replica as soon as the
+    /// replica reports the role of a master.
     pub(super) async fn promoted(&self, closed: &Closed) -> Result<String, Stopped> {
         let asked = self.ask_for_failover().await.map_err(Stopped::Back)?;
         let until = self.of.until(closed);
@@ -67,7 +69,8 @@ impl Promotion<'_> {
         }
     }
 
-    /// Requests a failover of one Sentinel after the other until one accepts; returns its address.
+    /// Requests a failover from one Sentinel after the other, until a Sentinel accepts the request.
+    /// Returns the address of that Sentinel.
     async fn ask_for_failover(&self) -> Result<String, String> {
         let mut reasons = Vec::new();
         for at in &self.group.sentinels {
@@ -96,8 +99,9 @@ impl Promotion<'_> {
         self.group.data.at(self.of.deployment.reach(at))
     }
 
-    /// Makes the old master a replica of the new one in one transaction, if it has answered no
-    /// request since it was closed. Returns a note for the operator, or an empty text.
+    /// Makes the old master a replica of the new one, in one transaction. The transaction has no
+    /// effect if the old master has answered a request since the closing. Returns a note for the
+    /// operator, or an empty text.
     pub(super) async fn demote(&self, new: &str, closed: &Closed) -> Result<String, String> {
         let old = &self.master.at;
         let doubt = |why: String| format!("{old}: {why}");
@@ -123,7 +127,7 @@ impl Promotion<'_> {
             let why = "it was opened and may have been used after it was closed";
             return Err(doubt(why.to_owned()));
         }
-        // The configuration is written, so that the server is a replica after a restart, too.
+        // The server saves its configuration file, so that it is still a replica after a restart.
         Ok(match conn.query("CONFIG REWRITE", "CONFIG REWRITE", |_| Some(())).await {
             Ok(()) => String::new(),
             Err(why) => format!(
@@ -133,7 +137,8 @@ impl Promotion<'_> {
         })
     }
 
-    /// Waits until every Sentinel names the new master and all servers follow it.
+    /// Waits until every Sentinel reports the new master and all servers follow the new master, for
+    /// at most `TOGETHER`.
     pub(super) async fn together(&self, new: &str, tell: &impl Fn(&str)) {
         let until = Instant::now() + TOGETHER;
         loop {

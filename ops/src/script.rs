@@ -1,5 +1,5 @@
-//! Scripts of operations. Each is atomic on its server, and returns `ok` or the reason of a
-//! refusal.
+//! The Lua scripts of operators' commands. Each script runs atomically on its server, and returns
+//! `ok` or the reason of a refusal.
 
 use redis::Value;
 
@@ -12,7 +12,7 @@ pub(super) const CLOSE: &str = include_str!("lua/close.lua");
 pub(super) const OPEN: &str = include_str!("lua/open.lua");
 pub(super) const FINISH: &str = include_str!("lua/finish.lua");
 
-/// A refused or failed script, with the reason.
+/// A refusal or failure of a script, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) kind: Kind,
@@ -22,16 +22,17 @@ pub(super) struct Refusal {
 /// Kind of a script's refusal or failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The script refused: a precondition does not hold.
+    /// The script refused, because a condition is not met.
     Refused,
-    /// The script refused, because the server is marked already.
+    /// The script refused, because the server has a marker already.
     Marked,
-    /// The script refused, because the server's data are known to be lost.
+    /// The script refused, because a client found the server's earlier data missing.
     Lost,
-    /// The script refused, because the server was changed since, perhaps by an earlier run of the
-    /// script.
+    /// The script refused, because the marker is not the expected one. An earlier run may have
+    /// changed the marker.
     Changed,
-    /// The server refused the command, or did not answer, so the script may have been executed.
+    /// The server refused the command or did not answer. Without an answer, the server may have
+    /// executed the script.
     Failed,
 }
 
@@ -41,7 +42,7 @@ impl Refusal {
     }
 }
 
-/// Runs a script, and returns the text that follows `ok` in its answer.
+/// Runs a script. Returns the text after `ok` in the script's answer.
 pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<String, Refusal> {
     let mut command = redis::cmd("EVAL");
     command.arg(script).arg(2).arg(MARKER).arg(SETTLED).arg(args);
@@ -51,7 +52,8 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
     };
     let part = |n| parts.get(n).and_then(text).unwrap_or_default();
     let kind = match &*part(0) {
-        // The marker is compared as a whole later, so it must be unchanged.
+        // The text may be a marker. A marker is compared as a whole later, so the text must not be
+        // changed here.
         "ok" => return Ok(parts.get(1).and_then(raw).unwrap_or_default()),
         "marked" => Kind::Marked,
         "lost" => Kind::Lost,
@@ -61,8 +63,8 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
     Err(Refusal { kind, why: part(1) })
 }
 
-/// Waits until this many replicas have everything that this connection wrote, and returns the
-/// number of replicas that have it.
+/// Waits until `replicas` replicas have all writes of this connection, for at most `within`.
+/// Returns the number of replicas that have them.
 pub(super) async fn wait(conn: &Conn, replicas: usize, within: std::time::Duration) -> usize {
     let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
     let command = redis::cmd("WAIT").arg(replicas).arg(ms).take();

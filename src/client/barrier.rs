@@ -1,8 +1,8 @@
-//! The wait until as many replicas as a durability level asks for have what a node granted
-//! (durability 1).
+//! The wait until enough replicas have a grant of a node (durability 1). The durability level sets
+//! the number of replicas.
 //!
-//! A grant that too few replicas have never counts as a vote. It is reported as a fault after which
-//! the request may have been executed, so that the caller releases it by owner token on all nodes.
+//! A grant that too few replicas have does not count as a vote. `confirm` then returns an error
+//! with the meaning "may have been executed". So the caller releases its owner token on all nodes.
 
 use crate::client::node_queue::GRACE;
 use crate::durability::{BarrierPoint, Durability};
@@ -11,8 +11,8 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::LockNode;
 use crate::time::Moment;
 
-/// Waits until replicas have what the node granted before, and returns the number of these
-/// replicas; an error if they are fewer than `level` asks for. Returns by the deadline plus
+/// Waits until replicas have the earlier grants of the node, and returns the number of these
+/// replicas. Returns an error if the number is too small for `level`. Returns by the deadline plus
 /// `GRACE`, even if the node never answers.
 pub(super) async fn confirm(
     node: &dyn LockNode,
@@ -33,8 +33,8 @@ pub(super) async fn confirm(
             }
             _ => Ok(replicas),
         },
-        // The op whose grant was to be confirmed has been executed in any case, even if the node
-        // answers that nothing was.
+        // The node granted before this wait. So the request was executed, even if the error of the
+        // wait says "not executed".
         Ok(Err(e)) => Err(e.after_execution()),
         Err(_) => not_durable("the node overran its deadline".to_owned()),
     }
@@ -51,7 +51,7 @@ mod tests {
     use crate::node::{BoxFuture, NodeSignal};
     use crate::op::{Batch, Replies};
 
-    /// A node that answers a wait for replicas with an error that says "not executed".
+    /// A node that answers every wait for replicas with a "not executed" error.
     struct Denies;
 
     impl LockNode for Denies {
@@ -78,7 +78,7 @@ mod tests {
         }
     }
 
-    /// If the error said "not executed", the caller would not release what the node has granted.
+    /// After a "not executed" error the caller would not release the grant of the node.
     #[tokio::test]
     async fn what_was_not_confirmed_may_have_been_executed() {
         let (env, by) = (SystemEnv, SystemEnv.now() + Duration::from_secs(9));

@@ -1,9 +1,9 @@
-//! Claims of idempotency keys: claiming, giving a claim back, storing a result and looking up a
+//! Claims of idempotency keys: claims a key, gives a claim back, stores a result and looks up a
 //! record (idempotency 1 to 4).
 //!
-//! Cancellation: until the handler is about to start, a dropped attempt gives back whatever nodes
-//! granted. From then on a drop gives nothing back: the claim lapses with its lease, so that a
-//! crash of the handler stays visible.
+//! Cancellation: an attempt that is dropped before the handler starts gives back all grants of the
+//! nodes. An attempt that is dropped later gives nothing back: its claim ends with its lease, so
+//! that the nodes keep the record of an attempt that may have had an effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,19 +26,20 @@ use crate::span::operation;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Time after the end of a claim's lease for which giving the claim back is still repeated at a
-/// node that does not answer. No ttl does this work: without the request the node counts the
-/// attempt for as long as it keeps the record.
+/// Time after the end of a claim's lease for which a node queue repeats the request that gives the
+/// claim back. The request is needed after the lease too: without it the node counts the attempt
+/// for as long as it keeps the record.
 const OWED: Duration = Duration::from_secs(30);
 
-/// Parameters by which a node decides if data that it lost may have contained a claim of a key.
+/// Parameters for a node that lost data. The node uses these parameters to decide if the lost data
+/// may have contained a claim of a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DataLossTerms {
-    /// Earliest time at which any copy of the request was made, in milliseconds since 1970; `None`
-    /// if it is not known. Data that are older than the request contain no claim of its key.
+    /// Time at which the request was made, in milliseconds since 1970, or an earlier time; `None`
+    /// if the time is not known. Data that are older than the request contain no claim of its key.
     pub(crate) born: Option<u64>,
-    /// Longest proven loss of a node's data that the caller accepts, so that it counts as none.
-    /// Zero: no loss is accepted.
+    /// Longest loss of data that the caller accepts. A node ignores a proven loss up to this
+    /// length. Zero accepts no loss.
     pub(crate) accepted: Duration,
 }
 
@@ -50,20 +51,19 @@ pub(crate) struct ClaimTerms {
     pub(crate) retention: Duration,
     pub(crate) fingerprint: Option<FingerprintBytes>,
     pub(crate) durability: Durability,
-    /// Parameters by which a node decides if data that it lost may have contained a claim of the
-    /// key.
+    /// Parameters for a node that lost data.
     pub(crate) loss: DataLossTerms,
     pub(crate) created: Option<u64>,
-    /// True if a node on which another owner's lease runs is to send a hint when that owner stores
-    /// a result or gives the claim back.
+    /// True if a node sends a hint at the end of another owner's claim: when that owner stores a
+    /// result or gives the claim back.
     pub(crate) wait: bool,
-    /// True if an event is to report each node that cannot tell if keys without `created_at` are
-    /// new, and for how long it cannot.
+    /// True if the handle sends an event for each node that cannot decide if keys without
+    /// `created_at` are new.
     pub(crate) reports_forgotten: bool,
 }
 
-/// A claim that this caller holds. Dropping it gives the claim back, unless [`begin`](Self::begin)
-/// was called.
+/// A claim that this caller holds. The drop gives the claim back, unless [`begin`](Self::begin) was
+/// called before.
 #[derive(Debug)]
 pub(crate) struct Held {
     core: Arc<Core>,
@@ -72,8 +72,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Records that the handler is about to start. From then on a drop does not give the claim
-    /// back.
+    /// Records that the handler starts now. A later drop does not give the claim back.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
     }
@@ -84,21 +83,21 @@ impl Held {
         self.core.renewer.add(&self.core, &self.lease);
     }
 
-    /// Stops the automatic renewal. The claim is still held, so that it can be renewed once more
-    /// when its result is stored.
+    /// Stops the automatic renewal. The claim stays held, so [`complete`](Core::complete) can still
+    /// renew it.
     pub(crate) fn rest(&self) {
         self.core.renewer.remove(&self.lease);
     }
 
-    /// Ends the claim's lease for its holder, without a request to the nodes. Returns true in the
-    /// first call only.
+    /// Ends the claim for its holder, and sends no request to the nodes. Returns true in the first
+    /// call only.
     pub(crate) fn stop(&self) -> bool {
         let first = self.lease.end(self.core.env.now());
         self.core.renewer.remove(&self.lease);
         first
     }
 
-    /// Gives the claim back on every node that may have it. The nodes then do not count the
+    /// Gives the claim back on every node that may have the claim. The nodes then do not count the
     /// attempt.
     ///
     /// # Cancellation safety
@@ -107,9 +106,9 @@ impl Held {
         self.end(ClaimEnd::Undone).await;
     }
 
-    /// Ends the claim on every node that may have it, so that other callers need not wait for the
-    /// end of its lease. Waits for the answers of a majority only; the node queues repeat the
-    /// request at the other nodes.
+    /// Ends the claim on every node that may have the claim. Other callers then need not wait for
+    /// the end of the lease. Waits for the answers of a majority only. The node queues repeat the
+    /// request to the other nodes.
     ///
     /// # Cancellation safety
     /// If this future is dropped, the requests are still sent.
@@ -157,8 +156,8 @@ impl ClaimTerms {
             force,
             born: self.loss.born,
             accepted: self.loss.accepted,
-            // A claim with `force`, for a repair or for an operator's decision, is granted however
-            // old the request is.
+            // With `force` (a repair or an operator's decision), the claim is granted for a request
+            // of any age.
             created: self.created.filter(|_| !force),
             wait: self.wait && !force,
         })
@@ -166,8 +165,8 @@ impl ClaimTerms {
 }
 
 impl Core {
-    /// Makes one attempt to claim a key, with a fresh owner token. With `force` a node grants the
-    /// claim even if it has a result for the key.
+    /// Makes one attempt to claim a key, with a new owner token. With `force`, a node grants the
+    /// claim even if the node has a result for the key.
     pub(crate) async fn claim(
         self: &Arc<Self>,
         terms: &ClaimTerms,
@@ -220,7 +219,7 @@ impl Core {
         let round = Round { replies: &replies, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;
         self.saw(&terms.key, machine.largest(), proposal);
-        // If the claim was denied, the return drops `undo`, which gives back what nodes granted
+        // An error returns here and drops `undo`. The drop gives back the grants of the nodes
         // before the caller claims again.
         let promise = outcome?;
         undo.armed = false;
@@ -240,18 +239,18 @@ impl Core {
         Ok((Held { core, lease, begun: AtomicBool::new(false) }, promise))
     }
 
-    /// Stores a result under the claim's ballot. Nodes that fail are asked again, for four
-    /// `node_deadline`s in all. A result is stored even if the lease was lost, because the nodes
-    /// decide by the ballot alone (idempotency 2).
+    /// Stores a result under the claim's ballot. Repeats the request to nodes that fail, for four
+    /// `node_deadline`s in total. The result is stored even if the lease was lost, because the
+    /// nodes compare only ballots (idempotency 2).
     ///
-    /// A node that has begun a new data history (by a failover, a restart or a loss of data)
-    /// accepts a result only once the claim was renewed in that history. Before that it refuses the
-    /// result as if it had promised a higher ballot. So a claim that is still held is renewed once
-    /// after a refusal, and the nodes are asked again.
+    /// A node begins a new data history after a failover, a restart or a loss of data. Such a node
+    /// accepts a result only if the claim was renewed in the new history. Otherwise the node
+    /// refuses the result as it refuses an old ballot. So after a refusal this function renews the
+    /// claim once, if the claim is still held, and repeats the requests.
     ///
     /// # Cancellation safety
-    /// If this future is dropped, the requests are still sent and the node queues repeat them, so
-    /// the result is stored if that is possible.
+    /// If this future is dropped, the requests are still sent, and the node queues repeat them. So
+    /// the result is stored if the nodes can be reached in time.
     pub(crate) async fn complete(
         &self,
         lease: &Arc<Lease>,
@@ -288,7 +287,7 @@ impl Core {
         self.accept(lease, op).await
     }
 
-    /// Stores the list of the steps that a handler has finished, in the same way as a result.
+    /// Stores the finished steps of a handler, in the same way as a result.
     ///
     /// # Cancellation safety
     /// As for [`complete`](Self::complete).
@@ -311,8 +310,8 @@ impl Core {
         self.accept(lease, op).await
     }
 
-    /// Asks all nodes to accept `op` (phase 2 of consensus on the key). The op may be repeated,
-    /// because it is idempotent by ballot.
+    /// Sends `op` to all nodes, and waits until a majority has accepted it (phase 2 of consensus on
+    /// the key). The op is idempotent by its ballot, so it may be repeated.
     async fn accept(&self, lease: &Arc<Lease>, op: Op) -> Result<(), Unstored> {
         let unknown = |nodes| Unstored { overtaken: false, nodes };
         let mut now = self.env.now();
@@ -333,8 +332,8 @@ impl Core {
                 lease.keep(replies.achieved());
             } else if machine.take_refusal() {
                 if lease.is_valid(now) {
-                    // It does not matter if the renewal succeeds, because each node then decides
-                    // about `op` by the ballot.
+                    // The result of the renewal is ignored, because each node compares only the
+                    // ballot of `op`.
                     let _ = self.extend(lease).await;
                     now = self.env.now();
                     machine.renewed(now);
@@ -345,8 +344,8 @@ impl Core {
         }
     }
 
-    /// Reads the record of a key on all nodes. A result counts only if it is as durable as `terms`
-    /// ask for.
+    /// Reads the record of a key on all nodes. A result counts only if it has the durability level
+    /// of `terms`.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.

@@ -1,10 +1,9 @@
-//! Closing of a handle: no new work begins, held locks are waited for, and releases that nodes have
-//! not confirmed are sent.
+//! Closes a handle: refuses new work, waits until held locks are released, and sends the releases
+//! that nodes have not confirmed.
 //!
-//! `close` takes no lock away from its holder, because the lock could go to the next owner before
-//! the holder's work notices. A lock that is still held at the end of `close` is not renewed any
-//! more, so its holder learns of the loss as of any other: at the lease's deadline, before another
-//! owner can get the lock.
+//! `close` releases no lock that is still held, because another owner could get the lock while the
+//! holder still works. At the end of `close` the renewer stops renewing such a lock. The guard then
+//! reports the loss at the lease's deadline, before another owner can get the lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,22 +23,22 @@ const CLOSED: u8 = 2;
 /// Interval at which `close` checks if all work is done.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Result of [`Redlock::close`](crate::Redlock::close): work that was not finished.
+/// Result of [`Redlock::close`](crate::Redlock::close): the unfinished work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "it says what is still held or owed"]
 pub struct CloseReport {
-    /// Leases that are still held. They are not renewed any more, so each guard reports the loss at
-    /// its deadline, when the nodes drop the lease too. A guard that is released or dropped before
-    /// its deadline is still released on the nodes, as long as the runtime runs.
+    /// Leases that are still held. They are no longer renewed, so each guard reports the loss at
+    /// its deadline. The nodes drop the lease at the same time. If the guard is released or dropped
+    /// before its deadline and the runtime still runs, the lease is still released on the nodes.
     pub held: Vec<Resource>,
-    /// Nodes that have not confirmed every release and every stored result, each with the number of
-    /// requests that it has not confirmed. Locks that are not released end by their ttl.
+    /// Nodes that have not confirmed every release and every stored result, each with its number of
+    /// unconfirmed requests. If a lock is not released, it ends by its ttl.
     pub owed: Vec<(Arc<str>, usize)>,
 }
 
 impl CloseReport {
-    /// Returns true if no lease is still held and each node has confirmed all releases and stored
+    /// Returns true if no lease is held, and each node has confirmed all releases and stored
     /// results.
     pub fn is_clean(&self) -> bool {
         self.held.is_empty() && self.owed.is_empty()
@@ -66,13 +65,13 @@ impl fmt::Display for CloseReport {
 #[derive(Debug, Default)]
 pub(crate) struct Closing {
     state: AtomicU8,
-    /// Number of operations under way. `close` waits for their end, because they may give their
-    /// caller something to hold.
+    /// Number of operations under way. An operation may acquire a lease for its caller, so `close`
+    /// waits for the end of all operations.
     operations: AtomicUsize,
     begun: Notify,
 }
 
-/// An operation that is under way; `close` waits until it is dropped.
+/// An operation under way. `close` waits until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Operation<'a>(&'a Closing);
 
@@ -83,12 +82,12 @@ impl Drop for Operation<'_> {
 }
 
 impl Closing {
-    /// Counts an operation that begins. Returns `None` if closing has begun, because the operation
-    /// must not start then.
+    /// Counts an operation that begins. Returns `None` if closing has begun. The caller must not
+    /// start the operation then.
     pub(crate) fn enter(&self) -> Option<Operation<'_>> {
         self.operations.fetch_add(1, Ordering::SeqCst);
         // The operation is counted before the state is checked. So either `close` sees the
-        // operation and waits for it, or the operation sees `CLOSING`.
+        // operation and waits for its end, or the check here sees `CLOSING`.
         let operation = Operation(self);
         self.is_open().then_some(operation)
     }
@@ -98,13 +97,13 @@ impl Closing {
         self.state.load(Ordering::SeqCst) == OPEN
     }
 
-    /// Returns true once `close` has ended. From then on no lease is renewed.
+    /// Returns true after the end of `close`. No lease is renewed then.
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::SeqCst) == CLOSED
     }
 
-    /// Returns true if `op` must not be sent because closing has begun. Only claims are refused
-    /// here. Other new work is refused earlier, when its operation calls [`enter`](Self::enter).
+    /// Returns true if `op` must not be sent because closing has begun. That is true for claims
+    /// only. Other new work is refused earlier, by [`enter`](Self::enter).
     pub(crate) fn refuses(&self, op: &Op) -> bool {
         matches!(op, Op::Claim(_)) && !self.is_open()
     }
@@ -132,12 +131,12 @@ impl Core {
     /// Closes the handle; see [`Redlock::close`](crate::Redlock::close).
     ///
     /// # Cancellation safety
-    /// If this future is dropped, the handle still begins no new work, but continues to renew what
-    /// it holds.
+    /// If this future is dropped, the handle still refuses new work, and continues to renew its
+    /// leases.
     pub(crate) async fn close(&self, within: Duration) -> CloseReport {
         self.closing.begin();
         let end = self.env.now() + within;
-        // Without a runtime `close` cannot wait, so it reports at once what is left.
+        // Without a runtime `close` cannot wait, and returns the report at once.
         let waits = self.timer().is_ok();
         loop {
             let now = self.env.now();

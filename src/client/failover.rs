@@ -1,11 +1,11 @@
-//! Renewal at once after a failover. When a node begins another data history (it failed over,
-//! restarted or lost its data), each lease that the node had confirmed in its earlier history is
-//! renewed, and the holder learns what the renewal found.
+//! Renews leases immediately after a failover. A node begins another data history after a failover,
+//! a restart or a loss of data. Then each lease that the node confirmed in its earlier history is
+//! renewed, and the holder receives the outcome.
 //!
-//! Safety does not depend on this renewal (durability 6): a lease is held until its deadline, and a
-//! node in quarantine admits a lease again because of its own earlier confirmation (quarantine 6).
-//! But a claim needs the renewal, because a node with a new data history refuses the claim's result
-//! until the claim was renewed there (idempotency 3).
+//! Locks are safe without this renewal (durability 6): a lease is held until its deadline, and a
+//! node in quarantine renews a lease that it confirmed before (quarantine 6). Claims need this
+//! renewal: a node with a new data history refuses the result of a claim that was not renewed in
+//! this history (idempotency 3).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,24 +15,23 @@ use crate::client::renewer::Renewer;
 use crate::env::Env;
 use crate::quorum::holdings::Quarantine;
 
-/// Outcome of renewing a lease after one of the nodes that had confirmed it failed over, was
-/// restarted or lost its data.
+/// Outcome of the renewal of a lease after a failover: a node that had confirmed the lease failed
+/// over, was restarted or lost its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Failover {
     /// A majority of the nodes has confirmed the lease since the failover.
     Kept,
-    /// The outcome is not known yet, and the lease is held until its old deadline. Either the
-    /// renewal got too few answers and is tried again, or the lease has no automatic renewal.
+    /// The outcome is not known yet; the lease is held until its old deadline. Either the renewal
+    /// got too few answers and is repeated, or the lease has no automatic renewal.
     Open,
     /// The lease is over.
     Lost,
 }
 
-/// Nodes of one handle that have begun another data history since the handle was made.
+/// Nodes that have begun another data history since the handle was made.
 pub(crate) struct Failovers {
     /// Present data history and quarantine of each node that has failed over, by the node's number.
-    /// Empty as long as none has.
     switched: Mutex<BTreeMap<usize, Quarantine>>,
     renewer: Arc<Renewer>,
     env: Arc<dyn Env>,
@@ -43,7 +42,7 @@ impl Failovers {
         Self { switched: Mutex::default(), renewer, env }
     }
 
-    /// Records that the node has begun another data history, and renews all leases that it had
+    /// Records that a node has begun another data history. Renews all leases that the node
     /// confirmed in its earlier history.
     pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) {
         self.switched.lock().unwrap_or_else(PoisonError::into_inner).insert(node, quarantine);
@@ -52,8 +51,8 @@ impl Failovers {
         }
     }
 
-    /// Renews a newly acquired lease at once if a node has failed over since it confirmed the
-    /// lease.
+    /// Renews a newly acquired lease at once, if a node confirmed the lease and failed over after
+    /// that.
     pub(crate) fn check(&self, lease: &Arc<Lease>) {
         for (node, quarantine) in &*self.switched.lock().unwrap_or_else(PoisonError::into_inner) {
             self.renew(lease, *node, *quarantine);
@@ -63,7 +62,7 @@ impl Failovers {
     fn renew(&self, lease: &Arc<Lease>, node: usize, quarantine: Quarantine) {
         if lease.replies.switched(node, quarantine) {
             // The failover is counted before the renewal is sent. Otherwise the renewal would count
-            // as one from before the failover, and would not show what the failover did.
+            // as older than the failover, and its result would not be the outcome of the failover.
             lease.failed_over();
             if !self.renewer.renew_now(lease, self.env.now()) {
                 lease.left_open(lease.failovers());
@@ -72,17 +71,16 @@ impl Failovers {
     }
 }
 
-/// Failovers of the nodes that had confirmed a lease, and what renewals of the lease have found
-/// after them.
+/// The failovers that concern one lease, and the outcomes of the renewals after them.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// Number of failovers until now of nodes that had confirmed the lease.
+    /// Number of failovers of nodes that had confirmed the lease.
     failovers: u64,
-    /// Value of `failovers` when the last confirmed renewal was sent.
+    /// Value of `failovers` at the sending of the last confirmed renewal.
     kept: u64,
-    /// Value of `failovers` when the last renewal that got no majority was sent.
+    /// Value of `failovers` at the sending of the last renewal that got no majority.
     open: u64,
-    /// Latest outcome of a failover that the holder has not read yet.
+    /// Latest outcome that the holder has not read.
     unread: Option<Failover>,
 }
 
@@ -92,13 +90,14 @@ impl Verdicts {
         self.failovers += 1;
     }
 
-    /// Returns the number of failovers until now. The result of a renewal that is sent now is the
-    /// outcome of all of them.
+    /// Returns the number of failovers so far. The result of a renewal that is sent now is the
+    /// outcome of all these failovers.
     pub(super) fn so_far(&self) -> u64 {
         self.failovers
     }
 
-    /// Records the result of a renewal that was sent after the first `failovers` failovers.
+    /// Records the result of a renewal. `failovers` is the number of failovers at the sending of
+    /// the renewal.
     pub(super) fn renewed(&mut self, failovers: u64, confirmed: bool) {
         if confirmed && failovers > self.kept {
             self.kept = failovers;
@@ -109,7 +108,7 @@ impl Verdicts {
         }
     }
 
-    /// Takes the latest outcome that the holder has not read yet.
+    /// Takes the latest outcome, if the holder has not read it yet.
     pub(super) fn next(&mut self) -> Option<Failover> {
         self.unread.take()
     }

@@ -1,5 +1,6 @@
-//! Asks every node if it would grant a lock, and if it can tell that an idempotency key is new.
-//! Readiness probes use the answers; none of them counts as a vote.
+//! The health check of the nodes. The check tries to acquire a lock on every node, and asks if the
+//! node can recognise a new idempotency key. The answers are for readiness probes, and do not count
+//! as votes.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use crate::op::{LockMode, Loss, Op, Reply};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Name of the trial lock that a health check takes, behind the handle's prefix. If another client
-/// holds it, that shows as well that the node grants locks.
+/// Name of the trial lock, behind the handle's prefix. If another client holds the trial lock, that
+/// also shows that the node grants locks.
 const NAME: &str = "palisade:health";
-/// Ttl of the trial lock, which ends it if its release is lost.
+/// Ttl of the trial lock. If the release is lost, the lock ends by this ttl.
 const TTL: Duration = Duration::from_secs(1);
 
 /// Answer of one node to a health check.
@@ -28,18 +29,18 @@ pub(crate) struct NodeReport {
     pub(crate) name: Arc<str>,
     /// Answer to the request for the trial lock.
     pub(crate) lock: NodeOutcome,
-    /// Time for which the node cannot tell that an idempotency key without `created_at` is new,
-    /// because it may have lost a claim of the key; zero if it can tell. An error if the node did
-    /// not answer.
+    /// Time for which the node cannot decide if an idempotency key without `created_at` is new,
+    /// because the node may have lost a claim of the key. Zero if the node can decide. An error if
+    /// the node did not answer.
     pub(crate) forgets: Result<Duration, NodeError>,
-    /// Ranges of writes that the node may have lost, as of its last answer.
+    /// Ranges of writes that the node may have lost, from the node's last answer.
     pub(crate) losses: Arc<[Loss]>,
 }
 
 impl Core {
-    /// Takes and releases a trial lock on each node, and looks up an idempotency key there that no
-    /// program uses. `loss` and `retention` are the parameters of the keys that the caller is
-    /// interested in. Each node has until its deadline to answer.
+    /// Acquires and releases a trial lock on each node, and looks up an unused idempotency key on
+    /// each node. The lookup uses the parameters `loss` and `retention` of the caller's keys. Each
+    /// node must answer before its deadline.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the lock is released in the background.
@@ -66,7 +67,7 @@ impl Core {
         let keys = LockKeys::prefixed(&self.config.prefix, NAME);
         let proposal = self.proposal(keys.lock());
         let (locks, records) = (ReplyCollector::new(self.n()), ReplyCollector::new(self.n()));
-        // `_undo` releases the trial lock whenever this function returns from here on.
+        // The drop of `_undo` releases the trial lock at every return from here on.
         let _undo = Undo {
             core: self,
             op: Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false },
@@ -116,8 +117,8 @@ impl Core {
         reports
     }
 
-    /// Sends the op to every node, and returns each node's name and answer. The answer of a node
-    /// that is silent until its deadline is an error.
+    /// Sends the op to every node, and returns each node's name and answer. If a node has not
+    /// answered at its deadline, its answer is an error.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the op may still be executed on nodes.
@@ -138,7 +139,8 @@ impl Core {
         all
     }
 
-    /// Returns the next answer and the number of its node; `None` if none arrives until `by`.
+    /// Returns the next answer and the number of its node. Returns `None` if no answer arrives
+    /// before `by`.
     async fn mail(
         &self,
         replies: &ReplyCollector,

@@ -1,17 +1,19 @@
-//! Wake-up hints, by which nodes tell that a lock may be free or a claim may be over. This module
-//! knows which callers of the handle wait for which key, and which nodes have sent a hint about the
-//! key.
+//! Wake-up hints: messages of nodes that a lock may be free or a claim may be over. This module
+//! stores, for each key, the callers of the handle that wait for the key and the nodes that have
+//! sent a hint about the key.
 //!
-//! Each node keeps a queue of the handles that wait for a lock, and a release wakes the first
-//! handle in it. Candidates of an election are not in the queue: they watch, and a release wakes
-//! all handles that watch. A release reaches the nodes one after the other, so a caller that tried
-//! at the first hint would still meet the old lock on the other nodes. Therefore one waiter or
-//! candidate of the handle is woken when a *majority* of nodes has hinted. A waiter is also woken a
-//! little after the first hint, because the nodes may have named different handles. Observers, who
-//! only read, are woken at each hint. Callers that wait for the end of a claim are also woken by a
-//! majority of nodes, but all at once, because all of them get the same answer. Hints may be lost,
-//! so every waiter has a timer of its own. Hints may be forged, so a [`Floor`] limits the rate of
-//! wake-ups that find no change.
+//! Each node has a queue of the handles that wait for a lock. A release wakes the first handle of
+//! the queue. Candidates of an election are not in the queue: they watch the lock, and a release
+//! wakes all handles that watch.
+//!
+//! A release reaches the nodes one after the other. At the first hint, the other nodes may still
+//! have the old lock. So the handle wakes one waiter or candidate after the hints of a *majority*
+//! of nodes. The nodes may have woken different handles, so a waiter is also woken a short time
+//! after the first hint. Observers only read, so each hint wakes them. A majority of hints wakes
+//! all callers that wait for the end of a claim, because all of them get the same answer.
+//!
+//! Hints may be lost, so every waiter also has a timer. Hints may be forged, so a [`Floor`] limits
+//! the rate of useless wake-ups.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,33 +28,32 @@ use crate::quorum::majority::majority;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Shortest time between two wake-ups, on average. Wake-ups that found a change are not counted.
+/// Smallest average time between two wake-ups. Wake-ups that found a released lock do not count.
 const APART: Duration = Duration::from_millis(10);
-/// Time that is added to the round trips for which a released lock is reserved, because timers are
-/// no more precise.
+/// Time that is added to a reservation because of the limited precision of timers.
 const SPARE: Duration = Duration::from_millis(2);
-/// Most attempts that all waiters of a handle behind the first one make together during one pause.
+/// Largest number of attempts of all waiters of a handle, except the first one, during one pause.
 const CROWD: f64 = 64.0;
-/// Most wake-ups that may follow each other without a pause.
+/// Largest number of wake-ups without a pause between them.
 const BURST: u32 = 16;
 
-/// Limit on the rate of wake-ups. It is needed because other programs can forge a hint, which costs
-/// them much less than the requests that follow it cost the nodes.
+/// Limit on the rate of wake-ups. Other programs can forge hints. A forged hint costs its sender
+/// little, but makes the handle send expensive requests to the nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Floor {
-    /// Time at which the next wake-up would come if all were `APART` from each other.
+    /// Time of the next wake-up if all wake-ups were `APART` from each other.
     next: Moment,
 }
 
 impl Floor {
-    /// Counts a wake-up at `now`, and returns the time to wait before the nodes are asked.
+    /// Counts a wake-up at `now`. Returns the time to wait before a request is sent to the nodes.
     pub(crate) fn wake(&mut self, now: Moment) -> Duration {
         let at = self.next.max(now - APART * BURST);
         self.next = at + APART;
         at.since(now)
     }
 
-    /// Takes the last wake-up out of the count of useless ones, because the lock had in fact been
+    /// Removes the last wake-up from the count of useless wake-ups, because the lock had been
     /// released.
     fn forgive(&mut self) {
         self.next = self.next - APART;
@@ -62,22 +63,22 @@ impl Floor {
 #[derive(Debug)]
 pub(crate) struct Hints {
     n: usize,
-    /// Number by which this handle is known in the nodes' queues. Its readers wait there under
-    /// another number ([`waiter`](Self::waiter)).
+    /// Number of this handle in the queues of the nodes. Readers of the handle have another number
+    /// ([`waiter`](Self::waiter)).
     id: u64,
     keys: Mutex<HashMap<Arc<str>, Entry>>,
-    /// The same for the readers of each key.
+    /// The entries for the readers of each key. `keys` has the entries of all other callers.
     shared: Mutex<HashMap<Arc<str>, Entry>>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// True for each node that has hinted since the last request of a waiter was sent.
+    /// True for each node that has sent a hint since a waiter's last request.
     hinted: Vec<bool>,
-    /// For each caller in the queue, the time at which its wait began, and its number. The caller
-    /// that has waited longest is first.
+    /// The callers in the queue, each with the beginning of its wait and its number. The caller
+    /// with the longest wait is first.
     since: BTreeSet<(Moment, u64)>,
-    /// Number of the caller that was registered last.
+    /// Number of the last registered caller.
     next: u64,
     turn: Arc<Notify>,
     first: Arc<Notify>,
@@ -93,7 +94,7 @@ impl Hints {
         Self { n, id, keys: Mutex::default(), shared: Mutex::default() }
     }
 
-    /// Returns the waiters of a mode; those that watch are among the exclusive ones.
+    /// Returns the entries of a mode. Callers that only watch are in the exclusive entries.
     fn keys(&self, mode: LockMode) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
         let keys = match mode {
             LockMode::Exclusive => &self.keys,
@@ -102,7 +103,7 @@ impl Hints {
         keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number by which the nodes' queues know the waiters of this mode.
+    /// Returns the number of this mode's waiters in the queues of the nodes.
     fn waiter(&self, mode: LockMode) -> u64 {
         match mode {
             LockMode::Exclusive => self.id,
@@ -110,7 +111,7 @@ impl Hints {
         }
     }
 
-    /// Takes in a node's hint that the key changed.
+    /// Handles a node's hint that the key changed.
     pub(crate) fn changed(&self, node: usize, key: &str) {
         for mode in [LockMode::Exclusive, LockMode::Shared] {
             if let Some(entry) = self.keys(mode).get_mut(key) {
@@ -120,9 +121,10 @@ impl Hints {
         }
     }
 
-    /// Takes in a node's hint that a lock is free and that the handle `waiter` is the first in its
-    /// queue. Returns the mode in which the lock is reserved if `waiter` is this handle but none of
-    /// its callers waits any more, so that it has to give the lock back.
+    /// Handles a node's hint that a lock is free and that the handle `waiter` is the first in the
+    /// queue of the lock. If `waiter` is this handle and none of its callers waits for the lock,
+    /// returns the mode of the reserved lock. The caller of this function has to give that lock
+    /// back.
     pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> Option<LockMode> {
         let modes = [LockMode::Exclusive, LockMode::Shared];
         let mode = modes.into_iter().find(|mode| waiter == self.waiter(*mode))?;
@@ -134,8 +136,8 @@ impl Hints {
         None
     }
 
-    /// Returns the value that a node stores in a lock's key while the lock is reserved for this
-    /// handle, or for readers.
+    /// Returns the value that a node stores in a lock's key to reserve the lock for this handle or
+    /// for readers.
     pub(crate) fn reservation(&self, mode: LockMode) -> OwnerToken {
         match mode {
             LockMode::Exclusive => OwnerToken::reserved_for(self.id),
@@ -143,8 +145,9 @@ impl Hints {
         }
     }
 
-    /// Registers a caller for hints about the key. The caller waits in the key's queue for a grant
-    /// of this mode since that time, or only watches the key if `queued` is `None`.
+    /// Registers a caller for hints about the key. If `queued` is `Some`, the caller waits in the
+    /// queue for a grant of that mode since that time. If `queued` is `None`, the caller only
+    /// watches the key.
     pub(crate) fn wait(self: &Arc<Self>, key: &str, queued: Option<(LockMode, Moment)>) -> Waiting {
         let mode = queued.map_or(LockMode::Exclusive, |(mode, _)| mode);
         let mut keys = self.keys(mode);
@@ -180,17 +183,16 @@ impl Entry {
     }
 }
 
-/// Wakes the caller that comes next. Readers do not exclude each other, so all that wait now are
-/// woken.
+/// Wakes the next caller. Readers can hold a lock together, so all readers that wait now are woken.
 fn wake(callers: &Notify, mode: LockMode) {
     if mode.is_shared() {
         callers.notify_waiters();
     }
-    // If no caller waits now, the hint is kept for one whose request is under way.
+    // If no caller waits now, `Notify` stores the wake-up for a caller with a request under way.
     callers.notify_one();
 }
 
-/// Registration of a caller that waits for a key or watches it. Dropping it ends the registration.
+/// Registration of a caller that waits for a key or watches a key. The drop ends the registration.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     hints: Arc<Hints>,
@@ -208,12 +210,12 @@ impl Waiting {
         self.hints.keys(self.mode)
     }
 
-    /// Resolves when it is time for this caller to try: when a majority of nodes has hinted or, if
-    /// the caller is in the queue, `soon` after the first hint. Several callers of the handle are
-    /// woken one by one, in the order in which they began to wait; readers are woken together.
+    /// Resolves at the time of this caller's next attempt: after hints from a majority of nodes or,
+    /// if the caller is in the queue, `soon` after the first hint. Callers of one handle are woken
+    /// one by one, in the order of their registration. Readers are woken together.
     ///
     /// # Cancellation safety
-    /// If the future is dropped after it was chosen, the next waiter of this handle is woken
+    /// If the future is dropped after this caller was woken, the next waiter of the handle is woken
     /// instead.
     pub(crate) async fn turn(&self, soon: Duration) {
         tokio::select! {
@@ -226,16 +228,16 @@ impl Waiting {
         }
     }
 
-    /// Returns true if this caller waits in the queue; false if it only watches.
+    /// Returns true if this caller waits in the queue, false if this caller only watches.
     pub(crate) fn is_queued(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Returns what the request that is about to be sent asks of a node on which another owner has
-    /// the lock: a hint and, if this caller is in the queue, a place there. A handle has one place,
-    /// which counts from the beginning of its longest wait. A reader's request states its own wait,
-    /// because the nodes compare it with those of the writers (readers 9). The hints received so
-    /// far are cleared.
+    /// Returns the part of the next request that applies if another owner has the lock: the node
+    /// sends a hint and, if this caller is in the queue, gives the handle a place in the queue. A
+    /// handle has one place. Its time in the queue is the longest wait of its callers. A reader's
+    /// request contains the reader's own wait, because the nodes compare it with the waits of the
+    /// writers (readers 9). The call clears the hints received so far.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         let mut keys = self.keys();
         let entry = keys.get_mut(&self.key);
@@ -245,18 +247,18 @@ impl Waiting {
         });
         let own = if self.mode.is_shared() { self.since } else { first };
         let Some((since, _)) = own.filter(|_| self.is_queued()) else { return IfHeld::Watch };
-        // The lock has to stay reserved for three round trips: half of one until the hint arrives,
-        // two if only a minority of nodes hinted, and half of one for the request. The fourth is in
-        // reserve.
+        // The lock has to stay reserved for three round trips: half a round trip until the hint
+        // arrives, two if only a minority of nodes has sent hints, and half a round trip for the
+        // request. A fourth round trip is added for safety.
         let needs = (4 * round_trip).saturating_add(SPARE).min(Place::RESERVED_MAX);
         let waiter = self.hints.waiter(self.mode);
         IfHeld::Queue(Place { waiter, waited: now.since(since), needs })
     }
 
-    /// Returns the length of this caller's pause if no hint comes. The first waiter in the queue
-    /// asks the nodes on behalf of all waiters of the handle, after `pause`. The others pause
-    /// longer, so that together they ask at most `CROWD` times in one pause, however many wait.
-    /// They ask at all because the first one may not be polled.
+    /// Returns the length of this caller's pause without a hint. The first waiter in the queue
+    /// makes attempts for all waiters of the handle, one after each `pause`. The other waiters
+    /// pause longer: all of them together make at most `CROWD` attempts in one `pause`. Their
+    /// attempts are needed because the future of the first waiter may not be polled.
     pub(crate) fn pause(&self, pause: Duration, random: u128) -> Duration {
         let keys = self.keys();
         let Some(entry) = keys.get(&self.key) else { return pause };
@@ -265,22 +267,22 @@ impl Waiting {
         }
         let times = entry.since.len() as f64 / CROWD;
         let share = f64::from(random as u32) / f64::from(u32::MAX);
-        // On average the result is `pause` and `times` more of them.
+        // The average result is `pause` + `times` × `pause`.
         pause.saturating_add(
             Duration::try_from_secs_f64(pause.as_secs_f64() * 2.0 * share * times)
                 .unwrap_or(Duration::MAX),
         )
     }
 
-    /// Returns true if this caller and other callers of the handle are in the queue, so that the
-    /// nodes have a place for the handle already.
+    /// Returns true if this caller and another caller of the handle are in the queue. The nodes
+    /// then have a place for the handle already.
     pub(crate) fn is_behind(&self) -> bool {
         self.keys().get(&self.key).is_some_and(|e| self.is_queued() && e.since.len() > 1)
     }
 
-    /// Returns the nodes that hinted since the last request, if no other caller of the handle is in
-    /// the queue. The locks that these nodes have reserved for the handle are not needed, so they
-    /// can be given back.
+    /// Returns the nodes that have sent a hint since the last request, if no other caller of the
+    /// handle is in the queue. These nodes may have reserved the lock for the handle. The handle
+    /// does not need the reservations, and can give them back.
     pub(crate) fn unused(&self) -> Vec<usize> {
         if !self.is_queued() {
             return Vec::new();
@@ -293,47 +295,47 @@ impl Waiting {
         hinted.iter().enumerate().filter_map(|(node, hinted)| hinted.then_some(node)).collect()
     }
 
-    /// Returns the mode in which this caller waits; that of one that only watches is exclusive.
+    /// Returns the mode in which this caller waits. A caller that only watches has the exclusive
+    /// mode.
     pub(crate) fn mode(&self) -> LockMode {
         self.mode
     }
 
-    /// Returns true if callers of this handle that are woken together may all be granted.
+    /// Returns true if several callers of this handle can hold the lock together.
     pub(crate) fn is_shared(&self) -> bool {
         self.mode.is_shared()
     }
 
-    /// Counts a wake-up of this caller at `now`, and returns the time to wait before it tries. All
+    /// Counts a wake-up of this caller at `now`. Returns the time to wait before the attempt. All
     /// waiters for the same key share one limit.
     pub(crate) fn floor(&self, now: Moment) -> Duration {
         self.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.floor.wake(now))
     }
 
-    /// Records that the last hint was right, so that its wake-up does not count. The lock had been
-    /// released, even if another owner has it now.
+    /// Records that the last hint was right: the lock had been released, even if another owner has
+    /// the lock now. The wake-up does not count as useless then.
     pub(crate) fn was_right(&self) {
         if let Some(entry) = self.keys().get_mut(&self.key) {
             entry.floor.forgive();
         }
     }
 
-    /// Returns a future that resolves at the next hint about the key. Hints count from this call
-    /// on, not only from the first poll, so the caller may read the key before it awaits the
-    /// future.
+    /// Returns a future that resolves at the next hint about the key after this call. So the caller
+    /// may read the key between this call and the first poll.
     ///
     /// # Cancellation safety
-    /// Dropping the future loses nothing but the hint.
+    /// A dropped future loses only the hint.
     pub(crate) fn any(&self) -> Notified<'_> {
         self.news.notified()
     }
 
-    /// Returns a future that resolves when a majority of nodes has hinted. Hints count from this
-    /// call on, not only from the first poll. Earlier ones do not count, so that a late hint about
-    /// one claim is not taken for the end of the next. All callers that wait are woken at once,
-    /// because the end of a claim concerns all of them.
+    /// Returns a future that resolves after hints from a majority of nodes. Hints count from this
+    /// call on, also before the first poll. Earlier hints do not count, because a late hint about
+    /// one claim does not mean the end of the next claim. All callers that wait are woken together,
+    /// because all of them wait for the end of the same claim.
     ///
     /// # Cancellation safety
-    /// Dropping the future loses nothing but the hint.
+    /// A dropped future loses only the hint.
     pub(crate) fn ended(&self) -> OwnedNotified {
         if let Some(entry) = self.keys().get_mut(&self.key) {
             entry.hinted.clear();
@@ -341,9 +343,9 @@ impl Waiting {
         Arc::clone(&self.all).notified_owned()
     }
 
-    /// Wakes the next waiter of this handle, so that it makes an attempt. The attempt will be
-    /// refused, and that puts the handle into the nodes' queues again. It lost its place there when
-    /// a node woke it.
+    /// Wakes the next waiter of this handle, so that the waiter makes an attempt. The nodes removed
+    /// the handle from their queues when they woke it. The attempt puts the handle into the queues
+    /// again, although the nodes refuse the lock.
     pub(crate) fn pass_on(&self) {
         wake(&self.turn, self.mode);
     }
@@ -365,8 +367,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Calls `deliver` with each signal of a node until the node or `target` is gone. If signals were
-/// missed, calls it with `None`.
+/// Calls `deliver` with each signal of a node, until the node or `target` is dropped. After missed
+/// signals, calls `deliver` with `None`.
 pub(super) async fn forward_hints<T>(
     node: Weak<dyn LockNode>,
     target: Weak<T>,
@@ -376,7 +378,7 @@ pub(super) async fn forward_hints<T>(
     loop {
         let event = match events.recv().await {
             Ok(event) => Some(event),
-            // Hints may be lost, because each waiter also has a timer.
+            // Missed hints are no error, because each waiter also has a timer.
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => return,
         };
@@ -397,13 +399,13 @@ mod tests {
         let mut now = Moment::from_nanos(1_000_000_000_000);
         let mut woken = 0;
         let begun = now;
-        // The forger sends the next hint as soon as the last wake-up is over.
+        // Another program sends a forged hint immediately after each wake-up.
         while now.since(begun) < Duration::from_secs(1) {
             now = now + floor.wake(now) + Duration::from_micros(200);
             woken += 1;
         }
         assert!((BURST..=BURST + 102).contains(&woken), "{woken}");
-        // No more hints are forged, so nothing is delayed any more.
+        // Without forged hints for one second, wake-ups are not delayed.
         now = now + Duration::from_secs(1);
         for _ in 0..=BURST {
             assert_eq!(floor.wake(now), Duration::ZERO);

@@ -1,5 +1,5 @@
-//! Reads of a lock or an election for people, who want to see what each node reports. No decision
-//! depends on them.
+//! Reads a lock or an election for people who want to see the report of each node. No decision of
+//! the library depends on these reads.
 
 use std::future::poll_fn;
 
@@ -12,8 +12,8 @@ use crate::op::{Enlist, Op, Reply};
 use crate::quorum::candidates::{Candidate, Listing};
 
 impl Core {
-    /// Asks each node who holds a lock, and returns the nodes' names and answers; `None` for a node
-    /// that has not answered in time.
+    /// Asks each node for the holder of a lock. Returns the nodes' names and answers; `None` for a
+    /// node that has not answered in time.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
@@ -31,16 +31,17 @@ impl Core {
                 answers[node] = Some(reply);
             }
         };
-        // The time-out is no error: a node that has not answered by then keeps `None`.
+        // The time-out is no error. The answer of a node that has not answered stays `None`.
         let _ = tokio::time::timeout(self.patience(), all).await;
         self.names.iter().cloned().zip(answers).collect()
     }
 
-    /// Writes or removes a candidate's entry in the nodes' lists of candidates, and returns the
-    /// list as a majority has it. `read` decodes an entry, as for [`Listing`].
+    /// Writes or removes a candidate's entry in the nodes' lists of candidates. Returns the list on
+    /// which a majority agrees. `read` decodes an entry, as for [`Listing`].
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the entry may have been written. It then ends with its ttl.
+    /// If the future is dropped, the entry may have been written. A written entry ends with its
+    /// ttl.
     pub(crate) async fn enlist<W>(
         &self,
         op: Enlist,
@@ -55,9 +56,9 @@ impl Core {
         self.run(now, &mut Listing::new(self.n(), by, read), round).await
     }
 
-    /// Removes a candidate's entry from the nodes' lists, without waiting for answers. Where the
-    /// request does not arrive, the entry ends with its ttl. Needs no runtime, because `Drop` calls
-    /// it.
+    /// Removes a candidate's entry from the nodes' lists, without waiting for answers. On a node
+    /// that does not receive the request, the entry ends with its ttl. This function needs no
+    /// runtime, because `Drop` calls it.
     pub(crate) fn strike(&self, op: Enlist) {
         let deadline = self.node_deadline(self.env.now());
         self.send_all(Op::Enlist(op), deadline, &ReplyCollector::taking_back(self.n()));

@@ -1,10 +1,10 @@
-//! A lease: what is held, its deadline, and its state.
+//! A lease: its subject, its deadline and its state.
 //!
 //! Invariants:
 //! 1. `until` only grows, and only by a renewal that a majority confirmed in time (renewal 1).
 //! 2. The phase leaves `Held` once and never returns: a lost lease cannot become held again.
-//! 3. `is_valid` reads the suspend-proof clock each time and needs no timer. So a process that
-//!    wakes from a pause gets the right answer at its first call.
+//! 3. `is_valid` reads a clock that also counts during a suspend of the machine, and needs no
+//!    timer. So the first call after a pause of the process returns the right answer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
 /// Log target of messages about leases. The target and the fields `of` (for example `lock "a"`),
-/// `token` and `event` stay the same in all versions.
+/// `token` and `event` are stable: they stay the same in all versions.
 const TARGET: &str = "palisade::lease";
 
 /// Subject of a lease: a lock, a leadership or a claim.
@@ -33,7 +33,7 @@ const TARGET: &str = "palisade::lease";
 pub(crate) enum Subject {
     /// A lock or a leadership.
     Lock { of: Resource, keys: LockKeys },
-    /// An idempotency claim.
+    /// A claim of an idempotency key.
     Claim { key: RecordKey, retention: Duration, fingerprint: Option<FingerprintBytes> },
 }
 
@@ -42,25 +42,27 @@ pub(crate) struct Lease {
     pub(crate) subject: Subject,
     pub(crate) owner: OwnerToken,
     pub(crate) token: FencingToken,
-    /// Time for which a grant or a renewal lets the holder rely on the lease, before clock drift is
-    /// subtracted.
+    /// Time for which a grant or a renewal keeps the lease valid for its holder, before the
+    /// subtraction of clock drift.
     pub(crate) ttl: Duration,
     /// Time for which the nodes keep the lease after `ttl`: the lock-delay of an election (election
-    /// 8), otherwise zero.
+    /// 8), else zero.
     pub(crate) drain: Duration,
-    /// Time before which the lease is not released but only left to lapse. A takeover sets it,
-    /// because until then the earlier holder may rely on the lock (locks 13).
+    /// Time before which the lease must not be released on the nodes, only end by itself. A
+    /// takeover sets this time, because the earlier holder may rely on the lock until then (locks
+    /// 13).
     pub(crate) lapses_before: Moment,
-    /// Time at which the renewer stops renewing the lease (`max_hold`); `None`: it does not stop.
+    /// Time at which the renewer stops renewing the lease (`max_hold`); `None` for no limit.
     pub(crate) renew_until: Option<Moment>,
-    /// Collector of the nodes' answers, which knows the nodes that may hold something of the lease.
+    /// Collector of the nodes' answers. The collector also stores the nodes that may have a grant
+    /// of this lease.
     pub(crate) replies: Arc<ReplyCollector>,
-    /// End of the lease's validity as nanoseconds of a [`Moment`], readable without the mutex; zero
-    /// once the lease is over.
+    /// End of the lease's validity in nanoseconds of a [`Moment`], readable without the mutex. Zero
+    /// after the end of the lease.
     valid_until: AtomicU64,
     state: Mutex<State>,
-    /// Notified at each change of the lease: it was renewed, its renewals fail or succeed again, it
-    /// is over, or the outcome of a failover is known.
+    /// Notified at each change of the lease: a renewal, the first failed renewal, the first
+    /// successful renewal after that, the end of the lease, and the outcome of a failover.
     news: Notify,
     pub(crate) meters: Arc<LeaseMeters>,
 }
@@ -68,23 +70,24 @@ pub(crate) struct Lease {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// True if the metrics count the lease as held.
+    /// True if the metrics count this lease as held.
     counted: bool,
     until: Moment,
-    /// Mode in which the lease is extended and released.
+    /// Mode of later extensions and of the release of the lease.
     mode: LockMode,
-    /// Least number of replicas that had the lease when it was last granted or renewed. The
-    /// durability level is kept in `replies`.
+    /// Smallest number of replicas that had the lease at its last grant or renewal. `replies` has
+    /// the durability level.
     kept: u32,
-    /// Metadata that the holder publishes beside its lock.
+    /// Metadata that the holder publishes beside the lock.
     meta: Option<Arc<[u8]>>,
-    /// Failovers of the lease's nodes, and what renewals found after them.
+    /// Failovers of nodes that had confirmed the lease, and the outcomes of the renewals after
+    /// them.
     verdicts: Verdicts,
-    /// Key of the lease's entry in the renewer; `None` if it has no entry.
+    /// Key of the lease's entry in the renewer; `None` if the renewer has no entry for the lease.
     slot: Option<(Moment, u64)>,
     /// End of the lease; `None` while it is held.
     over: Option<Over>,
-    /// Time at which the renewal under way began; `None` if there is none.
+    /// Time at which the present renewal began; `None` if no renewal is under way.
     renewing: Option<Moment>,
     longest_renewal: Duration,
 }
@@ -93,15 +96,16 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Over {
     pub(crate) at: Moment,
-    /// True if the lease was lost; false if its holder ended it before the deadline.
+    /// True if the lease was lost, false if its holder ended the lease before the deadline.
     pub(crate) lost: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The lease is held. `troubled`: its last renewal failed, and the log has reported that.
+    /// The lease is held. `troubled` is true if the last renewal failed and the log has reported
+    /// the failure.
     Held { troubled: bool },
-    /// The deadline has passed, or another owner has the name.
+    /// The deadline has passed, or another owner has the lock or key.
     Lost,
     /// The holder released the lock or finished the claim.
     Ended,
@@ -152,24 +156,24 @@ impl Lease {
         }
     }
 
-    /// Makes the nodes keep the lease for `drain` longer than its holder relies on it.
+    /// Makes the nodes keep the lease for `drain` longer than the lease is valid for its holder.
     pub(crate) fn with_drain(self, drain: Duration) -> Self {
         Self { drain, ..self }
     }
 
-    /// Sets the time before which the lease is not released but only left to lapse.
+    /// Sets the time before which the lease must not be released on the nodes, only end by itself.
     pub(crate) fn lapsing_before(self, lapses_before: Moment) -> Self {
         Self { lapses_before, ..self }
     }
 
-    /// Makes it a lease of this mode.
+    /// Sets the mode of the lease.
     pub(crate) fn in_mode(self, mode: LockMode) -> Self {
         self.downgrade_to(mode);
         self
     }
 
-    /// Sets the mode of every later extension and of the release. It becomes shared when a writer
-    /// becomes a reader (readers 12).
+    /// Sets the mode of later extensions and of the release. A writer that becomes a reader changes
+    /// the mode to shared (readers 12).
     pub(crate) fn downgrade_to(&self, mode: LockMode) {
         self.lock().mode = mode;
     }
@@ -183,25 +187,25 @@ impl Lease {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the durability that the lease had when it was last granted or renewed, or when its
-    /// result was stored.
+    /// Returns the durability that the lease reached at its last grant or renewal, or at the
+    /// storing of its result.
     pub(crate) fn durability(&self) -> Achieved {
         Achieved { replicas: self.lock().kept, ..Achieved::at_least(self.replies.level()) }
     }
 
-    /// Records the durability that a later round of requests achieved.
+    /// Records the durability that a later round of requests reached.
     pub(crate) fn keep(&self, achieved: Achieved) {
         self.lock().kept = achieved.replicas;
     }
 
-    /// Returns the deadline of the lease as of its last renewal, also if the lease is over.
+    /// Returns the deadline that the last renewal set, even if the lease is over.
     pub(crate) fn until(&self) -> Moment {
         self.lock().until
     }
 
-    /// Records that a majority confirmed a renewal, which was sent after the first `failovers`
-    /// failovers of the lease's nodes. Returns false if the lease was found lost before, which is
-    /// final.
+    /// Records a renewal that a majority confirmed. `failovers` is the number of failovers of the
+    /// lease's nodes before the renewal was sent. Returns false if the lease was lost before; it
+    /// then stays lost.
     pub(crate) fn prolong(&self, until: Moment, achieved: Achieved, failovers: u64) -> bool {
         let mut s = self.lock();
         if s.is_held() {
@@ -214,10 +218,9 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Sends these extensions and returns true; sends nothing and returns false if the lease is
-    /// over. This happens under the mutex that `end` takes as well, because an extension that is
-    /// sent after `end` would be behind the release in a node's queue, and would put back the lock
-    /// that the release deleted.
+    /// Sends these extensions and returns true. If the lease is over, sends nothing and returns
+    /// false. This function and `end` lock the same mutex, so no extension is sent after `end`. An
+    /// extension behind the release in a node's queue would create the deleted lock again.
     pub(crate) fn send(
         &self,
         now: Moment,
@@ -227,11 +230,12 @@ impl Lease {
         let s = self.lock();
         let valid = self.is_valid(now);
         for (node, mut op) in extensions.into_iter().filter(|_| valid) {
-            // The extension may create the key on that node again, so the release must be sent to
-            // that node too.
+            // The extension may create the key on this node again, so the release must be sent to
+            // this node too.
             self.replies.extended(node);
             if let Op::Extend { mode, meta, .. } = &mut op {
-                // A renewal that was under way when the lease became shared asks again as a reader.
+                // The lease may have become shared during the renewal. The extension then has the
+                // shared mode.
                 *mode = s.mode;
                 meta.clone_from(&s.meta);
             }
@@ -245,44 +249,45 @@ impl Lease {
         now.as_nanos() < self.valid_until.load(Ordering::Acquire)
     }
 
-    /// Returns true if the renewer may renew the lease at `now`, because its longest hold is not
-    /// over.
+    /// Returns true if the renewer may renew the lease at `now`: the longest hold (`max_hold`) is
+    /// not over.
     pub(crate) fn may_be_renewed(&self, now: Moment) -> bool {
         self.renew_until.is_none_or(|end| now < end)
     }
 
-    /// Returns true if the lease is neither lost nor ended, whether or not its deadline has passed.
+    /// Returns true if the lease is neither lost nor ended. Does not check the deadline.
     pub(crate) fn is_held(&self) -> bool {
         self.lock().is_held()
     }
 
-    /// Returns true if the renewals of a held lease are in trouble: the last one failed, or less
-    /// than half of the ttl is left.
+    /// Returns true if a held lease is in jeopardy: the last renewal failed, or less than half of
+    /// the ttl is left.
     pub(crate) fn is_in_jeopardy(&self, now: Moment) -> bool {
         let s = self.lock();
         s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
     }
 
-    /// Returns when and how the lease ended; `None` if it is not known to be over.
+    /// Returns the time and cause of the lease's end; `None` if the lease has not been declared
+    /// lost or ended.
     pub(crate) fn over_since(&self) -> Option<Over> {
         self.lock().over
     }
 
-    /// Records that a renewal begins at `now`, unless an earlier try of the same renewal has begun
-    /// it.
+    /// Records that a renewal begins at `now`. A further try of the same renewal does not change
+    /// the time.
     pub(crate) fn renewing(&self, now: Moment) {
         self.lock().renewing.get_or_insert(now);
     }
 
-    /// Returns the longest time that a renewal of this lease took until it succeeded, with all its
-    /// tries. A renewal under way counts with its time so far.
+    /// Returns the longest time from the beginning of a renewal, with all its tries, until its
+    /// success. A renewal under way counts with its time so far.
     pub(crate) fn longest_renewal(&self, now: Moment) -> Duration {
         let s = self.lock();
         let end = s.over.map_or(now, |over| over.at);
         s.renewing.map_or(s.longest_renewal, |began| s.longest_renewal.max(end.since(began)))
     }
 
-    /// Counts the lease as held in the metrics, until it is over.
+    /// Counts the lease as held in the metrics until the end of the lease.
     pub(crate) fn count(&self) {
         let mut s = self.lock();
         if s.is_held() && !std::mem::replace(&mut s.counted, true) {
@@ -290,7 +295,8 @@ impl Lease {
         }
     }
 
-    /// Declares a held lease lost, logs that, and wakes all who wait for the end of the lease.
+    /// Declares a held lease lost, logs the loss, and wakes all tasks that wait for the end of the
+    /// lease.
     pub(crate) fn lose(&self, now: Moment) {
         let lost = |phase| matches!(phase, Phase::Held { .. }).then_some(Phase::Lost);
         if self.leave(now, lost).is_some() {
@@ -300,8 +306,8 @@ impl Lease {
         }
     }
 
-    /// Records the result of a renewal; `failed` is the error of one that got no majority. Logs
-    /// once that renewals fail, and once that they succeed again.
+    /// Records the result of a renewal. `failed` is the error of a renewal that got no majority.
+    /// Logs the first failed renewal, and the first successful renewal after that.
     pub(crate) fn renewed(&self, now: Moment, failed: Option<&NoQuorum>) {
         let mut s = self.lock();
         if failed.is_none()
@@ -330,26 +336,25 @@ impl Lease {
         }
     }
 
-    /// Ends the lease because its holder gives it up. Returns true in the first call only.
+    /// Ends the lease for its holder. Returns true in the first call only.
     pub(crate) fn end(&self, now: Moment) -> bool {
         self.leave(now, |phase| (phase != Phase::Ended).then_some(Phase::Ended)).is_some()
     }
 
-    /// Ends the lease because its holder gives it up. Returns true if it was held and valid until
-    /// now.
+    /// Ends the lease for its holder. Returns true if the lease was held and valid until now.
     pub(crate) fn end_held(&self, now: Moment) -> bool {
         let valid = self.is_valid(now);
         let before = self.leave(now, |_| Some(Phase::Ended));
         valid && matches!(before, Some(Phase::Held { .. }))
     }
 
-    /// Changes to the phase that `to` makes of the present one, in which the lease is not held.
-    /// Returns the phase before; `None` if nothing changed.
+    /// Changes the phase to the result of `to`, a phase in which the lease is not held. Returns the
+    /// earlier phase; `None` if `to` returned `None`.
     fn leave(&self, now: Moment, to: impl FnOnce(Phase) -> Option<Phase>) -> Option<Phase> {
         let mut s = self.lock();
         let before = s.phase;
         s.phase = to(before)?;
-        // If the holder ends the lease after its deadline, the lease counts as lost.
+        // If the holder ends the lease after the deadline, the lease counts as lost.
         let lost = s.phase == Phase::Lost || now >= s.until;
         s.over.get_or_insert(Over { at: now, lost });
         self.valid_until.store(0, Ordering::Release);
@@ -361,7 +366,7 @@ impl Lease {
         Some(before)
     }
 
-    /// Returns the lock or key that the lease is for, as errors and the log show it.
+    /// Returns the lock or key of the lease, in the form for errors and the log.
     pub(crate) fn resource(&self) -> Resource {
         match &self.subject {
             Subject::Lock { of, .. } => of.clone(),
@@ -369,14 +374,14 @@ impl Lease {
         }
     }
 
-    /// Resolves at the next change of the lease after the first poll. A deadline that passes is no
-    /// such change, so the caller has to watch the clock itself.
+    /// Resolves at the next change of the lease after the first poll. The deadline is no such
+    /// change, so the caller has to watch the clock.
     pub(crate) fn news(&self) -> Notified<'_> {
         self.news.notified()
     }
 
-    /// Resolves as soon as the lease is declared lost or ended. A deadline that passes does not
-    /// resolve it, so the caller has to watch the clock itself.
+    /// Resolves as soon as the lease is declared lost or ended. The future does not resolve at the
+    /// deadline, so the caller has to watch the clock.
     pub(crate) async fn over(&self) {
         loop {
             let news = self.news.notified();
@@ -389,7 +394,7 @@ impl Lease {
         }
     }
 
-    /// Sets the key of the lease's entry in the renewer, and returns the key before.
+    /// Sets the key of the lease's entry in the renewer, and returns the earlier key.
     pub(crate) fn set_slot(&self, slot: Option<(Moment, u64)>) -> Option<(Moment, u64)> {
         std::mem::replace(&mut self.lock().slot, slot)
     }
@@ -403,23 +408,24 @@ impl Lease {
         self.lock().verdicts.failed_over();
     }
 
-    /// Returns the number of failovers until now of nodes that had confirmed the lease.
+    /// Returns the number of failovers so far of nodes that had confirmed the lease.
     pub(crate) fn failovers(&self) -> u64 {
         self.lock().verdicts.so_far()
     }
 
-    /// Records that a renewal got too few answers, which was sent after the first `failovers`
-    /// failovers of the lease's nodes.
+    /// Records that a renewal got too few answers. `failovers` is the number of failovers of the
+    /// lease's nodes before the renewal was sent.
     pub(crate) fn left_open(&self, failovers: u64) {
         self.lock().verdicts.renewed(failovers, false);
         self.news.notify_waiters();
     }
 
-    /// Waits for the outcome of the next failover and returns it; `Lost` as soon as `over` returns
-    /// true.
+    /// Waits for the outcome of the next failover and returns this outcome. Returns `Lost` as soon
+    /// as `over` returns true.
     ///
     /// # Cancellation safety
-    /// Dropping the future loses nothing, because the outcome is taken only when it is returned.
+    /// A dropped future loses no outcome, because an outcome is taken only when the future returns
+    /// it.
     pub(crate) async fn verdict(&self, over: impl Fn() -> bool) -> Failover {
         loop {
             let news = self.news.notified();
@@ -436,8 +442,8 @@ impl Lease {
         }
     }
 
-    /// Returns the op that extends this lease on a node. It lacks the metadata, which
-    /// [`send`](Self::send) adds, and the name of a quarantine, which the quorum machine adds.
+    /// Returns the op that extends this lease on a node. [`send`](Self::send) adds the metadata.
+    /// The quorum machine adds the name of a quarantine.
     pub(crate) fn extension(&self) -> Op {
         let (owner, token) = (self.owner, self.token);
         match &self.subject {
@@ -462,14 +468,15 @@ impl Lease {
         }
     }
 
-    /// Returns what is known of this lease on one node: until when the node has confirmed it, and
-    /// the node's quarantine.
+    /// Returns the state of this lease on one node: the time until which the node has confirmed the
+    /// lease, and the node's quarantine.
     pub(crate) fn known(&self, node: usize) -> Known {
         self.replies.known(node, self.until())
     }
 
-    /// Returns the op that releases the lock of this lease on a node. `None` if the lock must be
-    /// left to lapse, and for a claim, which is ended by [`ClaimEnd`](crate::op::ClaimEnd) instead.
+    /// Returns the op that releases the lock on a node. Returns `None` if the lock must end by
+    /// itself. Also returns `None` for a claim, because [`ClaimEnd`](crate::op::ClaimEnd) ends a
+    /// claim.
     pub(crate) fn release_op(&self, now: Moment) -> Option<Op> {
         let Subject::Lock { keys, .. } = &self.subject else { return None };
         if now < self.lapses_before {
@@ -481,7 +488,7 @@ impl Lease {
         Some(Op::Release { mode, keys: keys.clone(), owner: self.owner, meta })
     }
 
-    /// Changes the metadata of the holder. The next extension carries them to the nodes.
+    /// Changes the metadata of the holder. The next extension sends the metadata to the nodes.
     pub(crate) fn set_meta(&self, meta: Arc<[u8]>) {
         self.lock().meta = Some(meta);
     }

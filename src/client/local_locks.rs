@@ -1,5 +1,5 @@
-//! Locks inside this process, one for each key, for calls that exclude each other even while no
-//! node answers.
+//! Locks inside this process, one for each key. With them, calls in this process exclude each other
+//! even while no node answers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,23 +8,23 @@ use tokio::sync::{Mutex as TokioMutex, OwnedMutexGuard};
 
 use crate::name::LockKeys;
 
-/// The local locks of one handle. Callers get a lock in the order in which they came.
+/// The local locks of one handle. Callers get a lock in the order of their calls.
 #[derive(Debug, Default)]
 pub(crate) struct LocalLocks(Mutex<HashMap<LockKeys, Entry>>);
 
 #[derive(Debug, Default)]
 struct Entry {
     lock: Arc<TokioMutex<()>>,
-    /// Number of calls that wait for the lock or hold it. The entry is removed with the last one.
+    /// Number of callers that wait for the lock or hold it. The last caller removes the entry.
     users: usize,
 }
 
-/// One caller's place at a local lock: it waits for the lock or holds it.
+/// One caller that waits for a local lock or holds a local lock.
 #[derive(Debug)]
 pub(crate) struct LocalGuard {
     locks: Arc<LocalLocks>,
     keys: LockKeys,
-    /// The lock, once it is held.
+    /// The held lock; `None` while the caller waits.
     held: Option<OwnedMutexGuard<()>>,
 }
 
@@ -32,7 +32,7 @@ impl LocalLocks {
     /// Waits for the local lock of a key.
     ///
     /// # Cancellation safety
-    /// If dropped, the caller's place goes to the next one.
+    /// If the future is dropped, the next caller in line gets the lock.
     pub(crate) async fn lock(self: &Arc<Self>, keys: &LockKeys) -> LocalGuard {
         let lock = {
             let mut all = self.entries();
@@ -40,7 +40,7 @@ impl LocalLocks {
             entry.users += 1;
             Arc::clone(&entry.lock)
         };
-        // From here on, the drop of `guard` takes the caller off the entry's users.
+        // From here on, the drop of `guard` subtracts this caller from the users of the entry.
         let mut guard = LocalGuard { locks: Arc::clone(self), keys: keys.clone(), held: None };
         guard.held = Some(lock.lock_owned().await);
         guard

@@ -1,16 +1,16 @@
-//! The client side: it sends requests to the nodes and keeps leases alive. It is the only code that
+//! The client side: the code that sends requests to the nodes and renews leases. Only this code
 //! connects the pure state machines, the nodes and tokio.
 //!
-//! [`Core`] belongs to one `Redlock` handle and is shared by all locks, keys and elections made
-//! from the handle. It passes requests (ops) to the node queues and replies to the quorum machines,
-//! and cleans up after futures that were dropped. No operation waits for the slowest node, because
-//! the majority decides.
+//! Each `Redlock` handle has one [`Core`]. All locks, keys and elections of the handle share the
+//! `Core`. The `Core` passes requests (ops) to the node queues, passes replies to the quorum
+//! machines, and cleans up after dropped futures. A majority decides, so no operation waits for the
+//! slowest node.
 //!
-//! The modules on the way of a request: `acquire`, `claim`, `extend` or `release` makes the op,
-//! `round` runs the quorum machine and sends what it asks for, `node_queue` batches the ops, and
-//! `reply_collector` receives the replies. The modules of a lease: `lease` is its state, `renewer`
-//! renews it in time, `failover` renews it at once after a failover, `undo` and `pending_releases`
-//! clean up.
+//! These modules handle a request: `acquire`, `claim`, `extend` or `release` makes the op; `round`
+//! runs the quorum machine and sends the machine's requests; `node_queue` batches the ops;
+//! `reply_collector` receives the replies. These modules handle a lease: `lease` has its state;
+//! `renewer` renews it before its deadline; `failover` renews it immediately after a failover;
+//! `undo` and `pending_releases` clean up.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,7 +85,7 @@ pub(crate) struct Core {
     pub(crate) meters: Meters,
     pub(crate) local_locks: Arc<LocalLocks>,
     outage: Mutex<Outage>,
-    /// Permits for attempts to acquire a lock; there are `ATTEMPTS_MAX`.
+    /// Permits for attempts to acquire a lock. There are `ATTEMPTS_MAX` permits.
     places: Semaphore,
     ttl_warning: TtlWarning,
     queues: Vec<NodeQueue>,
@@ -93,20 +93,21 @@ pub(crate) struct Core {
     fences_ahead: Mutex<FencesAhead>,
     listeners: Mutex<Vec<JoinHandle<()>>>,
     events: broadcast::Sender<NamedEvent>,
-    /// For each node, the time until which it cannot tell if idempotency keys without `created_at`
-    /// are new, as an event last reported it; `None` if no event did.
+    /// For each node, the time that the last event reported: until then the node cannot decide if
+    /// idempotency keys without `created_at` are new. `None` if no event has reported a time.
     forgetful: Mutex<Vec<Option<Moment>>>,
 }
 
-/// Time by which an entry of `forgetful` must move later before an event reports it again.
+/// Smallest change of a time in `forgetful` that is reported by another event.
 const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
-/// Most attempts to acquire that a handle has under way. They are more than a node queue can have
-/// in flight, and no more than it can send in time. Further attempts wait for a permit in the order
-/// in which they came.
+/// Largest number of attempts to acquire that a handle has under way. The number is above the
+/// largest number of requests in flight in a node queue. A node queue can still send this number of
+/// requests in time. Other attempts wait for a permit, in the order of their calls.
 const ATTEMPTS_MAX: usize = 1_024;
 
-/// Most events by which a subscriber may lag behind before it misses the oldest.
+/// Largest number of events that wait for a slow subscriber. After that the subscriber misses the
+/// oldest events.
 const EVENTS: usize = 1_024;
 
 impl fmt::Debug for Core {
@@ -175,7 +176,7 @@ impl Core {
         self.queues.iter().map(NodeQueue::metrics).collect()
     }
 
-    /// Returns what locks that may degrade have found of the nodes.
+    /// Returns the outage state of the nodes. Locks that may degrade use this state.
     pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,13 +191,13 @@ impl Core {
         now + self.config.node_deadline
     }
 
-    /// Returns how long to wait for the answer to a request. A node queue whose task is polled has
-    /// posted an answer by then, if only an error.
+    /// Returns the time to wait for the answer to a request. If the task of a node queue is polled,
+    /// the queue has posted an answer or an error before the end of this time.
     pub(crate) fn patience(&self) -> Duration {
         self.config.node_deadline + GRACE
     }
 
-    /// Sends an op to one node. The answer is posted to `replies`.
+    /// Sends an op to one node. The node queue posts the answer to `replies`.
     pub(crate) fn send(
         &self,
         node: usize,
@@ -227,23 +228,23 @@ impl Core {
         self.send(last, op, deadline, replies);
     }
 
-    /// Returns the fencing token to propose for a key: our wall clock in µs or, if that is larger,
-    /// one more than the token that was last seen for the key (locks 4).
+    /// Returns the fencing token to propose for a key: this machine's wall clock in µs or, if that
+    /// is larger, one more than the last token that a node returned for the key (locks 4).
     pub(crate) fn proposal(&self, key: &str) -> u64 {
         let clock = self.env.wall_micros();
         let ahead = self.fences_ahead.lock().unwrap_or_else(PoisonError::into_inner);
         ahead.of(key).map_or(clock, |seen| clock.max(seen + 1))
     }
 
-    /// Remembers `fence`, the largest fencing token in the answers to our `proposal`, if it is
-    /// ahead of our wall clock. Otherwise the clock will exceed it anyway, and the key's earlier
-    /// token is forgotten.
+    /// Stores `fence`, the largest fencing token in the answers to `proposal`, if `fence` is ahead
+    /// of this machine's wall clock. Otherwise removes the stored token of the key, because the
+    /// clock will exceed `fence` without it.
     fn saw(&self, key: &str, fence: Option<u64>, proposal: u64) {
         let Some(fence) = fence else { return };
         let mut ahead = self.fences_ahead.lock().unwrap_or_else(PoisonError::into_inner);
         if fence <= proposal && ahead.is_empty() {
-            // This is the common case: the proposal was our clock, no node answered with more, and
-            // the clock has advanced since.
+            // This is the common case: the proposal was the wall clock, no node answered with a
+            // larger token, and the clock has advanced since.
             return;
         }
         if fence >= self.env.wall_micros() {
@@ -253,17 +254,17 @@ impl Core {
         }
     }
 
-    /// Reports by event the nodes that cannot tell if idempotency keys without `created_at` are
-    /// new, because they lost data, each with the time for which they cannot. One loss of data is
-    /// reported once.
+    /// Sends an event for each node that cannot decide if idempotency keys without `created_at` are
+    /// new, because the node lost data. The event contains the time for which the node cannot
+    /// decide. One loss of data is reported once.
     pub(crate) fn keys_forgotten(&self, nodes: impl Iterator<Item = (usize, Duration)>) {
         let now = self.env.now();
         for (node, remaining) in nodes {
             let until = now + remaining;
             {
                 let mut known = self.forgetful.lock().unwrap_or_else(PoisonError::into_inner);
-                // The time is at most a little later than the reported one, so it is about the same
-                // loss, seen with a slower clock or for a shorter retention.
+                // The new time is at most a little later than the reported time, so it comes from
+                // the same loss, seen with a slower clock or for a shorter retention.
                 if known[node].is_some_and(|known| until <= known + FORGETFUL_SLACK) {
                     continue;
                 }
@@ -275,12 +276,12 @@ impl Core {
         }
     }
 
-    /// Reads who holds a name, which a majority of nodes decides. `read` decodes the holder's
-    /// metadata, as for [`Leading`].
+    /// Reads the holder of a name from a majority of nodes. `read` decodes the holder's metadata,
+    /// as for [`Leading`].
     ///
     /// # Cancellation safety
-    /// If the future is dropped, nothing of the read is left on the nodes except, with `wait`, the
-    /// registration for a hint.
+    /// If the future is dropped, the nodes keep no trace of the read. Only with `wait` they keep
+    /// the registration for a hint.
     pub(crate) async fn inspect<W: Clone>(
         &self,
         keys: &LockKeys,
@@ -299,25 +300,25 @@ impl Core {
         self.run(now, &mut Leading::new(self.n(), by, read), round).await
     }
 
-    /// Returns the name of a node, by its number.
+    /// Returns the name of the node with this number.
     pub(crate) fn name(&self, node: usize) -> Arc<str> {
         Arc::clone(&self.names[node])
     }
 
-    /// Makes a [`NoQuorum`] error from the outcomes of all nodes, and adds the nodes' names.
+    /// Creates a [`NoQuorum`] error from the outcomes of all nodes, with the nodes' names.
     pub(crate) fn no_quorum(&self, outcomes: Vec<NodeOutcome>) -> NoQuorum {
         let nodes = self.names.iter().cloned().zip(outcomes).collect();
         NoQuorum { of: None, needed: majority(self.n()), nodes, waited: None }
     }
 
-    /// Returns the outcome, for each node, of a request that is not sent because the handle was
-    /// closed.
+    /// Returns, for each node, the outcome of a request to a closed handle. Such a request is not
+    /// sent.
     pub(crate) fn closed(&self) -> Vec<NodeOutcome> {
         vec![NodeOutcome::Failed(handle_closed()); self.n()]
     }
 
-    /// Starts to listen to the nodes' signals (hints and events), unless a task listens already. It
-    /// is called when a caller first waits for a lock or holds one.
+    /// Starts to listen to the nodes' signals (hints and events), unless a task listens already.
+    /// Called as soon as a caller waits for a lock or holds a lock.
     pub(crate) fn listen(self: &Arc<Self>) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listeners.retain(|l| !l.is_finished());
@@ -348,13 +349,13 @@ impl Core {
 
     /// Sends an event of a node to the subscribers.
     fn tell(&self, node: usize, event: NodeEvent) {
-        // Without a subscriber the event is dropped, which is no error.
+        // Without a subscriber the event is dropped. That is no error.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.names[node]), event });
     }
 
-    /// Gives a lock back that a node has reserved for this handle, or for readers among which it
-    /// was, because no caller of the handle waits for it any more. The next handle in the node's
-    /// queue then gets it.
+    /// Gives back a lock that a node has reserved for this handle or for readers, because no caller
+    /// of this handle waits for the lock any more. The next handle in the node's queue then gets
+    /// the lock.
     pub(crate) fn pass_on(&self, node: usize, key: &str, mode: LockMode) {
         let owner = self.hints.reservation(mode);
         let op =
@@ -362,8 +363,8 @@ impl Core {
         self.send(node, op, self.node_deadline(self.env.now()), &ReplyCollector::new(self.n()));
     }
 
-    /// Asks a node that may have become another server for its facts (clock, identity, data
-    /// history), which show if it has. Does nothing if no lease is held.
+    /// Requests the facts (clock, identity, data history) of a node that may have become another
+    /// server. The facts show if the server changed. Does nothing if no lease is held.
     fn look_at(&self, node: usize) {
         if !self.renewer.is_empty() {
             self.queues[node].look();
@@ -377,7 +378,7 @@ fn handle_closed() -> NodeError {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // The renewer's task wakes up, sees that the handle is gone, and ends.
+        // The renewer's task wakes up, finds that the handle is dropped, and ends.
         self.renewer.wake();
         for l in self.listeners.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             l.abort();

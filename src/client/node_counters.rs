@@ -1,4 +1,5 @@
-//! Counters of one node, updated once per batch. No decision depends on these numbers.
+//! Counters of one node, updated once per batch. No decision of the library depends on these
+//! numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,13 +28,13 @@ pub(crate) struct Counters {
     losses: Tally,
     loss: Gauge,
     quarantine_ends: Gauge,
-    /// Ranges of writes that the node may have lost, as of its last answer.
+    /// Ranges of writes that the node may have lost, from the node's last answer.
     data: Mutex<Arc<[Loss]>>,
-    /// Number of faults of each kind. A mutex is no burden, because faults are rare.
+    /// Number of faults of each kind. Faults are rare, so a mutex is fast enough.
     faults: Mutex<BTreeMap<NodeFault, Tally>>,
 }
 
-/// Numbers of one batch, which are added to the node's counters together.
+/// Numbers of one batch. All are added to the node's counters together.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     ops: u64,
@@ -95,7 +96,7 @@ impl Counters {
         }
     }
 
-    /// Adds the numbers of a batch that was answered `took` after it was sent.
+    /// Adds the numbers of a batch. `took` is the time from the sending of the batch to its answer.
     pub(crate) fn add(&self, count: Count, took: Duration) {
         self.batches.add(1);
         self.request.record(took.as_secs_f64());
@@ -133,15 +134,15 @@ impl Counters {
         self.quarantine_ends.set(Duration::from_micros(micros).as_secs_f64());
     }
 
-    /// Sets the ranges of writes that the node may have lost. `new`: the latest of them was not
-    /// reported before, so it is counted.
+    /// Stores the ranges of writes that the node may have lost. If `new` is true, counts the latest
+    /// loss, because no earlier answer reported it.
     pub(crate) fn set_losses(&self, losses: &Arc<[Loss]>, new: bool) {
         self.losses.add(u64::from(new));
         *self.data.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(losses);
     }
 
-    /// Sets the gauge of lost data to the length of this loss, in seconds; zero if no loss concerns
-    /// keys any more.
+    /// Sets the gauge of lost data to the length of `loss` in seconds, or to zero if no loss makes
+    /// keys forgotten any more.
     pub(crate) fn set_concerning(&self, loss: Option<Loss>) {
         let seconds = |loss: Loss| loss.length().map_or(f64::INFINITY, |d| d.as_secs_f64());
         self.loss.set(loss.map_or(0.0, seconds));
@@ -155,7 +156,7 @@ impl Counters {
         self.switches.add(1);
     }
 
-    /// Counts a wait for replicas that has ended. `confirmed`: enough replicas had the grants.
+    /// Counts a finished wait for replicas. `confirmed` is true if enough replicas had the grants.
     pub(crate) fn count_barrier(&self, confirmed: bool) {
         self.barriers.add(1);
         self.barriers_failed.add(u64::from(!confirmed));
@@ -182,7 +183,7 @@ impl Counters {
     }
 }
 
-/// Returns the fault as a metric label, for example `no_replicas` for `NoReplicas`.
+/// Converts a fault to a metric label, for example `NoReplicas` to `no_replicas`.
 fn word(fault: NodeFault) -> String {
     let mut word = String::new();
     for c in format!("{fault:?}").chars() {

@@ -1,6 +1,6 @@
-//! Judges a node by the facts about itself that it reports with each batch: its clock, its data
-//! history and its identity (clocks 4, quarantine 7). Quarantines are only observed here;
-//! `lua/history.lua` decides about them.
+//! Checks the facts that a node reports with each batch: its clock, its data history and its
+//! identity (clocks 4, quarantine 7). The monitor only reports quarantines; `lua/history.lua`
+//! decides about them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use crate::quorum::clock::{ClockCheck, ClockStep};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Observer of the facts that one node reports.
+/// Monitor of the facts that one node reports.
 pub(crate) struct NodeMonitor {
     name: Arc<str>,
     clock: ClockCheck,
     identity: Option<Arc<str>>,
     address: Option<Arc<str>>,
     history_id: Option<u64>,
-    /// The node's clock, in µs since 1970, when this handle first saw its marker; `None` before
-    /// that.
+    /// The node's clock at the first answer to this handle, in µs since 1970; `None` before that
+    /// answer.
     known_since: Option<u64>,
     in_quarantine: bool,
-    /// Latest loss of data that the node has reported.
+    /// Latest loss of data that the node reported.
     latest_loss: Option<Loss>,
-    /// `latest_loss`, as long as it may concern idempotency keys that are kept for the default
-    /// retention.
+    /// `latest_loss`, if it may still make idempotency keys with the default retention forgotten;
+    /// else `None`.
     concerning: Option<Loss>,
-    /// Owners that have re-asserted a lease (renewed it in a quarantine) in this quarantine of the
-    /// node.
+    /// Owners that re-asserted a lease on the node in its present quarantine. To re-assert a lease
+    /// is to renew it in a quarantine.
     reasserted: BTreeSet<OwnerToken>,
-    /// Quarantine lengths in the disagreement that was reported last: the one that we ask for, and
-    /// the one that the node uses.
+    /// Lengths of a quarantine in the last reported disagreement: the length that this handle
+    /// requests, and the length that the node uses.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<NamedEvent>,
     counters: Arc<Counters>,
@@ -63,9 +63,9 @@ impl NodeMonitor {
         }
     }
 
-    /// Takes in the facts that came with a batch, which was under way from `sent` to `received`.
-    /// `address` returns the address of the server that answers for the node. Returns an error if
-    /// the node's votes do not count at present, because its clock stepped.
+    /// Checks the facts in the answer to a batch that was sent at `sent` and answered at
+    /// `received`. `address` returns the address of the node's server. Returns an error if the
+    /// node's votes do not count now, because its clock stepped.
     pub(crate) fn judge(
         &mut self,
         facts: &Facts,
@@ -93,27 +93,27 @@ impl NodeMonitor {
         self.clock.objection(received)
     }
 
-    /// Returns the node's clock, in µs since 1970, when this handle first saw its marker
-    /// (quarantine 10).
+    /// Returns the node's clock at the first answer to this handle, in µs since 1970 (quarantine
+    /// 10).
     pub(crate) fn known_since(&self) -> Option<u64> {
         self.known_since
     }
 
-    /// Records a confirmed extension that named the node's quarantine. Returns true if it
-    /// re-asserted a lease: if it is the owner's first during this quarantine. After the end of the
-    /// quarantine it is an ordinary extension.
+    /// Records a confirmed extension that contained the node's quarantine. Returns true if the
+    /// extension re-asserted a lease: it is the owner's first extension in this quarantine. After
+    /// the quarantine the extension is an ordinary one.
     pub(crate) fn reasserts(&mut self, owner: OwnerToken) -> bool {
         self.in_quarantine && self.reasserted.insert(owner)
     }
 
-    /// Reports by event that holders of this handle re-asserted this number of leases.
+    /// Sends an event that holders of this handle re-asserted `leases` leases.
     pub(crate) fn reasserted(&self, leases: u64) {
         if leases > 0 {
             self.tell(NodeEvent::Reasserted { leases });
         }
     }
 
-    /// Takes in which writes the node's data may lack (quarantine 13).
+    /// Stores the latest loss of the node's data (quarantine 13).
     fn check_losses(&mut self, facts: &Facts) {
         let latest = facts.losses.last().copied();
         if latest != self.latest_loss {
@@ -152,8 +152,8 @@ impl NodeMonitor {
                 HistoryCause::Restart
             };
             self.tell(NodeEvent::HistoryChanged { cause });
-            // The new data history has a quarantine of its own, which is reported even if the last
-            // one had not ended.
+            // The new data history has a quarantine of its own. That quarantine is reported even if
+            // the last one had not ended.
             self.in_quarantine = false;
             self.reasserted.clear();
         }
@@ -182,14 +182,14 @@ impl NodeMonitor {
         }
     }
 
-    /// Reports by event that this handle and other clients of the node disagree about the length of
-    /// a quarantine, on which they must agree (quarantine 7). The node uses the longest length. So
-    /// it is reported by a handle that asks for less, and by the one that raised it, once for each
-    /// pair of lengths.
+    /// Sends an event if this handle and other clients of the node use different lengths of a
+    /// quarantine; they must use the same length (quarantine 7). The node uses the longest length.
+    /// So two handles send the event: a handle with a shorter length, and the handle that raised
+    /// the length. Each pair of lengths is reported once.
     fn check_settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
-        // The node counts in whole milliseconds, so lengths that differ by less than one are the
-        // same.
+        // The node counts in whole milliseconds, so a difference of less than one millisecond is
+        // ignored.
         let shorter = ours + Duration::from_millis(1) < node;
         if (shorter || facts.quarantine_raised) && self.disagreed != Some((ours, node)) {
             self.disagreed = Some((ours, node));
@@ -199,7 +199,7 @@ impl NodeMonitor {
 
     fn tell(&self, event: NodeEvent) {
         event.log(&self.name);
-        // Sending fails only if there is no subscriber.
+        // `send` fails only without a subscriber.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.name), event });
     }
 }
@@ -225,7 +225,6 @@ mod tests {
         }
     }
 
-    /// A monitor of the node `a`.
     fn health(s: &QueueSettings) -> NodeMonitor {
         NodeMonitor::new("a".into(), s, &Arc::new(Counters::new("a".into())))
     }
@@ -255,7 +254,7 @@ mod tests {
         Moment::from_nanos(ms * 1_000_000)
     }
 
-    /// Returns the events that `run` sent.
+    /// Returns the events that `run` sends.
     fn reported(s: &QueueSettings, run: impl FnOnce(&mut NodeMonitor)) -> Vec<NodeEvent> {
         let mut events = s.events.subscribe();
         run(&mut health(s));
@@ -281,13 +280,14 @@ mod tests {
                 |f: &Facts, secs| Facts { quarantine: Duration::from_secs(secs), ..f.clone() };
             say(base.clone(), 1, "h:1");
             say(base.clone(), 2, "h:1");
-            // After a FLUSHALL: the facts of the batch that set the marker, and of the next one.
+            // A FLUSHALL: the facts of the batch that set the marker, and the facts of the next
+            // batch.
             let flushed = shut(&base, 30);
             let first = Facts { new_history: true, marker_missing: true, ..flushed.clone() };
             say(first, 3, "h:1");
             say(shut(&base, 29), 4, "h:1");
             say(base.clone(), 33, "h:1");
-            // First another process at the same address, then another server.
+            // A restart: another process at the same address. Then a failover: another server.
             let restarted = Facts { history_id: 2, identity: "y".into(), ..shut(&base, 30) };
             say(restarted.clone(), 34, "h:1");
             let promoted = Facts { history_id: 3, identity: "z".into(), ..restarted };
@@ -318,7 +318,7 @@ mod tests {
         p.judge(&shut, at(1), at(1), &nowhere);
         assert!(p.reasserts(owner));
         assert!(!p.reasserts(owner));
-        // The next renewal was sent in the quarantine and arrived after its end.
+        // The next renewal was sent in the quarantine, and arrived after the end of the quarantine.
         p.judge(&open, at(2), at(2), &nowhere);
         assert!(!p.reasserts(owner));
     }

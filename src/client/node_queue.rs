@@ -1,24 +1,26 @@
-//! Queue of a handle's requests to one node. It has as many batches in flight as the node executes
-//! in order (group commit).
+//! Queue of a handle's requests to one node, with group commit. Several batches may be in flight,
+//! if the node executes batches in order.
 //!
 //! If no batch is in flight, a request is sent at once. Requests that arrive while a batch is in
-//! flight are sent together as the next one. A node that executes its batches in order is sent
-//! further batches while it works on the first, so that neither side waits for the other. A release
-//! never overtakes its own acquire, because a batch is sent when the node's `call` is made, and
-//! takes effect after the batches of earlier calls. The queue's task polls the futures of these
-//! calls, and so also drives the connection to a server (`dial/wire.rs`). The queue also
-//! - drops requests whose deadline passed before they were sent, so that they were certainly not
+//! flight are sent together as the next batch. If a node executes its batches in order, the queue
+//! sends further batches while the node works on the first one, so that neither side waits for the
+//! other. A release never overtakes the acquire of the same lock: each call of `LockNode::call`
+//! sends a batch immediately, and a batch takes effect after the batches of earlier calls. The
+//! queue's task polls the futures of these calls. This polling also drives the connection to a
+//! server (`dial/wire.rs`). The queue also
+//! - drops requests that were not sent before their deadline, so these requests were certainly not
 //!   executed;
-//! - sends with each batch the time, by the node's own clock, until which it may take effect, so
-//!   that a frozen server that has received a batch does not execute it when it resumes. To know
-//!   that clock, an idle queue asks for the node's time every two seconds;
-//! - keeps *owed* releases (`pending_releases`): a release is repeated until the node has answered
-//!   it at a time at which no unanswered request of the same owner can take effect any more;
-//! - sends an op again if the node put it off (`Deferred`) because its answer held enough stored
-//!   bytes already, and limits the bytes that one batch asks the node to store;
-//! - holds a grant back until as many replicas have it as its caller asked for (durability 1),
-//!   without delaying other requests;
-//! - watches the facts that the node reports with each batch: steps of its clock, new data
+//! - sends with each batch a time by the node's clock. The batch has no effect after this time, so
+//!   a server that was frozen does not execute an old batch when it resumes. An idle queue asks for
+//!   the node's time every two seconds, to know the node's clock;
+//! - keeps *owed* releases (`pending_releases`). The queue repeats a release until the node answers
+//!   it at a time when no unanswered request of the same owner can still take effect;
+//! - sends an op again if the node deferred the op (`Deferred`). A node defers an op if its answer
+//!   already contains enough stored bytes. The queue also limits the bytes that one batch stores on
+//!   the node;
+//! - holds a grant back until enough replicas have the grant, by the caller's durability level
+//!   (durability 1). Other requests are not delayed;
+//! - checks the facts that the node reports with each batch: steps of its clock, new data
 //!   histories, and two nodes on one server (clocks 4, quarantine 7, overview 8).
 
 mod alarm;
@@ -60,35 +62,36 @@ use crate::op::{Batch, Loss, NotAfter, QuarantineId, Replies, Reply, Terms, Time
 use crate::quorum::holdings::Quarantine;
 use crate::time::{Drift, Moment, NodeClock};
 
-/// Time after a request's deadline for which a node's answer is still awaited.
+/// Time after the deadline of a request for which the queue still waits for the node's answer.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
-/// Interval at which an idle queue sends a batch without ops, in order to read the node's clock and
-/// to see if the node is still the same server. Such a batch also makes the server store its clock
-/// in the marker key, which limits what counts as lost after a crash (quarantine 13).
+/// Interval at which an idle queue sends a batch without ops. The answer contains the node's clock
+/// and shows if the node is still the same server. The batch also makes the server store its clock
+/// in the marker key, which limits the loss after a crash (quarantine 13).
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Most requests that wait to be sent in one channel of the queue. Releases and unclaims have the
-/// same number of places again.
+/// Largest number of requests that wait in one channel of the queue. Releases and unclaims have the
+/// same number of places in addition.
 const QUEUE_MAX: usize = 100_000;
-/// Most batches with grants that wait for the confirmation of replicas. At this limit no new
-/// request is taken from the queue.
+/// Largest number of batches with grants that wait for replicas. At this limit the task takes no
+/// new request from the queue.
 const CONFIRMING_MAX: usize = 1_024;
-/// Most bytes that one batch asks the node to store; an op with more bytes is sent alone. The limit
-/// bounds how long other requests wait. It is the same as the node's limit for the results that one
-/// answer shows (`Reply::Deferred`).
+/// Largest number of bytes that one batch stores on the node. An op with more bytes is sent alone.
+/// The limit bounds the wait of other requests. The node has the same limit for the stored results
+/// in one answer (`Reply::Deferred`).
 const BYTES_MAX: usize = 1 << 20;
-/// Most ops in one batch, which bounds how long one script may occupy a server.
+/// Largest number of ops in one batch. The limit bounds the time for which one script occupies a
+/// server.
 const BATCH_MAX: usize = 128;
-/// Most batches in flight. With several the next batch has arrived at the server when the server
-/// finishes the first.
+/// Largest number of batches in flight. If there are several, the server has the next batch as soon
+/// as it finishes the first one.
 const DEPTH: usize = 4;
-/// Most ops in one batch that the node had put off before (`Deferred`), so that other requests need
-/// not wait until all large results have been shown.
+/// Largest number of ops in one batch that the node had deferred before (`Deferred`). With this
+/// limit, other requests need not wait until all large results have been returned.
 const AGAIN_MAX: usize = 16;
 
-/// Called with a node's number and its new quarantine when the node turns out to serve other data
-/// than before (it failed over, or was restarted). Callers receive the answers of the batch that
-/// revealed the change after this call.
+/// Called with a node's number and its new quarantine after the node has begun another data history
+/// (a failover or a restart). An answer of the node shows the new history; this function is called
+/// before the callers receive that answer.
 pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
 /// Settings that the queues of one handle share.
@@ -99,14 +102,14 @@ pub(crate) struct QueueSettings {
     pub(crate) drift: Drift,
     pub(crate) ttl: Duration,
     pub(crate) node_deadline: Duration,
-    /// Sender of the nodes' events to the handle's subscribers.
+    /// Channel for events of the nodes to the handle's subscribers.
     pub(crate) events: broadcast::Sender<NamedEvent>,
     pub(crate) on_switch: Arc<OnSwitch>,
     pub(crate) votes: Arc<VotingGauges>,
 }
 
-/// Queue of requests to one node. Its task starts with the first request, and ends when the queue
-/// is dropped.
+/// Queue of requests to one node. The task of the queue starts with the first request, and ends
+/// when the queue is dropped.
 pub(crate) struct NodeQueue {
     node: Arc<dyn LockNode>,
     index: usize,
@@ -138,26 +141,26 @@ impl NodeQueue {
         self.counters.snapshot()
     }
 
-    /// Returns the ranges of writes that the node may have lost, as of its last answer.
+    /// Returns the ranges of writes that the node may have lost, from the node's last answer.
     pub(crate) fn losses(&self) -> Arc<[Loss]> {
         self.counters.losses()
     }
 
-    /// Makes the queue's task ask the node for its facts (clock, identity, data history), unless a
-    /// batch is in flight, because each answer contains them.
+    /// Makes the queue's task request the facts of the node (clock, identity, data history). Has no
+    /// effect if a batch is in flight, because every answer contains the facts.
     pub(crate) fn look(&self) {
         self.look.notify_one();
     }
 
-    /// Queues a request, and never blocks. The request's collector receives the answer, which may
-    /// be that the request was refused and not sent.
+    /// Queues a request without blocking. The collector of the request receives the answer, or an
+    /// error if the queue refused the request.
     pub(crate) fn submit(&self, mut pending: Pending) {
         pending.count(&self.load);
         let full = || format!("{QUEUE_MAX} requests wait already");
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let pending = match queues.as_ref().map(|queues| queues.of(&pending.op)) {
-            // An undo operation is accepted as long as there is any place in the channel, because
-            // it frees a lock or a claim for others.
+            // An undo operation frees a lock or a claim for other callers. So the channel has
+            // reserved places for undo operations.
             Some(open) if open.capacity() <= QUEUE_MAX && !pending.op.is_undo() => {
                 return self.refuse_busy(pending, full());
             }
@@ -170,8 +173,8 @@ impl NodeQueue {
             },
             None => pending,
         };
-        // The queue is used for the first time, or the runtime of its earlier task is gone. The
-        // task is started on the runtime of this caller.
+        // The queue has no task: it is used for the first time, or the runtime of its earlier task
+        // has ended. The new task runs on the runtime of this caller.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             let now = self.settings.env.now();
             return refuse(
@@ -201,12 +204,12 @@ impl NodeQueue {
             in_touch: false,
         };
         self.settings.env.spawn(&runtime, Box::pin(worker.run()));
-        // This cannot fail, because the new channel is empty.
+        // `try_send` cannot fail, because the new channel is empty.
         let _ = new.of(&pending.op).try_send(pending);
         *queues = Some(new);
     }
 
-    /// Refuses a request as `Busy`, so that the requests before it are answered in time.
+    /// Refuses a request as `Busy`, because the node must answer the earlier requests in time.
     pub(crate) fn refuse_busy(&self, pending: Pending, why: impl Into<Arc<str>>) {
         self.counters.count_refused(NodeFault::Busy);
         refuse(pending, NodeFault::Busy, why, self.settings.env.now());
@@ -217,22 +220,22 @@ fn refuse(pending: Pending, fault: NodeFault, detail: impl Into<Arc<str>>, now: 
     pending.answer(Err(NodeError::not_executed(fault, detail)), &Origin::local(now));
 }
 
-/// A batch that was sent, with the node's answer to it.
+/// A batch that was sent, and the node's answer.
 struct Answered {
     requests: Vec<Pending>,
-    /// Facts that the node reported in answer to an empty batch, which was sent first because the
-    /// node's clock was not known; otherwise `None`.
+    /// Facts from the answer to an empty batch. The empty batch was sent first, because the node's
+    /// clock was not known. `None` if no empty batch was sent.
     greeting: Option<TimedFacts>,
     replies: Replies,
     deadline: Moment,
-    /// Time until which the batch could take effect, in µs by the node's clock.
+    /// Latest time at which the batch could take effect, in µs by the node's clock.
     not_after: u64,
     sent: Moment,
     received: Moment,
 }
 
-/// Grants of one batch that count only once replicas have them, by the durability level that they
-/// need.
+/// Grants of one batch that count only after replicas have them, by the durability level that the
+/// grants need.
 type Unconfirmed = BTreeMap<Durability, Vec<(Pending, Reply)>>;
 
 struct Worker {
@@ -241,25 +244,24 @@ struct Worker {
     monitor: NodeMonitor,
     settings: QueueSettings,
     counters: Arc<Counters>,
-    /// Notified when the task should ask the node for its facts (clock, identity, data history).
+    /// Notified to make the task request the node's facts (clock, identity, data history).
     look: Arc<Notify>,
     incoming: Incoming,
-    /// Requests that were taken from the queue once and go into a later batch, before the requests
-    /// that are still queued.
+    /// Requests that the task took from the queue before. They go into a later batch, ahead of the
+    /// queued requests.
     again: VecDeque<Pending>,
     owed: PendingReleases,
     in_doubt: InDoubt,
-    /// Clock of the server that answered last, as it was read then, and the identity of that
-    /// server.
+    /// Clock and identity of the server in the last answer.
     clock: Option<(NodeClock, Arc<str>)>,
-    /// True once the node has reported which server it is connected to.
+    /// True after the node has reported the identity of its server.
     names_server: bool,
-    /// Data history that the node reported in its last answer.
+    /// Data history in the node's last answer.
     history: Option<QuarantineId>,
     pace: Pace,
     /// Time at which the last batch was sent.
     spoke: Moment,
-    /// True if the node answered the last batch, so that its connection works.
+    /// True if the node answered the last batch. The connection works then.
     in_touch: bool,
 }
 
@@ -272,30 +274,30 @@ impl Worker {
         let mut under_way = FuturesUnordered::new();
         let mut confirming = FuturesUnordered::new();
         let mut alarm = Alarm::new();
-        // `last` is the number of ops in the last batch. `yielded` is true if other tasks have just
-        // been let run, so that they are not let run twice before a batch.
+        // `last` is the number of ops in the last batch. `yielded` is true if the task has just let
+        // other tasks run. The task does that once before each batch.
         let (mut last, mut yielded) = (0, false);
         loop {
             let now = env.now();
-            // The first facts make the clock known, so they are taken only while no batch is in
-            // flight. A batch in flight may still be asking for the clock before it sends its ops,
-            // and the next batch would overtake it.
+            // The first facts show the node's clock. The task uses them only while no batch is in
+            // flight. A batch in flight may still wait for the clock before it sends its ops, and
+            // the next batch would overtake it.
             let mut known = self.known_clock(now).is_some();
             if (looks || !known) && under_way.is_empty() && self.take_first_facts() {
                 looks = false;
                 known = self.known_clock(now).is_some();
             }
-            // Without a known clock, a batch first asks for the clock and then sends its ops. Two
-            // such batches could overtake each other, so only one may be in flight.
+            // If the clock is not known, a batch first requests the clock and then sends its ops.
+            // Two such batches could overtake each other, so only one may be in flight.
             let depth = if known { self.node.depth().clamp(1, DEPTH) } else { 1 };
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
-            // Owed releases are sent before the queued requests, because the queue of a busy node
-            // is never empty.
+            // Owed releases are sent before the queued requests. The queue of a busy node is never
+            // empty, so releases behind it would never be sent.
             let mut next = if room { self.owed_batch(now) } else { None };
-            // If several callers were answered just now, they run first, so that their next
-            // requests leave in the same batch. This holds up neither a caller that is alone nor an
-            // extension.
+            // Several callers may have received answers just now. The task lets these callers run
+            // first, so that their next requests are sent in one batch. A single caller and an
+            // extension are not delayed.
             let crowded = last > 1 || !under_way.is_empty();
             let waits = self.incoming.len() > 0 && !self.incoming.has_extension();
             if next.is_none() && open && crowded && waits && !yielded {
@@ -331,11 +333,11 @@ impl Worker {
                 () = &mut alarm => {}
             }
         }
-        // The handle is gone. The batches in flight are awaited, and owed releases are sent once
-        // more. What then remains on the node ends by its ttl.
+        // The handle was dropped. The task waits for the batches in flight, and sends owed releases
+        // one more time. Grants that remain on the node end by their ttl.
         while let Some(answered) = under_way.next().await {
-            // `settle` returns waits for replicas. They are dropped, because the callers that could
-            // wait for a durability level are gone with the handle.
+            // `settle` returns waits for replicas. These waits are dropped, because the callers
+            // that needed a durability level are gone with the handle.
             self.settle(answered);
         }
         if let Some((last, deadline)) = self.owed_batch(env.now()) {
@@ -344,8 +346,8 @@ impl Worker {
         }
     }
 
-    /// Takes in the facts that the node's connection received when it was opened. Returns false if
-    /// there are none, so that a batch has to ask for them.
+    /// Uses the facts that the connection received when it was opened. Returns false if there are
+    /// no such facts; a batch then has to request the facts.
     fn take_first_facts(&mut self) -> bool {
         let Some(first) = self.node.first_facts() else { return false };
         self.observe(&first);
@@ -353,11 +355,11 @@ impl Worker {
         true
     }
 
-    /// Takes the next batch out of the queue, which has at most `most` requests, and returns it
-    /// with its deadline.
+    /// Takes at most `most` requests out of the queue, as the next batch. Returns the batch and its
+    /// deadline.
     fn next_batch(&mut self, now: Moment, most: usize) -> Option<(Vec<Pending>, Moment)> {
-        // The deadline is at least `node_deadline` away, even if a caller wants its answer sooner:
-        // a time-out ends the connection, which all callers share.
+        // The deadline is at least `node_deadline` from now, even if a caller has an earlier
+        // deadline. A time-out closes the connection, and all callers share the connection.
         let mut deadline = now + self.settings.node_deadline;
         let mut again = self.again.len().min(AGAIN_MAX);
         let waiting = again + self.incoming.len();
@@ -388,27 +390,28 @@ impl Worker {
         (!batch.is_empty()).then_some((batch, deadline))
     }
 
-    /// Returns the clock and the identity of the server that a batch would reach now. `None` if the
-    /// last batch got no answer, if the server may be another one than the one that answered it, or
-    /// if the clock may have drifted by more than a quarter of `node_deadline` since it was read.
+    /// Returns the clock and the identity of the server that the next batch will reach. Returns
+    /// `None` if the last batch got no answer, if another server may have taken over since that
+    /// answer, or if the clock may have drifted by more than a quarter of `node_deadline` since
+    /// then.
     fn known_clock(&self, now: Moment) -> Option<&(NodeClock, Arc<str>)> {
         let most = self.settings.node_deadline / 4;
         let (clock, server) = self.clock.as_ref().filter(|_| self.in_touch)?;
         let drifted = self.settings.drift.of(now.since(clock.read));
-        // If the node named its server before and names none now, it has no connection, and its
-        // next connection may lead to another server.
+        // A node that named its server before and names no server now has no connection. Its next
+        // connection may reach another server.
         let same = || self.node.server().map_or(!self.names_server, |now| now == *server);
         self.clock.as_ref().filter(|_| drifted <= most && same())
     }
 
-    /// Takes the owed releases that are due, and returns them with the deadline of their batch.
+    /// Takes the owed releases that are due. Returns the releases and the deadline of their batch.
     fn owed_batch(&mut self, now: Moment) -> Option<(Vec<Pending>, Moment)> {
         let due = self.owed.take(now, BATCH_MAX);
         (!due.is_empty()).then_some((due, now + self.settings.node_deadline))
     }
 
-    /// Sends one batch; if the node's clock is not known, it asks for the clock first. The answer
-    /// has one reply per op, and is there by the deadline plus `GRACE`.
+    /// Sends one batch. If the node's clock is not known, requests the clock first. The future
+    /// resolves before the deadline plus `GRACE`, with one reply for each op.
     fn send<'n>(
         &mut self,
         requests: Vec<Pending>,
@@ -421,9 +424,9 @@ impl Worker {
         let sent = env.now();
         self.spoke = sent;
         let ops: Vec<_> = requests.iter().map(|pending| pending.op.clone()).collect();
-        // If the connection is lost, the clock counts as not known until this batch is answered,
-        // even if the node reconnects in the meantime. Otherwise the next batch could overtake this
-        // one, which first asks for the clock.
+        // If the connection is lost, the clock stays unknown until this batch is answered, even if
+        // the node reconnects earlier. Otherwise the next batch could overtake this batch, which
+        // requests the clock first.
         self.in_touch &= !self.names_server || self.node.server().is_some();
         let by = move |(clock, server): &(NodeClock, Arc<str>)| NotAfter {
             server: Arc::clone(server),
@@ -434,8 +437,8 @@ impl Worker {
             node.call(Batch { terms, not_after: Some(by), known_since, ops }, deadline)
         };
         let greets = known.is_none() && !ops.is_empty();
-        // A node whose clock could not be read gets the batch all the same. The answer shows what
-        // is wrong with the node, and releases and unclaims are executed at any time.
+        // If the node's clock could not be read, the batch is sent nevertheless. The answer shows
+        // the node's fault. Releases and unclaims are executed at any time.
         let mut not_after = known.unwrap_or_else(NotAfter::over);
         let begun =
             if greets { Either::Right(ops) } else { Either::Left(call(ops, not_after.clone())) };
@@ -471,9 +474,8 @@ impl Worker {
     }
 }
 
-/// Lets all tasks run first that can run now: this task wakes itself at once and is queued behind
-/// them. `tokio::task::yield_now` would also wait until the IO driver of the runtime has had its
-/// turn on this thread.
+/// Lets all other tasks run that can run now. This task wakes itself at once and is queued behind
+/// them. `tokio::task::yield_now` would also wait for the IO driver of the runtime.
 async fn let_others_run() {
     let mut woken = false;
     std::future::poll_fn(|cx| {
@@ -486,7 +488,7 @@ async fn let_others_run() {
     .await;
 }
 
-/// Asks a node whose clock is not known for its facts, with a batch without ops.
+/// Requests the facts of a node with a batch without ops, because the node's clock is not known.
 async fn greet(
     node: &dyn LockNode,
     env: &dyn Env,

@@ -1,10 +1,10 @@
-//! Outage of a handle's nodes, as the attempts of locks that may degrade have found it. Pure: times
-//! are passed in.
+//! The outage of a handle's nodes, as seen by the attempts of locks that may degrade. The code is
+//! pure: callers pass all times.
 //!
-//! A call asks [`Outage::known`] before each of its attempts, and reports the result by
+//! An operation calls [`Outage::known`] before each attempt. After the attempt, the operation calls
 //! [`Outage::failed`] or [`Outage::answered`]. After a failure, [`Outage::lasts`] decides if the
-//! call may go on without the lock. If it does, [`Outage::degrade`] counts its guard, and
-//! [`Outage::ended`] the end of the guard.
+//! operation may continue without the lock. If the operation continues, [`Outage::degrade`] counts
+//! a degraded guard, and [`Outage::ended`] counts the end of that guard.
 
 use std::time::Duration;
 
@@ -12,23 +12,25 @@ use crate::error::{Advice, NoQuorum, NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
 use crate::time::Moment;
 
-/// Time for which a failed attempt answers other calls, too. During an outage one call in this time
-/// asks the nodes.
+/// Time for which the result of a failed attempt also applies to other operations. During an
+/// outage, one operation in this time sends requests to the nodes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Age at which a failed attempt shows nothing any more, because no call has asked since: the nodes
-/// may have answered other requests meanwhile.
+/// Age above which the result of a failed attempt is not used. No operation has sent a request for
+/// so long, so the nodes may be available again.
 const STALE: Duration = Duration::from_secs(5);
 
-/// Finding of an attempt without a majority, the finding that permits most first.
+/// Finding of an attempt without a majority. The order is from the most permissive finding to the
+/// least permissive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Finding {
-    /// No node serves any request. That is the same for every lock.
+    /// No node serves any request. This finding applies to every lock.
     Down,
-    /// Too few nodes serve requests, and those that do know no holder of this lock.
+    /// Too few nodes serve requests. None of the nodes that serve requests reports a holder of this
+    /// lock.
     Free,
-    /// A node knows a holder of this lock.
+    /// A node reports a holder of this lock.
     Held,
-    /// The requests were not sent, because this process has too many.
+    /// The requests were not sent, because this process has too many requests or closed the handle.
     NotAsked,
     /// A node answers and refuses every lock, or a person has to change a setting.
     Refused,
@@ -43,14 +45,14 @@ impl Finding {
             NodeOutcome::Silent => Self::Down,
             NodeOutcome::Granted => Self::Free,
             NodeOutcome::Held(_) | NodeOutcome::Refused => Self::Held,
-            // The node refuses because another owner may hold the lock.
+            // The node refuses, because another owner may hold the lock.
             NodeOutcome::Quarantined { .. } => Self::Refused,
             NodeOutcome::Failed(error) => Self::of_fault(error),
         });
         found.max().unwrap_or(Self::Refused)
     }
 
-    /// Returns true if a call may go on without the lock after this finding.
+    /// Returns true if an operation with this finding may continue without the lock.
     pub(crate) fn permits(self) -> bool {
         self <= Self::Free
     }
@@ -75,31 +77,33 @@ impl Finding {
             | F::SameServer
             | F::PastDeadline
             | F::Unsupported => Self::Down,
-            // The fault may be that of this lock's key alone.
+            // The fault may concern only the key of this lock.
             F::NoPermission | F::Server | F::Protocol => Self::Free,
             F::Busy | F::Closed => Self::NotAsked,
-            // The server works. Locks that it granted are still held, or its replicas are missing.
+            // The server works. Either locks that it granted are still held, or its replicas are
+            // missing.
             F::HandingOver | F::NotDurable | F::ClockJump | F::TokenAhead => Self::Refused,
         }
     }
 }
 
-/// The attempts of a handle that failed in a row, and the guards that are degraded.
+/// The latest failed attempts of a handle, and its degraded guards.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     streak: Option<Streak>,
-    /// Last attempt of the streak, if its finding permits that calls go on without a lock.
+    /// Last failed attempt, if its finding permits that operations continue without a lock.
     last: Option<Failure>,
-    /// Time from which a call asks the nodes in spite of `last`.
+    /// Time from which an operation sends requests to the nodes, although `last` is set.
     next_probe: Moment,
-    /// Last time at which a majority answered, or a node refused.
+    /// Last time at which a majority answered or a node refused.
     heard: Option<Moment>,
     period: Option<Period>,
     /// Number of degraded guards that exist now.
     guards: usize,
 }
 
-/// Failed attempts in a row: from the send of the first to the end of the last.
+/// Failed attempts in a row. The time is from the start of the first attempt to the end of the last
+/// one.
 #[derive(Clone, Copy, Debug)]
 struct Streak {
     since: Moment,
@@ -114,18 +118,19 @@ struct Failure {
     at: Moment,
 }
 
-/// The time from the first degraded guard until a majority answers.
+/// The time from the first degraded guard until a majority of the nodes answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period {
-    /// Time at which the first of the attempts that failed in a row was sent.
+    /// Start of the first attempt of the failed attempts in a row.
     pub(crate) since: Moment,
-    /// Number of degraded guards so far.
+    /// Number of degraded guards in this period so far.
     pub(crate) guards: u64,
 }
 
 impl Outage {
-    /// Returns the outcomes of another call's attempt, if a call for this lock may go on without
-    /// the lock because of them. Otherwise the caller has to ask the nodes.
+    /// Returns the outcomes of another operation's attempt, if they permit an operation for this
+    /// lock to continue without the lock. If `None` is returned, the caller has to send requests to
+    /// the nodes.
     pub(crate) fn known(
         &mut self,
         keys: &LockKeys,
@@ -133,7 +138,8 @@ impl Outage {
         after: Duration,
     ) -> Option<Vec<NodeOutcome>> {
         let last = self.last.as_ref()?;
-        // A node that answers may know a holder of one lock and none of another.
+        // One node may report a holder of one lock and no holder of another lock. So such a finding
+        // applies to its own lock only.
         let applies = last.finding == Finding::Down || last.keys == *keys;
         if !applies || now.since(last.at) >= STALE || !self.lasts(after) {
             return None;
@@ -145,7 +151,7 @@ impl Outage {
         Some(last.outcomes.clone())
     }
 
-    /// Records an attempt without a majority, which was sent at `sent` and ended at `at`.
+    /// Records an attempt without a majority. The attempt started at `sent` and ended at `at`.
     pub(crate) fn failed(
         &mut self,
         keys: &LockKeys,
@@ -170,8 +176,8 @@ impl Outage {
         }
     }
 
-    /// Records an attempt that a majority answered. Returns the period of degraded guards that it
-    /// ends.
+    /// Records an attempt that a majority answered. Returns the period of degraded guards that ends
+    /// with it.
     pub(crate) fn answered(&mut self, at: Moment) -> Option<Period> {
         self.heard(at);
         self.period.take()
@@ -183,13 +189,13 @@ impl Outage {
         self.heard = Some(at);
     }
 
-    /// Returns true if attempts have failed for at least this time, without one that a majority
-    /// answered or a node refused.
+    /// Returns true if attempts have failed for at least `after`. In this time no majority
+    /// answered, and no node refused.
     pub(crate) fn lasts(&self, after: Duration) -> bool {
         self.streak.is_some_and(|streak| streak.until.since(streak.since) >= after)
     }
 
-    /// Counts one more degraded guard. Returns the period to which the guard belongs.
+    /// Counts one more degraded guard. Returns the period of the guard.
     pub(crate) fn degrade(&mut self, now: Moment) -> Period {
         let since = self.streak.map_or(now, |streak| streak.since);
         let period = self.period.get_or_insert(Period { since, guards: 0 });
@@ -234,7 +240,8 @@ mod tests {
         Finding::of(&NoQuorum { of: None, needed: 2, nodes, waited: None })
     }
 
-    /// An outage whose attempts for the lock `a` failed like this at 0 to 600 ms.
+    /// Returns an outage after attempts for the lock `a` that failed with `finding`, from 0 to 600
+    /// ms.
     fn outage(finding: Finding) -> (Outage, LockKeys) {
         let (mut outage, a) = (Outage::default(), LockKeys::new("a"));
         outage.failed(&a, (at(0), at(250)), &down(), finding);
@@ -279,7 +286,8 @@ mod tests {
         }
         assert_eq!(outage.known(&a, at(1_599), S), None, "600 ms are not a second");
         assert_eq!(outage.known(&b, at(1_600), AFTER), None, "the probe");
-        // The others go on while the probe is under way, and another call asks if it is dropped.
+        // During the probe the other operations continue without the lock. If the probe is dropped,
+        // another operation makes the next probe.
         assert!(outage.known(&a, at(1_601), AFTER).is_some());
         assert!(outage.known(&a, at(2_599), AFTER).is_some());
         assert_eq!(outage.known(&a, at(2_600), AFTER), None);
@@ -312,7 +320,7 @@ mod tests {
         assert_eq!(outage.degrade(at(606)), Period { since: at(0), guards: 2 });
         assert_eq!(outage.answered(at(700)), Some(Period { since: at(0), guards: 2 }));
         assert_eq!(outage.answered(at(701)), None);
-        // Failures of attempts that were sent before the answer say nothing about the time after.
+        // The attempt was sent before the answer, so its failure does not count after the answer.
         outage.failed(&a, (at(100), at(702)), &down(), Finding::Down);
         assert!(!outage.lasts(Duration::ZERO));
         outage.failed(&a, (at(710), at(715)), &down(), Finding::Down);

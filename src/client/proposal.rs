@@ -1,18 +1,17 @@
-//! Fencing tokens that nodes answered and that are ahead of our own clock, by key. The next
-//! proposal for the key must exceed them.
+//! Fencing tokens from nodes' answers that are ahead of this machine's clock, by key. The next
+//! proposal for the key must be larger.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Most keys that are remembered. Beyond this number the key that was seen longest ago is
-/// forgotten. That costs its next caller one more round of requests, which raises the nodes to one
-/// token, and nothing else.
+/// Largest number of keys that are stored. If there are more, the key with the oldest answer is
+/// removed. The next attempt for a removed key may need one more round of requests.
 const MOST: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(super) struct FencesAhead {
-    /// For each key, the fencing token that was last seen, and the number of that observation, by
-    /// which the oldest entry is found.
+    /// For each key, the last fencing token and the sequence number of its answer. The sequence
+    /// numbers are needed to find the oldest entry.
     seen: HashMap<Arc<str>, (u64, u64)>,
     order: BTreeMap<u64, Arc<str>>,
     next: u64,
@@ -23,12 +22,12 @@ impl FencesAhead {
         self.seen.is_empty()
     }
 
-    /// Returns the fencing token that was last seen for the key, if it was ahead of our clock.
+    /// Returns the stored fencing token of the key.
     pub(super) fn of(&self, key: &str) -> Option<u64> {
         self.seen.get(key).map(|(fence, _)| *fence)
     }
 
-    /// Remembers a fencing token of the key that is ahead of our clock.
+    /// Stores a fencing token of the key that is ahead of this machine's clock.
     pub(super) fn saw(&mut self, key: &str, fence: u64) {
         self.next += 1;
         let at = self.next;
@@ -48,7 +47,7 @@ impl FencesAhead {
         self.order.insert(at, key);
     }
 
-    /// Forgets the key's fencing token, because our clock has passed it.
+    /// Removes the fencing token of the key, because this machine's clock has passed the token.
     pub(super) fn forget(&mut self, key: &str) {
         if let Some((_, at)) = self.seen.remove(key) {
             self.order.remove(&at);
@@ -63,7 +62,7 @@ mod tests {
     #[test]
     fn the_key_that_was_seen_longest_ago_is_forgotten_first() {
         let mut ahead = FencesAhead::default();
-        // The keys are seen in the order of their names.
+        // The keys are stored in the order of their names.
         ahead.saw("a", 1);
         ahead.saw("z", 1);
         for i in 2..MOST as u64 {

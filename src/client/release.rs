@@ -1,4 +1,4 @@
-//! Releasing a lock that is held. A majority decides the result, and the node queues finish the
+//! Releases a held lock. A majority decides the result. The node queues repeat the release on the
 //! other nodes.
 
 use tracing::Instrument as _;
@@ -15,8 +15,9 @@ use crate::span::operation;
 use crate::time::Moment;
 
 impl Core {
-    /// Releases a lock on all nodes that may hold it. `held`: its lease was valid until now. A
-    /// majority of the nodes decides the result, and the node queues finish the other nodes.
+    /// Releases a lock on all nodes that may hold it. `held` is true if the lease was valid until
+    /// now. A majority of the nodes decides the result. The node queues repeat the release on the
+    /// other nodes.
     pub(crate) async fn release(&self, lease: &Lease, held: bool) -> Result<(), ReleaseError> {
         let operation = operation!("release", of = %lease.resource());
         operation.token(lease.token);
@@ -37,8 +38,9 @@ impl Core {
         let owed = self.forgotten_at(now, lease.on_nodes());
         match self.take_back(op, lease, owed).await {
             Found::Other => Err(ReleaseError::TakenByOther(lease.resource())),
-            // The lease was over before the release, so other owners may have held the lock since.
-            // Our value on the nodes proves nothing, because a late renewal may have put it back.
+            // The lease was over before the release, so another owner may have held the lock since.
+            // The owner token on the nodes proves nothing, because a late renewal may have written
+            // it again.
             _ if !held => lost(),
             Found::Released => Ok(()),
             Found::Gone => lost(),
@@ -49,8 +51,9 @@ impl Core {
         }
     }
 
-    /// Sends `op` to the nodes that may hold something of a lease, in order to take it back. A node
-    /// that does not answer is asked again until `owed`, even if this future is dropped.
+    /// Sends `op`, which undoes a grant, to the nodes that may have a grant of the lease. The
+    /// request to a node that does not answer is repeated until `owed`, even if this future is
+    /// dropped.
     pub(super) async fn take_back(&self, op: Op, lease: &Lease, owed: Moment) -> Found {
         let now = self.env.now();
         let deadline = self.node_deadline(now);

@@ -1,23 +1,23 @@
-//! Order in which due renewals are sent, and limit on the renewals in flight (renewal 12).
+//! The order of due renewals, and the limit on the renewals in flight (renewal 12).
 //!
-//! A node has to answer a renewal within `node_deadline`. If more renewals were due than a node can
-//! answer in that time, the rest would be refused unsent, and all of them would be tried again
-//! together. So no more are sent than nodes answer. The others wait in this queue, in which the
-//! lease that ends first is in front.
+//! A node has to answer a renewal within `node_deadline`. If more renewals are due than a node can
+//! answer in that time, the node queue would refuse the rest, and all of these renewals would be
+//! tried again together. So the limit allows only as many renewals in flight as the nodes answer.
+//! The other leases wait in this queue. The lease that ends first is in front.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::time::Moment;
 
-/// Smallest and largest limit on the renewals in flight. The largest is the number of requests that
-/// a node queue has in flight at most.
+/// Smallest and largest limit on the renewals in flight. The largest limit is the largest number of
+/// requests that a node queue has in flight.
 const LIMITS: (usize, usize) = (32, 512);
 
-/// Leases of one renewer that are due; the lease that ends first is in front.
+/// Leases of one renewer with a due renewal. The lease that ends first is in front.
 #[derive(Debug)]
 pub(super) struct RenewalQueue<T> {
-    /// The leases with their ttl, ordered by end and number of the lease.
+    /// The leases and their ttls, ordered by the end of the lease and then by its number.
     due: BTreeMap<(Moment, usize), (Duration, T)>,
     in_flight: usize,
     limit: usize,
@@ -28,13 +28,13 @@ impl<T> RenewalQueue<T> {
         Self { due: BTreeMap::new(), in_flight: 0, limit: LIMITS.1 }
     }
 
-    /// Adds a lease that is due. A lease that is already in the queue with the same end is kept
-    /// once.
+    /// Adds a lease with a due renewal. A second entry for the same lease and end replaces the
+    /// first one.
     pub(super) fn push(&mut self, number: usize, (until, ttl): (Moment, Duration), lease: T) {
         self.due.insert((until, number), (ttl, lease));
     }
 
-    /// Takes the lease to renew next; `None` if none is due or the limit is reached.
+    /// Takes the lease to renew next; `None` if no renewal is due or the limit is reached.
     pub(super) fn next(&mut self) -> Option<T> {
         if self.in_flight >= self.limit {
             return None;
@@ -44,16 +44,16 @@ impl<T> RenewalQueue<T> {
         Some(lease)
     }
 
-    /// Records that a renewal has ended, and adapts the limit: it grows by one if the renewal was
-    /// decided in time, otherwise it is halved.
+    /// Records the end of a renewal, and adapts the limit. If the renewal got enough answers in
+    /// time, the limit grows by one. Otherwise the limit is halved.
     pub(super) fn finished(&mut self, decided: bool) {
         self.in_flight -= 1;
         let limit = if decided { self.limit + 1 } else { self.limit / 2 };
         self.limit = limit.clamp(LIMITS.0, LIMITS.1);
     }
 
-    /// Returns true if the first lease in the queue has less than 5/8 of its ttl left. It was due
-    /// at 3/4, so this is midway between 3/4 and one half.
+    /// Returns true if the first lease in the queue has less than 5/8 of its ttl left. The renewal
+    /// was due at 3/4 of the ttl; 5/8 is midway between 3/4 and 1/2.
     pub(super) fn is_late(&self, now: Moment) -> bool {
         let first = self.due.first_key_value();
         first.is_some_and(|((until, _), (ttl, _))| until.since(now) < *ttl / 8 * 5)
@@ -76,7 +76,7 @@ mod tests {
         for (number, until) in [(1, 9), (2, 7), (3, 8), (4, 7)] {
             queue.push(number, (at(until), TTL), number);
         }
-        // The lease is due a second time, because of a failover.
+        // A failover makes the renewal of lease 3 due a second time.
         queue.push(3, (at(8), TTL), 3);
         let order: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
         assert_eq!(order, [2, 4, 3, 1]);
@@ -89,10 +89,10 @@ mod tests {
         let leave = |queue: &mut RenewalQueue<usize>| std::iter::from_fn(|| queue.next()).count();
         assert_eq!(leave(&mut queue), 512);
         assert_eq!(leave(&mut queue), 0);
-        // No renewal is answered in time, so few are tried until one is.
+        // No renewal was answered in time, so the limit is small until a renewal is answered.
         (0..512).for_each(|_| queue.finished(false));
         assert_eq!(leave(&mut queue), 32);
-        // Each round trip doubles the number in flight.
+        // Each round trip doubles the number of renewals in flight.
         for limit in [64, 128, 256, 512, 512] {
             let answered = queue.in_flight;
             (0..answered).for_each(|_| queue.finished(true));
@@ -104,7 +104,7 @@ mod tests {
     fn one_that_waits_for_an_eighth_of_its_ttl_is_late() {
         let mut queue = RenewalQueue::new();
         assert!(!queue.is_late(at(0)));
-        // The lease was granted at 0 s and is due at 4 s.
+        // The lease was granted at 0 s. Its renewal is due at 4 s.
         queue.push(1, (at(16), TTL), ());
         queue.push(2, (at(17), TTL), ());
         assert!(!queue.is_late(at(6)));

@@ -1,11 +1,11 @@
-//! The renewer: one task per handle that renews each lease when a quarter of its ttl has passed, or
-//! by up to a quarter of that time sooner.
+//! The renewer: one task per handle that renews leases. The task renews a lease after a quarter of
+//! the lease's ttl, or up to a quarter of that time earlier.
 //!
-//! If a renewal got no majority, the renewer tries again while the lease is valid. It stops
-//! renewing a lease at `max_hold`, and declares a lease lost at its deadline even if no node
-//! answers. For its holder a lease is in one of four states: held, renewed (with a later deadline),
-//! lost, or unknown (held until its old deadline). A guard that is leaked (`mem::forget`) keeps its
-//! lease as long as its process runs.
+//! If a renewal gets no majority, the renewer tries again while the lease is valid. The renewer
+//! stops renewing a lease at `max_hold`. The renewer declares a lease lost at the lease's deadline,
+//! even if no node answers. For its holder a lease is in one of four states: held, renewed (with a
+//! later deadline), lost, or unknown (held until the old deadline). If a guard is leaked
+//! (`mem::forget`), the renewer renews its lease as long as the process runs.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,38 +24,40 @@ use crate::error::ExtendError;
 use crate::span::operation;
 use crate::time::Moment;
 
-/// Longest sleep of a task that watches a lease. tokio's timers stand still while the machine is
-/// suspended, but our clock advances. So the task notices a suspend at most this long after the
-/// machine resumes.
+/// Longest sleep of a task that watches a lease. tokio's timers stop while the machine is
+/// suspended; the clock of the library advances. With this limit the task notices a suspend soon
+/// after the machine resumes.
 pub(crate) const WATCH: Duration = Duration::from_millis(500);
 
-/// Leases that the renewer renews or watches. Each lease knows the key (slot) of its entry here, by
-/// which the entry is removed.
+/// Leases that the renewer renews or watches. Each lease stores the key (slot) of its entry here.
+/// The key is needed to remove the entry.
 #[derive(Debug, Default)]
 pub(crate) struct Renewer {
     schedule: Mutex<Schedule>,
     wake: Notify,
-    /// True if renewals wait longer than they should. Acquires and claims are then refused.
+    /// True if renewals wait too long in the queue. Acquires and claims are refused while this is
+    /// true.
     late: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Schedule {
     due: BTreeMap<(Moment, u64), Arc<Lease>>,
-    /// Leases without automatic renewal, which are only watched for failovers.
+    /// Leases without automatic renewal. They are watched for failovers only.
     quiet: BTreeMap<u64, Arc<Lease>>,
     next_id: u64,
-    /// Value of `next_id` when the task last went to sleep, which shows if a lease was added since.
+    /// Value of `next_id` at the beginning of the task's last sleep. A difference shows that a
+    /// lease was added since then.
     seen_id: u64,
-    /// Number of the task that runs; `runs` is the number of tasks started so far.
+    /// Number of the running task. `runs` is the number of tasks started so far.
     running: Option<u64>,
     runs: u64,
-    /// Time at which the task's present sleep ends.
+    /// End of the task's present sleep.
     asleep_until: Option<Moment>,
 }
 
 impl Schedule {
-    /// Gives the lease a new slot, which is due at `at`, in place of its earlier one.
+    /// Gives the lease a new slot that is due at `at`. Removes the earlier slot of the lease.
     fn slot(&mut self, lease: &Lease, at: Moment) -> (Moment, u64) {
         self.next_id += 1;
         let slot = (at, self.next_id);
@@ -76,18 +78,17 @@ impl Renewer {
         self.wake.notify_one();
     }
 
-    /// Returns true if renewals are late, so that new work is refused (renewal 12).
+    /// Returns true if renewals are late. New work is refused then (renewal 12).
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of leases with automatic renewal, including those that are past
-    /// `max_hold`.
+    /// Returns the number of leases with automatic renewal, including the leases past `max_hold`.
     pub(crate) fn len(&self) -> usize {
         self.lock().due.len()
     }
 
-    /// Returns true if there is no lease with or without automatic renewal.
+    /// Returns true if there is no lease, neither with nor without automatic renewal.
     pub(crate) fn is_empty(&self) -> bool {
         let s = self.lock();
         s.due.is_empty() && s.quiet.is_empty()
@@ -105,14 +106,14 @@ impl Renewer {
         s.runs += 1;
         s.running = Some(s.runs);
         let run = Run { renewer: Arc::clone(&core.renewer), number: s.runs };
-        // The mutex is released before the task is spawned, because a runtime that shuts down drops
-        // the task inside `spawn`, and that drop takes the mutex.
+        // The mutex is released before the task is spawned. If the runtime is shutting down,
+        // `spawn` drops the task, and the drop of the task locks the mutex.
         drop(s);
         core.env.spawn(&runtime, Box::pin(run.run(Arc::downgrade(core))));
         core.listen();
     }
 
-    /// Adds a lease without automatic renewal, so that its holder learns of failovers.
+    /// Adds a lease without automatic renewal, so that failovers are reported to its holder.
     pub(crate) fn watch(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         let mut s = self.lock();
         let slot = s.slot(lease, Moment::default());
@@ -134,8 +135,8 @@ impl Renewer {
         s.due.values().chain(s.quiet.values()).cloned().collect()
     }
 
-    /// Renews the lease now if it has automatic renewal. Returns false if it has none, or none any
-    /// more.
+    /// Renews a lease with automatic renewal now. Returns false if the lease has no automatic
+    /// renewal, or is no longer in the renewer.
     pub(crate) fn renew_now(&self, lease: &Arc<Lease>, now: Moment) -> bool {
         let s = self.lock();
         let kept = lease.slot().is_some_and(|slot| !s.quiet.contains_key(&slot.1));
@@ -148,8 +149,7 @@ impl Renewer {
     }
 
     fn schedule(&self, lease: Arc<Lease>, at: Moment) {
-        // The slot is due at the lease's deadline at the latest, so that a loss is reported in
-        // time.
+        // The slot is due at the lease's deadline or earlier, so that a loss is reported in time.
         let at = at.min(lease.until());
         let mut s = self.lock();
         if !lease.is_held() {
@@ -164,8 +164,8 @@ impl Renewer {
         }
     }
 
-    /// Removes a lease that need not be renewed or watched any more, so that memory is used only
-    /// for leases that are held.
+    /// Removes a lease that need not be renewed or watched any more. The renewer keeps only leases
+    /// that are held.
     pub(crate) fn remove(&self, lease: &Lease) {
         let mut s = self.lock();
         if let Some(slot) = lease.set_slot(None) {
@@ -178,13 +178,12 @@ impl Renewer {
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
         let mut s = self.lock();
         let mut due = Vec::new();
-        // The entries are removed one by one, because splitting the map would visit all entries
-        // that stay.
+        // The entries are removed one by one. Splitting the map would visit all entries that stay.
         while let Some(first) = s.due.first_entry().filter(|e| e.key().0 <= now) {
             due.push(first.remove());
         }
-        // Each valid lease is scheduled for its deadline before the mutex is released. So its loss
-        // is reported even while its renewal hangs, and a failover finds every lease.
+        // Each valid lease gets a slot at its deadline before the mutex is released. So a loss is
+        // reported even while the renewal hangs, and a failover finds every lease.
         for lease in due.iter().filter(|lease| lease.is_valid(now)) {
             let slot = s.slot(lease, lease.until());
             s.due.insert(slot, Arc::clone(lease));
@@ -192,10 +191,11 @@ impl Renewer {
         due
     }
 
-    /// Returns how long the task may sleep; it is woken if anything becomes due earlier. Returns
-    /// `None`, and the task ends, if there is no lease and none was added since the last call. (A
-    /// lock that is held only briefly should not need a new task.) This is decided under the mutex
-    /// under which `add` starts a new task.
+    /// Returns the time for which the task may sleep. The task is woken if a lease becomes due
+    /// earlier. Returns `None` if there is no lease and no lease was added since the last call; the
+    /// task then ends. A lease that was added and removed since then keeps the task alive, so that
+    /// short locks do not start a new task each. `add` starts a new task under the same mutex, so
+    /// no lease is left without a task.
     fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
         let mut s = self.lock();
         let idle = s.due.is_empty() && !renewing;
@@ -211,8 +211,8 @@ impl Renewer {
     }
 }
 
-/// One run of the renewer's task. However the task ends, for example because its runtime does, the
-/// next lease that is added starts another one.
+/// One run of the renewer's task. If the task ends, for example with its runtime, the next added
+/// lease starts another task.
 struct Run {
     renewer: Arc<Renewer>,
     number: u64,
@@ -240,12 +240,12 @@ impl Run {
             };
             for lease in renewer.take_due(now) {
                 if !lease.is_valid(now) {
-                    // Either the deadline has passed, or the lease is over already; then `lose`
-                    // does nothing.
+                    // The deadline has passed, or the lease is already over. For a lease that is
+                    // over, `lose` does nothing.
                     lease.lose(now);
                 } else if !closed && lease.may_be_renewed(now) {
-                    // The address of the lease is its number. It is unique, because the queue keeps
-                    // each of its leases alive.
+                    // The number of a lease is its address. Numbers are unique, because the queue
+                    // keeps its leases alive.
                     let number = Arc::as_ptr(&lease).addr();
                     queue.push(number, (lease.until(), lease.ttl), lease);
                 }
@@ -265,23 +265,23 @@ impl Run {
     }
 }
 
-/// Returns the time at which a lease that was granted or renewed at `from` is renewed next: when a
-/// quarter of its ttl has passed, or by a random time of up to a quarter of that sooner, so that
-/// leases that began together do not stay together.
+/// Returns the time of the next renewal of a lease that was granted or renewed at `from`. The next
+/// renewal is after a quarter of the ttl, minus a random time of up to a quarter of that. The
+/// random time spreads the renewals of leases that began together.
 fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
     let span = renew_every(lease.ttl);
     let share = f64::from(core.env.random() as u16) / f64::from(u16::MAX);
     from + span / 4 * 3 + (span / 4).mul_f64(share)
 }
 
-/// Renews a lease once, and schedules its next renewal. Returns false if the renewal got too few
+/// Renews a lease once, and schedules the next renewal. Returns false if the renewal got too few
 /// answers in time.
 async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
     if !lease.is_valid(started) {
-        // The lease was released or has lapsed while it waited in the queue. If it lapsed, its loss
-        // is reported at its deadline.
+        // The lease was released or reached its deadline while it waited in the queue. The renewer
+        // reports the loss of a lease at the lease's deadline.
         return true;
     }
     core.check_outlives(&lease);
@@ -305,7 +305,7 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             let of = lease.resource();
             tracing::debug!(%of, token = %lease.token, ?left, %why, "not renewed");
             lease.renewed(now, Some(&why));
-            // The renewal is tried several more times in what is left of the lease, but not in a
+            // The renewal is repeated several times before the lease ends. The pause prevents a
             // busy loop.
             let pause = (left / 8).max(Duration::from_millis(1));
             core.renewer.schedule(Arc::clone(&lease), now + pause);

@@ -1,8 +1,8 @@
-//! Collector of the replies to one round of requests. Any number of node queues post to it, and it
-//! is a single allocation.
+//! Collector of the replies to one round of requests. Any number of node queues post replies to it.
+//! A collector is a single allocation.
 //!
-//! It knows the durability level at which an answer counts, which the node queues enforce, and
-//! keeps two records of what the answers show: [`Servers`] and [`Holdings`].
+//! The collector has the durability level at which an answer counts; the node queues enforce this
+//! level. The collector also has two records of the answers: [`Servers`] and [`Holdings`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,19 +15,19 @@ use crate::quorum::holdings::{Holdings, Known, Quarantine};
 use crate::quorum::vote::Servers;
 use crate::time::Moment;
 
-/// Time of an answer, and the server that gave it.
+/// Time of an answer, and the server that answered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
     /// Time at which the answer arrived.
     pub(crate) at: Moment,
-    /// Data history of the node when it answered; `None` if the node did not report it.
+    /// The node's data history at the time of the answer; `None` if the node did not report it.
     pub(crate) history: Option<QuarantineId>,
-    /// Identity of the server process that answered; `None` if no server did.
+    /// Identity of the server process that answered; `None` if the answer is not from a server.
     pub(crate) server: Option<Arc<str>>,
 }
 
 impl Origin {
-    /// Makes the origin of an answer that no server gave, for example of a refusal to send.
+    /// Creates the origin of an answer that is not from a server, for example of a refusal to send.
     pub(crate) fn local(at: Moment) -> Self {
         Self { at, ..Self::default() }
     }
@@ -37,12 +37,12 @@ impl Origin {
 #[derive(Debug)]
 pub(crate) struct ReplyCollector {
     level: Durability,
-    /// True if the requests are undo operations. Their answers are no votes, so it does no harm if
-    /// two nodes are the same server, where only the first request finds something to take back.
+    /// True if the requests are undo operations. Their answers are no votes, so two nodes may be
+    /// the same server. The second request then finds nothing to undo.
     takes_back: bool,
-    /// Time until which a node that grants in this round certainly keeps the grant.
+    /// Time until which a node keeps a grant of this round, in any case.
     until: Moment,
-    /// If this round renews a grant: the collector of the grant, and the number of the renewal.
+    /// For a round that renews a grant: the collector of the grant, and the number of the renewal.
     grant: Option<(Arc<ReplyCollector>, u64)>,
     state: Mutex<State>,
 }
@@ -50,35 +50,34 @@ pub(crate) struct ReplyCollector {
 #[derive(Debug)]
 struct State {
     servers: Servers,
-    /// Parts of a grant that each node holds. A renewal records its answers in the collector of the
-    /// grant.
+    /// The nodes' parts of a grant. A renewal records its answers in the collector of the grant.
     holdings: Holdings,
     inbox: VecDeque<(usize, Answer)>,
     waker: Option<Waker>,
-    /// Least number of replicas that have a grant of this round; `None` at level `Primary`.
+    /// Smallest number of replicas that have a grant of this round; `None` at level `Primary`.
     kept: Option<u32>,
 }
 
 impl ReplyCollector {
-    /// Makes a collector of the replies of `n` nodes to requests at level `Primary`.
+    /// Creates a collector of the replies of `n` nodes to requests at level `Primary`.
     pub(crate) fn new(n: usize) -> Arc<Self> {
         Self::at(n, Durability::Primary, Moment::default())
     }
 
-    /// Makes a collector of the replies of `n` nodes to undo operations.
+    /// Creates a collector of the replies of `n` nodes to undo operations.
     pub(crate) fn taking_back(n: usize) -> Arc<Self> {
         let collector = Self::empty(n, n, Durability::Primary, Moment::default());
         Arc::new(Self { takes_back: true, ..collector })
     }
 
-    /// Makes a collector of the replies of `n` nodes to requests for a grant, which counts at this
-    /// durability level and lasts until `until`.
+    /// Creates a collector of the replies of `n` nodes to requests for a grant. The grant counts at
+    /// this durability level and lasts until `until`.
     pub(crate) fn at(n: usize, level: Durability, until: Moment) -> Arc<Self> {
         Arc::new(Self::empty(n, n, level, until))
     }
 
-    /// Makes a collector of the replies to the next renewal of this grant, which lasts until
-    /// `until`.
+    /// Creates a collector of the replies to the next renewal of this grant. The renewed grant
+    /// lasts until `until`.
     pub(crate) fn next_round(self: &Arc<Self>, n: usize, until: Moment) -> Arc<Self> {
         let round = self.lock().holdings.next_round();
         let grant = Some((Arc::clone(self), round));
@@ -97,8 +96,8 @@ impl ReplyCollector {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // If another thread panicked while it held the mutex, the state is used all the same,
-        // because no part of it relies on another part.
+        // The state is used even after a panic of another thread that held the mutex, because no
+        // part of the state depends on another part.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,19 +106,20 @@ impl ReplyCollector {
         self.level
     }
 
-    /// Records that this number of replicas have a grant of this round. The least number is kept.
+    /// Records that `replicas` replicas have a grant of this round. Only the smallest number is
+    /// kept.
     pub(crate) fn keep(&self, replicas: u32) {
         let mut s = self.lock();
         s.kept = Some(s.kept.map_or(replicas, |least| least.min(replicas)));
     }
 
-    /// Returns the durability that every grant of this round has at least.
+    /// Returns the durability that every grant of this round has reached.
     pub(crate) fn achieved(&self) -> Achieved {
         let replicas = self.lock().kept.unwrap_or(0);
         Achieved { replicas, ..Achieved::at_least(self.level) }
     }
 
-    /// Takes in the answer of a node, and wakes the round that waits for it.
+    /// Stores the answer of a node, and wakes the round that waits for answers.
     pub(crate) fn post(&self, node: usize, reply: Answer, origin: &Origin) {
         let mut s = self.lock();
         let server = origin.server.as_ref().filter(|_| !self.takes_back);
@@ -138,8 +138,8 @@ impl ReplyCollector {
         }
     }
 
-    /// Returns the next answer, with the number of its node. An answer is taken only when it is
-    /// returned.
+    /// Returns the next answer and the number of its node. The collector loses no answer if the
+    /// caller stops polling.
     pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<(usize, Answer)> {
         let mut s = self.lock();
         if let Some(mail) = s.inbox.pop_front() {
@@ -149,19 +149,18 @@ impl ReplyCollector {
         Poll::Pending
     }
 
-    /// Returns true if the node may hold something of the attempt; see [`Holdings::may_hold`].
+    /// Returns true if the node may have a grant of the attempt; see [`Holdings::may_hold`].
     pub(crate) fn may_hold(&self, node: usize) -> bool {
         self.lock().holdings.may_hold(node)
     }
 
-    /// Returns what is known of the node, for a lease that is valid until `until`; see
-    /// [`Holdings::known`].
+    /// Returns the node's state for a lease that is valid until `until`; see [`Holdings::known`].
     pub(crate) fn known(&self, node: usize, until: Moment) -> Known {
         self.lock().holdings.known(node, until)
     }
 
-    /// Records that the node has begun another data history. Returns true if it last confirmed the
-    /// lease in an earlier one; see [`Holdings::switched`].
+    /// Records that the node has begun another data history. Returns true if the node's last
+    /// confirmation of the lease was in an earlier history; see [`Holdings::switched`].
     pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) -> bool {
         self.lock().holdings.switched(node, quarantine)
     }

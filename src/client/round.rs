@@ -1,5 +1,5 @@
-//! The one loop that runs a quorum machine, which is the state machine of one operation. The loop
-//! passes each answer to the machine, sends what the machine asks for, and keeps the time.
+//! The loop that runs a quorum machine. A quorum machine is the state machine of one operation. The
+//! loop passes each answer to the machine, sends the machine's requests, and sets the timer.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -14,21 +14,22 @@ use crate::op::Reply;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// Needs of a quorum machine that runs: collector, timer and limits.
+/// Inputs for the run of a quorum machine: collector, timer and limits.
 pub(super) struct Round<'a> {
     /// Collector that receives the answers.
     pub(super) replies: &'a Arc<ReplyCollector>,
-    /// The only timer of the operation. It belongs to the runtime that polls the operation
+    /// The only timer of the operation. The timer belongs to the runtime that polls the operation
     /// (overview 7).
     pub(super) timer: Sleep,
     /// Time after which no request of the round may take effect.
     pub(super) until: Moment,
-    /// Lease that the round renews, if it renews one. Once the lease is over, no request is sent.
+    /// The lease that the round renews; `None` for other rounds. After the end of the lease no
+    /// request is sent.
     pub(super) of: Option<&'a Lease>,
 }
 
 impl Core {
-    /// Runs a quorum machine until it decides. Its first requests were sent at `now`.
+    /// Runs a quorum machine until the machine decides. The first requests were sent at `now`.
     ///
     /// # Cancellation safety
     /// If the future is dropped, requests that were queued are still sent, and their answers go to
@@ -87,7 +88,7 @@ impl Core {
     }
 }
 
-/// Returns the kind of an answer, without its contents, for the log.
+/// Returns the kind of an answer as a word for the log, without the contents of the answer.
 fn word(answer: &Answer) -> &'static str {
     match answer {
         Ok(reply) if reply.is_grant() => "yes",

@@ -1,4 +1,4 @@
-//! Renewal and release of one lease on two threads at once.
+//! Tests that renew and release one lease on two threads at the same time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_secs(20);
 
 pub(super) fn core() -> Arc<Core> {
     let nodes = (0..3).map(|_| Arc::new(MemoryNode::new()) as Arc<dyn LockNode>).collect();
-    // Two threads that spin leave little processor time to the queues of a busy machine.
+    // The two busy threads leave little processor time to the node queues.
     let config = Config { node_deadline: Duration::from_secs(5), ..Config::default() };
     Arc::new(Core::new(nodes, config, Arc::new(SystemEnv), Meters::new(false)))
 }
@@ -33,7 +33,7 @@ pub(super) fn lease_of(core: &Core, keys: &LockKeys, won: acquire::Acquired) -> 
     Lease::new(subject, (won.owner, won.token), (TTL, won.until), None, won.replies, None, meters)
 }
 
-/// Waits until both threads are here, so that they go on at the same instant.
+/// Waits until both threads have called this function, so that both continue at the same time.
 fn meet(at: &AtomicUsize, turn: usize) {
     at.fetch_add(1, Ordering::SeqCst);
     while at.load(Ordering::SeqCst) < 2 * turn {
@@ -78,4 +78,31 @@ async fn a_renewal_never_brings_back_what_was_released() {
         renewal.await.expect("no panic");
         assert_eq!(outcome, Ok(()));
     }
+}
+
+#[tokio::test]
+async fn a_lease_counts_as_lost_or_as_given_up() {
+    let core = core();
+    let keys = LockKeys::new("k");
+    let won = core.attempt(ask(&keys)).await.expect("free");
+    let lease = || {
+        let until = won.until;
+        let lease =
+            lease_of(&core, &keys, acquire::Acquired { replies: Arc::clone(&won.replies), ..won });
+        (lease, until)
+    };
+    let is_lost = |lease: &Lease| lease.over_since().expect("it is over").lost;
+    let instant = Duration::from_nanos(1);
+    let (given_up, until) = lease();
+    given_up.end(until - instant);
+    assert!(!is_lost(&given_up), "its holder ended it in time");
+    let (too_late, until) = lease();
+    too_late.end(until);
+    assert!(is_lost(&too_late), "its deadline had passed when its holder ended it");
+    let (taken, until) = lease();
+    taken.lose(until - instant);
+    assert!(is_lost(&taken), "nodes answered that it is another owner's");
+    let end = taken.over_since().map(|over| over.at);
+    taken.end(until + instant);
+    assert_eq!(taken.over_since().map(|over| over.at), end, "it ended once");
 }

@@ -1,5 +1,5 @@
-//! A warning about a lease whose ttl is too short to outlive a failover of a node without which the
-//! handle has no majority. It is given once per node.
+//! A warning about a lease with a ttl that is shorter than a failover of a node. The handle warns
+//! once per node, and only if it has no majority without that node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,19 +14,19 @@ use crate::quorum::majority::majority;
 pub(crate) struct TtlWarning(Vec<AtomicBool>);
 
 impl TtlWarning {
-    /// Makes the state of `n` nodes, none of which was warned about.
+    /// Creates the state for `n` nodes, without a warning so far.
     pub(crate) fn new(n: usize) -> Self {
-        // If the other nodes are a majority, they renew a lease during the failover of one node, so
-        // the failover ends no lease.
+        // If the other nodes are a majority, they renew a lease during the failover of one node.
+        // The lease does not end then.
         let spared = n > majority(n);
         Self((0..n).map(|_| AtomicBool::new(spared)).collect())
     }
 }
 
 impl Core {
-    /// Warns about each node whose failover the lease would not outlive. It is called when the
-    /// lease is about to be renewed: a lease that ends before need not outlive a failover, and by
-    /// the first renewal the nodes know their settings.
+    /// Warns about each node with a failover that lasts longer than the lease. Called before a
+    /// renewal. A lease that ends before its first renewal needs no warning, and the settings of
+    /// the nodes have been read by the first renewal.
     pub(crate) fn check_outlives(&self, lease: &Lease) {
         for (node, reported) in self.ttl_warning.0.iter().enumerate() {
             if reported.load(Ordering::Relaxed) {

@@ -1,9 +1,9 @@
-//! Cleanup after an attempt or a claim that lost, or whose future was dropped.
+//! Cleanup after an attempt or a claim that failed or was dropped.
 //!
-//! Each attempt has an [`Undo`] from the moment at which its first byte may be sent. If the attempt
-//! is dropped at any await, the `Undo` takes back, by owner token, what any node may have granted.
-//! The node queue keeps the order, so the undo operation runs after the grant wherever both arrive.
-//! `node_queue/pending_releases.rs` repeats it until the node has answered.
+//! Each attempt creates an [`Undo`] before its first byte can be sent. If the attempt is dropped at
+//! an await, the `Undo` releases the owner token on every node that may have granted something. The
+//! node queue keeps the order, so a node that gets both executes the undo operation after the
+//! grant. `node_queue/pending_releases.rs` repeats the undo operation until the node answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::client::reply_collector::ReplyCollector;
 use crate::op::Op;
 use crate::time::Moment;
 
-/// Cleanup of one attempt. When it is dropped, it releases what nodes may hold of the attempt,
-/// unless it was disarmed.
+/// Cleanup of one attempt. The drop releases the grants that nodes may have of the attempt, unless
+/// `armed` is false.
 pub(super) struct Undo<'a> {
     pub(super) core: &'a Core,
     pub(super) op: Op,
@@ -33,16 +33,16 @@ impl Drop for Undo<'_> {
 }
 
 impl Core {
-    /// Returns the time at which even a node with a slow clock has dropped a lease of `ttl` that
-    /// was requested at `sent`.
+    /// Returns the time at which a lease of `ttl` that was requested at `sent` has ended on every
+    /// node, even on a node with a slow clock.
     pub(crate) fn forgotten_at(&self, sent: Moment, ttl: Duration) -> Moment {
         sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
     }
 
-    /// Takes back what nodes may hold of an attempt. The request goes to every node that may hold
-    /// something, and is repeated until it has certainly had its effect, or until `until`, when the
-    /// ttl has ended the lease. Needs neither a runtime nor a waiting caller, because `Drop` calls
-    /// it.
+    /// Undoes an attempt on every node that may have a grant of the attempt. The request is
+    /// repeated until it has certainly taken effect, at most until `until`: at that time the ttl
+    /// has ended the lease. This function needs no runtime and no waiting caller, because `Drop`
+    /// calls it.
     pub(crate) fn undo(&self, op: &Op, replies: &Arc<ReplyCollector>, until: Moment) {
         let deadline = self.node_deadline(self.env.now());
         for node in (0..self.n()).filter(|i| replies.may_hold(*i)) {

@@ -1,11 +1,12 @@
-//! Gauges (metrics) that show which nodes of a handle vote at present. No decision depends on them.
+//! Gauges (metrics) that show which nodes of a handle vote at present. No decision of the library
+//! depends on them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::metrics::{Gauge, NODE, READY};
 use crate::quorum::majority::majority;
 
-/// Gauges of a handle's nodes. For each node it is known if its last answer counted as a vote.
+/// Gauges of a handle's nodes. A gauge shows if the last answer of its node counted as a vote.
 pub(crate) struct VotingGauges {
     voting: Mutex<Vec<Option<bool>>>,
     nodes: Vec<Gauge>,
@@ -14,8 +15,8 @@ pub(crate) struct VotingGauges {
 
 impl VotingGauges {
     pub(crate) fn new(names: &[Arc<str>]) -> Self {
-        // The gauges do not start at 0, because an alert would take 0 for a fault, although a
-        // program may begin to use the handle only later.
+        // The gauges do not start at 0. An alert would report 0 as a fault, although the program
+        // may use the handle only later.
         let unknown = |gauge: Gauge| {
             gauge.set(f64::NAN);
             gauge

@@ -1,5 +1,5 @@
-//! The loop that runs one job in one process. It derives the ticks that are due, reads the record
-//! of each, and runs those that no process has run.
+//! The loop that runs one job in one process. The loop computes the due ticks, reads the record of
+//! each due tick, and runs the ticks that no process has run.
 //!
 //! ```text
 //!  due ─▶ record ─▶ over: removed
@@ -41,31 +41,32 @@ use crate::span::{self, operation};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Largest number of ticks that run in this process at the same time, if runs may overlap.
+/// Largest number of ticks that run in this process at the same time, if the runs of the job may
+/// overlap.
 const AT_ONCE: usize = 64;
-/// Largest number of missed ticks that are counted at once for the metrics.
+/// Largest number of missed ticks that one count for the metrics visits.
 const MISSED: usize = 10_000;
-/// Pause before a tick that could not be decided is checked again.
+/// Pause before the next check of a tick that could not be decided.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Shortest and longest time by which a process that does not lead delays its first check of a
-/// tick, so that the leading process comes first.
+/// Shortest and longest delay of the first check of a tick in a process that does not lead. With
+/// the delay, the leading process checks the tick first.
 const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// State of a tick that is due and not over.
+/// State of a tick that is due and not finished.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     backfilled: bool,
-    /// True if a run of the tick has begun, or the tick had to wait for an earlier run.
+    /// True if a run of the tick has begun, or if the tick waited for an earlier run.
     tried: bool,
     /// Time of the next check, in milliseconds since 1970.
     check_at: u64,
 }
 
-/// Result of one check of a tick.
+/// Result of a check of a tick.
 enum CheckResult {
     Over,
     Again(Duration),
-    /// The tick's run ended with the request to be repeated, after this pause.
+    /// The run of the tick requested another run. The next check is after this pause.
     Retry(Duration),
 }
 
@@ -75,7 +76,7 @@ struct Engine<'a, F> {
     schedule: &'a Schedule,
     handler: &'a F,
     records: Idempotency,
-    /// Lock that each run of the job holds; `None` if runs may overlap.
+    /// Lock that a run of the job holds; `None` if runs may overlap.
     lock: Option<Mutex>,
     since: i64,
     /// Time at which this process began to run the job, in seconds since 1970.
@@ -83,15 +84,14 @@ struct Engine<'a, F> {
     by: String,
     meters: Arc<JobMeters>,
     overlaps: Overlaps,
-    /// True if a tick has to wait and the log has the reason already; false again once a tick is
-    /// over.
+    /// True if a tick has to wait and the log has the reason. Set to false after the end of a tick.
     waits: AtomicBool,
 }
 
-/// Returns the call under whose key the tick is claimed and completed.
+/// Returns the call for the idempotency key of a tick.
 pub(super) fn call(records: &Idempotency, job: &Job, tick: i64) -> Call {
-    // No process can have run the tick before it was due, so the birth of its key is the time at
-    // which it was due.
+    // The birth of the key is the due time of the tick, because no process can have run the tick
+    // before.
     let born = UNIX_EPOCH + Duration::from_secs(tick.unsigned_abs());
     records.key(format!("{}@{tick}", job.name)).created_at(born)
 }
@@ -108,7 +108,8 @@ where
     E: Into<Failed>,
 {
     let records = cron.records(job)?;
-    // All settings are checked before the first tick, so that a wrong one ends `run` at once.
+    // All settings are checked before the first tick, so that `run` fails at once if a setting is
+    // wrong.
     let lock = match job.overlap {
         Overlap::Allow => None,
         _ => Some(cron.redlock.mutex(format!("cron:{}", job.name)).acquire_timeout(AGAIN).build()?),
@@ -142,8 +143,8 @@ where
     }
 }
 
-/// Returns true if `instant`, which has passed by some process's clock, is further ahead of this
-/// process's clock than two right clocks can differ.
+/// Returns true if `instant` is ahead of this process's clock by more than two correct clocks can
+/// differ. `instant` is in the past by the clock of another process.
 pub(super) fn is_ahead(cron: &Cron, instant: i64) -> bool {
     let apart = 2 * cron.core().config.clock_error;
     millis(instant) > cron.core().env.wall_micros() / 1_000 + apart.as_millis() as u64
@@ -168,7 +169,7 @@ where
         let mut due = BTreeMap::new();
         let mut running = FuturesUnordered::new();
         let at_once = if self.job.overlap == Overlap::Allow { AT_ONCE } else { 1 };
-        // Ticks from before the job had this schedule are not missed ticks.
+        // A tick from before the beginning of this schedule is not a missed tick.
         let mut seen = self.since().unwrap_or(self.cron.now());
         loop {
             let now = self.now();
@@ -186,8 +187,8 @@ where
             let next_check = due.values().map(|d| d.check_at).min().filter(|_| room);
             let next_tick = self.schedule.after(seen).map(millis);
             let next = next_check.into_iter().chain(next_tick).min().unwrap_or(u64::MAX);
-            // The loop sleeps for at most `WATCH`, because the wall clock may be set and timers
-            // stop while the machine is suspended.
+            // The loop sleeps for at most `WATCH`. The wall clock may be set during the sleep, and
+            // timers stop while the machine is suspended.
             let rest = Duration::from_millis(next.saturating_sub(now)).min(WATCH);
             tokio::select! {
                 biased;
@@ -197,8 +198,8 @@ where
                         CheckResult::Over => self.waits.store(false, Ordering::Relaxed),
                         CheckResult::Again(pause) | CheckResult::Retry(pause) => {
                             let check_at = self.now() + pause.as_millis() as u64;
-                            // If the clock was set back meanwhile, the next check could be before
-                            // the tick is due, which is too early.
+                            // If the clock was set back, `check_at` could be before the due time of
+                            // the tick.
                             d.check_at = check_at.max(millis(tick));
                             due.insert(tick, d);
                         }
@@ -209,14 +210,14 @@ where
         }
     }
 
-    /// Returns the time since which the job has this schedule; `None` while that time is ahead of
-    /// this process's clock.
+    /// Returns the time since which the job has this schedule; `None` if that time is ahead of this
+    /// process's clock.
     fn since(&self) -> Option<i64> {
         (!is_ahead(self.cron, self.since)).then_some(self.since)
     }
 
-    /// Follows a wall clock that was set back. The ticks that are on time by the new time are
-    /// checked again; their records show which of them were run.
+    /// Handles a wall clock that was set back. The ticks that are on time by the new clock are
+    /// checked again. The records show which of these ticks were already run.
     fn follow(&self, due: &mut BTreeMap<i64, Due>, seen: &mut i64) {
         let since = self.since();
         *seen = since.map_or(*seen, |since| since.max(*seen));
@@ -243,7 +244,7 @@ where
         millis(tick) + self.job.jitter_of(tick) + hold_back.as_millis() as u64
     }
 
-    /// Adds the ticks that are due at `now`, and reports those that are left out because they are
+    /// Adds the ticks that are due at `now`. Reports the ticks that are left out because they are
     /// too late.
     fn add_due(&self, due: &mut BTreeMap<i64, Due>, seen: &mut i64, now: u64) {
         let (seconds, late) = (whole(now / 1_000), whole(self.job.latest().as_secs()));
@@ -252,8 +253,8 @@ where
             return;
         }
         let plan = plan(self.schedule, (*seen, seconds), on_time, self.job.missed);
-        // Ticks from before this process began are not reported, because other processes may have
-        // run them. The job's history shows what became of them.
+        // Ticks from before the start of this process are not reported, because other processes may
+        // have run them. The history of the job shows their outcome.
         let left_out = plan.left_out.map(|(first, last)| (first.max(self.began + 1), last));
         if let Some((first, last)) = left_out.filter(|(first, last)| first <= last) {
             let missed = self.schedule.count((first, last), MISSED);
@@ -274,14 +275,14 @@ where
         (self.cron.core().config.ttl / 8).clamp(HOLD_BACK.0, HOLD_BACK.1)
     }
 
-    /// Checks a tick, and runs it unless a process is running it or has run it.
+    /// Checks a tick. Runs the tick unless a process runs it now or has run it before.
     async fn check(&self, tick: i64, Due { backfilled, mut tried, .. }: Due) -> CheckResult {
         match call(&self.records, self.job, tick).lookup::<Run>().await {
             Ok(Status::Stored(_) | Status::NotKept) => return CheckResult::Over,
             Ok(Status::Running { remaining, .. }) => {
                 return CheckResult::Again(remaining.clamp(AGAIN / 10, AGAIN));
             }
-            // An earlier run of the tick began on time, so the tick is not missed.
+            // An earlier run of the tick began in time, so the tick does not count as missed.
             Ok(Status::Lapsed { .. } | Status::Unsettled) => tried = true,
             Ok(_) => {}
             Err(e) => return self.after_error(&e),
@@ -299,8 +300,8 @@ where
             During::Waited | During::NoRun => None,
         };
         tried |= during == During::Waited;
-        // The tick could not be checked in time, for example because no node was reachable, so it
-        // is missed.
+        // The tick is missed: it could not be checked in time, for example because no node was
+        // reachable.
         let of = (self.job, self.schedule);
         if !backfilled && why.is_none() && is_missed(of, (tick, tried), self.now()) {
             self.meters.missed(1);
@@ -353,10 +354,10 @@ where
                 }
             }
             Ok(Outcome::Parked(_)) => "parked",
-            // The run failed, and may be repeated for the same tick.
+            // The run failed. The tick may be run again.
             Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
             // Another process has the tick, or too few nodes answered. The process that completes
-            // the tick counts it.
+            // the tick counts the tick.
             Ok(_) => return operation.over("elsewhere"),
             Err(_) => return operation.over("no_quorum"),
         };
@@ -364,8 +365,8 @@ where
         operation.over(outcome);
     }
 
-    /// Acquires the job's lock. Returns `None` if the job needs no lock. If the lock is taken, the
-    /// error is the time of the next check.
+    /// Acquires the job's lock. Returns `None` if the job needs no lock. If the lock is taken,
+    /// returns the pause before the next check as an error.
     async fn lock(&self) -> Result<Option<LockGuard>, CheckResult> {
         let Some(lock) = &self.lock else { return Ok(None) };
         match lock.acquire().await {
@@ -377,7 +378,8 @@ where
         }
     }
 
-    /// Returns what an earlier run, or a later tick that is due already, means for this tick.
+    /// Decides if this tick has to wait or is skipped, because of an earlier run or of a later tick
+    /// that is already due.
     async fn during(&self, tick: i64) -> Result<During, RunError> {
         let next = self.schedule.after(tick).map(millis);
         match self.job.overlap {
@@ -410,8 +412,8 @@ where
                 None => self.attend(Tick::new(tick, backfilled, token, cx.clone()), guard).await?,
             };
             let least = if skipped.is_none() { self.job.at_least } else { Duration::ZERO };
-            // The wall clock may be set during the run, so the length of the run is taken from the
-            // monotonic clock.
+            // The length of the run is measured by the monotonic clock, because the wall clock may
+            // be set during the run.
             let took = self.moment().since(began).max(least);
             let run = Run {
                 by: self.by.clone(),
@@ -429,15 +431,15 @@ where
             );
             Ok::<_, Failed>(run)
         };
-        // If the tick runs in another process, this call does not wait for it, because it holds the
-        // job's lock. The tick is checked again later.
+        // If another process runs the tick, this call does not wait for that run, because this
+        // process holds the job's lock. The tick is checked again later.
         call(&self.records, self.job, tick).in_flight_timeout(Duration::ZERO).run(work).await
     }
 
-    /// Returns the pause before the next check after a step of the tick failed. A step also fails
-    /// if the clock was set back so that the tick's birth is ahead of it.
+    /// Returns the pause before the next check of a tick after an error. One such error is a tick
+    /// with a birth that is ahead of the clock, because the clock was set back.
     fn after_error(&self, error: &RunError) -> CheckResult {
-        // The job asked for another run of the tick.
+        // The run requested another run of the tick.
         if let RunError::Handler { .. } = error {
             tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
             return CheckResult::Retry(pause(error.advice()).min(Duration::from_secs(1)));
@@ -445,8 +447,8 @@ where
         self.wait_because(error, error.advice())
     }
 
-    /// Returns the pause before the next check after an answer that decides nothing. The reason is
-    /// logged as a warning once, and then not again until a tick is over.
+    /// Returns the pause before the next check of a tick that could not be decided. Logs the reason
+    /// as a warning the first time. After that, logs no further warning until a tick is finished.
     fn wait_because(&self, why: &dyn std::fmt::Display, advice: Advice) -> CheckResult {
         let job = &self.job.name;
         if self.waits.swap(true, Ordering::Relaxed) {
@@ -458,7 +460,7 @@ where
     }
 }
 
-/// Converts seconds since 1970 to the type of a tick.
+/// Converts seconds since 1970 to a tick.
 pub(super) fn whole(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Errors of jobs and of the reads of their history.
+//! Errors of jobs and of reads of a job's history.
 
 use crate::error::{Advice, ConfigError, advise};
 use crate::idempotency::RunError;
@@ -12,13 +12,13 @@ pub enum CronError {
     /// The schedule, the name or a setting is invalid.
     #[error("the job cannot be run: {0}")]
     Config(ConfigError),
-    /// A record of the job could not be read from the nodes or written to them.
+    /// A record of the job could not be read or written on the nodes.
     #[error("the job cannot be run now: {0}")]
     Record(RunError),
 }
 
 impl CronError {
-    /// Returns what the caller should do about the error.
+    /// Returns the advice to the caller for this error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config(_) => Advice::Misconfigured,

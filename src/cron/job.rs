@@ -10,22 +10,22 @@ use super::{HOUR, YEAR};
 use crate::error::ConfigError;
 use crate::name::check_name;
 
-/// Largest delay at which a tick still counts as on time, unless the job sets another one.
+/// Largest delay of a tick that is on time, by default.
 const LATE: Duration = Duration::from_secs(60);
-/// Default retention of the records of ticks: longer than the interval of a weekly job.
+/// Default retention of the records of ticks. It is longer than the interval of a weekly job.
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 
-/// Policy for missed ticks. A tick is missed if no process ran it within [`Job::late`], because no
-/// process was alive or no node could be reached.
+/// Policy for missed ticks. A tick is missed if no process ran it within [`Job::late`], for example
+/// because no process was running or too few nodes could be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missed {
-    /// Missed ticks are left out.
+    /// Missed ticks are not run.
     Skip,
     /// The latest missed tick is run, unless a later tick is on time.
     RunLatest,
-    /// Missed ticks that are at most `window` old are run in their order. If there are more than
-    /// `max`, only the latest `max` are run.
+    /// Missed ticks that are at most `window` old are run in order. If there are more than `max`,
+    /// only the latest `max` ticks are run.
     CatchUp {
         /// Largest age of a missed tick that is run.
         window: Duration,
@@ -34,34 +34,35 @@ pub enum Missed {
     },
 }
 
-/// Policy for a tick that is due while an earlier tick of the job still runs, in any process.
+/// Policy for a tick that is due during the run of an earlier tick of the job, in any process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Overlap {
-    /// The tick is left out.
+    /// The tick is not run.
     Skip,
-    /// The first tick that is due during a run is run after it; the others are left out.
+    /// The first tick that is due during a run is run after that run. The other ticks that are due
+    /// during the run are not run.
     BufferOne,
     /// Both ticks run at the same time.
     Allow,
-    /// The earlier run is cancelled as soon as the next tick is due.
+    /// The earlier run is cancelled when the next tick is due.
     CancelPrevious,
 }
 
-/// Policy for a tick whose run began and left no result, because the process died or its lease was
-/// lost.
+/// Policy for a tick with an interrupted run: the run began and left no result, because the process
+/// died or lost its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Interrupted {
-    /// The tick is run again, with the next number of [`Tick::attempt`](super::Tick::attempt). This
-    /// is for jobs whose effect recognises repeats.
+    /// The tick is run again, and [`Tick::attempt`](super::Tick::attempt) is one higher. This is
+    /// for jobs with effects that may be repeated.
     Rerun,
-    /// The tick is not run again; [`Cron::history`](super::Cron::history) shows it. This is for
-    /// jobs that must not run twice.
+    /// The tick is not run again. [`Cron::history`](super::Cron::history) reports it as
+    /// interrupted. This is for jobs that must not run twice.
     Leave,
 }
 
-/// A job: its name, its schedule and its policies. Every process that runs the job uses the same
+/// A job: its name, its schedule and its policies. All processes that run the job must use the same
 /// name and settings.
 #[derive(Clone, Debug)]
 #[must_use = "a job does nothing until `Cron::run`"]
@@ -81,13 +82,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// Creates a job with a cron expression: `minutes hours day-of-month month weekday`, preceded
-    /// by seconds if there are six fields, or `@hourly` and similar. The time zone is UTC unless
-    /// [`zone`](Self::zone) sets another one.
+    /// Creates a job with a cron expression: `minutes hours day-of-month month weekday`. A sixth
+    /// field in front has the seconds. Names such as `@hourly` are allowed too. The time zone is
+    /// UTC unless [`zone`](Self::zone) sets another one.
     ///
-    /// By default, the newest tick is run up to a minute late, and older ones are left out. Ticks
-    /// that are due while the job still runs are left out, and a tick whose run was interrupted is
-    /// run again.
+    /// By default, only the newest tick is run, at most a minute late. Ticks that are due during a
+    /// run of the job are not run. A tick with an interrupted run is run again.
     pub fn new(name: impl Into<String>, schedule: impl Into<String>) -> Self {
         Self {
             name: name.into().into(),
@@ -107,10 +107,10 @@ impl Job {
 
     /// Sets the time zone of the schedule, such as `Europe/Zurich`.
     ///
-    /// When the clocks of the zone change, a schedule with fixed hours and minutes runs as follows:
-    /// a time that is skipped runs at the first instant after the gap, and a time that occurs twice
-    /// runs at the first of the two. A schedule with `*` or `*/n` in seconds, minutes or hours
-    /// continues at its interval, also through an hour that occurs twice.
+    /// For a schedule with fixed hours and minutes, a change of the zone's clocks has two effects.
+    /// A tick in a skipped hour runs at the first instant after the gap. A tick in a repeated hour
+    /// runs only in the first of the two hours. A schedule with `*` or `*/n` in seconds, minutes or
+    /// hours continues at its interval through both of the repeated hours.
     pub fn zone(mut self, zone: impl Into<String>) -> Self {
         self.zone = zone.into();
         self
@@ -122,78 +122,79 @@ impl Job {
         self
     }
 
-    /// Sets the policy for ticks that are due while an earlier one runs; default [`Overlap::Skip`].
+    /// Sets the policy for ticks that are due during the run of an earlier tick; default
+    /// [`Overlap::Skip`].
     pub fn overlap(mut self, policy: Overlap) -> Self {
         self.overlap = policy;
         self
     }
 
-    /// Sets the policy for ticks whose run left no result; default [`Interrupted::Rerun`].
+    /// Sets the policy for ticks with an interrupted run; default [`Interrupted::Rerun`].
     pub fn interrupted(mut self, policy: Interrupted) -> Self {
         self.interrupted = policy;
         self
     }
 
-    /// Sets the largest delay at which a tick still counts as on time. By default a tick is on time
-    /// until the next one is due, and for a minute at most. So after an outage only the newest tick
-    /// is run, however many were due. Whatever `late` is, two kinds of tick are on time for at
-    /// least a minute after they were due: one whose run was begun and broken off, and one that had
-    /// to wait for an earlier run.
+    /// Sets the largest delay of a tick that is on time. By default a tick is on time until the
+    /// next tick is due, at most for a minute. So after an outage only the newest tick is run. Two
+    /// kinds of ticks are on time for at least a minute, for any value of `late`: a tick with an
+    /// interrupted run, and a tick that had to wait for an earlier run.
     ///
-    /// If `late` is longer than the schedule's interval, several ticks can be on time after an
-    /// outage, and they are run one after the other. To lose no tick of a short interval, set
-    /// `late` to at least the duration of a failover plus the lease of a process that died.
+    /// If `late` is longer than the interval of the schedule, several ticks can be on time after an
+    /// outage. These ticks are run one after the other. If no tick of a short interval may be lost,
+    /// set `late` to at least the duration of a failover plus the lease.
     pub fn late(mut self, late: Duration) -> Self {
         self.late = Some(late);
         self
     }
 
-    /// Returns the largest delay at which a tick is still run as on time.
+    /// Returns the largest delay of a tick that is on time.
     pub(super) fn latest(&self) -> Duration {
         self.late.unwrap_or(LATE)
     }
 
-    /// Delays each tick by a pseudo-random time shorter than `jitter`, which is the same in all
-    /// processes. Default: none.
+    /// Delays each tick by a pseudo-random time below `jitter`. The delay of a tick is the same in
+    /// all processes. Default: no delay.
     pub fn jitter(mut self, jitter: Duration) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// Sets the shortest time for which a run counts as running, even if it ends earlier. If the
-    /// next tick is due too early by another machine's fast clock, it then overlaps the run.
-    /// Default: none. Not for [`Overlap::Allow`].
+    /// Sets the shortest time for which a run counts as running, even if the run ends earlier. With
+    /// a fast clock, another machine may see the next tick too early. That tick then counts as due
+    /// during the run. Default: zero. Not allowed with [`Overlap::Allow`].
     pub fn at_least(mut self, span: Duration) -> Self {
         self.at_least = span;
         self
     }
 
-    /// Cancels a run that lasts longer than this. Default: never.
+    /// Sets the longest duration of a run. A longer run is cancelled. Default: no limit.
     pub fn at_most(mut self, span: Duration) -> Self {
         self.at_most = Some(span);
         self
     }
 
     /// Sets the time for which a cancelled run may continue before its future is dropped. In this
-    /// time it can end by itself, because [`Tick::cancelled`](super::Tick::cancelled) has resolved.
-    /// If it returns `Ok` within that time, its tick is done. Under [`Overlap::CancelPrevious`] the
-    /// next tick begins when the cancelled run has ended. Default: none.
+    /// time [`Tick::cancelled`](super::Tick::cancelled) has resolved, and the run can end by
+    /// itself. If the run returns `Ok` in this time, its tick is done. With
+    /// [`Overlap::CancelPrevious`] the next tick begins after the end of the cancelled run.
+    /// Default: zero.
     pub fn grace(mut self, span: Duration) -> Self {
         self.grace = span;
         self
     }
 
     /// Sets the time for which the nodes keep the result of a tick; default 8 days. A tick older
-    /// than that is never run, so a process that was stopped for longer does not run a tick a
-    /// second time. All processes must use the same value for the job, also when its schedule
-    /// changes. Raise it in all processes before another setting needs the larger value, and lower
-    /// it only when no process uses the larger value any more.
+    /// than the retention is never run. So a process that was stopped for longer does not run a
+    /// tick a second time. All processes must use the same retention for the job, even during a
+    /// change of its schedule. If another setting needs a longer retention, first raise the
+    /// retention in all processes. Lower the retention only after no process needs the longer one.
     ///
     /// The retention is at least an hour, at least twice [`late`](Self::late), and at least twice
     /// the window of [`Missed::CatchUp`]. With [`Missed::RunLatest`] it is also at least the
     /// longest time between two ticks. The largest value is 366 days. A job that ticks each second
-    /// leaves 86,400 records a day, of about 200 bytes on each node, so give it a shorter
-    /// retention.
+    /// leaves 86,400 records a day, each of about 200 bytes on each node. Use a shorter retention
+    /// for such a job.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
         self
@@ -206,7 +207,7 @@ impl Job {
         }
     }
 
-    /// Checks all settings, and returns the parsed schedule.
+    /// Checks all settings of the job. Returns the parsed schedule.
     pub(super) fn schedule(&self) -> Result<Schedule, ConfigError> {
         check_name("name", &self.name)?;
         if self.at_most.is_some_and(|most| most <= self.at_least) {
@@ -241,7 +242,7 @@ impl Job {
         Ok(())
     }
 
-    /// Returns the delay of this tick because of the jitter, in milliseconds.
+    /// Returns the delay of this tick by the jitter, in milliseconds.
     pub(super) fn jitter_of(&self, tick: i64) -> u64 {
         let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
         let hash = Sha256::digest(format!("{}@{tick}", self.name).as_bytes());

@@ -1,6 +1,6 @@
-//! Singleton cron: every process calls [`Cron::run`], and each tick of a job is run by one of them.
-//! By default, a tick that no process could run in time is left out, and a tick whose run was
-//! interrupted is run again.
+//! Singleton cron: every process calls [`Cron::run`], and only one process runs each tick of a job.
+//! By default, a tick that no process could run in time is not run later. A tick with an
+//! interrupted run is run again.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -38,22 +38,21 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A tick is an instant that follows from the schedule. Its run is claimed and completed as an
-//! [idempotency](crate::idempotency) record, whose key consists of the job's name and that instant.
-//! So a tick is completed once, whichever process comes first, even if the leading process changes
-//! in between. No tick depends on the one before it: each process derives the ticks from the
-//! schedule, so there is no chain that could break and would have to be restarted.
+//! A tick is an instant of the schedule. A process claims and completes a tick with an
+//! [idempotency](crate::idempotency) record. The key of the record consists of the job's name and
+//! the instant. So a tick is completed once by any process, even if the leading process changes
+//! during the run. Each process computes the ticks from the schedule. No tick depends on the tick
+//! before it, so an outage does not stop later ticks.
 //!
-//! One process *leads*: it checks each tick first, and the other processes check the tick a moment
-//! later. That saves requests, and decides nothing. An operator can take the lead from a process by
-//! [`Election::step_down`](crate::Election::step_down) (`palisade step-down`) of the election
-//! [`<name>:lead`](Cron::name). The process then leaves the ticks to the others at once, completes
-//! the runs that it has begun, and resigns.
+//! One process *leads*: this process checks each tick first, and the other processes check the tick
+//! a moment later. The order saves requests; safety does not depend on the order. An operator can
+//! take the lead from a process: call [`Election::step_down`](crate::Election::step_down)
+//! (`palisade step-down`) for the election [`<name>:lead`](Cron::name). The process then stops
+//! checking ticks first, completes its runs, and resigns.
 //!
-//! One promise is impossible: that a job's effect in another system happens once even if the
-//! process dies between the effect and the write of its record. [`Job::interrupted`] selects
-//! whether such a tick is run again, and [`Tick::attempt`] tells the job of the repeated run about
-//! it.
+//! A process can die after the effect of a job in another system and before the write of the
+//! record. No library can make the effect happen exactly once in this case. [`Job::interrupted`]
+//! decides if such a tick is run again. In a repeated run, [`Tick::attempt`] is larger than 1.
 
 mod engine;
 mod error;
@@ -85,14 +84,14 @@ pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
 
 /// Namespace of the idempotency records of ticks and of schedules.
 const NAMESPACE: &str = "cron";
-/// Time for which a process that gave up the lead does not campaign, so that another one can take
-/// it.
+/// Time for which a process that gave up the lead does not campaign. In this time another process
+/// can become leader.
 const LEAVE: Duration = Duration::from_millis(500);
 const HOUR: Duration = Duration::from_secs(3_600);
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// A runner of jobs. Each tick runs once among all processes with the same nodes and prefix. It is
-/// cheap to clone, and clones share one candidate for the lead.
+/// A runner of jobs. Among all processes with the same nodes and prefix, each tick runs once. A
+/// clone is cheap. Clones share one candidate for the lead.
 #[derive(Clone, Debug)]
 pub struct Cron {
     redlock: Redlock,
@@ -100,12 +99,12 @@ pub struct Cron {
     lead: Arc<Lead>,
 }
 
-/// This process's own lead as far as it is known, and the task that campaigns for it.
+/// The lead of this process, as far as this process knows, and the task that campaigns for the
+/// lead.
 #[derive(Debug)]
 struct Lead {
     term: Arc<watch::Sender<Option<FencingToken>>>,
-    /// Signal of the present leadership. It reports the loss of the leadership earlier than `term`
-    /// does.
+    /// Signal for the loss of the present leadership. The signal changes earlier than `term`.
     lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
     /// Number of ticks that are running in this process.
@@ -117,7 +116,7 @@ impl Drop for Lead {
     fn drop(&mut self) {
         let task = self.task.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(task) = task.take() {
-            // The task owns the leadership, so to abort the task also resigns.
+            // The task owns the leadership. So the abort of the task also resigns.
             task.abort();
         }
     }
@@ -136,51 +135,53 @@ impl Cron {
         Self { redlock: redlock.clone(), name: Arc::from("cron"), lead: Arc::new(lead) }
     }
 
-    /// Sets the name of the set of processes that run the same jobs; their election is called
-    /// `<name>:lead`. The default is `cron`. Processes that run other jobs need another name.
+    /// Sets the name of a set of processes that run the same jobs. The election of the set is
+    /// called `<name>:lead`. The default is `cron`. Processes that run other jobs need another
+    /// name.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into().into();
         self
     }
 
-    /// Returns a receiver of the term in which this process leads; `None` while it does not lead.
+    /// Returns a receiver of the term of this process's leadership; `None` while this process does
+    /// not lead.
     pub fn leading(&self) -> watch::Receiver<Option<FencingToken>> {
         self.lead.term.subscribe()
     }
 
-    /// Returns the term in which this process leads now; `None` if it does not lead. The local
-    /// clock decides: after the process was suspended for longer than its lease, the answer is
-    /// `None` at once.
+    /// Returns the term of this process's leadership; `None` if this process does not lead. The
+    /// local clock decides: after a suspend that is longer than the lease, the first call returns
+    /// `None`.
     pub fn term(&self) -> Option<FencingToken> {
         let lost = self.lead.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let valid = lost.as_ref().is_some_and(|lost| !lost.is_lost());
         (*self.lead.term.borrow()).filter(|_| valid)
     }
 
-    /// Gives up the lead at once, if this process has it, so that another process can take it. Runs
-    /// under way continue.
+    /// Gives up the lead at once, if this process leads, so that another process can become leader.
+    /// Runs under way continue.
     pub fn step_down(&self) {
         self.lead.step_down.notify_waiters();
     }
 
-    /// Runs the job at its ticks, until the handle is [closed](Redlock::close). Call it in every
-    /// process that may run the job.
+    /// Runs the job at its ticks, until the handle is [closed](Redlock::close). Call this function
+    /// in every process that may run the job.
     ///
     /// If the job returns an error, its tick ends as [failed](End::Failed), and the next tick runs
-    /// at its time. After the errors [`Failed::retry`] and [`Failed::no_effect`] the same tick is
-    /// run again instead. If too few nodes can be reached, the tick waits, for [`Job::late`] at
-    /// most.
+    /// when it is due. After the errors [`Failed::retry`] and [`Failed::no_effect`], the same tick
+    /// is run again instead. If too few nodes can be reached, the tick waits, at most for
+    /// [`Job::late`].
     ///
     /// # Errors
     /// [`CronError::Config`] for an invalid schedule or setting. [`CronError::Record`] if every
-    /// node refuses the first request because of a setting that a person has to change, such as a
-    /// wrong password ([`Advice::Misconfigured`](crate::Advice::Misconfigured)). No other error
-    /// ends the job; if a tick has to wait, the reason is logged.
+    /// node refuses the first request because of a wrong setting, such as a wrong password
+    /// ([`Advice::Misconfigured`](crate::Advice::Misconfigured)). Other errors do not end the job.
+    /// If a tick has to wait, the reason is logged.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the run under way is dropped with it and counts as
-    /// [interrupted](Job::interrupted); no other tick is lost.
+    /// If the future is dropped, the run under way is dropped too, and counts as
+    /// [interrupted](Job::interrupted). No other tick is lost.
     pub async fn run<F, Fut, E>(&self, job: Job, handler: F) -> Result<(), CronError>
     where
         F: Fn(Tick) -> Fut,
@@ -192,7 +193,7 @@ impl Cron {
         engine::run(self, &job, &schedule, &handler).await
     }
 
-    /// Returns the last `n` ticks of the job with their results, the latest first.
+    /// Returns the last `n` ticks of the job and their results. The latest tick is the first.
     ///
     /// # Errors
     /// [`CronError::Config`] for an invalid schedule or setting; [`CronError::Record`] if too few
@@ -245,10 +246,10 @@ impl Cron {
         Ok(self.redlock.election(format!("{}:lead", self.name)).build()?)
     }
 
-    /// Returns the idempotency namespace with the records of the job's ticks.
+    /// Returns the idempotency namespace for the records of the job's ticks.
     fn records(&self, job: &Job) -> Result<Idempotency, CronError> {
-        // Each tick's key has a birth, so the report about forgotten keys without a birth is turned
-        // off.
+        // The keys of ticks have a birth, so reports about forgotten keys without a birth are
+        // turned off.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(job.retention);
         let records = match job.interrupted {
@@ -258,16 +259,15 @@ impl Cron {
         Ok(records.build()?)
     }
 
-    /// Returns the idempotency namespace with the records of schedules.
+    /// Returns the idempotency namespace for the records of schedules.
     fn revisions(&self) -> Result<Idempotency, CronError> {
-        // A schedule that the nodes forgot is stored again, so the report about forgotten keys is
-        // turned off.
+        // A forgotten schedule is stored again, so reports about forgotten keys are turned off.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(YEAR);
         Ok(records.at_least_once().build()?)
     }
 
-    /// Starts the task that campaigns for the lead of this process, unless it is running.
+    /// Starts the task that campaigns for the lead, unless the task is running.
     fn campaign(&self, election: Election) {
         let mut task = self.lead.task.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
@@ -284,7 +284,7 @@ impl Cron {
     }
 }
 
-/// The task that campaigns for the lead of one process.
+/// The task that campaigns for the lead of this process.
 struct Candidate {
     term: Arc<watch::Sender<Option<FencingToken>>>,
     lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
@@ -295,8 +295,8 @@ struct Candidate {
 
 impl Candidate {
     /// Campaigns and leads until the handle is closed. If the nodes refuse this process, for
-    /// example because of a wrong password, it campaigns again later: a person may correct the
-    /// password, and `run` reports the error to the caller.
+    /// example because of a wrong password, campaigns again later, because a person may correct the
+    /// password. `run` reports the error to its caller.
     async fn run(mut self, election: Election) {
         let value = format!("pid {}", std::process::id());
         let mut warned = false;
@@ -326,7 +326,7 @@ impl Candidate {
         }
     }
 
-    /// Leads until the leadership has to end, and returns why it has to.
+    /// Leads until the leadership ends. Returns the reason for the end.
     async fn lead(&mut self, leadership: &Leadership, core: &Core) -> &'static str {
         let stepped = self.step_down.notified();
         *self.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
@@ -336,8 +336,8 @@ impl Candidate {
             let request = leadership.asked_to_resign().await;
             let (name, by, reason) = (leadership.name(), request.by, request.reason);
             tracing::info!(target: "palisade::cron", name, %by, reason, "asked to step down");
-            // From now on the other processes check each tick first. Runs in this process continue
-            // to their end.
+            // From now on the other processes check each tick first. The runs in this process
+            // continue to their end.
             self.term.send_replace(None);
             let _ = self.running.wait_for(|running| *running == 0).await;
         };
@@ -351,7 +351,7 @@ impl Candidate {
     }
 }
 
-/// Counts one tick as running in this process, until it is dropped.
+/// Counts one tick as running in this process until this value is dropped.
 struct Running<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Running<'a> {

@@ -1,5 +1,4 @@
-//! Finds the run that a tick overlaps: the earlier run during which the tick was due, by that run's
-//! record.
+//! Finds, from the records of earlier ticks, the run during which a tick was due.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,29 +9,29 @@ use super::schedule::Schedule;
 use super::tick::{End, Run, Skipped};
 use crate::idempotency::{Idempotency, RunError, Status};
 
-/// Number of ticks without a stored result after which the search for an earlier run ends.
+/// The search for an earlier run ends after this number of ticks without a stored result.
 pub(super) const BACK: usize = 16;
 
-/// Consequence of the last run before a tick for that tick.
+/// Effect of the last run before a tick on that tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum During {
     /// The tick was not due during a run.
     NoRun,
-    /// The tick was due during a run, and is run after it.
+    /// The tick was due during a run, and is run after that run.
     Waited,
     /// The tick is not run, for this reason.
     Skipped(Skipped),
 }
 
-/// The last run that was found, and a later tick such that all ticks between the run and this tick,
-/// and the tick itself, were skipped. Records are final, so it stays valid. It spares each tick
-/// that was due during a long run to read all ticks before it.
+/// The last run that was found, and a later tick. This tick and all ticks between the run and this
+/// tick were skipped. The entry stays valid, because records are final. With this entry, a tick
+/// that was due during a long run need not read the records of all ticks before it.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps(Mutex<Option<(i64, Run)>>);
 
 impl Overlaps {
-    /// Returns what the last run before the tick means for that tick. Ticks before `since` are not
-    /// read.
+    /// Returns the effect of the last run before `tick` on `tick`. Does not read ticks before
+    /// `since`.
     pub(super) async fn during(
         &self,
         (job, schedule, records): (&Job, &Schedule, &Idempotency),

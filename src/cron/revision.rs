@@ -1,10 +1,10 @@
-//! The time since which a job has its present schedule, as the nodes store it.
+//! The time since which a job has its present schedule. The nodes store this time.
 //!
-//! Ticks from before that time are not missed ticks. Each schedule that a job has had is a
-//! revision. The revisions are a list of records, each of which is decided once, so all processes
-//! see them in the same order. Records expire, and a list whose first record has expired could not
-//! be read. So each quarter of a year has a list of its own, and the first process in a new quarter
-//! copies the last revision to the new list.
+//! Ticks from before that time are not missed ticks. Each schedule of a job is a revision. The
+//! revisions of a job are a list of records. Each record is decided once, so all processes see the
+//! same list. A list cannot be read after its first record has expired. So each quarter of a year
+//! has a list of its own. The first process in a new quarter copies the last revision to the new
+//! list.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,23 +14,23 @@ use crate::idempotency::{Idempotency, Outcome, Status};
 /// Length of a quarter of a year, in seconds. Records of schedules are kept for a year.
 const QUARTER: i64 = 7_889_238;
 /// Number of earlier quarters in which the last revision is searched. A job that has not run for
-/// longer counts as new.
+/// longer counts as a new job.
 const BACK: i64 = 2;
 
-/// One revision: a schedule that a job has or had.
+/// A present or earlier schedule of a job.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Revision {
     /// The cron expression and its time zone, as one text.
     pub(crate) schedule: String,
-    /// Time since which the schedule holds, in seconds since 1970.
+    /// Time since which the job has the schedule, in seconds since 1970.
     pub(crate) since: i64,
-    /// The schedule before this one, and the time since which it held; `None` for the first
+    /// The schedule before this one, and the time since which the job had it; `None` for the first
     /// schedule of a job.
     pub(crate) before: Option<(String, i64)>,
 }
 
-/// Returns the present revision, for a process whose job has this schedule. If the last stored
-/// revision has another schedule, a new revision is stored.
+/// Returns the present revision of a job with this schedule. If the last stored revision has
+/// another schedule, stores a new revision.
 pub(crate) async fn revise(
     records: &Idempotency,
     job: &str,
@@ -59,8 +59,8 @@ pub(crate) async fn revise(
     loop {
         let mine = match &last {
             Some(last) if last.schedule == schedule && next > 1 => return Ok(last.clone()),
-            // The revision was found in the list of an earlier quarter, so it is copied to this
-            // quarter's list.
+            // The revision is in the list of an earlier quarter, so it is copied to the list of
+            // this quarter.
             Some(last) if last.schedule == schedule => last.clone(),
             Some(last) => Revision {
                 schedule: schedule.to_owned(),
@@ -74,7 +74,7 @@ pub(crate) async fn revise(
         match claim.run(|_| async { Ok::<_, String>(mine) }).await? {
             Outcome::Executed { value, .. } => return Ok(value),
             Outcome::Replayed(value) => (last, next) = (Some(value), next + 1),
-            // Another process is writing this entry of the list, so this process waits and asks
+            // Another process writes this entry of the list. This process waits and reads the entry
             // again.
             _ => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }

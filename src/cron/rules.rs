@@ -1,5 +1,5 @@
-//! Rules for ticks: which ticks are missed, which of these are run, and which ticks overlap an
-//! earlier run. The functions are pure.
+//! Rules for ticks. The rules decide which ticks are missed, which missed ticks are run, and which
+//! ticks overlap an earlier run. The functions are pure.
 
 use std::time::Duration;
 
@@ -7,31 +7,30 @@ use super::job::{Job, Missed, Overlap};
 use super::schedule::Schedule;
 use super::tick::{End, Run};
 
-/// Largest number of ticks in one plan, whatever the policy.
+/// Largest number of ticks in one plan, under any policy.
 const BACKLOG: usize = 10_000;
 
 /// The ticks that have to be checked, and the range of ticks that are left out.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Ticks in the order of time, in seconds since 1970. The flag is true for a missed tick that
-    /// the policy runs late.
+    /// is run late because of the policy.
     pub(crate) ticks: Vec<(i64, bool)>,
-    /// First and last of the ticks that the policy leaves out; it leaves out all ticks between
-    /// them, too.
+    /// First and last tick of the range of ticks that are not run.
     pub(crate) left_out: Option<(i64, i64)>,
 }
 
-/// Conditions for a tick to be on time.
+/// The conditions for ticks that are on time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnTime {
-    /// Largest age at which a tick is on time, in seconds.
+    /// Largest age of a tick that is on time, in seconds.
     pub(crate) late: i64,
-    /// True if only the newest of the ticks of that age is on time.
+    /// True if only the newest tick is on time.
     pub(crate) newest_alone: bool,
 }
 
-/// Plans what to do with the ticks after `from` and up to `now`, in seconds since 1970. A tick that
-/// is not on time is missed, and the policy selects which missed ticks are run.
+/// Plans the ticks after `from` and up to `now`, in seconds since 1970. A tick that is not on time
+/// is missed. The policy decides which missed ticks are run.
 pub(crate) fn plan(
     schedule: &Schedule,
     (from, now): (i64, i64),
@@ -46,7 +45,7 @@ pub(crate) fn plan(
         ticks.push((tick, false));
         at = tick - 1;
     }
-    // This tick and all before it are missed.
+    // This tick and all earlier ticks are missed.
     let newest = schedule.until(at).filter(|tick| *tick > from);
     let (oldest, most) = match missed {
         Missed::Skip => (now, 0),
@@ -68,9 +67,9 @@ pub(crate) fn plan(
     Plan { ticks, left_out }
 }
 
-/// Returns true if a tick that was planned as on time may not run any more, because at `now` (in
-/// milliseconds since 1970) it is too late or a later tick is due. If `tried` is true, because a
-/// run of it began or it waited for an earlier run, it is not given up for a later tick.
+/// Returns true if a tick that was planned as on time is missed at `now` (in milliseconds since
+/// 1970): it is too late, or a later tick is due. `tried` is true if a run of the tick began or the
+/// tick waited for an earlier run. Such a tick is not missed because of a later tick.
 pub(crate) fn is_missed(
     (job, schedule): (&Job, &Schedule),
     (tick, tried): (i64, bool),
@@ -88,12 +87,12 @@ pub(crate) fn is_missed(
     }
 }
 
-/// Returns true if a tick that was due during `run` is run after it. `before` is the tick before
-/// that one.
+/// Returns true if a tick that was due during `run` is run after `run`. `before` is the tick before
+/// the tick that was due.
 pub(crate) fn runs_after(overlap: Overlap, run: &Run, before: Option<i64>) -> bool {
     match overlap {
         Overlap::Skip => false,
-        // Only the first tick that was due during the run is run afterwards.
+        // Only the first tick that was due during the run is run after it.
         Overlap::BufferOne => before.is_none_or(|tick| millis(tick) < run.started),
         Overlap::Allow | Overlap::CancelPrevious => true,
     }
@@ -104,7 +103,8 @@ pub(crate) fn millis(tick: i64) -> u64 {
     tick.unsigned_abs() * 1_000
 }
 
-/// Returns true if the tick was due while this run lasted. A tick that was skipped had no run.
+/// Returns true if the tick was due during this run. Returns false if `run` is the record of a
+/// skipped tick.
 pub(crate) fn was_due_during(run: &Run, tick: i64) -> bool {
     let due = millis(tick);
     !matches!(run.end, End::Skipped(_)) && run.started <= due && due < run.ended
@@ -134,21 +134,21 @@ mod tests {
         // No tick was missed.
         assert_eq!(of(9, 60, Missed::Skip), (vec![(10, false)], None));
         assert_eq!(of(10, 60, Missed::RunLatest), (vec![], None));
-        // A tick that is late by less than `late` is not missed.
+        // A tick with a delay of less than `late` is not missed.
         assert_eq!(of(7, 130, Missed::Skip), (vec![(8, false), (9, false), (10, false)], None));
         // Skip: only ticks that are on time are run.
         assert_eq!(of(3, 60, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 1, Missed::Skip), (vec![], Some((4, 10))));
-        // A `late` of 0 stands for a job without this setting: only the newest tick is on time,
-        // however late it is.
+        // A `late` of 0 means a job without this setting: only the newest tick is on time, with any
+        // delay.
         assert_eq!(of(3, 0, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 0, Missed::RunLatest), (vec![(10, false)], Some((4, 9))));
         let two = vec![(8, true), (9, true), (10, false)];
         assert_eq!(of(3, 0, catch_up(3_600, 2)), (two, Some((4, 7))));
-        // RunLatest: the latest tick is run, unless one is on time.
+        // RunLatest: the latest tick is run, unless a tick is on time.
         assert_eq!(of(3, 1, Missed::RunLatest), (vec![(10, true)], Some((4, 9))));
         assert_eq!(of(3, 60, Missed::RunLatest), (vec![(10, false)], Some((4, 9))));
-        // CatchUp: all ticks in the window are run, up to the newest `max`.
+        // CatchUp: the ticks in the window are run, at most the latest `max`.
         let all = vec![(8, true), (9, true), (10, false)];
         assert_eq!(of(7, 60, catch_up(3_600, 10)), (all.clone(), None));
         assert_eq!(of(3, 60, catch_up(3_600, 2)), (all.clone(), Some((4, 7))));

@@ -1,5 +1,4 @@
-//! Schedules: the instants that a cron expression describes. The functions are pure and read no
-//! clock.
+//! Schedules: the instants of a cron expression. The functions are pure and read no clock.
 
 use std::time::Duration;
 
@@ -9,18 +8,18 @@ use chrono_tz::Tz;
 use crate::error::ConfigError;
 use crate::shown::Quoted;
 
-/// Instant from which schedules are examined: 2026-01-01, in seconds since 1970. It is fixed so
-/// that all processes get the same result.
+/// Beginning of the time in which schedules are examined: 2026-01-01, in seconds since 1970. The
+/// constant gives the same result in all processes.
 const EXAMINED: i64 = 1_767_225_600;
-/// Time for which a schedule is examined, in seconds. After 28 years weekdays and leap years repeat
-/// in the same order.
+/// Length of the time in which schedules are examined, in seconds. Weekdays and leap years repeat
+/// every 28 years.
 const CYCLE: i64 = 28 * 366 * DAY;
 const DAY: i64 = 24 * 3_600;
-/// Largest number of steps in which a schedule is examined. A step is as long as the retention, so
-/// with a retention of an hour they cover more than a year.
+/// Largest number of steps of an examination. A step is as long as the retention. With a retention
+/// of an hour, the steps cover more than a year.
 const STEPS: usize = 10_000;
 
-/// A cron expression in a time zone. Its ticks are instants, in whole seconds since 1970.
+/// A cron expression and its time zone. Ticks are instants, in whole seconds since 1970.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     text: String,
@@ -48,44 +47,44 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// Returns the cron expression and its time zone as one text, which is equal in all processes
-    /// with the same schedule.
+    /// Returns the cron expression and its time zone as one text. The text is the same in all
+    /// processes with the same schedule.
     pub(crate) fn name(&self) -> String {
         format!("{} {}", self.text, self.zone.name())
     }
 
-    /// Returns the first tick after `instant`; `None` if there is none.
+    /// Returns the first tick after `instant`; `None` if there is no later tick.
     pub(crate) fn after(&self, instant: i64) -> Option<i64> {
         let from = self.at(instant)?;
         let next = self.cron.iter_after(from).next()?.timestamp();
-        // Two wall clock times in a gap can be the same instant, and then are one tick.
+        // Two wall clock times in a gap can be the same instant. Such times are one tick.
         (next > instant).then_some(next).or_else(|| self.after(instant + 1))
     }
 
-    /// Returns the last tick at or before `instant`; `None` if there is none.
+    /// Returns the last tick at or before `instant`; `None` if there is no such tick.
     pub(crate) fn until(&self, instant: i64) -> Option<i64> {
         let from = self.at(instant + 1)?;
         let before = self.cron.iter_before(from).next()?.timestamp();
         (before <= instant).then_some(before)
     }
 
-    /// Returns the number of ticks from `first` to `last`, both included; at most `most` are
-    /// counted.
+    /// Returns the number of ticks from `first` to `last` (inclusive), but at most `most`.
     pub(crate) fn count(&self, (first, last): (i64, i64), most: usize) -> usize {
         let ticks = std::iter::successors(Some(first), |tick| self.after(*tick));
         ticks.take(most).take_while(|tick| *tick <= last).count()
     }
 
-    /// Returns the longest pause between two ticks, in days and rounded up, if it is longer than
-    /// `span`.
+    /// Returns the longest pause between two ticks in days, rounded up, if that pause is longer
+    /// than `span`.
     pub(crate) fn pause_longer_than(&self, span: Duration) -> Option<i64> {
         let (span, mut at) = (i64::try_from(span.as_secs()).ok()?, self.after(EXAMINED)?);
         let mut longest = None;
         for _ in 0..STEPS {
-            // A pause that is longer than the span begins at the last tick within the span.
+            // If there is a tick within the span after `at`, the search continues at the last such
+            // tick. If there is none, the pause after `at` is longer than the span.
             let last = self.until(at + span)?;
             let next = if last > at { Some(last) } else { self.after(at) };
-            // An expression may name years, so a schedule may have a last tick.
+            // An expression may contain years, so a schedule may have a last tick.
             let Some(next) = next else { break };
             if last <= at {
                 longest = longest.max(Some((next - at + DAY - 1) / DAY));
@@ -129,7 +128,7 @@ mod tests {
         let want =
             ["2026-03-28T02:30:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"];
         assert_eq!(seen, want);
-        // Two wall clock times in the gap are one instant, and so one tick.
+        // Two wall clock times in the gap are the same instant. They are one tick.
         let seen = ticks("0,30 2,3 * * *", "Europe/Zurich", "2026-03-29T00:00:00+01:00", 3);
         let want =
             ["2026-03-29T03:00:00+02:00", "2026-03-29T03:30:00+02:00", "2026-03-30T02:00:00+02:00"];
@@ -187,8 +186,8 @@ mod tests {
         assert_eq!(pause("0 0 * * 1", days(6)), Some(7));
         assert_eq!(pause("0 0 1 * *", days(31)), None);
         assert_eq!(pause("0 0 1 * *", days(30)), Some(31));
-        // A schedule with a tick each minute, except from November to March: the examination begins
-        // in that pause, months away from a tick.
+        // The schedule has a tick each minute, except from November to March. The examination
+        // begins in that pause, months before the next tick.
         assert_eq!(pause("* * * 4-10 *", days(100)), Some(153));
         assert_eq!(pause("0 0 29 2 *", days(365)), Some(1_461));
         assert_eq!(pause("0 0 0 1 1 * 2020-2040", days(365)), Some(366), "it has a last tick");

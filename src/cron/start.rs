@@ -1,4 +1,4 @@
-//! Finds out, before the first tick, since when the job has its schedule.
+//! Reads, before the first tick, the time since which the job has its schedule.
 
 use super::engine::{call, is_ahead, pause};
 use super::job::Job;
@@ -11,7 +11,7 @@ use crate::error::Advice;
 use crate::idempotency::{Idempotency, Status};
 
 /// Returns the time since which the job has this schedule, in seconds since 1970. If the schedule
-/// was edited, logs the gap that this leaves between two ticks.
+/// was edited, logs the gap between the ticks of the old and the new schedule.
 pub(super) async fn start(
     cron: &Cron,
     job: &Job,
@@ -54,8 +54,8 @@ async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, 
     }
 }
 
-/// Logs, after the schedule was edited, that nothing runs between the last tick of the old schedule
-/// that was run and the first tick of the new one.
+/// Logs a gap after an edit of the schedule: nothing runs between the last tick of the old schedule
+/// and the first tick of the new schedule.
 async fn report_gap(
     cron: &Cron,
     job: &Job,
@@ -63,8 +63,8 @@ async fn report_gap(
     (revision, records): (&Revision, &Idempotency),
 ) {
     let Some((old, old_since)) = &revision.before else { return };
-    // Only a process that starts within a minute after the change logs it, so that later restarts
-    // do not log it again.
+    // Only a process that starts within a minute after the edit logs the gap. Later restarts do not
+    // log the gap again.
     if cron.now() - revision.since > 60 {
         return;
     }

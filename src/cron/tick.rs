@@ -1,4 +1,4 @@
-//! A tick, as its run receives it, and the record of a tick that is over.
+//! A tick, in the form for the job's handler, and the record of a finished tick.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use crate::idempotency::Context;
 use crate::token::FencingToken;
 
-/// A tick of a job, as the run of the tick receives it. Cheap to clone.
+/// A tick of a job. The job's handler receives this value. A clone is cheap.
 ///
-/// `Display` writes the time at which the tick was due, in UTC: `2026-11-23T03:00:00Z`.
+/// `Display` writes the due time of the tick in UTC: `2026-11-23T03:00:00Z`.
 #[derive(Clone)]
 pub struct Tick {
     pub(super) at: i64,
@@ -47,37 +47,38 @@ impl Tick {
         Self { at, backfilled, token, cx, cancel: watch::Sender::new(None) }
     }
 
-    /// Returns the time when the tick was due. It is the same for every attempt.
+    /// Returns the due time of the tick. Every attempt has the same due time.
     pub fn at(&self) -> SystemTime {
         at(self.at)
     }
 
-    /// Returns the time when the tick was due, in seconds since 1970.
+    /// Returns the due time of the tick, in seconds since 1970.
     pub fn unix_seconds(&self) -> i64 {
         self.at
     }
 
-    /// Returns the number of the attempt at this tick: 1, or more if an earlier run of it was
-    /// interrupted and may have taken effect.
+    /// Returns the number of this attempt at the tick. The number is larger than 1 if an earlier
+    /// run of the tick was interrupted and may have had an effect.
     pub fn attempt(&self) -> u32 {
         self.cx.attempt()
     }
 
-    /// Returns true if the tick was missed, and the [`Missed`](super::Missed) policy runs it late.
+    /// Returns true if the tick was missed and is run late, by the [`Missed`](super::Missed)
+    /// policy.
     pub fn is_backfilled(&self) -> bool {
         self.backfilled
     }
 
-    /// Returns a fencing token that is larger than that of every earlier run of the job. Send it
-    /// with every write. Under [`Overlap::Allow`](super::Overlap::Allow), where runs have no order,
-    /// it is larger than that of every earlier run of this *tick* only.
+    /// Returns a fencing token that is larger than the token of every earlier run of the job. Send
+    /// the token with every write. With [`Overlap::Allow`](super::Overlap::Allow) the runs of
+    /// different ticks have no order. The token is then larger than the token of every earlier run
+    /// of this *tick* only.
     pub fn fencing_token(&self) -> FencingToken {
         self.token
     }
 
-    /// Returns a key under which a downstream system that recognises repeats can run this step of
-    /// the job. The key is the same for every attempt at this tick, and different for every other
-    /// tick.
+    /// Returns an idempotency key for this step of the job in a downstream system. The key is the
+    /// same for every attempt at this tick, and different for every other tick.
     pub fn child_key(&self, step: &str) -> String {
         self.cx.child_key(step)
     }
@@ -87,32 +88,34 @@ impl Tick {
         self.cx.is_valid()
     }
 
-    /// Returns what is left of the run's lease, unless it is renewed; zero once the lease is lost.
+    /// Returns the time until the end of the run's lease, if the lease is not renewed. Zero after
+    /// the loss of the lease.
     pub fn remaining(&self) -> Duration {
         self.cx.remaining()
     }
 
-    /// Resolves when the run may not continue, because another process may run the tick now. The
-    /// future of the run is dropped then, so only work in separate tasks needs this method.
+    /// Resolves when the run may not continue, because another process may run the tick now. At the
+    /// same time the future of the run is dropped. So only work in separate tasks needs this
+    /// method.
     ///
     /// # Cancellation safety
-    /// The future may be dropped, and the method called again, at any time.
+    /// The future may be dropped at any time. The method may be called again.
     pub async fn lost(&self) {
         self.cx.lost().await;
     }
 
-    /// Resolves when the run is cancelled, with the reason. From then on the run has the job's
-    /// [grace](super::Job::grace) to end by itself.
+    /// Resolves when the run is cancelled, and returns the reason. The run may then continue for
+    /// the job's [grace](super::Job::grace), and should end by itself in this time.
     ///
     /// # Cancellation safety
-    /// The future may be dropped, and the method called again, at any time.
+    /// The future may be dropped at any time. The method may be called again.
     pub async fn cancelled(&self) -> Cancelled {
         let mut cancel = self.cancel.subscribe();
         loop {
             if let Some(why) = *cancel.borrow_and_update() {
                 return why;
             }
-            // This tick owns the sender, so to wait for a change cannot fail.
+            // `changed` cannot fail, because this tick owns the sender.
             let _ = cancel.changed().await;
         }
     }
@@ -122,28 +125,28 @@ pub(super) fn at(seconds: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds.unsigned_abs())
 }
 
-/// The record of a tick that is over.
+/// The record of a finished tick.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Run {
     /// Host and process id of the process that ran the tick.
     pub by: String,
-    /// Start of the run, in milliseconds since 1970 by the clock of the machine that ran it.
+    /// Start of the run, in milliseconds since 1970 by the wall clock of the machine.
     pub started: u64,
     /// End of the run, in milliseconds since 1970: `started` plus the length of the run by the
-    /// monotonic clock. It is at least [`at_least`](super::Job::at_least) after `started`.
+    /// monotonic clock, at least [`at_least`](super::Job::at_least) after `started`.
     pub ended: u64,
-    /// Number of the attempt that completed the tick, from 1.
+    /// Number of the attempt that completed the tick. The first attempt is 1.
     pub attempt: u32,
     /// Fencing token of the run.
     pub token: u64,
-    /// True if the tick was missed, and the [`Missed`](super::Missed) policy ran it late.
+    /// True if the tick was missed and was run late, by the [`Missed`](super::Missed) policy.
     pub backfilled: bool,
-    /// End of the run.
+    /// Result of the run.
     pub end: End,
 }
 
-/// End of a tick.
+/// Result of a tick.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -152,9 +155,9 @@ pub enum End {
     Done,
     /// The job returned an error with this text.
     Failed(String),
-    /// The tick was not run, for this reason.
+    /// The tick was not run. The value is the reason.
     Skipped(Skipped),
-    /// The run was cancelled, for this reason.
+    /// The run was cancelled. The value is the reason.
     Cancelled(Cancelled),
 }
 
@@ -163,10 +166,10 @@ pub enum End {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Skipped {
-    /// The tick was due while an earlier tick of the job ran.
+    /// The tick was due during the run of an earlier tick of the job.
     Overlap,
-    /// A later tick was due already, and the policy
-    /// [`Overlap::CancelPrevious`](super::Overlap::CancelPrevious) runs only the latest.
+    /// A later tick was due already. The policy
+    /// [`Overlap::CancelPrevious`](super::Overlap::CancelPrevious) runs only the latest tick.
     Superseded,
 }
 
@@ -185,7 +188,7 @@ pub enum Cancelled {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TickReport {
-    /// Time when the tick was due.
+    /// Due time of the tick.
     pub at: SystemTime,
     /// State of the tick.
     pub state: TickState,
@@ -195,16 +198,16 @@ pub struct TickReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TickState {
-    /// The tick is over, with this record.
+    /// The tick is finished. The value is its record.
     Over(Run),
-    /// The tick is being run.
+    /// A process runs the tick now.
     Running,
     /// A run of the tick began and left no result, because the process died or lost its lease.
     Interrupted,
-    /// The tick has no record: it was missed, no process has checked it yet, or it was due longer
-    /// ago than the job's [retention](super::Job::retention).
+    /// The tick has no record. It was missed, or no process has checked it yet, or it is older than
+    /// the job's [retention](super::Job::retention).
     Absent,
-    /// The state is unknown: too few nodes have kept all their data since the tick was due, or the
-    /// result is on too few nodes to be certain.
+    /// The state is unknown. Either too few nodes have kept all data since the due time of the
+    /// tick, or too few nodes have the result.
     Unknown,
 }

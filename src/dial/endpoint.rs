@@ -1,5 +1,5 @@
-//! A server's address and login: parsed once, checked when it is built, and never printed with its
-//! password.
+//! The address of a server, with a login. An address is parsed once and checked when it is built.
+//! No output contains the password.
 
 use std::fmt;
 
@@ -15,10 +15,10 @@ use crate::error::ConfigError;
 use crate::shown::Secrets;
 use crate::tls::Tls;
 
-/// The largest database index that a server can be configured for.
+/// The largest index of a database that a server's settings allow.
 const DB_MAX: i64 = i32::MAX as i64;
 
-/// One server's address with the login for it. Cheap enough to clone per connection.
+/// The address of one server, with a login. A clone is cheap.
 #[derive(Clone)]
 pub struct Endpoint {
     place: Place,
@@ -48,8 +48,8 @@ impl Endpoint {
             return Err(ConfigError::new("url", redacted(url), rule));
         }
         let info = url.into_connection_info().map_err(|e| {
-            // The message of the crate `redis` tells the cause. Its detail is cut off, because it
-            // quotes a part of the address.
+            // The message of the crate `redis` contains the cause. The detail at its end is
+            // removed, because the detail quotes a part of the address.
             let words = e.to_string();
             let cause = e.detail().map_or(&*words, |d| words.trim_end_matches(d));
             let cause = cause.trim_end_matches([':', ' ']);
@@ -75,19 +75,19 @@ impl Endpoint {
         Self { place, tls, login: info.redis_settings().clone() }.checked()
     }
 
-    /// Makes an endpoint from a host and a port, as a Sentinel names them, with the login and
-    /// transport of `like`.
+    /// Creates an endpoint from a host and a port, such as a Sentinel reports. Login and transport
+    /// are those of `like`.
     pub fn at(host: &str, port: u16, like: &Self) -> Self {
         Self { place: Place::Tcp(host.into(), port), ..like.clone() }
     }
 
-    /// Returns true if the server is reached over TLS.
+    /// Returns true if connections to the server use TLS.
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Sets the root certificate, by which the server is verified, and the client certificate with
-    /// its key (PEM).
+    /// Sets two things (PEM): the root certificate that verifies the server, and the client
+    /// certificate with its key.
     #[cfg(feature = "tls")]
     pub fn tls(
         self,
@@ -101,8 +101,8 @@ impl Endpoint {
         Ok(Self { tls: Some(Tls::new("tls", root, client)?), ..self })
     }
 
-    /// Makes a template for [`at`](Self::at) that has only the transport. The address is a
-    /// placeholder, and there is no login yet.
+    /// Creates a template for [`at`](Self::at) that has only the transport. The template has a
+    /// placeholder as its address, and no login.
     pub fn over(tls: Option<Tls>) -> Self {
         let place = Place::Tcp("localhost".into(), 0);
         Self { place, tls, login: RedisConnectionInfo::default() }
@@ -120,23 +120,22 @@ impl Endpoint {
         Self { login: self.login.set_password(password), ..self }
     }
 
-    /// Replaces the database index.
+    /// Replaces the index of the database.
     pub(crate) fn db(self, db: u32) -> Result<Self, ConfigError> {
         Self { login: self.login.set_db(i64::from(db)), ..self }.checked()
     }
 
-    /// Returns the user name, and true if there is a password. Both come from the address or from a
-    /// builder.
+    /// Returns the user name, and true if there is a password.
     pub fn login(&self) -> (Option<&str>, bool) {
         (self.login.username(), self.login.password().is_some())
     }
 
-    /// Returns the user name and the password, which must not be shown.
+    /// Returns the user name and the password. They must not be shown.
     pub fn secrets(&self) -> Secrets {
         secrets(&self.login)
     }
 
-    /// Sets the name against which the server's certificate is checked, in place of the host of the
+    /// Sets the name in the server's certificate, if that name differs from the host of the
     /// address.
     #[cfg(feature = "tls")]
     pub(crate) fn tls_name(self, name: &str) -> Result<Self, ConfigError> {
@@ -148,11 +147,11 @@ impl Endpoint {
         Ok(Self { tls: Some(tls.named(Some(&name.into()))), ..self })
     }
 
-    /// Connects and logs in with RESP3, whose pushes carry hints and report a lost connection.
-    /// Nagle's delay is off. It sets no time-out, so the caller has to.
+    /// Connects and logs in with RESP3, without Nagle's delay. The pushes of RESP3 are needed for
+    /// hints and for the report of a lost connection. The caller has to set a time-out.
     ///
     /// # Cancellation safety
-    /// May be dropped; what was opened is closed.
+    /// The future may be dropped. The connection is then closed.
     pub(crate) async fn dial(
         &self,
         config: AsyncConnectionConfig,
@@ -164,12 +163,12 @@ impl Endpoint {
         dial::dial(&self.place, self.tls.as_ref(), &login, config, limits).await
     }
 
-    /// Connects for batches, without Nagle's delay. It sends nothing, so the caller has to send
-    /// [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first. `load` returns the command
-    /// that loads the batches' script.
+    /// Opens a connection for batches, without Nagle's delay. The caller has to send
+    /// [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first, because this function sends
+    /// no command. `load` returns the command that loads the script of the batches.
     ///
     /// # Cancellation safety
-    /// May be dropped; what was opened is closed.
+    /// The future may be dropped. The connection is then closed.
     pub(crate) async fn wire(&self, load: fn() -> Vec<u8>) -> RedisResult<Wire> {
         Ok(dial::wire(&self.place, self.tls.as_ref(), Limits::BATCHES, load).await?)
     }
@@ -185,8 +184,8 @@ impl Endpoint {
         hello
     }
 
-    /// Returns the commands after the login: the client's name and version, which a server may
-    /// refuse, and the choice of the database.
+    /// Returns the commands that follow the login. They set the client's name and version, which a
+    /// server may refuse, and select the database.
     pub(crate) fn settle_in(&self) -> Vec<Cmd> {
         let info =
             |name: &str, value: &str| cmd("CLIENT").arg("SETINFO").arg(name).arg(value).take();
@@ -218,7 +217,7 @@ fn system_tls(field: &'static str) -> Result<Tls, ConfigError> {
     Err(ConfigError::new(field, "rediss://", rule))
 }
 
-/// Writes only host and port, or the path, and never the login.
+/// Writes only host and port, or the path of a socket. Never writes the login.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
@@ -235,8 +234,8 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Returns the error for a query or fragment that the parser would otherwise ignore; `None` if
-/// there is none.
+/// Returns an error text for a query or fragment that the parser would ignore; `None` if the
+/// address has no such part.
 fn unknown_part(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(r, f)| (r, Some(f)));
@@ -254,8 +253,8 @@ fn unknown_part(url: &str) -> Option<String> {
     })
 }
 
-/// Returns true if there is an `@`, but only after the first `/`, `?` or `#`. Then a part of the
-/// password would be taken for the host and be shown. Paths may contain an `@`.
+/// Returns true if the address has an `@` only after the first `/`, `?` or `#`. A parser would take
+/// a part of the password for the host, and the host is shown. A path may contain an `@`.
 fn is_ambiguous(url: &str) -> bool {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -263,17 +262,18 @@ fn is_ambiguous(url: &str) -> bool {
     !is_path && !authority.contains('@') && behind.contains('@')
 }
 
-/// Returns the address without the part before the last `@` and without the query, because both may
-/// have secrets. If it is not clear where a part ends, the part is left out.
+/// Returns the address without the part before the last `@` and without the query. Both parts may
+/// contain secrets. A part with an unclear end is left out.
 fn redacted(url: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let (scheme, rest) = url.split_once("://").filter(|(s, _)| is_scheme(s)).unwrap_or(("", url));
     let (secret, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    // After the start of a query an `@` may belong to the query, followed by a part of a password.
+    // An `@` after the start of a query may belong to the query. The text after this `@` may be a
+    // part of a password.
     let rest = if secret.contains(['?', '#']) { "…" } else { rest };
-    // If there is no host, as in `redis://user:password`, the password stands in the place of the
-    // port.
+    // If the address has no host, as in `redis://user:password`, the text after the colon is the
+    // password and not a port.
     let is_port = |text: &str| {
         let port = text.split('/').next().unwrap_or_default();
         port.parse::<u16>().is_ok()
@@ -291,7 +291,8 @@ fn redacted(url: &str) -> String {
     }
 }
 
-/// Returns true if the text begins with an IPv6 address in brackets, followed by a port or nothing.
+/// Returns true if the text begins with an IPv6 address in brackets, and the rest is a port or
+/// empty.
 fn is_v6(rest: &str, is_port: impl Fn(&str) -> bool) -> bool {
     let Some((host, behind)) = rest.strip_prefix('[').and_then(|r| r.split_once(']')) else {
         return false;

@@ -1,49 +1,50 @@
-//! Finds where answers begin and end in a server's stream (RESP2 and RESP3), and refuses answers
-//! larger than allowed. It only counts; the parser that runs after it reads the content.
+//! Finds the beginning and the end of each answer in a server's stream (RESP2 and RESP3). Refuses
+//! answers that are larger than the limits. This module only counts; a parser reads the contents
+//! later.
 
 use std::fmt;
 
-/// Longest line of an answer in bytes; a number, a word or an error is one line.
+/// Largest number of bytes in a line of an answer. A number, a word or an error is one line.
 const LINE_MAX: u64 = 64 * 1024;
-/// Deepest nesting of lists and maps in an answer.
+/// Largest number of levels of lists and maps in an answer.
 const DEPTH_MAX: usize = 16;
 
-/// Most pushes on a connection without subscriptions: honest servers send none.
+/// Largest number of pushes on a connection without subscriptions. A correct server sends no pushes
+/// on such a connection.
 const PUSHES_MAX: u64 = 1_000;
 
 /// Limits of the answers on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Most bytes of one answer.
+    /// Largest number of bytes in one answer.
     pub(crate) bytes: u64,
-    /// Most values in one answer, at any depth.
+    /// Largest number of values in one answer, over all levels.
     pub(crate) items: u64,
-    /// Most pushes over the whole life of a connection. Without a subscription, pushes only waste
-    /// time.
+    /// Largest number of pushes over the whole life of a connection. On a connection without
+    /// subscriptions, pushes have no use and only cost time.
     pub(crate) pushes: u64,
-    /// Most answers, pushes included, that are read in 20 ms. Further answers wait in the socket,
-    /// so the sender has to wait, too.
+    /// Largest number of answers that are read in 20 ms, including pushes. Further answers stay in
+    /// the socket, so the server has to wait.
     pub(crate) answers: u64,
 }
 
 impl Limits {
-    /// Limits for answers to batches. They hold a mebibyte of results, or one result of the largest
-    /// size, with room for everything around them.
+    /// Limits for answers to batches. The limits allow one mebibyte of results, or one result of
+    /// the largest size, plus the other parts of the answer.
     pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, ..Self::WORDS };
-    /// Limits for all answers of servers and Sentinels that the other constants do not name.
+    /// Limits for all other answers of servers and Sentinels.
     pub(crate) const WORDS: Self =
         Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX, answers: u64::MAX };
-    /// Limits as `WORDS`, but with any number of pushes, for a connection with subscriptions.
+    /// Limits for a connection with subscriptions: `WORDS` with any number of pushes.
     pub(crate) const EVENTS: Self = Self { pushes: u64::MAX, ..Self::WORDS };
-    /// Limits for a connection to a Sentinel, which sends some events for each change of a group.
-    /// Without the limit for 20 ms, a Sentinel that sends events without end would occupy a
-    /// processor.
+    /// Limits for a connection to a Sentinel. A Sentinel sends some events for each change of a
+    /// group. Without the limit for 20 ms, an endless stream of events would occupy a processor.
     pub(crate) const SENTINEL: Self = Self { answers: 256, ..Self::EVENTS };
-    /// Limits for answers that hold entries of Redis streams.
+    /// Limits for answers with entries of Redis streams.
     pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
 }
 
-/// Reason for which a connection is ended: the server sent what a correct server never sends.
+/// Reason for which this program ends a connection. A correct server never causes such a reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Excess {
     Bytes(u64),
@@ -51,7 +52,7 @@ pub(crate) enum Excess {
     Pushes(u64),
     Line,
     Depth,
-    /// The bytes are not RESP.
+    /// The bytes are not the Redis protocol (RESP).
     Garbled,
 }
 
@@ -73,25 +74,25 @@ impl fmt::Display for Excess {
 impl std::error::Error for Excess {}
 
 impl Excess {
-    /// Returns why the connection ended, for an error text.
+    /// Returns a text for errors with the reason for the end of the connection.
     pub(crate) fn why_it_ended(self) -> String {
         format!("it sent {self}, so this program ended the connection")
     }
 }
 
-/// State of the counting in the stream of one connection's answers.
+/// State of the counting for one connection.
 #[derive(Debug)]
 pub(crate) struct Frames {
     limits: Limits,
-    /// Bytes so far of the answer that has begun and is not complete.
+    /// Number of bytes of the present answer so far.
     bytes: u64,
-    /// Values so far of that answer. Values that a length has announced count at once, because the
-    /// parser allocates memory for them.
+    /// Number of values of the present answer so far. If a length announces values, they count at
+    /// once, because the parser allocates memory for them.
     items: u64,
-    /// Pushes since the connection was opened.
+    /// Number of pushes since the connection was opened.
     pushes: u64,
-    /// Number of values that are still missing in each list or map that has begun, the outermost
-    /// first.
+    /// Number of missing values in each list or map that has begun. The outermost list or map is
+    /// the first.
     open: Vec<u64>,
     at: At,
 }
@@ -100,13 +101,13 @@ pub(crate) struct Frames {
 enum At {
     /// The next byte is a type byte.
     Kind,
-    /// In a line that holds the value itself, of which `length` bytes have come. Only `\r\n` ends
-    /// the line: a counter that ended it sooner than the parser does would count the rest as
-    /// something else.
+    /// In a line that contains the value itself. `length` bytes of the line have arrived. Only
+    /// `\r\n` ends the line, as in the parser. An earlier end would make this counter read the rest
+    /// of the line as other values.
     Line { length: u64, ending: bool },
-    /// In a line that announces a length: of a text, or of a list or map.
+    /// In a line with the length of a text, list or map.
     Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
-    /// This number of bytes of a text and its line end are still to come.
+    /// In a text. The value is the number of missing bytes, including the line end.
     Text(u64),
 }
 
@@ -115,7 +116,7 @@ impl Frames {
         Self { limits, bytes: 0, items: 0, pushes: 0, open: Vec::new(), at: At::Kind }
     }
 
-    /// Counts the next bytes; returns how many answers end in them.
+    /// Counts the next bytes. Returns the number of answers that end in these bytes.
     pub(crate) fn take(&mut self, mut data: &[u8]) -> Result<u64, Excess> {
         let mut answers = 0;
         while !data.is_empty() {
@@ -126,8 +127,8 @@ impl Frames {
         Ok(answers)
     }
 
-    /// Counts the next bytes up to the end of an answer; returns how many bytes that were, and true
-    /// if an answer ends there.
+    /// Counts the next bytes until an answer ends. Returns the number of counted bytes, and true if
+    /// an answer ends there.
     pub(crate) fn next(&mut self, data: &[u8]) -> Result<(usize, bool), Excess> {
         let mut all = 0;
         while let Some(&byte) = data.get(all) {
@@ -208,7 +209,7 @@ impl Frames {
                 *value = *value * 10 + i64::from(byte - b'0');
                 *digits += 1;
             }
-            // A number with more digits is larger than any limit.
+            // A number with this many digits is above any limit.
             b'0'..=b'9' if !*ended => return Err(Excess::Bytes(self.limits.bytes)),
             b'-' if *digits == 0 && !*negative => *negative = true,
             b'+' if *digits == 0 && !*negative => {}
@@ -222,11 +223,11 @@ impl Frames {
         Ok(())
     }
 
-    /// Begins the value that a length announces.
+    /// Begins the value after a line with a length.
     fn begin(&mut self, kind: u8, length: i64) -> Result<(), Excess> {
         let Ok(length) = u64::try_from(length) else {
-            // A length of -1 means that there is no value. Only texts (`$`) and lists (`*`) have
-            // that form.
+            // A length of -1 means that there is no value. This form exists only for texts (`$`)
+            // and lists (`*`).
             self.ended();
             let absent = length == -1 && matches!(kind, b'$' | b'*');
             return if absent { Ok(()) } else { Err(Excess::Garbled) };
@@ -240,7 +241,7 @@ impl Frames {
         }
         let values = match kind {
             b'%' => length.saturating_mul(2),
-            // Attributes are followed by the value that they describe.
+            // One more value follows the attributes: the value that the attributes describe.
             b'|' => length.saturating_mul(2).saturating_add(1),
             _ => length,
         };
@@ -257,7 +258,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Ends a value, and every list and map that is complete with it.
+    /// Ends a value, and every list and map that this value completes.
     fn ended(&mut self) {
         self.at = At::Kind;
         while let Some(left) = self.open.last_mut() {

@@ -1,5 +1,6 @@
-//! Property tests of a connection: whatever bytes arrive, it neither panics nor hangs nor returns
-//! more than is allowed. They cover the limits, the parser and the login, over a pipe in memory.
+//! Property tests of a connection. For any bytes from a server, the connection does not panic, does
+//! not hang, and returns no more than the limits allow. The tests include the limits, the parser
+//! and the login. They use a pipe in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -16,14 +17,15 @@ use crate::fuzzing::{any_bytes, any_number, config};
 
 const LIMITS: Limits = Limits { bytes: 4_000, items: 200, pushes: 100, answers: u64::MAX };
 
-/// Valid answer to the login. Streams that begin with it test more than the login.
+/// A valid answer to the login. A stream that begins with this answer also tests the code after the
+/// login.
 const LOGIN: &[u8] = b"%1\r\n+proto\r\n:3\r\n";
 
 thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread().enable_all().build().expect("it runs");
 }
 
-/// Returns the number of bytes and of values in a value.
+/// Returns the number of bytes and the number of values in `value`.
 fn size(value: &Value) -> (usize, usize) {
     let sum = |sizes: &mut dyn Iterator<Item = (usize, usize)>| {
         sizes.fold((0, 1), |(a, b), (c, d)| (a + c, b + d))
@@ -42,8 +44,8 @@ fn size(value: &Value) -> (usize, usize) {
     }
 }
 
-/// Lets a server send `stream` in pieces of `cut` bytes. Returns the bytes and values of the
-/// answers that the connection returned; `Err`: it did not end.
+/// Sends `stream` from a server, in pieces of `cut` bytes. Returns the numbers of bytes and values
+/// in the answers that the connection returned. Returns an error if the connection did not end.
 async fn drive(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'static str> {
     let (ours, theirs) = duplex(1 << 10);
     let pushed = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
@@ -101,7 +103,7 @@ async fn drive(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'sta
     Ok(got)
 }
 
-/// Does what `drive` does, with a [`Wire`], the connection for batches. `Err`: it did not end.
+/// Does the same as `drive` with a [`Wire`], the connection for batches.
 async fn drive_wire(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'static str> {
     let (ours, theirs) = duplex(1 << 10);
     let wire = Wire::new(Box::new(ours), LIMITS, || b"*1\r\n$4\r\nLOAD\r\n".to_vec());
@@ -121,7 +123,7 @@ async fn drive_wire(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, 
         for answer in [a.await, b.await, ask().await] {
             got.extend(answer.iter().flatten().map(size));
         }
-        // The connection ends, because the server closes it.
+        // The server closes the connection, so the connection ends.
         wire.over().await;
         got
     };

@@ -1,5 +1,6 @@
-//! A socket that returns an error when an answer is larger than allowed, before memory is allocated
-//! for the answer, and that stops reading for a moment when too many answers arrive.
+//! A socket that limits the answers of a server. The socket returns an error for a too large
+//! answer, before the parser allocates memory for the answer. The socket stops reading for a moment
+//! if too many answers arrive.
 
 use std::io;
 use std::pin::Pin;
@@ -11,11 +12,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::frames::{Excess, Frames, Limits};
 
-/// Number of bytes that are read before other tasks get a turn. A server that sends without end
-/// would otherwise occupy a thread and delay all other tasks.
+/// Number of bytes that are read before other tasks run. Without this limit, a server that sends
+/// without end would occupy a thread and delay all other tasks.
 pub(super) const TURN: usize = 2 * 1024 * 1024;
 
-/// Length of the spans in each of which at most `Limits::answers` answers are read.
+/// In each span of this length, at most `Limits::answers` answers are read.
 const SPAN: Duration = Duration::from_millis(20);
 
 /// Any byte stream.
@@ -27,13 +28,14 @@ pub(super) struct Limited {
     socket: Box<dyn Socket>,
     frames: Frames,
     over: Option<Excess>,
-    /// Number of bytes that were read since other tasks had a turn.
+    /// Number of bytes that were read since other tasks last ran.
     turn: usize,
-    /// Most answers in one `SPAN`. In the present one, which began at `since`, `answers` were read.
+    /// Largest number of answers in one `SPAN`. `answers` is the number of answers in the present
+    /// span, and `since` is the beginning of this span.
     most: u64,
     answers: u64,
     since: Instant,
-    /// Timer until the next `SPAN` begins.
+    /// Timer that fires at the beginning of the next `SPAN`.
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -51,7 +53,7 @@ impl Limited {
         }
     }
 
-    /// Returns `Ready` when another answer may be read.
+    /// Returns `Ready` if another answer may be read now.
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.answers < self.most {
             return Poll::Ready(());
@@ -139,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that sends more answers than are read in a span has to wait; no answer is lost.
+    /// If a server sends too many answers for a span, the server has to wait. No answer is lost.
     #[tokio::test(start_paused = true)]
     async fn no_more_pushes_are_read_than_the_pace_allows() {
         let (near, mut far) = duplex(100);
@@ -154,7 +156,7 @@ mod tests {
         limited.read_to_end(&mut all).await.expect("it is the protocol");
         sends.await.expect("it ends");
         assert_eq!(all, push.repeat(10_000));
-        // A single read may return a few more answers than the limit.
+        // One read may return a few answers more than the limit.
         let least = SPAN * (10_000 / (256 + 16));
         assert!(begun.elapsed() >= least, "after {:?}", begun.elapsed());
         assert!(begun.elapsed() <= SPAN * 45, "after {:?}", begun.elapsed());

@@ -1,5 +1,5 @@
-//! Opens connections to servers and Sentinels: the socket, TLS, limits on the answers, and the
-//! login. The doctor uses it, too.
+//! Opens connections to servers and Sentinels: the socket, TLS, the limits on answers, and the
+//! login. The doctor uses this module too.
 
 pub(crate) mod endpoint;
 pub(crate) mod error_text;
@@ -32,7 +32,7 @@ pub(crate) enum Place {
     Unix(Box<Path>),
 }
 
-/// An open connection. The task that reads from it ends when this is dropped.
+/// An open connection. The drop of this value ends the task that reads from the connection.
 pub struct Line {
     handle: MultiplexedConnection,
     task: JoinHandle<()>,
@@ -40,7 +40,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Returns the user name and the password of the connection's login, which must not be shown.
+    /// Returns the user name and the password of the connection's login. They must not be shown.
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
     }
@@ -66,10 +66,10 @@ impl Drop for Line {
     }
 }
 
-/// Connects and logs in. It sets no time-out, so the caller has to.
+/// Connects and logs in. The caller has to set a time-out.
 ///
 /// # Cancellation safety
-/// May be dropped; what was opened is closed.
+/// The future may be dropped. The connection is then closed.
 pub(crate) async fn dial(
     place: &Place,
     tls: Option<&Tls>,
@@ -83,11 +83,11 @@ pub(crate) async fn dial(
     Ok(Line { handle, task: tokio::spawn(work), secrets: secrets(login) })
 }
 
-/// Connects without logging in, so the caller's first request has to be the login. `load` as for
-/// [`Wire::new`]. It sets no time-out, so the caller has to.
+/// Connects without a login, so the caller's first request has to be the login. `load` has the same
+/// meaning as in [`Wire::new`]. The caller has to set a time-out.
 ///
 /// # Cancellation safety
-/// May be dropped; what was opened is closed.
+/// The future may be dropped. The connection is then closed.
 pub(crate) async fn wire(
     place: &Place,
     tls: Option<&Tls>,
@@ -97,7 +97,7 @@ pub(crate) async fn wire(
     Ok(Wire::new(socket(place, tls).await?, limits, load))
 }
 
-/// Returns the parts of this login that must not be shown: user name and password.
+/// Returns the user name and the password of a login. They must not be shown.
 pub(crate) fn secrets(login: &RedisConnectionInfo) -> Secrets {
     Secrets::of(login.username(), login.password())
 }
@@ -118,7 +118,7 @@ async fn socket(place: &Place, tls: Option<&Tls>) -> io::Result<Box<dyn Socket>>
     }
 }
 
-/// Connects to all addresses of the host at once, and keeps the connection that is made first.
+/// Connects to all addresses of the host concurrently. Keeps the first connection that opens.
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let tries: Vec<_> =
         lookup_host((host, port)).await?.map(|at| Box::pin(TcpStream::connect(at))).collect();

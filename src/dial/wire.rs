@@ -1,11 +1,12 @@
-//! A connection for requests that are answered in the order in which they were sent, without a task
-//! of its own.
+//! A connection without a task of its own. The server answers the requests in the order in which
+//! they were sent.
 //!
-//! [`Wire::send`] writes at once what the socket takes. Any future that waits for an answer reads
-//! the answers to all requests, and gives each future its own. The socket knows only one waker,
-//! that of the wire. It wakes the future of the oldest request without an answer or, if there is
-//! none, the future that waits for the end of the connection. So the task that polls the requests
-//! in effect owns the socket, and a closed connection is noticed even without a request.
+//! [`Wire::send`] immediately writes as many bytes as the socket accepts. Each future that waits
+//! for an answer reads the answers to all requests, and passes each answer to its own future. The
+//! socket has only one waker: the waker of the wire. This waker wakes the future of the oldest
+//! request without an answer. If there is no such request, the waker wakes the future that waits
+//! for the end of the connection. So the task that polls the requests also drives the socket, and a
+//! closed connection is noticed even without a request.
 
 mod line;
 #[cfg(test)]
@@ -27,30 +28,31 @@ use super::limited::Socket;
 use crate::op::Batch;
 use crate::tls;
 
-/// Result of a request: one value per command, or the error because of which there is no answer.
+/// Result of a request: one value for each command, or an error if there is no answer.
 type Answer = RedisResult<Vec<Value>>;
 
-/// An open connection. It is closed when this is dropped.
+/// An open connection. The drop of this value closes the connection.
 pub(crate) struct Wire(Arc<Shared>);
 
 struct Shared {
-    /// True once nothing may be sent on this connection any more.
+    /// True if no further request may be sent on this connection.
     over: AtomicBool,
     state: Mutex<State>,
-    /// Lock order: `state` first, then `readiness`, never the reverse.
+    /// Lock `state` before `readiness`, never the other way round.
     readiness: Mutex<Readiness>,
 }
 
 struct State {
-    /// The socket and its requests; `None` once the connection is closed.
+    /// The socket and its requests; `None` after the connection was closed.
     line: Option<Line>,
-    /// Requests whose callers still want the answer, the oldest first.
+    /// Requests with a caller that waits for the answer. The oldest request is the first.
     waiters: VecDeque<Waiter>,
     watch: Option<Waker>,
     sent: u64,
-    /// Wakers to call as soon as no mutex is held.
+    /// Wakers to call after all mutexes are unlocked.
     wake: Vec<Waker>,
-    /// Limit that the server exceeded, if this program ended the connection because of that.
+    /// The limit that the server exceeded; `None` unless this program ended the connection for
+    /// that.
     excess: Option<Excess>,
 }
 
@@ -60,11 +62,11 @@ struct Waiter {
     answer: Option<Answer>,
 }
 
-/// Readiness of the socket, and the waker of the future that reads next. While a future holds
-/// `state` to read, there is no `reader`.
+/// Readiness of the socket, and the waker of the future that reads next. There is no `reader` while
+/// a future has `state` locked and reads.
 #[derive(Default)]
 struct Readiness {
-    /// The socket became ready since it was last used.
+    /// True if the socket became ready after its last use.
     came: bool,
     reader: Option<Waker>,
 }
@@ -87,7 +89,7 @@ impl Wake for Shared {
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change is complete before anything that can panic, so a poisoned mutex is still good.
+    // No code panics in the middle of a change, so the data in a poisoned mutex are correct.
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -96,8 +98,8 @@ fn broken(why: &'static str) -> RedisError {
 }
 
 impl Wire {
-    /// Makes a connection over this socket. `load` returns the command that loads the script of the
-    /// batches, for a server that reports it missing.
+    /// Creates a connection over a socket. `load` returns the command that loads the script of the
+    /// batches. The command is sent if the server reports that the script is missing.
     pub(super) fn new(socket: Box<dyn Socket>, limits: Limits, load: fn() -> Vec<u8>) -> Self {
         let state = State {
             line: Some(Line::new(socket, limits, load)),
@@ -114,9 +116,9 @@ impl Wire {
         }))
     }
 
-    /// Sends packed commands in one piece, and expects `wanted` answers. Returns `None` if the
-    /// connection is over; then nothing was sent. If the server does not have the script of a
-    /// `batch`, the batch is sent once more after the script was loaded, before any newer request.
+    /// Sends packed commands in one piece, and expects `wanted` answers. If the connection is over,
+    /// sends nothing and returns `None`. If the server does not have the script of a `batch`, loads
+    /// the script and sends the batch once more, before any newer request.
     pub(crate) fn send(
         &self,
         bytes: Vec<u8>,
@@ -125,8 +127,8 @@ impl Wire {
     ) -> Option<Reply> {
         let shared = &self.0;
         let mut state = lock(&shared.state);
-        // What has arrived is read first, so that a connection that the server has closed is
-        // noticed and nothing is sent on it.
+        // Arrived bytes are read first. So a connection that the server has closed is noticed, and
+        // nothing is sent on it.
         shared.drive(&mut state);
         let id = state.sent;
         let open = !shared.over.load(Ordering::Acquire);
@@ -141,7 +143,7 @@ impl Wire {
         sent.map(|()| Reply { shared: Arc::clone(shared), id })
     }
 
-    /// Sends commands in one piece; returns their answers, errors included, in the same order.
+    /// Sends commands in one piece. Returns the answers in the same order, including errors.
     pub(crate) fn ask(&self, commands: &[Cmd]) -> impl Future<Output = Answer> + use<> {
         let mut bytes = Vec::new();
         for command in commands {
@@ -151,7 +153,7 @@ impl Wire {
         async { reply.ok_or_else(|| broken("the connection is over"))?.await }
     }
 
-    /// Returns true if nothing may be sent any more. Reads what the socket has, if anything.
+    /// Returns true if no further request may be sent. Reads the bytes that have arrived, if any.
     pub(crate) fn is_over(&self) -> bool {
         let shared = &self.0;
         if !shared.over.load(Ordering::Acquire) && lock(&shared.readiness).came {
@@ -162,17 +164,17 @@ impl Wire {
         shared.over.load(Ordering::Acquire)
     }
 
-    /// Returns which limit the server exceeded, if this program ended the connection because of
-    /// that.
+    /// Returns the limit that the server exceeded; `None` unless this program ended the connection
+    /// for that.
     pub(crate) fn excess(&self) -> Option<Excess> {
         lock(&self.0.state).excess
     }
 
-    /// Resolves when nothing may be sent any more. Of several futures that wait for this, only the
-    /// one that was polled last is woken.
+    /// Resolves when no further request may be sent. If several futures of this function wait, only
+    /// the future that was polled last is woken.
     ///
     /// # Cancellation safety
-    /// May be dropped.
+    /// The future may be dropped.
     pub(crate) async fn over(&self) {
         let shared = &self.0;
         poll_fn(|cx| {
@@ -186,7 +188,7 @@ impl Wire {
         .await;
     }
 
-    /// Stops sending; requests under way may still be answered.
+    /// Stops sending. Requests under way may still get their answers.
     pub(crate) fn give_up(&self) {
         let mut state = lock(&self.0.state);
         self.0.over.store(true, Ordering::Release);
@@ -195,7 +197,7 @@ impl Wire {
         self.0.leave(state);
     }
 
-    /// Closes the connection. Requests under way end with an error that says `why`.
+    /// Closes the connection. Requests under way end with an error that contains `why`.
     pub(crate) fn close(&self, why: &'static str) {
         let mut state = lock(&self.0.state);
         self.0.end(&mut state, &broken(why));
@@ -213,12 +215,12 @@ impl Shared {
     /// Reads and writes until the socket would block.
     fn drive(self: &Arc<Self>, state: &mut State) {
         let State { line: Some(line), waiters, wake, .. } = state else { return };
-        // Reset before the socket is used. If the socket becomes ready after this, `came` is set
-        // again, and `leave` handles it.
+        // The reset comes before the use of the socket. If the socket becomes ready after the
+        // reset, `came` is set again, and `leave` handles it.
         *lock(&self.readiness) = Readiness::default();
         let waker = Waker::from(Arc::clone(self));
         let done = line.drive(&mut Context::from_waker(&waker), &mut |request| {
-            // A request whose caller dropped it has no waiter.
+            // A request without a caller has no waiter.
             if let Some(waiter) = waiters.iter_mut().find(|w| w.id == request.id) {
                 waiter.answer = Some(Ok(request.got));
                 wake.extend(waiter.waker.take());
@@ -241,15 +243,14 @@ impl Shared {
         wake.extend(watch.take());
     }
 
-    /// Releases `state`: selects the future that reads next, and wakes the futures that have an
-    /// answer.
+    /// Unlocks `state`. Selects the future that reads next, and wakes the futures with an answer.
     fn leave(&self, mut state: MutexGuard<'_, State>) {
         let mut wake = std::mem::take(&mut state.wake);
         {
             let mut readiness = lock(&self.readiness);
             readiness.reader = state.reader().cloned();
-            // The socket became ready while no reader was registered, or another one, so the reader
-            // is woken now.
+            // The socket became ready while this reader was not registered, so the reader is woken
+            // now.
             if readiness.came {
                 wake.extend(readiness.reader.take());
             }
@@ -267,7 +268,8 @@ impl State {
         if open.peek().is_none() {
             return self.watch.as_ref();
         }
-        // A request that was never polled has no waker and is skipped: it reads when it is polled.
+        // A request that was never polled has no waker. It is skipped, because its first poll
+        // reads.
         open.find_map(|w| w.waker.as_ref())
     }
 
@@ -275,7 +277,7 @@ impl State {
         self.waiters.iter().position(|w| w.id == id)
     }
 
-    /// Takes the answer, if it has come.
+    /// Takes the answer, if it has arrived.
     fn take(&mut self, id: u64) -> Option<Answer> {
         let place = self.place(id)?;
         self.waiters[place].answer.as_ref()?;
@@ -283,10 +285,10 @@ impl State {
     }
 }
 
-/// Answers to one request, as a future.
+/// A future that returns the answers to one request.
 ///
 /// # Cancellation safety
-/// May be dropped: the request takes effect all the same, and its answers are skipped.
+/// The future may be dropped. The request still takes effect, and its answers are ignored.
 pub(crate) struct Reply {
     shared: Arc<Shared>,
     id: u64,
@@ -300,7 +302,7 @@ impl Future for Reply {
         let mut state = lock(&shared.state);
         let mut answer = state.take(id);
         if answer.is_none() {
-            // This request is about to read, so it need not be woken for that.
+            // This request reads now, so it need not be woken to read.
             if let Some(place) = state.place(id) {
                 state.waiters[place].waker = None;
             }
@@ -322,7 +324,8 @@ impl Drop for Reply {
         let mut state = lock(&self.shared.state);
         let Some(place) = state.place(self.id) else { return };
         state.waiters.remove(place);
-        // This future may have been woken to read and has not read. Then `leave` wakes another one.
+        // This future may have been woken to read and has not read. `leave` then wakes another
+        // future.
         self.shared.leave(state);
     }
 }

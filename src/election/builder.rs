@@ -1,4 +1,4 @@
-//! Settings of an election, all of which are checked when it is built.
+//! Settings of an election. [`ElectionBuilder::build`] checks them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::redlock::Redlock;
 
 /// Settings of an [`Election`], made by [`Redlock::election`].
 ///
-/// Awaiting the builder itself builds the election and campaigns with an empty value. This is
-/// enough if the followers need only the leader's [identity](super::Leader::identity):
+/// Awaiting the builder builds the election and campaigns with an empty value. Followers then read
+/// only the leader's [identity](super::Leader::identity):
 ///
 /// ```
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,8 +30,8 @@ use crate::redlock::Redlock;
 pub struct ElectionBuilder(Election, bool);
 
 impl Redlock {
-    /// Returns a builder for the election with this name, over the nodes of the handle. On the
-    /// nodes the election's lock has the key `election:` + `name`, after the handle's prefix.
+    /// Returns a builder for the election `name` on the nodes of this handle. The key of the
+    /// election on the nodes is the handle's prefix, then `election:`, then `name`.
     /// [`build`](ElectionBuilder::build) checks the settings.
     pub fn election(&self, name: impl AsRef<str>) -> ElectionBuilder {
         let (core, name) = (Arc::clone(&self.core), name.as_ref());
@@ -54,22 +54,21 @@ impl Redlock {
 
 impl ElectionBuilder {
     /// Sets the length of the leader's lease, from 10 ms to `max_ttl`; the default is the handle's
-    /// ttl. A living leader renews its lease at a quarter of it. If the leader dies, the name is
-    /// without a leader for at most this time, plus the [`drain`](Self::drain) time.
+    /// ttl. A leader renews its lease after each quarter of the ttl. After the death of a leader,
+    /// the election has no leader for at most the ttl plus the [`drain`](Self::drain) time.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.ttl = ttl;
         self
     }
 
-    /// Sets the time that this process needs to end the leader's work after it has lost the
-    /// leadership. For this long after the loss no other process leads (a lock-delay). The default
-    /// is zero.
+    /// Sets the time that this process needs to end the leader's work after a loss of the
+    /// leadership. During this time no other process leads (a lock-delay). The default is zero.
     ///
-    /// The drain time costs nothing when a leader resigns. After a crash the name is without a
-    /// leader for `ttl` plus `drain`, so keep `drain` as short as the work allows. `ttl` and
-    /// `drain` together are at most `max_ttl`.
-    /// [`Leadership::drain_remaining`](super::Leadership::drain_remaining) returns how much of the
-    /// drain time is left.
+    /// A leader that resigns does not use the drain time. After a crash the election has no leader
+    /// for `ttl` plus `drain`, so keep `drain` as short as the work allows. `ttl` and `drain`
+    /// together are at most `max_ttl`.
+    /// [`Leadership::drain_remaining`](super::Leadership::drain_remaining) returns the rest of the
+    /// drain time.
     pub fn drain(mut self, drain: Duration) -> Self {
         self.0.drain = drain;
         self
@@ -79,13 +78,13 @@ impl ElectionBuilder {
     /// preferred.
     ///
     /// While an eligible candidate of higher priority [is listed](Election::candidates), a
-    /// candidate of lower priority delays each of its attempts. For each higher priority in the
-    /// list the delay is a sixteenth of the ttl, and at least 25 ms; at most four priorities count.
-    /// So a listed candidate that cannot lead, because it died within the last ttl or reaches too
-    /// few nodes, delays the others by at most a quarter of the ttl, or by 100 ms if that is
-    /// longer. It never prevents them from leading. The priority is a preference and no promise,
-    /// because the preferred candidate's requests may take longer than the delay. A leader goes on
-    /// leading when a candidate of higher priority joins.
+    /// candidate of lower priority delays each of its attempts. The delay is a sixteenth of the
+    /// ttl, but at least 25 ms, for each higher priority in the list. At most four priorities
+    /// count. A listed candidate may be unable to lead: it died within the last ttl, or it reaches
+    /// too few nodes. Such a candidate delays the others by at most a quarter of the ttl, or by 100
+    /// ms if that is longer. The priority is a preference and no guarantee, because the requests of
+    /// the preferred candidate may take longer than the delay. A leader keeps the leadership when a
+    /// candidate of higher priority joins.
     ///
     /// If no process sets a priority, no attempt is delayed. A process that sets a priority reads
     /// the list before its first attempt, which costs one round trip. The other processes make
@@ -96,40 +95,38 @@ impl ElectionBuilder {
     }
 
     /// Sets whether this process attempts to lead; the default is `true`. With `false`,
-    /// [`campaign`](Election::campaign) waits until [`set_eligible`](Election::set_eligible) is
-    /// called with `true`. While it waits, the process is [listed](Election::candidates) as not
-    /// eligible.
+    /// [`campaign`](Election::campaign) waits for the call
+    /// [`set_eligible(true)`](Election::set_eligible). During this wait the process is
+    /// [listed](Election::candidates) as not eligible.
     pub fn eligible(mut self, eligible: bool) -> Self {
         self.1 = eligible;
         self
     }
 
-    /// Makes [`lead`](Election::lead) return when the leadership is lost, instead of campaigning
-    /// again.
+    /// Makes [`lead`](Election::lead) return after a loss of the leadership. Without this setting
+    /// `lead` campaigns again.
     pub fn one_term(mut self) -> Self {
         self.0.one_term = true;
         self
     }
 
-    /// Sets the longest time for which [`campaign`](Election::campaign) and
-    /// [`lead`](Election::lead) wait to be elected. By default they wait as long as their future is
-    /// polled.
+    /// Sets the longest wait of [`campaign`](Election::campaign) and [`lead`](Election::lead) to be
+    /// elected. By default both wait without a limit.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.0.acquire_timeout = Some(timeout);
         self
     }
 
-    /// Sets the pauses between the attempts of a campaign. They apply when no hint comes from a
-    /// node.
+    /// Sets the pauses between the attempts of a campaign. A hint from a node ends a pause early.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.0.retry = policy;
         self
     }
 
-    /// Sets how many replicas must have the term, its metadata and each renewal before these count;
-    /// the default is [`Durability::Primary`].
-    /// [`Leadership::durability`](super::Leadership::durability) returns how many replicas had
-    /// them.
+    /// Sets the number of replicas that must have the term, its metadata and each renewal before
+    /// these count; the default is [`Durability::Primary`].
+    /// [`Leadership::durability`](super::Leadership::durability) returns the number of replicas
+    /// that had them.
     pub fn durability(mut self, level: Durability) -> Self {
         self.0.level = level;
         self
@@ -138,7 +135,8 @@ impl ElectionBuilder {
     /// Checks the name and the settings, and builds the election. Nothing is sent.
     ///
     /// # Errors
-    /// [`ConfigError`] with the first rule that is broken, the election, the setting and its value.
+    /// [`ConfigError`] with the first broken rule, the election, the setting and the value of the
+    /// setting.
     pub fn build(self) -> Result<Election, ConfigError> {
         let checked = self.check();
         checked.map_err(|e| e.of(Resource::Election(Arc::clone(&self.0.name))))?;
@@ -164,8 +162,8 @@ impl ElectionBuilder {
     }
 }
 
-/// Builds the election as [`build`](ElectionBuilder::build) does, and then campaigns with an empty
-/// value as [`campaign`](Election::campaign) does. An error of `build` becomes
+/// Builds the election like [`build`](ElectionBuilder::build), and then campaigns with an empty
+/// value like [`campaign`](Election::campaign). An error of `build` becomes
 /// [`CampaignError::Config`]. Cancellation is as safe as that of `campaign`.
 impl IntoFuture for ElectionBuilder {
     type Output = Result<Leadership, CampaignError>;

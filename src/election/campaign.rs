@@ -1,5 +1,5 @@
-//! Campaigning for the leadership: acquires the election's lock, and publishes the value on a
-//! majority of the nodes.
+//! Campaigns for the leadership: acquires the lock of the election, and publishes the candidate's
+//! value on a majority of the nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 
-/// Time after which a campaign takes notice that its attempts fail: if too few nodes answer, it
-/// logs a warning, and if another program's value is under the key, it ends.
+/// Time of failed attempts after which a campaign reacts. If too few nodes answer, the campaign
+/// logs a warning. If another program's value is under the key, the campaign ends.
 const FAILING: Duration = Duration::from_secs(60);
 
 /// Result of [`Election::try_campaign`].
@@ -32,8 +32,8 @@ const FAILING: Duration = Duration::from_secs(60);
 pub enum TryCampaign {
     /// This process was elected.
     Won(Leadership),
-    /// Another process leads, or several candidates competed and none won. [`Taken::retry_after`]
-    /// is zero in the second case.
+    /// Another process leads, or several candidates competed and none won. If none won,
+    /// [`Taken::retry_after`] is zero.
     Following(Taken),
 }
 
@@ -54,7 +54,6 @@ impl TryCampaign {
     }
 }
 
-/// Start and deadline of a campaign.
 struct CampaignTimes {
     started: Moment,
     /// Time after which no attempt begins; `None` if there is no limit.
@@ -67,21 +66,21 @@ struct Candidacy<'a> {
     acquire: LockAttempt<'a>,
     value: &'a str,
     seat: &'a Seat<'a>,
-    /// Time since which every attempt has failed although no other process was found to lead;
-    /// `None` if the last attempt did not fail so.
+    /// Time of the first failed attempt since the last one that did not fail. `None` if the last
+    /// attempt did not fail. A refusal because another process leads is no failure.
     failing_since: Option<Moment>,
-    /// True if a warning about these failures is in the log.
+    /// True if the warning about these failures was logged.
     warned: bool,
 }
 
-/// Reason for which an attempt was not elected.
+/// Reason of an attempt without an election.
 enum NotElected {
     /// Another process leads, or several candidates competed and none won.
     Following(Taken),
     /// This process won the lock and lost it before the value was published.
     LostAtOnce,
-    /// Too few nodes answered. `crowded` is true if requests were not sent because too many others
-    /// were waiting.
+    /// Too few nodes answered. `crowded` is true if the handle did not send some requests because
+    /// too many other requests were waiting.
     NoQuorum { why: NoQuorum, crowded: bool },
 }
 
@@ -115,8 +114,8 @@ impl Attempt for Candidacy<'_> {
                 self.election.taken(taken);
                 (Prospect::of_taken(taken), taken.advice() == Advice::Misconfigured)
             }
-            // If nodes grant the lock but refuse the metadata, this happens at each attempt. So
-            // `Settling` is used, which makes a pause before the next one.
+            // Nodes that grant the lock but refuse the metadata cause this result at each attempt.
+            // `Settling` makes the campaign wait before the next attempt.
             NotElected::LostAtOnce => (Prospect::Settling(Duration::ZERO), false),
             NotElected::NoQuorum { why, .. } if is_hopeless(why) => return None,
             NotElected::NoQuorum { crowded, .. } => {
@@ -131,8 +130,8 @@ impl Attempt for Candidacy<'_> {
         if now.since(*self.failing_since.get_or_insert(now)) < FAILING {
             return Some(prospect);
         }
-        // Only a missing quorum is logged. The other failure is another program's value under the
-        // key, which no wait removes, so it ends the campaign.
+        // The campaign logs only a missing quorum. Without a missing quorum, the failure is another
+        // program's value under the key. No wait removes that value, so the campaign ends.
         let NotElected::NoQuorum { why, .. } = refused else { return None };
         if !std::mem::replace(&mut self.warned, true) {
             let of = self.election.resource();
@@ -147,16 +146,16 @@ impl Attempt for Candidacy<'_> {
 }
 
 impl Election {
-    /// Campaigns until this process is elected, for as long as the future is polled or until
-    /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed. While it waits,
-    /// this process is [listed](Self::candidates), which costs each node one request per quarter of
-    /// the ttl. If this process led before and was [asked to step
+    /// Campaigns until this process is elected or
+    /// [`acquire_timeout`](super::ElectionBuilder::acquire_timeout) has passed. During the wait
+    /// this process is [listed](Self::candidates) as a candidate. The list costs each node one
+    /// request per quarter of the ttl. If this process led before and was [asked to step
     /// down](Leadership::asked_to_resign), the campaign begins one ttl later.
     ///
-    /// When it returns a leadership, a majority of the nodes has `value` under the new term. When a
-    /// leader resigns, each handle wakes one of its candidates at a time. If too few nodes answer,
-    /// the campaign goes on and logs one warning, unless a person has to correct the fault of every
-    /// node.
+    /// When `campaign` returns a leadership, a majority of the nodes has `value` under the new
+    /// term. When a leader resigns, each handle wakes one of its candidates at a time. If too few
+    /// nodes answer, the campaign logs one warning and continues. The campaign ends with an error
+    /// if every node has a fault that only a person can correct.
     ///
     /// # Errors
     /// [`CampaignError::Config`] if the value is too long (its metadata may take
@@ -169,9 +168,9 @@ impl Election {
     /// lead](Self::set_eligible).
     ///
     /// # Cancellation safety
-    /// If dropped at any await, nothing is held: what nodes granted is released in the background,
-    /// and ends with the ttl at the latest. A hint that would have woken this campaign
-    /// wakes another candidate of the handle.
+    /// The future may be dropped at any await. Then grants of the nodes are released in the
+    /// background, and end with the ttl at the latest. A hint for this campaign wakes another
+    /// candidate of the handle.
     pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, CampaignError> {
         let operation = operation!("campaign", of = %self.resource());
         let value = value.into();
@@ -180,14 +179,14 @@ impl Election {
         won
     }
 
-    /// Makes one attempt to be elected. The process is not [listed](Self::candidates) meanwhile.
-    /// With a [priority](super::ElectionBuilder::priority) the attempt is delayed in the same way
-    /// as the attempts of a campaign.
+    /// Makes one attempt to be elected. This call does not [list](Self::candidates) the process as
+    /// a candidate. With a [priority](super::ElectionBuilder::priority) the attempt is delayed like
+    /// the attempts of a campaign.
     ///
     /// # Errors
     /// [`CampaignError::Config`], [`CampaignError::NoQuorum`], [`CampaignError::Ineligible`] or
-    /// [`CampaignError::Closed`], as for [`campaign`](Self::campaign). It is no error that another
-    /// process leads.
+    /// [`CampaignError::Closed`], as for [`campaign`](Self::campaign). If another process leads,
+    /// the result is [`TryCampaign::Following`] and no error.
     ///
     /// # Cancellation safety
     /// As [`campaign`](Self::campaign).
@@ -224,8 +223,8 @@ impl Election {
             return match self.core.attempt(ask).await {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
-                    // The lock went to another process, or a node lost it with its data. One more
-                    // attempt shows which of the two it is.
+                    // Another process has the lock, or a node lost the lock with its data. One more
+                    // attempt shows the cause.
                     Err(ExtendError::Lost(_)) if !lost => {
                         lost = true;
                         continue;
@@ -260,7 +259,7 @@ impl Election {
                 tokio::select! {
                     biased;
                     won = self.seek(value, &seat, &times, operation) => return won,
-                    // If `seek` is dropped here, it releases what nodes may have granted.
+                    // If `seek` is dropped here, its drop releases all grants of the nodes.
                     () = self.course.eligible_is(false) => {}
                 }
             }
@@ -272,8 +271,8 @@ impl Election {
         }
     }
 
-    /// Waits until this process is eligible. Returns an error if the campaign's deadline passes
-    /// before that, or the handle is closed.
+    /// Waits until this process is eligible. Returns an error if the deadline of the campaign
+    /// passes first, or the handle is closed first.
     async fn eligible_by(&self, times: &CampaignTimes) -> Result<(), CampaignError> {
         if self.is_eligible() {
             return Ok(());
@@ -296,7 +295,7 @@ impl Election {
     }
 
     /// Waits for `span`, so that other candidates can attempt first. Returns an error if the handle
-    /// is closed meanwhile.
+    /// is closed during the wait.
     async fn leave(&self, span: Duration) -> Result<(), CampaignError> {
         if span.is_zero() {
             return Ok(());
@@ -352,21 +351,20 @@ impl Election {
         })
     }
 
-    /// Returns for how long the nodes keep the lock of a leader that does not renew it: the ttl
-    /// plus the drain time (election 8).
+    /// Returns the ttl of the lock on the nodes: the ttl of the lease plus the drain time (election
+    /// 8).
     fn on_nodes(&self) -> Duration {
         self.ttl + self.drain
     }
 
-    /// Records for the metrics that a majority answered, and that the name is taken for at least
-    /// `retry_after`.
+    /// Records in the metrics that another process leads for at least `retry_after`.
     fn taken(&self, taken: &Taken) {
         let now = self.core.env.now();
         self.course.led(now, now + taken.retry_after.unwrap_or_default());
     }
 
-    /// Waits until other candidates have had their time to attempt, if this process has just
-    /// stepped down on request.
+    /// Delays the campaign of a process that has just stepped down on request, so that other
+    /// candidates can attempt first.
     async fn let_others(&self, deadline: Option<Moment>) -> Result<(), CampaignError> {
         let now = self.core.env.now();
         let wait = self.course.campaigns(now, self.ttl);
@@ -391,13 +389,13 @@ impl Election {
     /// Checks the value, and begins an operation that can make this process the leader.
     fn begin(&self, value: &str) -> Result<Operation<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
-        // From here on the metrics include this election, even with zero terms.
+        // From this call on the metrics include this election, even if it has no terms.
         self.core.meters.election(&self.name);
         self.core.closing.enter().ok_or_else(|| CampaignError::Closed(self.resource()))
     }
 
-    /// Publishes the first value on a majority of the nodes; before that this process does not
-    /// lead. On failure the lock is released before the function returns.
+    /// Publishes the first value on a majority of the nodes, and so makes this process the leader.
+    /// After a failure the function releases the lock and then returns.
     async fn take_office(
         &self,
         won: Acquired,
@@ -413,7 +411,7 @@ impl Election {
         let (leases, encoded) = (Arc::clone(&meters.leases), metadata.encode());
         let lease = Lease::new(subject, id, times, None, won.replies, Some(encoded), leases);
         let lease = lease.with_drain(self.drain);
-        // From here on, dropping the future releases the lock, because it drops the guard.
+        // The guard releases the lock if the future is dropped after this point.
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
         match guard.extend().await {
@@ -448,8 +446,8 @@ fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
     });
 }
 
-/// Returns the refusal after a lock that was acquired and lost at once. By it the next attempt may
-/// follow immediately.
+/// Returns the refusal after this process acquired the lock and lost it at once. A zero
+/// `retry_after` allows the next attempt immediately.
 fn met() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false }
 }

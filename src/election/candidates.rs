@@ -1,8 +1,8 @@
 //! The list of an election's candidates (election 11).
 //!
-//! A candidate that waits writes its entry on the nodes, and the same request reads the other
-//! entries. Who leads does not depend on the list: candidates delay their attempts by it
-//! (`priority`), and people read it.
+//! A waiting candidate writes its entry on the nodes. The same request reads the other entries.
+//! Candidates delay their attempts by the priorities in the list (module `priority`), and operators
+//! read the list. The lock alone decides who leads.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,8 @@ use crate::lock::digest;
 use crate::op::{Enlist, MAX_ENTRY};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest value that the list contains, in bytes as JSON. A longer value is left out.
+/// Longest value in an entry of the list, in bytes as JSON. An entry does not contain a longer
+/// value.
 const VALUE_MAX: usize = 256;
 
 /// A process that takes part in an election; see [`Election::candidates`].
@@ -30,35 +31,36 @@ const VALUE_MAX: usize = 256;
 pub struct Candidate {
     /// The process that takes part.
     pub identity: Identity,
-    /// Term in which the process leads; `None` if it does not lead.
+    /// Term of the leadership; `None` if the process does not lead.
     pub term: Option<FencingToken>,
-    /// Time since which the process leads or, if it does not lead, campaigns; by its own wall
-    /// clock.
+    /// Start of the leadership, or of the campaign if the process does not lead; by the wall clock
+    /// of that process.
     pub since: SystemTime,
     /// [Priority](super::ElectionBuilder::priority) of the process.
     pub priority: u8,
     /// False if the process does not attempt to lead ([`Election::set_eligible`]).
     pub eligible: bool,
-    /// Value that the leader proclaimed, or with which a candidate campaigns. `None` if a
-    /// candidate's value is too long for the list (256 bytes as JSON).
+    /// Value that the leader proclaimed, or the value of a candidate's campaign. `None` if the
+    /// value of a candidate is too long for the list (256 bytes as JSON).
     pub value: Option<String>,
-    /// Time until the nodes drop the candidate's entry or the leader's lock, unless it is renewed.
+    /// Time until the nodes remove the candidate's entry or the leader's lock. A renewal extends
+    /// this time.
     pub remaining: Duration,
 }
 
 impl Election {
-    /// Returns the processes that take part. The leader comes first. Then come the candidates that
-    /// wait, in the order in which they are preferred: by priority, then by the start of their
-    /// campaigns. The processes that are not eligible come last.
+    /// Returns the processes that take part. The leader is first. The waiting candidates follow,
+    /// sorted by priority and then by the start of the campaign. The processes that are not
+    /// eligible are last.
     ///
-    /// The list is for people and dashboards, and has limits. It is merged from the answers of a
-    /// majority of the nodes, which do not answer at the same time, and is as old as these answers.
-    /// A candidate is listed from its first refused attempt on, or from the start of its campaign
-    /// if it has a priority or is not eligible. It stays listed for up to its ttl after it has
-    /// died. At most 64 candidates are listed in one election; a candidate that finds no room
-    /// campaigns unlisted. Times are those of the candidates' own wall clocks. The first candidate
-    /// that waits need not be the next leader. Only the leader and its [term](Candidate::term) are
-    /// as certain as [`leader`](Self::leader) is.
+    /// The list is for people and dashboards, and has limits. It is merged from the replies of a
+    /// majority of the nodes, and these replies are not of one moment. A candidate is listed from
+    /// its first refused attempt on. A candidate with a priority and a process that is not eligible
+    /// are listed from the start of the campaign. A dead candidate is listed for up to its ttl
+    /// after its death. One election lists at most 64 candidates; further candidates campaign
+    /// unlisted. Each time in the list is by the wall clock of that candidate. The first waiting
+    /// candidate need not be the next leader. Only the leader and the leader's
+    /// [term](Candidate::term) are as certain as the result of [`leader`](Self::leader).
     ///
     /// # Errors
     /// As [`leader`](Self::leader).
@@ -81,22 +83,22 @@ impl Election {
             seat.clone_from(&metadata.candidate);
             all.push(Candidate::leads(metadata.leader(remaining)));
         }
-        // A leader removes its candidate's entry only after it has won, so the entry may still be
-        // there.
+        // A new leader removes its candidate's entry only after its win, so the list may still
+        // contain the entry. This filter removes the entry.
         let waits = listed.into_iter().filter(|c| seat.as_ref() != Some(&digest(c.owner)));
         all.extend(waits.map(|c| c.content.candidate(c.remaining)));
         all.sort_by_key(Candidate::rank);
         Ok(all)
     }
 
-    /// Returns true if this process attempts to lead. Clones of this election share the setting.
+    /// Returns true if this process may attempt to lead. Clones of this election share the setting.
     pub fn is_eligible(&self) -> bool {
         self.course.is_eligible()
     }
 
-    /// Sets whether this process attempts to lead from now on. A waiting campaign then begins to
-    /// attempt, or stops attempting and stays listed. A leader goes on leading;
-    /// [`resign`](super::Leadership::resign) ends its term.
+    /// Sets whether this process may attempt to lead from now on. With `true`, a waiting campaign
+    /// begins its attempts. With `false`, it stops its attempts and stays listed. A leader keeps
+    /// its leadership; [`resign`](super::Leadership::resign) ends the term.
     pub fn set_eligible(&self, eligible: bool) {
         self.course.set_eligible(eligible);
     }
@@ -119,7 +121,7 @@ impl Candidate {
         }
     }
 
-    /// Returns the key by which the list is sorted: the process that sorts first is listed first.
+    /// Returns the sort key of the list. Smaller keys are listed first.
     fn rank(&self) -> impl Ord + use<> {
         let Identity { host, pid, boot } = self.identity.clone();
         let last = std::cmp::Reverse(self.priority);
@@ -127,7 +129,7 @@ impl Candidate {
     }
 }
 
-/// The entry of a candidate, in the form stored on the nodes.
+/// A candidate's entry, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     number: u64,
@@ -166,25 +168,25 @@ impl Entry {
     }
 }
 
-/// List as a candidate has read it last, and the priority that it has announced to the other
-/// candidates.
+/// Result of a candidate's last read of the list, and the priority that the candidate has announced
+/// to the others.
 #[derive(Debug, Default)]
 struct Read {
-    /// Eligible candidates of higher priority that were in the list when it was read last.
+    /// Eligible candidates of higher priority in the last list.
     rivals: Vec<Rival>,
-    /// Priority of this candidate because of which the others were asked to read the list again;
-    /// zero before that, and while this candidate is not eligible.
+    /// Priority that the others were notified of. Zero before the first notification, and while
+    /// this candidate is not eligible.
     priority: u8,
 }
 
-/// The entry of one campaign in the list of candidates. Dropping the value removes the entry from
-/// the nodes.
+/// A campaign's entry in the list of candidates. Dropping a `Seat` removes the entry from the
+/// nodes.
 pub(super) struct Seat<'a> {
     of: &'a Election,
     owner: OwnerToken,
     since: u64,
     value: Option<Arc<str>>,
-    /// Notified when an attempt was refused, so that `keep` begins to write the entry.
+    /// Notified after a refused attempt. `keep` then begins to write the entry.
     waits: Notify,
     listed: AtomicBool,
     number: AtomicU64,
@@ -206,23 +208,24 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// Returns the digest that identifies this entry. If the candidate wins, its metadata contain
-    /// the digest, so that the leader is not listed as a candidate, too.
+    /// Returns the digest of this entry's owner token. The metadata of an elected candidate contain
+    /// this digest. By it the list omits the entry of the leader.
     pub(super) fn id(&self) -> String {
         digest(self.owner)
     }
 
-    /// Records that an attempt was refused, so that the candidate is listed from now on.
+    /// Starts the listing of this candidate after a refused attempt.
     pub(super) fn wait(&self) {
         self.waits.notify_one();
     }
 
-    /// Writes the entry, and reads the other entries with the same request. Returns true if the
-    /// candidate was eligible in the entry that was written. If too few nodes answer, the entries
-    /// read before stay in use until they expire.
+    /// Writes this entry, and reads the other entries with the same request. Returns true if the
+    /// written entry is that of an eligible candidate. If too few nodes answer, this candidate uses
+    /// the entries of its last read until they expire.
     ///
     /// # Cancellation safety
-    /// If dropped, the entry may be on the nodes all the same; dropping the `Seat` removes it.
+    /// If the future is dropped, the nodes may still have the entry. Dropping the `Seat` removes
+    /// the entry.
     pub(super) async fn write(&self) -> bool {
         self.listed.store(true, Ordering::Relaxed);
         let (here, eligible) = (Identity::here(), self.of.is_eligible());
@@ -246,7 +249,7 @@ impl<'a> Seat<'a> {
         eligible
     }
 
-    /// Reads the other entries without writing one.
+    /// Reads the other entries and writes no entry.
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
@@ -273,15 +276,15 @@ impl<'a> Seat<'a> {
         true
     }
 
-    /// Returns for how long the next attempt is delayed in favour of candidates of higher priority
-    /// (election 12).
+    /// Returns the delay of the next attempt in favour of candidates of higher priority (election
+    /// 12).
     pub(super) fn hold_back(&self) -> Duration {
         hold_back(&self.known().rivals, self.of.core.env.now(), self.of.ttl)
     }
 
-    /// Writes the entry as soon as an attempt was refused, and from then on again at each quarter
-    /// of the ttl. It is also written when this candidate's eligibility changes, and when a
-    /// majority of nodes hints that the preferred candidates have changed. Each write reads the
+    /// Writes the entry after the first refused attempt, and again after each quarter of the ttl. A
+    /// change of this candidate's eligibility causes a further write. So does a hint from a
+    /// majority of the nodes that the preferred candidates have changed. Each write also reads the
     /// list.
     ///
     /// # Cancellation safety
@@ -294,8 +297,7 @@ impl<'a> Seat<'a> {
         core.listen();
         let listens = core.hints.wait(&self.of.keys.candidates(), None);
         loop {
-            // Listening begins before the write, so a hint that comes during the write is not
-            // missed.
+            // The listening begins before the write, so that a hint during the write is not missed.
             let news = listens.ended();
             let written = self.write().await;
             tokio::select! {

@@ -6,29 +6,30 @@ use crate::error::{Advice, ConfigError, NoQuorum, Resource, Taken, advise};
 
 advise!(CampaignError, ProclaimError, LeaderError, StepDownError);
 
-/// The error of a campaign that ended without a leadership.
+/// The error of a campaign that did not win the leadership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CampaignError {
     /// The value is too long, or a setting of the awaited builder is invalid.
     #[error("cannot campaign: {0}")]
     Config(ConfigError),
-    /// Too few nodes answered. Nothing is held; what nodes may have granted is being released.
+    /// Too few nodes answered. This process holds nothing; grants of single nodes are released in
+    /// the background.
     #[error("cannot campaign now: {0}")]
     NoQuorum(NoQuorum),
-    /// Another process led until the deadline, or another program's value was under the election's
-    /// key ([`Taken::foreign`]).
+    /// Another process led until the deadline, or another program's value was under the key of the
+    /// election ([`Taken::foreign`]).
     #[error("{of}: not elected within {waited:?}, {}", who_leads(taken))]
     TimedOut {
         /// The election.
         of: Resource,
         /// Time from the start of the campaign to the error.
         waited: Duration,
-        /// Refusal of the last attempt.
+        /// Refusal that the last attempt received.
         taken: Taken,
     },
-    /// This process does not attempt to lead, because it was set to be [not
-    /// eligible](crate::ElectionBuilder::eligible). Nothing is held.
+    /// This process is set to be [not eligible](crate::ElectionBuilder::eligible), so it does not
+    /// attempt to lead. It holds nothing.
     #[error(
         "{of}: not elected within {waited:?}, this process is not eligible; `set_eligible(true)` \
          changes that"
@@ -39,7 +40,7 @@ pub enum CampaignError {
         /// Time from the start of the campaign to the error.
         waited: Duration,
     },
-    /// [`Redlock::close`](crate::Redlock::close) was called. Nothing is held.
+    /// [`Redlock::close`](crate::Redlock::close) was called. This process holds nothing.
     #[error("{0}: cannot campaign, the handle was closed; build a new one")]
     Closed(Resource),
 }
@@ -54,7 +55,7 @@ fn who_leads(taken: &Taken) -> &'static str {
 }
 
 impl CampaignError {
-    /// Returns what the caller should do about the error.
+    /// Returns the next step for the caller.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config(_) => Advice::Misconfigured,
@@ -72,24 +73,24 @@ impl From<NoQuorum> for CampaignError {
     }
 }
 
-/// The error of a value that was not, or not certainly, proclaimed.
+/// The error of a proclamation that failed, or that the nodes did not confirm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProclaimError {
-    /// The value is too long; nothing was sent.
+    /// The value is too long. Nothing was sent to the nodes.
     #[error("not proclaimed: {0}")]
     Config(ConfigError),
-    /// The leadership has ended, so there may be a new leader.
+    /// The leadership has ended, and another process may lead.
     #[error("{0}: not proclaimed, the leadership is lost; a new leader may exist")]
     Lost(Resource),
-    /// Too few nodes answered. The term goes on, and each renewal sends the value again. Readers
-    /// may see the value already, and see it at the latest after a renewal that succeeds.
+    /// Too few nodes answered. The term continues, and each renewal sends the value again. Readers
+    /// may see the value already. They see it at the latest after the next successful renewal.
     #[error("not confirmed as proclaimed, the next renewal sends it again: {0}")]
     Unknown(NoQuorum),
 }
 
 impl ProclaimError {
-    /// Returns what the caller should do about the error.
+    /// Returns the next step for the caller.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config(_) => Advice::Misconfigured,
@@ -99,11 +100,11 @@ impl ProclaimError {
     }
 }
 
-/// The error of a read after which it is not known who leads.
+/// The error of a read that could not determine the leader.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaderError {
-    /// Too few nodes gave an answer that counts; nodes in quarantine do not count.
+    /// Too few nodes gave a reply that counts. A reply of a node in quarantine does not count.
     #[error("leader unknown: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.
@@ -112,7 +113,7 @@ pub enum LeaderError {
 }
 
 impl LeaderError {
-    /// Returns what the caller should do about the error.
+    /// Returns the next step for the caller.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NoQuorum(e) => e.advice(),
@@ -121,7 +122,7 @@ impl LeaderError {
     }
 }
 
-/// The error of a request to step down whose result is not known.
+/// The error of a request to step down without a known result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepDownError {
@@ -134,7 +135,7 @@ pub enum StepDownError {
 }
 
 impl StepDownError {
-    /// Returns what the caller should do about the error.
+    /// Returns the next step for the caller.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NoQuorum(e) => e.advice(),

@@ -1,4 +1,4 @@
-//! Work that only the leader does, and that is stopped when the leadership is lost.
+//! Runs work that only the leader may do, and stops the work when the leadership is lost.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use super::{CampaignError, Election, Leadership};
 use crate::lock::{WorkError, while_held};
 
 impl Election {
-    /// Campaigns, runs `work` while this process leads, and resigns when the work has ended. If the
-    /// leadership is lost before that, it campaigns again and runs the work again.
+    /// Campaigns, runs `work` while this process leads, and resigns at the end of the work. After a
+    /// loss of the leadership this function campaigns again and runs the work again.
     ///
     /// When the leadership is lost, or an operator [asks the leader to step down](Self::step_down),
-    /// the work is stopped: its future is dropped at its next await. The work is given the
-    /// leadership. By it, the work can [`proclaim`](Leadership::proclaim) other values, and send
-    /// the [`term`](Leadership::term) as a fencing token with each write. When the work has ended,
-    /// the leadership is resigned, even if a clone of the `Arc` is left. With
+    /// the work is stopped: its future is dropped at its next await. The work receives the
+    /// leadership as an `Arc`. With it, the work can [`proclaim`](Leadership::proclaim) other
+    /// values, and send the [`term`](Leadership::term) as a fencing token with each write. At the
+    /// end of the work the leadership is resigned, even if a clone of this `Arc` still exists. With
     /// [`one_term`](super::ElectionBuilder::one_term) this function returns at the first loss.
     ///
     /// ```
@@ -33,12 +33,14 @@ impl Election {
     /// # Errors
     /// [`WorkError::NotStarted`] with the error of [`campaign`](Self::campaign);
     /// [`WorkError::Unconfirmed`] if too few nodes confirmed the resignation; [`WorkError::Lost`]
-    /// if the work ended after the loss, or if a loss stopped it and `one_term` is set. An error
-    /// that the work returns is part of its value: `lead(…).await??`.
+    /// if the work ended after a loss of the leadership, or if a loss stopped the work and
+    /// `one_term` is set. An error that the work returns is inside the `Ok` value:
+    /// `lead(…).await??`.
     ///
     /// # Cancellation safety
-    /// If dropped, the work is dropped at its current await, and the leadership is resigned in the
-    /// background. Before the election is won, it is as safe as [`campaign`](Self::campaign).
+    /// If this future is dropped during the work, the work is dropped at its current await, and the
+    /// leadership is resigned in the background. Before the win, cancellation is as safe as that of
+    /// [`campaign`](Self::campaign).
     pub async fn lead<T, F, Fut>(
         &self,
         value: impl Into<String>,

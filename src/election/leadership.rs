@@ -1,4 +1,4 @@
-//! The handle of a leadership that this process holds.
+//! The value that represents a leadership of this process.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,15 +22,15 @@ use crate::token::FencingToken;
 
 /// A term of office: the leadership of an election, from the win until it is lost or resigned.
 ///
-/// Like every guard it is valid only until a deadline. The renewer extends it at a quarter of the
-/// ttl, under the exact owner and term, and a renewal that fails extends nothing. It ends at the
-/// latest at [`valid_until`](Self::valid_until) by this machine's own clock, which is before any
-/// other process can win. Run the leader's work in a `select!` with [`lost`](Self::lost), and send
-/// [`term`](Self::term) with each write. A lost leadership never becomes valid again, so campaign
-/// again.
+/// A leadership is valid until a deadline, like a lock guard. The renewer extends the deadline
+/// after each quarter of the ttl. A renewal that fails does not extend the deadline. The leadership
+/// ends at the latest at [`valid_until`](Self::valid_until) by this machine's own clock. No other
+/// process can win before that time. Run the leader's work in a `select!` with
+/// [`lost`](Self::lost), and send [`term`](Self::term) with each write. A lost leadership never
+/// becomes valid again; to lead again, campaign again.
 ///
-/// Dropping it resigns in the background. [`resign`](Self::resign) also reports whether the
-/// leadership was held until then.
+/// Dropping a `Leadership` resigns in the background. [`resign`](Self::resign) also reports whether
+/// the leadership was valid until the resignation.
 #[must_use = "a dropped leadership resigns at once"]
 pub struct Leadership {
     guard: LockGuard,
@@ -60,7 +60,7 @@ impl Leadership {
         self.guard.name()
     }
 
-    /// Returns the term, which is larger than that of every earlier leader of this name.
+    /// Returns the term. It is larger than the term of every earlier leader of this election.
     pub fn term(&self) -> FencingToken {
         self.guard.fencing_token()
     }
@@ -70,41 +70,42 @@ impl Leadership {
         self.guard.fencing_token()
     }
 
-    /// Returns the value proclaimed last, even if it is not yet known whether a majority has it.
+    /// Returns the last value passed to [`proclaim`](Self::proclaim), or the first value. A
+    /// majority of the nodes may not have confirmed it yet.
     pub fn value(&self) -> Arc<str> {
         Arc::clone(&self.metadata.lock().unwrap_or_else(PoisonError::into_inner).value)
     }
 
-    /// Returns the time at which the validity ends unless it is renewed; compare it with
+    /// Returns the end of the validity; a renewal extends it. Compare it with
     /// [`Redlock::now`](crate::Redlock::now).
     pub fn valid_until(&self) -> Moment {
         self.guard.valid_until()
     }
 
-    /// Returns the end of the validity as an instant of tokio's clock, as
-    /// [`LockGuard::deadline`](crate::LockGuard::deadline) does.
+    /// Returns the end of the validity as an instant of tokio's clock, like
+    /// [`LockGuard::deadline`](crate::LockGuard::deadline).
     pub fn deadline(&self) -> Instant {
         self.guard.deadline()
     }
 
-    /// Returns the time until the validity ends; zero once the leadership is lost.
+    /// Returns the time until the validity ends; zero after a loss of the leadership.
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
     }
 
-    /// Returns how durable the term and its value were when they were last proclaimed or renewed.
+    /// Returns the durability of the term and its value at the last proclamation or renewal.
     pub fn durability(&self) -> Achieved {
         self.guard.durability()
     }
 
-    /// Returns true if this process still leads, by its own suspend-proof clock; sends nothing.
-    /// Once it has returned false it never returns true again.
+    /// Returns true if this process still leads, by its own suspend-proof clock. Sends nothing.
+    /// After the first `false`, every later result is `false`.
     pub fn is_valid(&self) -> bool {
         self.guard.is_valid()
     }
 
-    /// Resolves when the leadership is lost. This is at its deadline, or earlier if a majority of
-    /// the nodes reports another leader.
+    /// Resolves when the leadership is lost: at the deadline, or earlier if a majority of the nodes
+    /// reports another leader.
     ///
     /// # Cancellation safety
     /// May be dropped and called again at any time.
@@ -112,8 +113,8 @@ impl Leadership {
         self.guard.lost().await;
     }
 
-    /// Returns a signal that resolves as [`lost`](Self::lost) does, for tasks without access to the
-    /// leadership.
+    /// Returns a signal that resolves at the same time as [`lost`](Self::lost). It is for tasks
+    /// without access to the leadership.
     pub fn lost_signal(&self) -> LostSignal {
         self.guard.lost_signal()
     }
@@ -130,10 +131,10 @@ impl Leadership {
         &self.course
     }
 
-    /// Returns for how long no other process leads, whatever happens to this one: the rest of the
-    /// validity, plus the [drain time](super::ElectionBuilder::drain) after it. After a loss it is
-    /// the time in which the leader's unfinished work has to end. It is zero after a resignation,
-    /// and once a majority of the nodes has reported another leader.
+    /// Returns the time in which no other process can lead: the rest of the validity, plus the
+    /// [drain time](super::ElectionBuilder::drain). After a loss, the leader's unfinished work has
+    /// to end within this time. The result is zero after a resignation, and after a majority of the
+    /// nodes has reported another leader.
     pub fn drain_remaining(&self) -> Duration {
         let (lease, now) = (self.guard.lease(), self.guard.core().env.now());
         match lease.over_since() {
@@ -142,25 +143,26 @@ impl Leadership {
         }
     }
 
-    /// Resolves when a node failed over, with the state of the leadership after the failover, as
-    /// [`LockGuard::failover`] does.
+    /// Resolves after a failover of a node, with the state of the leadership after that failover,
+    /// like [`LockGuard::failover`].
     ///
     /// # Cancellation safety
-    /// If dropped, nothing is consumed: the next call returns the failover.
+    /// If the future is dropped, no failover is lost: the next call returns it.
     pub async fn failover(&self) -> Failover {
         self.guard.failover().await
     }
 
-    /// Publishes another value in the same term, and renews the lease. When this returns `Ok`, a
-    /// majority of the nodes has the value, and every later [`leader`](super::Election::leader)
-    /// returns it or a later one.
+    /// Publishes another value in the same term, and renews the lease. After `Ok`, a majority of
+    /// the nodes has the value, and every later [`leader`](super::Election::leader) returns this
+    /// value or a newer one.
     ///
     /// # Errors
     /// [`ProclaimError::Lost`] if the leadership is over, [`ProclaimError::Unknown`] if too few
     /// nodes answered, [`ProclaimError::Config`] if the value is too long.
     ///
     /// # Cancellation safety
-    /// If dropped, readers may already get the value, and the next renewal sends it in any case.
+    /// If the future is dropped, readers may already see the value. The next renewal sends the
+    /// value in any case.
     pub async fn proclaim(&self, value: impl Into<String>) -> Result<(), ProclaimError> {
         let value = value.into();
         let of = || self.guard.resource();
@@ -169,8 +171,8 @@ impl Leadership {
             return Err(ProclaimError::Lost(of()));
         }
         {
-            // The value is numbered and passed to the lease under one mutex, so renewals never send
-            // values out of order.
+            // The mutex protects the number of the value and the update of the lease together. So
+            // renewals never send values out of order.
             let mut metadata = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
             metadata.publish(&value);
             self.guard.lease().set_meta(metadata.encode());
@@ -182,15 +184,15 @@ impl Leadership {
         }
     }
 
-    /// Ends the term on every node that may have it. The nodes then wake the waiting candidates.
-    /// The result is that of a majority; the other nodes are released in the background. `Ok` means
-    /// that the leadership was held until then.
+    /// Ends the term on every node. The nodes then wake the waiting candidates. The call returns as
+    /// soon as a majority of the nodes has replied; the resignation at the other nodes continues in
+    /// the background. `Ok` means that the leadership was valid until the resignation.
     ///
     /// # Errors
     /// As [`LockGuard::release`].
     ///
     /// # Cancellation safety
-    /// If dropped at any await, the resignation goes on in the background.
+    /// If the future is dropped at any await, the resignation continues in the background.
     pub async fn resign(self) -> Result<(), ReleaseError> {
         let operation = operation!("resign", of = %self.guard.resource());
         operation.token(self.term());

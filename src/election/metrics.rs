@@ -1,35 +1,34 @@
-//! Counters of an election: the time without a leader, and how close this process's terms came to
-//! their end before they were renewed or given up.
+//! Counters of an election: the time without a leader, the shortest margin between the end of a
+//! lost term and a possible successor, and the longest renewal.
 
 use std::time::Duration;
 
 use crate::client::lease::Lease;
 use crate::time::{Drift, Moment, validity};
 
-/// Counts of an [`Election`](super::Election) and its clones since it was built. They are for
-/// people; nothing is decided by them.
+/// Counts of an [`Election`](super::Election) and its clones since it was built. The counts are for
+/// people; the library decides nothing by them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ElectionMetrics {
     /// Number of terms that this process won.
     pub won: u64,
-    /// Number of terms that this process lost; terms that it resigned are not counted.
+    /// Number of terms that this process lost. A resigned term does not count.
     pub lost: u64,
-    /// Total time for which no process was known to lead, since this process first campaigned or
-    /// asked who leads. A leader that died counts as leading until its lease is over on the nodes.
-    /// If the nodes could not be asked, the time counts from the end of the last lease that was
-    /// seen.
+    /// Total time without a known leader, from the first campaign of this process, or its first
+    /// question for the leader, on. A dead leader counts as leading until its lease ends on the
+    /// nodes. While the nodes do not answer, the time counts from the end of the last known lease.
     pub leaderless: Duration,
     /// Time since the last known leader; zero while a process leads.
     pub leaderless_now: Duration,
-    /// Shortest time from the moment at which this process gave up a term that it could not renew,
-    /// to the earliest moment at which another process could have led. It is zero if a loss was
-    /// noticed too late to be certain, and `None` if no term ended so. A [declared drain
-    /// time](super::ElectionBuilder::drain) is part of it. If it is close to zero, the ttl is too
-    /// short for the pauses of this process or its machine.
+    /// Shortest margin of a lost term: the time from the moment at which this process stopped
+    /// leading, to the earliest moment at which another process could lead. The margin includes a
+    /// [declared drain time](super::ElectionBuilder::drain). Zero if this process noticed the loss
+    /// too late; `None` if no term ended by its deadline. A margin close to zero means that the ttl
+    /// is too short for the pauses of this process or its machine.
     pub least_margin: Option<Duration>,
-    /// Longest time from the first attempt of a renewal until a majority had confirmed it. If it is
-    /// close to half of the ttl, the ttl is too short for these nodes and this network.
+    /// Longest time from the first attempt of a renewal to its confirmation by a majority. If this
+    /// time is close to half of the ttl, the ttl is too short for these nodes and this network.
     pub longest_renewal: Duration,
 }
 
@@ -41,13 +40,14 @@ pub(super) struct Sums {
     least_margin: Option<Duration>,
     longest_renewal: Duration,
     leaderless: Duration,
-    /// Time until which a process was known to lead; `None` before this process first campaigned or
-    /// asked who leads.
+    /// End of the last known leadership. `None` before this process first campaigned or first read
+    /// the leader.
     led_until: Option<Moment>,
 }
 
 impl Sums {
-    /// Adds the previous term, which is over, when the next campaign begins or is won.
+    /// Adds the previous term of this process to the sums. Called at the begin and at the win of a
+    /// campaign.
     pub(super) fn begin(&mut self, now: Moment, before: Option<&Lease>, drift: Drift) {
         self.absorb(before);
         self.led_until.get_or_insert(now);
@@ -64,8 +64,8 @@ impl Sums {
             return;
         }
         self.lost += 1;
-        // If a majority reported another owner, the term was taken away and not given up, so it has
-        // no margin.
+        // If a majority reported another owner, this process did not stop at its deadline. So this
+        // term has no margin.
         if ended >= lease.until() {
             let kept = lease.ttl + lease.drain;
             let allowance = kept.saturating_sub(validity(kept, drift));

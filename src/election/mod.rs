@@ -1,9 +1,9 @@
-//! Leader election: of all candidates for a name one leads, and the others follow or watch.
+//! Leader election: one of the candidates for a name leads, and the others follow or watch.
 //!
 //! An election is a lock whose holder publishes a value. Its key on the nodes is the handle's
-//! prefix, then `election:`, then the name. The *term* is the lock's fencing token, so it grows
-//! with each leader and a resource can refuse a deposed one. The names of the operations are
-//! etcd's:
+//! prefix, then `election:`, then the name. The *term* is the lock's fencing token. Each leader has
+//! a larger term than all earlier leaders, so a resource can refuse the writes of an earlier
+//! leader. The operations have the same names as in etcd:
 //!
 //! | operation | does |
 //! |---|---|
@@ -35,12 +35,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Two leaderships of a name are never valid at once, and terms only grow. A leader stops at the
-//! deadline of its own clock, before any other process can win. No reader is ever shown one
-//! leader's value under another's term.
+//! Two leaderships of one name are never valid at the same time, and terms only grow. A leader
+//! stops at the deadline by its own clock, before any other process can win. A reader never
+//! receives the value of one leader with the term of another.
 //!
-//! Do not make the *readiness* of a process depend on whether it leads: of n replicas all but one
-//! follow, and that is a healthy state.
+//! Do not use the leadership as the *readiness* check of a process. In a healthy election all
+//! replicas except the leader follow.
 
 mod builder;
 mod campaign;
@@ -79,8 +79,8 @@ pub use value::{Identity, Leader, MAX_METADATA};
 use state::Course;
 pub(crate) use value::Metadata;
 
-/// An election for one name, made by [`Redlock::election`](crate::Redlock::election). It is cheap
-/// to make and to clone, and nothing is sent before an operation is called.
+/// An election for one name, made by [`Redlock::election`](crate::Redlock::election). An `Election`
+/// is cheap to make and to clone. It sends nothing before the first operation.
 #[derive(Clone, Debug)]
 pub struct Election {
     core: Arc<Core>,
@@ -102,21 +102,21 @@ impl Election {
         &self.name
     }
 
-    /// Returns the present leader, as a majority of the nodes reports it; `None` if there is none.
+    /// Reads the present leader from a majority of the nodes; `None` if there is no leader.
     ///
-    /// A winner that has not yet proclaimed its value does not lead, so it is not returned until
-    /// its value is on a node. Once [`campaign`](Self::campaign) or
-    /// [`proclaim`](Leadership::proclaim) has returned, every later answer has the proclaimed value
-    /// or a later one. Before they return, an answer may have the old value or the new one. The
-    /// answer may be out of date when it arrives, so fence what depends on it.
+    /// A winner does not lead before it has proclaimed its value. So this function does not return
+    /// a winner without a value on a node. After [`campaign`](Self::campaign) or
+    /// [`proclaim`](Leadership::proclaim) has returned, every later result has the proclaimed value
+    /// or a newer one. During `campaign` or `proclaim`, a result may have the old value or the new
+    /// one. The result may be out of date when it arrives, so fence each write that depends on it.
     ///
-    /// A server in quarantine after a restart or failover may have old data, so its answer does not
-    /// count. If the other nodes are no majority, the result is an error that names this cause.
+    /// A server in quarantine after a restart or failover may have old data, so its reply does not
+    /// count. If the other nodes are no majority, the result is an error that names the quarantine.
     ///
     /// # Errors
-    /// [`LeaderError::NoQuorum`] with the answer of each node if no majority knows the leader. This
-    /// is also so while restarted nodes are in quarantine and the leader has not certainly renewed
-    /// its lease there. [`LeaderError::Closed`] once the handle is [closed](crate::Redlock::close).
+    /// [`LeaderError::NoQuorum`] with the reply of each node if no majority of replies counts. A
+    /// node in quarantine counts only after a certain renewal of the leader's lease on this node.
+    /// [`LeaderError::Closed`] once the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
@@ -133,7 +133,7 @@ impl Election {
         Resource::Election(Arc::clone(&self.name))
     }
 
-    /// Reads the leader once. If `wait` is true, the nodes are also asked to send a hint at the
+    /// Reads the leader once. If `wait` is true, the request also asks the nodes for a hint at the
     /// next change.
     async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
@@ -142,8 +142,7 @@ impl Election {
         Ok(seen.map(|(metadata, remaining)| metadata.leader(remaining)))
     }
 
-    /// Reads what the leader published and how much of its lease is left; `None` if there is no
-    /// leader.
+    /// Reads the metadata of the leader and the rest of its lease; `None` if there is no leader.
     async fn sight(&self, wait: bool) -> Result<Option<(Metadata, Duration)>, LeaderError> {
         let requested_at = self.core.env.now();
         match self.core.inspect(&self.keys, wait, Metadata::read).await {

@@ -1,8 +1,8 @@
-//! Watches an election: each change is reported once, and terms never go backwards.
+//! Watches an election: reports each change once, with growing terms.
 //!
-//! Every item comes from a read of a majority; hints from the nodes and a timer only decide when to
-//! read. If something changes after a read and changes back before the next, no read shows it. So
-//! an item reports whether something may have been missed.
+//! Each item is the result of a read from a majority of the nodes. Hints from the nodes and a timer
+//! start the reads. No read shows a change that is undone before the next read. So each item has a
+//! flag for changes that the observer may have missed.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -22,47 +22,46 @@ use crate::metrics::Vacancy;
 use crate::node::BoxFuture;
 use crate::token::FencingToken;
 
-/// Shortest and longest pause between two reads when no hint arrives. Each read repeats this
-/// process's request for hints, which the nodes drop after ten seconds, so the longest pause is
-/// shorter than that.
+/// Shortest and longest pause between two reads without a hint. Each read asks the nodes for hints
+/// again. The nodes drop such a request after ten seconds, so the longest pause is shorter than ten
+/// seconds.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(4));
 
 /// A change in an election, as an observer reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Observation {
-    /// There is a leader. Its term or its value is new, or it is known again after
+    /// There is a leader. The term or the value is new, or the previous item was
     /// [`Vacant`](Self::Vacant) or [`Resynced`](Self::Resynced).
     Leader {
         /// The leader, with its value.
         leader: Leader,
-        /// True if values or terms may have been missed since the previous leader in this stream.
-        /// Within one term this is exact, because values are numbered. For a leader of another term
-        /// than the previous one it is always true, because a leader between two reads would have
-        /// left no trace.
+        /// True if the observer may have missed values or terms since the previous leader of this
+        /// stream. Within one term this flag is exact, because values are numbered. For a new term
+        /// the flag is always true: a leader between two reads leaves no trace.
         gap: bool,
     },
     /// There is no leader, or the winner has not proclaimed its value yet.
     Vacant,
-    /// Too few nodes answer, so it is unknown who leads. The last leader may still lead.
+    /// Too few nodes answer, so the leader is unknown. The last leader may still lead.
     Disconnected(NoQuorum),
-    /// The nodes answer again after [`Disconnected`](Self::Disconnected). The next item reports who
-    /// leads, even if nothing has changed.
+    /// The nodes answer again after [`Disconnected`](Self::Disconnected). The next item reports the
+    /// leader or the vacancy, even if nothing has changed.
     Resynced {
-        /// True if leaders, values or vacancies may have been missed while the nodes did not
-        /// answer. It is false only if no majority had answered before, or if the same term goes on
-        /// and no value of it was missed.
+        /// True if the observer may have missed leaders, values or vacancies while the nodes did
+        /// not answer. False if no majority had answered before. Also false if the same term
+        /// continues and no value of this term was missed.
         gap: bool,
     },
 }
 
 impl Election {
-    /// Yields who leads at present, and then each change once and in order, until the handle is
-    /// [closed](crate::Redlock::close). The first item comes as soon as the nodes have answered or
-    /// failed to answer. A slow reader gets the latest state, and not each state before it.
+    /// Returns an observer. It yields the present leader or vacancy, and then each change once and
+    /// in order, until the handle is [closed](crate::Redlock::close). The first item comes after
+    /// the first read, even if this read fails. A slow reader gets only the latest state.
     ///
-    /// Changes are noticed within milliseconds if the nodes give hints, and otherwise within about
-    /// a third of the ttl (4 s at most).
+    /// With hints from the nodes, the observer reports a change within milliseconds. Without hints
+    /// it reports a change within about a third of the ttl (4 s at most).
     pub fn observe(&self) -> Observer {
         let waiting = self.core.hints.wait(self.keys.lock(), None);
         let (election, floor) = (self.clone(), Floor::default());
@@ -75,7 +74,7 @@ impl Election {
 
 /// An observer of one election; see [`Election::observe`].
 ///
-/// It is also a [`Stream`] of [`Observation`]s.
+/// An observer is also a [`Stream`] of [`Observation`]s.
 #[must_use = "an observer sees nothing until it is asked"]
 pub struct Observer {
     next: Option<BoxFuture<'static, Option<(Watch, Observation)>>>,
@@ -88,11 +87,11 @@ impl fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// Returns the next change; the first call returns the present state. `None` once the handle is
-    /// [closed](crate::Redlock::close).
+    /// Returns the next change; the first call returns the present state. Returns `None` after the
+    /// handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
-    /// If dropped, nothing is lost: the next call continues.
+    /// If the future is dropped, no item is lost: the next call continues.
     pub async fn next(&mut self) -> Option<Observation> {
         poll_fn(|cx| self.poll_change(cx)).await
     }
@@ -113,7 +112,7 @@ impl Stream for Observer {
     }
 }
 
-/// Kind of the item that was yielded last.
+/// Kind of the last item that the observer yielded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Last {
     Nothing,
@@ -126,7 +125,7 @@ struct Watch {
     election: Election,
     waiting: Waiting,
     seen: Seen,
-    /// Item to yield after an [`Observation::Resynced`], which comes first.
+    /// Item to yield next. Set when [`Observation::Resynced`] is yielded before the item.
     next: Option<Observation>,
     floor: Floor,
     vacancy: Vacancy,
@@ -135,14 +134,14 @@ struct Watch {
 /// State of an observer: the items that it has yielded and the values that it has read.
 struct Seen {
     last: Last,
-    /// Term and number of the value that was yielded last.
+    /// Term and number of the last value that the observer yielded.
     known: Option<(FencingToken, u64)>,
-    /// True once a majority has answered a read.
+    /// True after the first read that a majority answered.
     any: bool,
 }
 
 impl Watch {
-    /// Waits for the next change and returns it; `None` once the handle is closed.
+    /// Waits for the next change and returns it. Returns `None` after the handle is closed.
     async fn change(mut self) -> Option<(Self, Observation)> {
         let core = std::sync::Arc::clone(&self.election.core);
         if let Some(item) = self.next.take() {
@@ -151,7 +150,8 @@ impl Watch {
         core.listen();
         loop {
             let item = {
-                // Listening begins before the read, so a change during the read is not missed.
+                // The wait for hints begins before the read, so that a change during the read is
+                // not missed.
                 let hint = self.waiting.any();
                 let seen = self.election.look(true).await;
                 if matches!(seen, Err(LeaderError::Closed(_))) {
@@ -183,11 +183,11 @@ impl Watch {
         }
     }
 
-    /// Returns the pause before the next read: about a third of the ttl, but not much longer than
-    /// `rest`, which is what is left of the leader's lease.
+    /// Returns the pause before the next read: about a third of the ttl, and at most 2 ms longer
+    /// than `rest`. `rest` is the remaining time of the leader's lease.
     fn pause(&self, rest: Duration) -> Duration {
         let base = (self.election.ttl / 3).clamp(POLL.0, POLL.1);
-        // Pauses vary by ±25 %, because otherwise all observers would read at the same time.
+        // Pauses vary by ±25 %, so that observers do not all read at the same time.
         let random = (self.election.core.env.random() & 0xFFFF) as u32;
         let spread = base.mul_f64(0.75 + f64::from(random) / f64::from(0x1_FFFF_u32));
         spread.min(rest.saturating_add(Duration::from_millis(2)))
@@ -195,8 +195,8 @@ impl Watch {
 }
 
 impl Seen {
-    /// Returns the items to yield after a read, if anything has changed: one item, or two after a
-    /// disconnection.
+    /// Returns the items to yield after a read. After a disconnection there are two items. Returns
+    /// `None` if nothing has changed.
     fn judge(
         &mut self,
         read: Result<Option<Leader>, LeaderError>,
@@ -217,7 +217,8 @@ impl Seen {
         Some((Observation::Resynced { gap }, Some(item)))
     }
 
-    /// Returns the item to yield after a read, if it differs from the last one.
+    /// Returns the item to yield after a read. Returns `None` if the item is the same as the last
+    /// one.
     fn item(&mut self, read: Result<Option<Leader>, LeaderError>) -> Option<Observation> {
         let before = self.last;
         match read {
@@ -227,19 +228,19 @@ impl Seen {
                     return None;
                 }
                 let gap = match self.known {
-                    // No leader was yielded yet, but a vacancy was, and then the nodes did not
-                    // answer. Another process may have led meanwhile.
+                    // The observer has yielded no leader yet. If it has yielded a vacancy and then
+                    // a disconnection, an unseen process may have led in between.
                     None => before == Last::Disconnected && self.any,
                     Some((term, number)) => term != now.0 || now.1 - number > 1,
                 };
                 (self.last, self.known) = (Last::Leader, Some(now));
                 Some(Observation::Leader { leader, gap })
             }
-            // The value is older than the last one of the same term: a proclamation is under way,
-            // or one node is behind. So this is no change.
+            // The node's value is older than the last value of the same term. Either a proclamation
+            // is in progress or the node is behind. This is no change.
             Ok(Some(leader)) if self.known.is_some_and(|k| leader.term == k.0) => None,
-            // There is no leader, or the nodes show an older term. The latter happens after nodes
-            // lost their last writes; the leader of that term no longer leads.
+            // There is no leader, or the nodes have only an older term. Nodes have an older term
+            // after they lost their last writes. The leader of the older term no longer leads.
             Ok(_) => {
                 self.last = Last::Vacant;
                 (before != Last::Vacant).then_some(Observation::Vacant)
@@ -248,7 +249,7 @@ impl Seen {
                 self.last = Last::Disconnected;
                 (before != Last::Disconnected).then_some(Observation::Disconnected(why))
             }
-            // A closed handle ends the observer before this function is called.
+            // The caller ends the observer of a closed handle before it calls this function.
             Err(LeaderError::Closed(_)) => None,
         }
     }

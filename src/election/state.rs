@@ -1,8 +1,7 @@
-//! The state of a process in an election (following, leading, in jeopardy, lost), as a value that
-//! can be watched (election 6).
+//! The state of this process in an election: following, leading, in jeopardy or lost (election 6).
 //!
-//! The state is computed from the lease and the clock whenever it is read. So it is right even if
-//! no timer has fired, for example in a process that wakes from a pause.
+//! Each read computes the state from the lease and the clock. So the state is right even before a
+//! timer has fired, for example after the process was paused.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,8 +27,8 @@ use crate::token::FencingToken;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum State {
-    /// The process does not lead: it campaigns, has resigned, or never campaigned. **Do** nothing
-    /// that only the leader may do.
+    /// The process does not lead: it campaigns, has resigned, or has never campaigned. **Do**
+    /// nothing that only the leader may do.
     Following,
     /// The process leads. **Do** the leader's work, and send the term with each write.
     Leading {
@@ -38,13 +37,13 @@ pub enum State {
     },
     /// The process leads, but the last renewal failed, or none was confirmed for half of the ttl.
     /// No other process leads yet. **Do** finish work that ends within
-    /// [`remaining`](super::Leadership::remaining), and begin nothing that cannot be stopped at
-    /// once. The next state is `Leading` again, or `Lost`.
+    /// [`remaining`](super::Leadership::remaining), and begin no work that you cannot stop at once.
+    /// The next state is `Leading` again, or `Lost`.
     Jeopardy {
         /// Term in which the process leads.
         term: FencingToken,
     },
-    /// The process led and lost the term: another process may lead. **Stop** all of the leader's
+    /// The process has lost its term, and another process may lead. **Stop** all of the leader's
     /// work at once. This state lasts until the next campaign begins. The term never becomes valid
     /// again.
     Lost {
@@ -62,7 +61,7 @@ impl State {
 
 impl Election {
     /// Returns the state of this process in the election, by its own suspend-proof clock. Sends
-    /// nothing. The state is that of the campaigns by this `Election` and its clones.
+    /// nothing. Only campaigns of this `Election` and its clones count.
     pub fn state(&self) -> State {
         self.course.now(self.core.env.now())
     }
@@ -74,7 +73,7 @@ impl Election {
         StateWatch { core, course, seen: None, term: None }
     }
 
-    /// Returns the counts of this election and its clones since it was built.
+    /// Returns the counts of this election and its clones since this election was built.
     pub fn metrics(&self) -> ElectionMetrics {
         self.course.metrics(self.core.env.now())
     }
@@ -83,29 +82,29 @@ impl Election {
 /// A watch of the state of one election in this process; see [`Election::watch_state`].
 ///
 /// As with `tokio::sync::watch`, a slow reader gets only the latest state. There is one exception:
-/// if the reader has seen a term, it is always shown the loss of this term.
+/// a reader that has received a term always receives the loss of this term.
 #[derive(Debug)]
 #[must_use = "it says nothing until it is asked"]
 pub struct StateWatch {
     core: Arc<Core>,
     course: Arc<Course>,
     seen: Option<State>,
-    /// Lease of the term that was returned last, kept until it has ended.
+    /// Lease of the last returned term. Removed after its end.
     term: Option<Arc<Lease>>,
 }
 
 impl StateWatch {
-    /// Returns the present state, even if it was returned before.
+    /// Returns the present state, even if [`next`](Self::next) has already returned this state.
     pub fn get(&self) -> State {
         self.course.now(self.core.env.now())
     }
 
-    /// Resolves when the state differs from the one that was returned last; the first call resolves
-    /// at once. The watch never ends by itself. After [`Redlock::close`](crate::Redlock::close) it
-    /// returns how the last term ended, and then stays pending.
+    /// Resolves when the state differs from the last returned state; the first call resolves at
+    /// once. The watch never ends by itself. After [`Redlock::close`](crate::Redlock::close) it
+    /// returns the state after the last term, and then stays pending.
     ///
     /// # Cancellation safety
-    /// If dropped, nothing is lost: the next call continues.
+    /// If the future is dropped, no state is lost: the next call continues.
     pub async fn next(&mut self) -> State {
         let (core, course) = (Arc::clone(&self.core), Arc::clone(&self.course));
         loop {
@@ -120,7 +119,8 @@ impl StateWatch {
                 }
             };
             tokio::pin!(news);
-            // Listening begins before the state is read, so no change in between is missed.
+            // The wait for changes begins before the read of the state, so that no change in
+            // between is missed.
             let _ = futures_util::poll!(news.as_mut());
             let now = core.env.now();
             if let Some(state) = self.look(now) {
@@ -138,14 +138,13 @@ impl StateWatch {
         }
     }
 
-    /// Returns the states as a stream. Each is returned as by [`next`](Self::next), and the stream
-    /// never ends.
+    /// Returns an endless stream of the states that [`next`](Self::next) returns.
     pub fn into_stream(self) -> impl Stream<Item = State> + Send {
         stream::unfold(self, async |mut watch| Some((watch.next().await, watch)))
     }
 
-    /// Returns the state to report, if it was not returned yet; the loss of a term that was
-    /// returned comes first.
+    /// Returns the present state if it differs from the last returned state. The loss of a returned
+    /// term comes before the present state.
     fn look(&mut self, now: Moment) -> Option<State> {
         if let Some(lease) = self.term.take_if(|lease| !lease.is_valid(now)) {
             let lost = State::Lost { term: lease.token };
@@ -162,21 +161,21 @@ impl StateWatch {
     }
 }
 
-/// Returns for how long the state stays the same if the lease does not change. It is at most
-/// `WATCH`, because tokio's timers do not advance while the machine is suspended.
+/// Returns the time until the state changes by the clock alone, and at most `WATCH`. tokio's timers
+/// stop while the machine is suspended, so the wait must be short.
 fn until_change(lease: &Lease, now: Moment) -> Duration {
     let left = lease.until().since(now);
     let next = left.checked_sub(lease.ttl / 2).unwrap_or(left);
-    // One nanosecond after `next` the state has changed.
+    // The state changes one nanosecond after `next`.
     (next + Duration::from_nanos(1)).clamp(Duration::from_millis(1), WATCH)
 }
 
-/// Course of this process in one election, shared by all clones of the `Election`.
+/// State and counts of this process in one election, shared by all clones of the `Election`.
 #[derive(Debug)]
 pub(super) struct Course {
     drift: Drift,
     inner: Mutex<Inner>,
-    /// Notifies watchers of the state that a campaign began or was won.
+    /// Notified after the begin and after the win of a campaign.
     news: Notify,
     /// True if this process may attempt to lead.
     eligible: watch::Sender<bool>,
@@ -184,13 +183,14 @@ pub(super) struct Course {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Lease of the term that was won last; removed when the next campaign begins.
+    /// Lease of the last term that this process won. The next campaign removes it.
     lease: Option<Arc<Lease>>,
     sums: Sums,
-    /// True if this process was asked to step down and has not campaigned since. Its next campaign
-    /// then waits, so that other candidates come first.
+    /// True from a request to step down until the next campaign. That campaign then waits, so that
+    /// other candidates can attempt first.
     resign_requested: bool,
-    /// Time until which campaigns of this process wait, so that other candidates come first.
+    /// Time before which campaigns of this process make no attempt, so that other candidates can
+    /// attempt first.
     back_until: Option<Moment>,
 }
 
@@ -213,7 +213,7 @@ impl Course {
     /// # Cancellation safety
     /// May be dropped and called again at any time.
     pub(super) async fn eligible_is(&self, so: bool) {
-        // `wait_for` fails only once the sender is dropped, and `self` owns the sender.
+        // `wait_for` fails only after the drop of the sender, and `self` owns the sender.
         let _ = self.eligible.subscribe().wait_for(|eligible| *eligible == so).await;
     }
 
@@ -242,9 +242,9 @@ impl Course {
         }
     }
 
-    /// Begins a campaign, and returns how long the campaign has to wait. After this process was
-    /// asked to step down, its next campaign waits for `hold_back`, and one that begins meanwhile
-    /// waits for the rest of that time. Otherwise there is no wait.
+    /// Begins a campaign, and returns the wait before its first attempt. After a request to step
+    /// down, the next campaign waits for `hold_back`. A campaign that begins during this wait waits
+    /// for the rest of it. All other campaigns do not wait.
     pub(super) fn campaigns(&self, now: Moment, hold_back: Duration) -> Duration {
         let mut s = self.lock();
         if s.lease.as_ref().is_some_and(|lease| lease.is_valid(now)) {
@@ -261,7 +261,7 @@ impl Course {
         wait
     }
 
-    /// Records that the campaign was won.
+    /// Records the win of a campaign.
     pub(super) fn leads(&self, now: Moment, lease: &Arc<Lease>) {
         let mut s = self.lock();
         let before = s.lease.replace(Arc::clone(lease));
@@ -271,12 +271,13 @@ impl Course {
         self.news.notify_waiters();
     }
 
-    /// Records that this leader was asked to step down.
+    /// Records a request to this leader to step down.
     pub(super) fn resign_requested(&self) {
         self.lock().resign_requested = true;
     }
 
-    /// Records for the metrics that a process leads from `now` until `until`, unless it resigns.
+    /// Records in the metrics a leadership from `now` until `until`. A later resignation may end it
+    /// earlier.
     pub(super) fn led(&self, now: Moment, until: Moment) {
         let mut s = self.lock();
         let Inner { lease, sums, .. } = &mut *s;
@@ -284,7 +285,7 @@ impl Course {
         sums.led(now, until);
     }
 
-    /// Records for the metrics that no process leads at `now`.
+    /// Records in the metrics that no process leads at `now`.
     pub(super) fn vacant(&self, now: Moment) {
         let mut s = self.lock();
         let Inner { lease, sums, .. } = &mut *s;

@@ -1,8 +1,9 @@
-//! Requests of another process that a leader resign (election 9).
+//! Requests that a leader resign (election 9). An operator or another process sends them.
 //!
-//! A request is a lock beside the election's lock, and its metadata name the term that is to end.
-//! So it is fenced. The requester renews it while it waits for the answer, and then removes it. The
-//! request grants nothing; the leader answers it by resigning.
+//! A request is a second lock beside the lock of the election. The metadata of the request contain
+//! the term that is to end, so a request does not affect a later term. The requesting process
+//! renews the request until the leader has reacted, and then removes it. The request gives no
+//! leadership to the requesting process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,16 +33,16 @@ use crate::token::{FencingToken, OwnerToken};
 #[non_exhaustive]
 #[must_use = "the leader may not have resigned"]
 pub enum StepDown {
-    /// The term of this leader has ended: it has resigned, or its lease has ended.
+    /// The term of this leader has ended, by a resignation or by the end of its lease.
     Resigned(Leader),
-    /// There is no leader, so no request was sent.
+    /// There was no leader, so no request was sent.
     Vacant,
-    /// The leader was asked and still leads. It may be busy, or not listen for requests
-    /// ([`Leadership::asked_to_resign`]), or run an earlier version of palisade.
+    /// The leader still leads after the request. It may be busy, it may not wait for requests
+    /// ([`Leadership::asked_to_resign`]), or it may run an earlier version of palisade.
     StillLeads(Leader),
 }
 
-/// A request of an operator that this leader resign.
+/// A request to this leader to resign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ResignRequest {
@@ -51,10 +52,10 @@ pub struct ResignRequest {
     pub by: Identity,
 }
 
-/// A request, in the form stored on the nodes.
+/// A request to resign, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Request {
-    /// Term that is to end.
+    /// Term that the leader is to end.
     term: FencingToken,
     owner: String,
     reason: String,
@@ -75,7 +76,8 @@ impl Request {
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// Reads the request of this owner from a node's answer; `None` if the node has none.
+    /// Reads the request of this owner from a node's reply. Returns `None` if the reply has no such
+    /// request.
     fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let request: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         (request.owner == digest(owner)).then_some((1, request))
@@ -83,25 +85,24 @@ impl Request {
 }
 
 impl Election {
-    /// Asks the leader to resign, and waits for at most `limit` until it has. An operator uses this
-    /// before a host is taken out of service. The leader is shown the `reason`, cut to one
+    /// Asks the leader to resign, and waits at most `limit` for the resignation. An operator uses
+    /// this function before the shutdown of a host. The leader receives the `reason`, cut to one
     /// kibibyte.
     ///
-    /// The leader gets the request within milliseconds if the nodes give hints, and otherwise at
-    /// its next renewal. If it leads by [`lead`](Self::lead), its work is stopped at its next
-    /// await, and it campaigns again after one ttl, so that other candidates come first. A leader
-    /// that holds a [`Leadership`] itself gets the request by [`Leadership::asked_to_resign`]. The
-    /// leader may ignore the request. No other process leads before it has resigned or its lease
-    /// has ended.
+    /// With hints from the nodes, the leader gets the request within milliseconds. Without hints it
+    /// gets the request within a quarter of the ttl. If the leader uses [`lead`](Self::lead), its
+    /// work is stopped at the next await. The leader campaigns again after one ttl, so that other
+    /// candidates can attempt first. A program that uses a [`Leadership`] directly gets the request
+    /// by [`Leadership::asked_to_resign`]. The leader may ignore the request. No other process
+    /// leads before the resignation of the leader or the end of its lease.
     ///
     /// # Errors
-    /// [`StepDownError::NoQuorum`] if too few nodes answered, so that it is unknown who leads, or
-    /// the leader could not be asked; [`StepDownError::Closed`] once the handle is
-    /// [closed](crate::Redlock::close).
+    /// [`StepDownError::NoQuorum`] if too few nodes answered the read of the leader or the write of
+    /// the request; [`StepDownError::Closed`] if the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
-    /// If dropped, the leader may have received the request all the same; the request is removed in
-    /// the background, at the latest after one ttl.
+    /// If the future is dropped, the leader may still have received the request. The request is
+    /// removed in the background, or ends after one ttl.
     pub async fn step_down(
         &self,
         reason: &str,
@@ -138,7 +139,8 @@ impl Election {
                 Some(Some(Observation::Leader { .. } | Observation::Vacant)) => {
                     break self.withdraw(request, StepDown::Resigned(leader)).await;
                 }
-                // It is unknown who leads. Either the nodes will answer again, or the time ends.
+                // The leader is unknown. The loop continues until the nodes answer again or the
+                // time ends.
                 Some(Some(_)) => {}
                 Some(None) => break Err(StepDownError::Closed(self.resource())),
                 None => match self.leader().await? {
@@ -151,7 +153,7 @@ impl Election {
         }
     }
 
-    /// Stores the request on a majority of the nodes. Returns `None` if the request of another
+    /// Stores the request on a majority of the nodes. Returns `None` if a request of another
     /// process was stored there until the deadline.
     async fn write_request(
         &self,
@@ -181,7 +183,7 @@ impl Election {
             Ok(won) => won,
             Err(GivenUp { closed: true, .. }) => return Err(StepDownError::Closed(of)),
             Err(GivenUp { refused, waited, .. }) => match refused {
-                // The request of another process is stored, for this term or for an earlier one.
+                // The nodes have a request of another process, for this term or for an earlier one.
                 Loss::Taken(_) => return Ok(None),
                 Loss::NoQuorum(outcomes) => {
                     let why = self.core.no_quorum(outcomes).of(of);
@@ -197,7 +199,7 @@ impl Election {
         let lease = Lease::new(subject, id, times, None, won.replies, Some(meta), leases);
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
-        // If too few nodes confirm this write, the next renewal repeats it.
+        // If too few nodes confirm this write, the next renewal repeats the write.
         drop(guard.extend().await);
         Ok(Some(guard))
     }
@@ -209,8 +211,8 @@ impl Election {
         outcome: StepDown,
     ) -> Result<StepDown, StepDownError> {
         if let Some(guard) = request {
-            // If parts of the request remain on some nodes, they end with their ttl, and have no
-            // effect on a later term.
+            // Some nodes may keep parts of the request until its ttl ends. These parts do not
+            // affect a later term.
             drop(guard.release().await);
         }
         Ok(outcome)
@@ -218,22 +220,25 @@ impl Election {
 }
 
 impl Leadership {
-    /// Resolves when another process asks this leader to resign ([`Election::step_down`]); the
-    /// leader should then resign soon. Without a request it stays pending. Run the leader's work in
-    /// a `select!` with this and with [`lost`](Self::lost); [`Election::lead`] does both. While
-    /// this future is polled, the nodes are asked for a request once in a quarter of the ttl.
+    /// Resolves when a process asks this leader to resign ([`Election::step_down`]); the leader
+    /// should then resign soon. Without a request this future stays pending. Run the leader's work
+    /// in a `select!` with this future and with [`lost`](Self::lost); [`Election::lead`] does so.
+    /// This future asks the nodes for a request after each quarter of the ttl.
     ///
-    /// Once it has resolved, the next campaign through the same [`Election`] begins one ttl later.
+    /// After this future has resolved, the next campaign through the same [`Election`] begins one
+    /// ttl later.
     ///
     /// # Cancellation safety
-    /// If dropped, nothing is lost: a request that is still stored is returned by the next call.
+    /// If the future is dropped, no request is lost: the next call returns a request that is still
+    /// stored.
     pub async fn asked_to_resign(&self) -> ResignRequest {
         let core = self.guard().core();
         let keys = self.keys().request();
         core.listen();
         let waiting = core.hints.wait(keys.lock(), None);
         loop {
-            // Listening begins before the read, so a change during the read is not missed.
+            // The wait for hints begins before the read, so that a change during the read is not
+            // missed.
             let hint = waiting.any();
             let seen = core.inspect(&keys, true, Request::read).await;
             if let Sight::Leads { content: request, .. } = seen

@@ -1,9 +1,9 @@
-//! The metadata that a leader publishes on the nodes: its value, with the owner and the term to
-//! which the value belongs.
+//! The metadata that a leader publishes on the nodes: its value, the digest of its owner token, and
+//! its term.
 //!
-//! On a node the metadata have a key of their own beside the lock, and may stay there a moment
-//! longer than the lock. So they carry the digest of their owner, and are shown only if a majority
-//! names that owner as the holder of the lock.
+//! On a node the metadata have their own key beside the lock. They may stay there a moment longer
+//! than the lock. So a reader accepts metadata only if a majority of the nodes reports the same
+//! owner as the holder of the lock.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -20,29 +20,30 @@ use crate::token::{FencingToken, OwnerToken};
 /// Longest metadata, in bytes as JSON: 64 KiB. Each renewal sends the metadata to every node.
 pub const MAX_METADATA: usize = 64 * 1024;
 
-/// Largest size of all fields except the value, in bytes as JSON.
+/// Largest total size of all metadata fields except the value, in bytes as JSON.
 const FRAME_MAX: usize = 1024;
 
-/// A leader, as the nodes report it.
+/// A leader, as read from the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// Term of the leader, which is its fencing token: larger than the term of every earlier
-    /// leader.
+    /// Term of the leadership, which is also the fencing token. It is larger than the term of every
+    /// earlier leader.
     pub term: FencingToken,
     /// Value that the leader proclaimed last.
     pub value: String,
-    /// Number of this value in the term. The first value has number 1.
+    /// Number of this value within the term. The first value has number 1.
     pub number: u64,
-    /// Time since which the leader leads, by its own wall clock.
+    /// Start of the leadership, by the leader's own wall clock.
     pub since: SystemTime,
-    /// Time until the leader's lease ends on the nodes, unless it is renewed. No other process
-    /// leads before that, if the leader does not resign. The
-    /// [lock-delay](crate::ElectionBuilder::drain) is part of it.
+    /// Time until the leader's lease ends on the nodes, including the
+    /// [lock-delay](crate::ElectionBuilder::drain). A renewal extends this time. No other process
+    /// leads before its end, unless the leader resigns.
     pub remaining: Duration,
     /// The process that leads.
     pub identity: Identity,
-    /// Time that the leader needs to end its work after a loss; zero if it declared none.
+    /// Time that the leader needs to end its work after a loss; zero if the leader declared no
+    /// drain time.
     pub drain: Duration,
     /// [Priority](crate::ElectionBuilder::priority) of the leader.
     pub priority: u8,
@@ -50,8 +51,8 @@ pub struct Leader {
 
 /// The identity of a process, shown as `host/pid/boot`.
 ///
-/// Host and process id can repeat after a restart. The boot number does not: each run of a program
-/// draws its own, so two runs are never confused.
+/// Host and process id can repeat after a restart. The boot number distinguishes such runs, because
+/// each run of a program draws a new random number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Identity {
@@ -59,8 +60,8 @@ pub struct Identity {
     pub host: String,
     /// Process id on that host.
     pub pid: u32,
-    /// Random number that this run of the process drew; zero if it runs a version of palisade
-    /// without such a number.
+    /// Random number of this run of the process. Zero if the process uses a version of palisade
+    /// without boot numbers.
     pub boot: u64,
 }
 
@@ -68,8 +69,7 @@ impl Identity {
     /// Returns the identity of this process.
     pub fn here() -> Self {
         static BOOT: OnceLock<u64> = OnceLock::new();
-        // The number is never zero. It has at most 53 bits, so that every JSON parser reads it
-        // exactly.
+        // The number is never zero. It has at most 53 bits, so every JSON parser reads it exactly.
         let boot = BOOT.get_or_init(|| (SystemEnv.random() as u64 >> 11).max(1));
         Self { host: host().to_string(), pid: std::process::id(), boot: *boot }
     }
@@ -97,7 +97,7 @@ pub(crate) struct Metadata {
     drain_ms: u64,
     #[serde(default)]
     priority: u8,
-    /// Digest that identifies the leader's entry in the list of candidates.
+    /// Digest of the leader's entry in the list of candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) candidate: Option<String>,
 }
@@ -125,13 +125,12 @@ impl Metadata {
         }
     }
 
-    /// Sets the priority, and the digest that identifies the leader's entry in the list of
-    /// candidates.
+    /// Sets the priority, and the digest of the leader's entry in the list of candidates.
     pub(crate) fn of(self, priority: u8, candidate: Option<String>) -> Self {
         Self { priority, candidate, ..self }
     }
 
-    /// Replaces the value by the next one of the same leader, and counts its number up.
+    /// Replaces the value by the leader's next value, and increments its number.
     pub(crate) fn publish(&mut self, value: &str) {
         self.value = value.into();
         self.number += 1;
@@ -142,9 +141,9 @@ impl Metadata {
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// Reads the metadata of this owner, and the number of their value, from a node's answer;
-    /// `None` if the node has none. Metadata with a number below 1, or a term that is no fencing
-    /// token, are refused.
+    /// Reads the metadata of this owner and the number of the value from a node's reply. Returns
+    /// `None` if the reply has no such metadata, if the number is below 1, or if the term is no
+    /// fencing token.
     pub(crate) fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let metadata: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         let sound = metadata.number > 0 && metadata.term.get() < 1 << 53;
@@ -165,10 +164,10 @@ impl Metadata {
     }
 }
 
-/// Refuses a value whose metadata would be too long.
+/// Returns an error if the metadata with this value would be too long.
 pub(crate) fn check_value(value: &str) -> Result<(), ConfigError> {
     let limit = MAX_METADATA - FRAME_MAX;
-    // Escape sequences count, too, because the value is sent as JSON.
+    // The value is sent as JSON, so its escape sequences count.
     let len = if value.len() > limit {
         value.len()
     } else {

@@ -1,4 +1,4 @@
-//! Errors and refusals of calls, with the answers of the nodes that led to them.
+//! Errors and refusals of calls, with the reply of each node.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,36 +6,35 @@ use std::time::Duration;
 
 use super::{Advice, Began, ConfigError, NodeError, NodeFault, Resource};
 
-/// Answer of one node to a call, for error reports.
+/// Reply of one node to a call, for error reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeOutcome {
     /// The node granted the request.
     Granted,
-    /// Another owner has the lock or key, for this time at most unless the owner renews it; `None`
-    /// if it has no expiry.
+    /// Another owner has the lock or key. The time is the rest of the ttl on the node; `None` if
+    /// the key has no expiry.
     Held(Option<Duration>),
-    /// The node may have forgotten what it granted, so it grants nothing for some time.
+    /// The node may have forgotten earlier grants, so it grants nothing for some time.
     #[non_exhaustive]
     Quarantined {
         /// Time until the node grants again.
         remaining: Duration,
-        /// Beginning of the node's data. If it is [`Began::Known`], the server was restarted, or
+        /// State of the node's data. [`Began::Known`] means that the server was restarted, or that
         /// another server took its place.
         began: Began,
     },
-    /// The node refused for another reason, which depends on the call.
+    /// The node refused the request for another reason. The reason depends on the call.
     Refused,
-    /// The node had not answered when the call ended, because the answers of the other nodes
-    /// decided, or because the time was over.
+    /// The node had not answered before the end of the call. The call ended at its deadline, or the
+    /// replies of the other nodes decided the result.
     Silent,
-    /// The node gave no answer that counts as a vote, because of this fault.
+    /// The node did not vote, because of this fault.
     Failed(NodeError),
 }
 
 impl NodeOutcome {
-    /// Returns the outcome of a node that did not answer although the call waited until the end of
-    /// its time.
+    /// Returns the outcome of a node that did not answer within the full waiting time of the call.
     pub(crate) fn no_answer() -> Self {
         Self::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""))
     }
@@ -73,29 +72,29 @@ impl fmt::Display for NodeOutcome {
     }
 }
 
-/// Error that too few nodes gave an answer that counts, so that it is unknown whether the lock,
-/// election or key is free.
+/// Error of a call for which too few nodes voted. So it is unknown if the lock, election or key is
+/// free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoQuorum {
-    /// The lock, election or key that the call was about.
+    /// Lock, election or key of the call.
     pub of: Option<Resource>,
-    /// Number of nodes whose answers would have been enough.
+    /// Number of votes that the call needed.
     pub needed: usize,
-    /// Every node by name, with its answer.
+    /// Name and reply of every node.
     pub nodes: Vec<(Arc<str>, NodeOutcome)>,
-    /// Time for which the call waited for enough answers; `None` for a call that does not wait.
+    /// Time for which the call waited for enough replies; `None` for a call that does not wait.
     pub waited: Option<Duration>,
 }
 
 impl NoQuorum {
-    /// Adds the lock, election or key that the error is about.
+    /// Adds the lock, election or key of the call.
     pub(crate) fn of(self, resource: Resource) -> Self {
         Self { of: Some(resource), ..self }
     }
 
-    /// Returns what to do about the error. If the fault of at least one node is temporary, the
-    /// advice is to retry, after the shortest of their times. Otherwise it is the advice for one of
-    /// the nodes that failed.
+    /// Returns the next step after the error. If the fault of one node is temporary, the advice is
+    /// to retry after the shortest time of all temporary faults. Otherwise the advice is that for
+    /// the last failed node.
     pub fn advice(&self) -> Advice {
         let mut wait: Option<Duration> = None;
         let mut seen = None;
@@ -110,12 +109,12 @@ impl NoQuorum {
             }
             seen = Some(advice);
         }
-        // If no node reported a fault, all were silent, so the advice is that for a time-out.
+        // Without a fault all nodes were silent. The advice for silence is that for a time-out.
         let silence = Advice::RetryAfter(Duration::from_millis(500));
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
     }
 
-    /// Returns true if there would have been no quorum whatever the silent nodes had answered.
+    /// Returns true if too few nodes could have voted even with the replies of all silent nodes.
     fn is_decided(&self) -> bool {
         let may = |outcome: &&(Arc<str>, NodeOutcome)| {
             !matches!(outcome.1, NodeOutcome::Failed(_) | NodeOutcome::Quarantined { .. })
@@ -123,8 +122,8 @@ impl NoQuorum {
         self.nodes.iter().filter(may).count() < self.needed
     }
 
-    /// Returns the time after which enough nodes will grant again, if only quarantines prevent it
-    /// now; `None` if other faults do.
+    /// Returns the time until enough nodes will grant again, if only quarantines prevent a quorum.
+    /// Returns `None` if other faults prevent it.
     pub fn quarantine(&self) -> Option<Duration> {
         let (mut able, mut silent, mut shut) = (0, 0, Vec::new());
         for (_, outcome) in &self.nodes {
@@ -136,8 +135,8 @@ impl NoQuorum {
             }
         }
         shut.sort_unstable();
-        // A silent node may be in quarantine, too. It counts as such a node only if the others are
-        // not enough.
+        // A silent node may be in quarantine, too. A silent node counts as quarantined only if the
+        // other nodes are not enough.
         let needed = self.needed.checked_sub(able)?;
         let last = needed.min(shut.len()).checked_sub(1)?;
         (shut.len() + silent >= needed).then(|| shut[last])
@@ -173,13 +172,13 @@ impl fmt::Display for NoQuorum {
 
 impl std::error::Error for NoQuorum {}
 
-/// Refusal of a lock because another owner has it, which is a regular answer and not a fault.
+/// Refusal of a lock because another owner has the lock. A refusal is a regular reply and no fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Taken {
-    /// Time after which a majority of the nodes can be free at the latest, if the holder neither
-    /// renews nor releases the lock. Zero if no owner has a majority, because several attempts met;
-    /// `None` if the key never expires.
+    /// Longest time until a majority of the nodes is free, if the holder neither renews nor
+    /// releases the lock. Zero if several attempts competed and no owner has a majority. `None` if
+    /// the key never expires.
     pub retry_after: Option<Duration>,
     /// True if the key's value is of another type, or is no owner token of palisade's form: another
     /// program has the key, or it holds readers that this client's user may not read (`+zrange`).
@@ -203,7 +202,7 @@ impl Taken {
         }
     }
 
-    /// Returns what to do if the lock was still taken at the deadline of the call.
+    /// Returns the next step of a caller that found the lock taken until its deadline.
     pub(crate) fn advice(&self) -> Advice {
         match self.retry_after {
             Some(after) => Advice::RetryAfter(after),
@@ -218,29 +217,29 @@ impl Taken {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Too few nodes gave an answer that counts. The lock is not held; nodes that may have granted
-    /// it are asked in the background to release it.
+    /// Too few nodes voted. This caller does not hold the lock. Nodes that may have granted it are
+    /// asked in the background to release it.
     #[error("not acquired: {0}")]
     NoQuorum(NoQuorum),
-    /// The call waited until its deadline, but another owner held the lock, or another program's
-    /// value was under its key ([`Taken::foreign`]).
+    /// Another owner held the lock until the deadline of the call, or another program's value was
+    /// under the lock's key ([`Taken::foreign`]).
     #[error("{of}: still taken after waiting {waited:?}; {}", taken.what_to_do())]
     TimedOut {
         /// The lock.
         of: Resource,
         /// Time for which the call waited.
         waited: Duration,
-        /// Refusal of the last attempt.
+        /// Refusal that the last attempt received.
         taken: Taken,
     },
-    /// [`Redlock::close`](crate::Redlock::close) was called. The lock is not held.
+    /// [`Redlock::close`](crate::Redlock::close) was called. This caller does not hold the lock.
     #[error("{0}: not acquired, the handle was closed; build a new one")]
     Closed(Resource),
-    /// The owner still has a guard of this lock, and that guard was lost. Nothing was sent to the
+    /// This owner has a guard of the same lock, and the guard is lost. Nothing was sent to the
     /// nodes. Occurs only with a [`ReentrantMutex`](crate::ReentrantMutex).
     #[error("{0}: lost while this owner held it; end its work, and then acquire again")]
     Lost(Resource),
-    /// The name or a setting was refused, and nothing was sent to the nodes. Occurs only if a
+    /// The name or a setting is invalid, and nothing was sent to the nodes. Occurs only if a
     /// [`MutexBuilder`](crate::MutexBuilder) is awaited.
     #[error("not acquired: {0}")]
     Config(ConfigError),
@@ -253,7 +252,7 @@ impl From<NoQuorum> for AcquireError {
 }
 
 impl AcquireError {
-    /// Returns what to do about the error.
+    /// Returns the next step after the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NoQuorum(e) => e.advice(),
@@ -265,22 +264,22 @@ impl AcquireError {
     }
 }
 
-/// Error of [`LockGuard::extend`](crate::LockGuard::extend). The guard itself reports whether the
-/// lock is still held.
+/// Error of [`LockGuard::extend`](crate::LockGuard::extend).
+/// [`LockGuard::is_valid`](crate::LockGuard::is_valid) reports if the lock is still held.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtendError {
-    /// The lock is lost, because its deadline passed, because another owner has a majority of the
-    /// nodes, or because after a failover no majority can confirm it any more.
+    /// The lock is lost. Its deadline has passed, another owner has a majority of the nodes, or no
+    /// majority can confirm the lock after a failover.
     #[error("{0}: lost; stop the work, a new holder may exist")]
     Lost(Resource),
-    /// Too few nodes answered; the lock is held until its old deadline.
+    /// Too few nodes answered. The caller holds the lock until the old deadline.
     #[error("not extended, held until the old deadline: {0}")]
     Unknown(NoQuorum),
 }
 
 impl ExtendError {
-    /// Returns what to do about the error.
+    /// Returns the next step after the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Lost(_) => Advice::GiveUp,
@@ -289,27 +288,26 @@ impl ExtendError {
     }
 }
 
-/// Error of a release, after which it is not certain that the lock was held until the release.
+/// Error of a release that could not confirm the lock until the release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// The lease had ended before the release, or the lock was lost in another way, so another
-    /// owner may have held the lock in between.
+    /// The lease had ended before the release, or the lock was lost in another way. Another owner
+    /// may have held the lock in between.
     #[error("{0}: lost before the release; only its fencing token protects what was written late")]
     Lost(Resource),
-    /// Another owner has a majority of the nodes, because the lease had ended and the lock was
-    /// taken again.
+    /// The lease had ended, and another owner has acquired the lock on a majority of the nodes.
     #[error("{0}: taken by somebody else; only its fencing token protects what was written late")]
     TakenByOther(Resource),
-    /// Too few nodes answered. The lock was held until the release, because its deadline had not
-    /// passed. The release is repeated in the background until, at the latest, the ttl ends the
-    /// lock.
+    /// Too few nodes answered. The lock was valid until the release, because its deadline had not
+    /// passed. The release is repeated in the background, until the ttl ends the lock at the
+    /// latest.
     #[error("release unconfirmed, clean-up goes on in the background: {0}")]
     Unconfirmed(NoQuorum),
 }
 
 impl ReleaseError {
-    /// Returns what to do about the error.
+    /// Returns the next step after the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Lost(_) | Self::TakenByOther(_) => Advice::GiveUp,

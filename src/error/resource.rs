@@ -1,12 +1,12 @@
-//! The lock, election or key that an error or a log line is about.
+//! The lock, election or key in an error or a log line.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::shown::Quoted;
 
-/// The lock, election or key that an error is about, by the name that the user gave it. Shown as
-/// `lock "invoice:42"`.
+/// The lock, election or key of an error, by the name that the user chose. Shown as `lock
+/// "invoice:42"`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Resource {

@@ -1,5 +1,5 @@
-//! Batches of calls, whose keys are claimed together in one request to each node. Each call has an
-//! outcome of its own.
+//! Batches of calls. The keys of a batch are claimed together in one request to each node. Each
+//! call has its own outcome.
 
 use std::collections::BTreeMap;
 use std::future::{Future, Ready};
@@ -15,21 +15,19 @@ use super::run::{self, ClaimResult, Granted};
 use super::{Call, Claim, Claimed, Context, Failed, Idempotency, Outcome, Probed, RunError};
 
 impl Idempotency {
-    /// Runs all these calls together, each with an item that is passed to its handler, and returns
-    /// the outcomes in the order of the calls. At most `concurrency` handlers run at once.
+    /// Runs `calls` together and returns their outcomes in the same order. Each call has an item,
+    /// which `handler` receives. At most `concurrency` handlers run at once.
     ///
-    /// A key is claimed only when fewer than `concurrency` handlers run, so that its own handler
-    /// has a turn and begins at once. If the batch is dropped or its process dies, only the keys
-    /// that were being claimed at that moment, at most `concurrency`, can be left with a claim
-    /// although their handlers did not begin. Keys whose turns come at the same time are claimed
-    /// together, in one request to each node, or a few if they are many; results that are ready at
-    /// the same time are stored together. A large `concurrency` therefore saves requests. Calls
-    /// with the same key run one after the other, in their order, so a duplicate inside the batch
-    /// is answered by the result of the first call, and never finds it in flight. One call that
-    /// fails changes nothing for the other calls.
+    /// A key is claimed only while fewer than `concurrency` handlers run, so its handler begins at
+    /// once. After a drop of the batch or the death of its process, at most `concurrency` keys keep
+    /// a claim without a started handler. Keys that become ready at the same time are claimed
+    /// together, in one or a few requests to each node. Results that become ready at the same time
+    /// are stored together. So a large `concurrency` saves requests. Calls with the same key run
+    /// one after the other, in the order of the batch. So a duplicate inside the batch gets the
+    /// result of the first call. A call that fails does not affect the other calls.
     ///
-    /// A call that waits for another process's handler
-    /// ([`in_flight_timeout`](Call::in_flight_timeout)) occupies a turn while it waits.
+    /// A call that waits for the handler of another process
+    /// ([`in_flight_timeout`](Call::in_flight_timeout)) counts as a running handler.
     ///
     /// The calls may be of several namespaces, each with its own settings.
     ///
@@ -50,10 +48,10 @@ impl Idempotency {
     /// ```
     ///
     /// # Errors
-    /// Each call has its own error, one of those of [`Call::run`].
+    /// Each call has its own error. The variants are those of [`Call::run`].
     ///
     /// # Cancellation safety
-    /// Each call behaves as [`Call::run`] does when it is dropped.
+    /// If the future is dropped, each call behaves like a dropped [`Call::run`].
     pub async fn run_each<I, T, E, F, Fut>(
         &self,
         calls: impl IntoIterator<Item = (Call, I)>,
@@ -66,21 +64,21 @@ impl Idempotency {
         F: Fn(Context, I) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        // Each group has the calls with one key. They run one after the other.
+        // Each group contains the calls with the same key, which run one after the other.
         let groups = by_key(calls);
         let turns = Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS));
         let (turns, handler) = (&turns, &handler);
         let run = |group: Vec<(usize, Call, I)>| async move {
             let mut outcomes = Vec::with_capacity(group.len());
             for (place, call, item) in group {
-                // The turn is acquired before the key is claimed: if the process is killed while a
-                // claimed key waits for its turn, the claim counts as an attempt that began. The
-                // semaphore is never closed, so `acquire` does not fail.
+                // The turn is acquired before the claim of the key. Otherwise a claimed key could
+                // wait for a turn, and if the process died during that wait, the claim would count
+                // as a started attempt. The semaphore is never closed, so `acquire` does not fail.
                 let turn = turns.acquire().await;
                 let outcome = call.run(|cx| async move {
                     let ended = handler(cx, item).await;
-                    // The turn is released here, before the result is stored, so that the next key
-                    // can be claimed meanwhile.
+                    // The turn is released before the result is stored, so that the next key can be
+                    // claimed at the same time.
                     drop(turn);
                     ended
                 });
@@ -91,17 +89,17 @@ impl Idempotency {
         in_order(join_all(groups.into_iter().map(run)).await)
     }
 
-    /// Claims the keys of all these calls together, for work that is done for all of them at once,
-    /// for example one insert of many rows or one request to another service. The results are
-    /// stored by [`complete_many`](Self::complete_many). If each item has work of its own, use
-    /// instead [`run_each`](Self::run_each), which completes each claim by itself.
+    /// Claims the keys of all calls together. Use it for work that handles all keys at once, for
+    /// example one insert of many rows or one request to another service. After the work, store the
+    /// results by [`complete_many`](Self::complete_many). If each key has its own work, use
+    /// [`run_each`](Self::run_each) instead.
     ///
-    /// The keys are claimed in one request to each node, or a few if they are many. The answers are
-    /// in the order of the calls. A call with the same key and fingerprint as an earlier call is
-    /// not made, and is answered by the index of the earlier one, even if its own policy is
-    /// different. Otherwise policies apply as to [`Call::run`]. A call with an
-    /// [`in_flight_timeout`](Call::in_flight_timeout) that waits for another caller's handler
-    /// delays the whole batch; the claims that the batch already has are renewed meanwhile.
+    /// The keys are claimed in one or a few requests to each node. The results are in the order of
+    /// the calls. A call with the same key and fingerprint as an earlier call is not made. Its
+    /// result is [`Claimed::SameAs`] with the index of the earlier call, even if the two policies
+    /// differ. For all other calls the policies apply as for [`Call::run`]. A call that waits for
+    /// another caller's handler ([`in_flight_timeout`](Call::in_flight_timeout)) delays the whole
+    /// batch. During this wait the other claims of the batch are renewed.
     ///
     /// The calls may be of several namespaces.
     ///
@@ -141,11 +139,11 @@ impl Idempotency {
     /// ```
     ///
     /// # Errors
-    /// Each call has its own error, one of those of [`Call::run`]. A call with an error has no
-    /// claim.
+    /// Each call has its own error. The variants are those of [`Call::run`]. A call with an error
+    /// has no claim.
     ///
     /// # Cancellation safety
-    /// If dropped, the keys that are claimed by then are released, and none of the attempts counts.
+    /// If the future is dropped, all claimed keys are released, and no attempt counts.
     pub async fn claim_many<T: Serialize + DeserializeOwned>(
         &self,
         calls: impl IntoIterator<Item = Call>,
@@ -155,18 +153,18 @@ impl Idempotency {
         in_order(claims).into_iter().map(ClaimedCall::hand_out).collect()
     }
 
-    /// Stores the results of claimed keys together, in one request to each node, or a few if they
-    /// are many or large. Returns the outcomes in the order of the claims; each is what
-    /// [`Call::run`] returns after its handler. If the work for a key failed, the error decides
-    /// about the key as a handler's error does.
+    /// Stores the results of claimed keys together, in one or a few requests to each node. Returns
+    /// the outcomes in the order of the claims. Each outcome is the same as that of [`Call::run`]
+    /// after its handler. An error of the work for a key has the same effect as an error of a
+    /// handler.
     ///
     /// # Errors
     /// Each claim has its own error, one of these variants of [`RunError`]: `Handler` with the
-    /// error that was passed in, `NotRecorded` or `Codec`.
+    /// error of the work, `NotRecorded` or `Codec`.
     ///
     /// # Cancellation safety
-    /// If dropped after its first poll, the requests are already sent, so the results are stored if
-    /// enough nodes execute them.
+    /// If the future is dropped after its first poll, the requests are already sent. The results
+    /// are then stored if enough nodes execute the requests.
     pub async fn complete_many<T, E>(
         &self,
         done: impl IntoIterator<Item = (Claim<T>, Result<T, E>)>,
@@ -185,27 +183,26 @@ impl Idempotency {
     }
 }
 
-/// State of a call of [`claim_many`](Idempotency::claim_many) after the nodes answered the claim of
-/// its key.
+/// State of a call of [`claim_many`](Idempotency::claim_many) after the replies of the nodes.
 enum ClaimedCall<T> {
     Ours(Box<(Call, Granted)>),
     Answered(Result<Claimed<T>, RunError>),
 }
 
 impl<T> ClaimedCall<T> {
-    /// Counts the outcome of a call for which nothing has to be run, and wraps it.
+    /// Counts and wraps the outcome of a call without a claim.
     fn answered(call: &Call, outcome: Result<Outcome<T>, RunError>) -> Self {
         call.of.counters.over(&outcome);
         Self::Answered(outcome.map(Claimed::Answered))
     }
 
-    /// Returns the claim, if there is one, and marks its attempt as begun, so that the claim is not
-    /// released but lapses if the caller drops it.
+    /// Returns the claim, if there is one, and marks its attempt as begun. If the caller later
+    /// drops the claim, it is not released but lapses.
     fn hand_out(self) -> Result<Claimed<T>, RunError> {
         match self {
             Self::Ours(ours) if ours.1.begin(&ours.0) => Ok(Claimed::Ours(Claim::new(ours))),
-            // The claim was lost while the batch claimed other keys. Dropping the claim releases it
-            // on the nodes that still have it.
+            // The claim was lost while the batch claimed other keys. The drop of the claim releases
+            // it on the remaining nodes.
             Self::Ours(ours) => {
                 let gone = Outcome::InFlight { retry_after: Duration::ZERO };
                 Self::answered(&ours.0, Ok(gone)).hand_out()
@@ -215,8 +212,7 @@ impl<T> ClaimedCall<T> {
     }
 }
 
-/// Claims the one key that all calls of the group have. Of several calls with the same fingerprint
-/// only the first claims it.
+/// Claims the key of the group. Only the first call of each fingerprint makes a claim.
 async fn claim_group<T: Serialize + DeserializeOwned>(
     group: Vec<(usize, Call, ())>,
 ) -> Vec<(usize, ClaimedCall<T>)> {
@@ -229,8 +225,8 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
             continue;
         }
         first.push((call.fingerprint.clone(), place));
-        // If this batch already holds the key, under another fingerprint, the call must not wait,
-        // because it would wait for this batch itself.
+        // If this batch already holds the key, under another fingerprint, a wait would be a wait
+        // for this batch itself. So the call must not wait.
         let own = answered.iter().any(|(_, one)| matches!(one, ClaimedCall::Ours(_)));
         let wait = call.in_flight_timeout.filter(|_| !own).unwrap_or_default();
         call.in_flight_timeout = Some(wait);
@@ -248,9 +244,9 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
     answered
 }
 
-/// Groups the calls by key, each with its index in `calls`. Calls from different
-/// [`Redlock`](crate::Redlock) handles get different groups even for the same key, because their
-/// nodes may differ.
+/// Groups the calls by key. Each call keeps its index in `calls`. Calls of different
+/// [`Redlock`](crate::Redlock) handles are in different groups even for the same key, because the
+/// nodes of the handles may differ.
 fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call, I)>> {
     let mut groups = BTreeMap::<_, Vec<(usize, Call, I)>>::new();
     for (place, (call, item)) in calls.into_iter().enumerate() {

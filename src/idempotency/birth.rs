@@ -1,16 +1,17 @@
-//! Creation times of requests: read from keys that contain the time, and compared with this
-//! machine's clock.
+//! Creation times of requests. This module reads them from keys that contain the time, and compares
+//! them with this machine's clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::ConfigError;
 use crate::time::utc;
 
-/// Returns the time at which a version 7 UUID was made, by the clock of its maker; `None` if the
-/// text is no version 7 UUID. The text may have hyphens or none, and small letters or capitals.
+/// Returns the creation time in a version 7 UUID; `None` if the text is no version 7 UUID. The time
+/// is by the clock of the machine that made the UUID. Hyphens are optional, and letters may be
+/// small or capital.
 ///
 /// If a UUID is a part of your key, pass the result to
-/// [`Call::created_at`](super::Call::created_at). If it is the whole key, use
+/// [`Call::created_at`](super::Call::created_at). If the UUID is the whole key, use
 /// [`Call::created_in_uuid_v7`](super::Call::created_in_uuid_v7).
 ///
 /// ```
@@ -40,8 +41,8 @@ pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
     Some(after_1970(digits[..12].iter().fold(0, |ms, digit| ms << 4 | digit)))
 }
 
-/// Returns the time at which a ULID was made, by the clock of its maker; `None` if the text is no
-/// ULID. The text may have small letters or capitals.
+/// Returns the creation time in a ULID; `None` if the text is no ULID. The time is by the clock of
+/// the machine that made the ULID. Letters may be small or capital.
 ///
 /// ```
 /// use std::time::{Duration, UNIX_EPOCH};
@@ -61,16 +62,16 @@ fn after_1970(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }
 
-/// Converts a time to milliseconds since 1970, which nodes compare with their own clocks; a time
-/// before 1970 becomes zero.
+/// Converts a time to milliseconds since 1970. A time before 1970 becomes zero.
 pub(super) fn millis_since_1970(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Refuses a time that is more than twice `clock_error` ahead of this machine's clock: two clocks
-/// that are each right within `clock_error` do not differ by more. A request with such a time would
-/// look as if it was made after nodes lost data, so they would take it for one that never ran.
+/// Returns an error for a time that is more than twice `clock_error` ahead of this machine's clock.
+/// Two clocks with an error of at most `clock_error` differ by at most twice `clock_error`. A
+/// request with such a time could look newer than a loss of data, so nodes would treat the request
+/// as never run.
 pub(super) fn check_past(
     field: &'static str,
     at: u64,

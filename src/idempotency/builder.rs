@@ -23,8 +23,8 @@ const MAX_RESULT: usize = 1 << 20;
 const MAX_RESULT_MAX: usize = 8 << 20;
 const RETENTION_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// A handle for the idempotency keys of one namespace: it makes the calls that run a handler under
-/// a key and store its result. Cheap to clone.
+/// A handle for the idempotency keys of one namespace. It makes the calls that run a handler under
+/// a key and store the result of the handler. Cheap to clone.
 ///
 /// Every process that handles the same keys must use the same nodes, prefix and namespace.
 #[derive(Clone, Debug)]
@@ -36,24 +36,24 @@ pub struct Idempotency {
     pub(super) policy: Policy,
     pub(super) durability: Durability,
     pub(super) max_result: usize,
-    /// Time before which no key of the namespace was in use, in milliseconds since 1970; `None` if
-    /// it is unknown.
+    /// Time before which no key of this namespace was in use, in milliseconds since 1970; `None` if
+    /// this time is unknown.
     pub(super) in_use_since: Option<u64>,
     pub(super) accepted_loss: Duration,
-    /// True if events, log and metrics report for how long keys without a creation time count as
-    /// forgotten, which means that too few nodes know whether they were used before.
+    /// True if events, log and metrics report the time for which keys without a creation time count
+    /// as forgotten. For a forgotten key too few nodes can exclude an earlier use.
     pub(super) reports_forgotten: bool,
     pub(super) counters: Arc<Counters>,
-    /// Cache of operators' decisions about the keys that nodes forgot when they lost data.
+    /// Cache of operators' decisions about forgotten keys.
     pub(super) decisions: Arc<Decisions>,
     pub(super) in_flight: Arc<InFlight>,
     /// Running consumers that use this handle or a clone of it.
     pub(super) holdings: Arc<Holdings>,
 }
 
-/// Settings of an [`Idempotency`], made by [`Redlock::idempotency`]. One of
-/// [`at_most_once`](Self::at_most_once) and [`at_least_once`](Self::at_least_once) is required, or
-/// else both [`on_lapsed`](Self::on_lapsed) and [`on_forgotten`](Self::on_forgotten).
+/// Settings of an [`Idempotency`], made by [`Redlock::idempotency`]. A policy is required: call
+/// [`at_most_once`](Self::at_most_once), or [`at_least_once`](Self::at_least_once), or both
+/// [`on_lapsed`](Self::on_lapsed) and [`on_forgotten`](Self::on_forgotten).
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct IdempotencyBuilder {
@@ -66,11 +66,10 @@ pub struct IdempotencyBuilder {
 impl Redlock {
     /// Returns a builder of a handle for the idempotency keys of `namespace`.
     ///
-    /// The namespace is for example the name of the operation or of the consumer. It has at most
-    /// 512 bytes, no control characters and no colon. By default the lease is this handle's ttl and
-    /// the retention is 24 hours. You have to choose what happens with a key of which it is unknown
-    /// whether its handler took effect before: call
-    /// [`at_most_once`](IdempotencyBuilder::at_most_once) or
+    /// The namespace is for example the name of the operation or of the consumer. The namespace has
+    /// at most 512 bytes, no control characters and no colon. By default the lease is this handle's
+    /// ttl and the retention is 24 hours. You have to choose a policy for keys whose handlers may
+    /// have taken effect before: call [`at_most_once`](IdempotencyBuilder::at_most_once) or
     /// [`at_least_once`](IdempotencyBuilder::at_least_once). [`build`](IdempotencyBuilder::build)
     /// checks the settings.
     pub fn idempotency(&self, namespace: impl AsRef<str>) -> IdempotencyBuilder {
@@ -97,11 +96,11 @@ impl Redlock {
 
 impl Idempotency {
     /// Makes a call under this key. If the key is invalid, the operations of the call return an
-    /// error. On the nodes the record has the Redis key `<prefix>idem:<namespace>:<key>`.
+    /// error. The Redis key of the record is `<prefix>idem:<namespace>:<key>`.
     ///
-    /// The key names the *request*. It is for example the client's idempotency key together with
-    /// the client's name, or a message id that the producer of the message chose. Do not use an id
-    /// that a redelivery changes.
+    /// The key names the *request*. Use for example the client's idempotency key together with the
+    /// client's name, or a message id from the producer of the message. Do not use an id that a
+    /// redelivery changes.
     pub fn key(&self, key: impl Into<String>) -> Call {
         Call::new(self.clone(), &key.into())
     }
@@ -111,28 +110,25 @@ impl Idempotency {
         &self.namespace
     }
 
-    /// Returns the policy of the namespace for a key whose earlier attempt began and left no
+    /// Returns the policy of the namespace for lapsed keys: an earlier attempt began and left no
     /// result.
     pub fn lapsed(&self) -> Lapsed {
         self.policy.lapsed
     }
 
-    /// Returns a new random name for a consumer of this process. No other process ever has this
-    /// name, nor does this process after a restart.
+    /// Returns a new random name for a consumer of this process. No other process and no later run
+    /// of this process has the same name.
     pub(crate) fn incarnation(&self) -> String {
         format!("{:032x}", self.core.env.random())
     }
 
-    /// Returns the state of the nodes as [`Redlock::health`] does. Whether the nodes still know
-    /// which keys were used is judged with the retention, the
-    /// [`in_use_since`](IdempotencyBuilder::in_use_since) and the
-    /// [`accept_loss`](IdempotencyBuilder::accept_loss) of this namespace. It also reports the
-    /// messages that consumers with this handle or its clones do not handle until an operator acts:
-    /// since when, why, and what to do.
+    /// Returns the state of the nodes, like [`Redlock::health`]. For [`Health::new_keys`] this
+    /// function uses the retention, the [`in_use_since`](IdempotencyBuilder::in_use_since) and the
+    /// [`accept_loss`](IdempotencyBuilder::accept_loss) of this namespace. The result also lists
+    /// the messages that the consumers of this handle and its clones hold until an operator acts.
     ///
     /// # Cancellation safety
-    /// May be dropped at any time. The lock that it takes on each node as a test is then released
-    /// in the background.
+    /// May be dropped at any time. The trial lock on each node is then released in the background.
     pub async fn health(&self) -> Health {
         let redlock = Redlock { core: Arc::clone(&self.core) };
         let loss = DataLossTerms { born: self.in_use_since, accepted: self.accepted_loss };
@@ -140,145 +136,144 @@ impl Idempotency {
         Health { waiting, ..health(&redlock, self.retention, loss).await }
     }
 
-    /// Returns how many calls of this handle and its clones were run, replayed, parked and run
-    /// again since it was built. Cheap, because it only reads counters.
+    /// Returns the numbers of calls that this handle and its clones ran, replayed, parked and ran
+    /// again. Cheap, because it only reads counters.
     pub fn metrics(&self) -> IdempotencyMetrics {
         self.counters.read()
     }
 }
 
 impl IdempotencyBuilder {
-    /// The usual value for [`accept_loss`](Self::accept_loss): 20 s, in which a server with an
-    /// append-only file usually restarts and a Sentinel group fails over.
+    /// The usual value for [`accept_loss`](Self::accept_loss): 20 s. Within this time a server with
+    /// an append-only file usually restarts, and a Sentinel group usually fails over.
     pub const SHORT_LOSS: Duration = Duration::from_secs(20);
 
-    /// Sets the lease of a claim, which is the longest time for which other callers wait after the
-    /// process that runs a handler died. While the handler runs, the claim is renewed. The default
-    /// is the `ttl` of the [`Redlock`]; the lease is at most its `max_ttl`, and shorter than the
-    /// retention.
+    /// Sets the lease of a claim. If a process dies while it runs a handler, other callers wait for
+    /// at most this time. During the handler the claim is renewed. The lease is at most the
+    /// `max_ttl` of the [`Redlock`], and shorter than the retention. The default is the `ttl` of
+    /// the [`Redlock`].
     pub fn lease(mut self, lease: Duration) -> Self {
         self.of.lease = lease;
         self
     }
 
-    /// Sets how long a result, or the record of an attempt without a result, is kept after it was
-    /// last written, at most 366 days. It must be longer than anything may take to send the request
-    /// again: a broker's redelivery, a client's retry, a replay by hand. A request that comes even
-    /// later runs again, unless its [age is known](Call::created_at). Use the same retention in
-    /// every process that handles the keys. A new version of a program may make it longer; make it
-    /// shorter only when no request older than the new retention can still arrive. Default 24
-    /// hours.
+    /// Sets the time for which the nodes keep a result, or a record without a result, after its
+    /// last write; at most 366 days. The retention must be longer than the latest possible repeat
+    /// of a request: a broker's redelivery, a client's retry, a replay by a person. A later repeat
+    /// runs the handler again, unless the [time of the request](Call::created_at) is set. Use the
+    /// same retention in every process of the namespace. A new version of a program may use a
+    /// longer retention. Use a shorter one only if no request older than the new retention can
+    /// still arrive. Default 24 hours.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.of.retention = retention;
         self
     }
 
-    /// Parks every key whose handler may have taken effect before: the handler does not run if an
-    /// earlier attempt began and left no result ([`Lapsed::Park`]), nor if too few nodes know
-    /// whether there was an earlier attempt ([`Forgotten::Park`]). The call is answered
+    /// Parks every key whose handler may have taken effect before. A key is parked if an earlier
+    /// attempt began and left no result ([`Lapsed::Park`]). It is also parked if too few nodes can
+    /// exclude an earlier attempt ([`Forgotten::Park`]). The call returns
     /// [`Outcome::Parked`](super::Outcome::Parked) until a person or a [probe](Call::probe)
-    /// decides. Choose this for effects that must not happen twice in a system that does not
-    /// recognise a repeat.
+    /// decides. Choose this preset for effects that must not happen twice, in a system that does
+    /// not recognise repeats.
     ///
-    /// If fewer than a majority of the nodes kept their data, every new key without
-    /// [`created_at`](Call::created_at) is parked for a whole retention, or until an operator
-    /// decides once for all of these keys (`palisade idem decide`).
+    /// After a loss of data on too many nodes, every new key without
+    /// [`created_at`](Call::created_at) is parked for a whole retention. An operator can end this
+    /// earlier with one decision for all of these keys (`palisade idem decide`).
     pub fn at_most_once(mut self) -> Self {
         self.preset = Some(Policy::AT_MOST_ONCE);
         self
     }
 
-    /// Runs the handler also if it may have taken effect before: after an earlier attempt that left
-    /// no result ([`Lapsed::Rerun`]), and if too few nodes know whether there was an earlier
-    /// attempt ([`Forgotten::Run`]). Choose this for effects that recognise repeats: a downstream
-    /// system that deduplicates by [`Context::child_key`](super::Context::child_key), an `INSERT …
-    /// ON CONFLICT DO NOTHING`, setting a value.
+    /// Runs the handler even if the handler may have taken effect before. It runs after an earlier
+    /// attempt that left no result ([`Lapsed::Rerun`]). It also runs if too few nodes can exclude
+    /// an earlier attempt ([`Forgotten::Run`]). Choose this preset for effects that are safe to
+    /// repeat: a downstream system that deduplicates by
+    /// [`Context::child_key`](super::Context::child_key), an `INSERT … ON CONFLICT DO NOTHING`,
+    /// setting a value.
     ///
-    /// The promise that a result never changes then does not hold for a result that too many nodes
-    /// lost: the handler runs once more, and its new result counts.
+    /// Normally a stored result never changes. With this preset a result that too many nodes lost
+    /// can change: the handler runs once more, and the new result counts.
     pub fn at_least_once(mut self) -> Self {
         self.preset = Some(Policy::AT_LEAST_ONCE);
         self
     }
 
-    /// Sets the policy for a key whose earlier attempt left no result, in place of the policy of
+    /// Sets the policy for a key whose earlier attempt left no result. It replaces the policy of
     /// [`at_most_once`](Self::at_most_once) or [`at_least_once`](Self::at_least_once).
     pub fn on_lapsed(mut self, policy: Lapsed) -> Self {
         self.on_lapsed = Some(policy);
         self
     }
 
-    /// Sets the policy for a key of which too few nodes know whether it was used before, in place
-    /// of the policy of [`at_most_once`](Self::at_most_once) or
-    /// [`at_least_once`](Self::at_least_once). If in addition an earlier attempt without a result
-    /// is known, the handler runs only if both this policy and the one for such attempts let it
-    /// run.
+    /// Sets the policy for a forgotten key: too few nodes can exclude an earlier use of the key. It
+    /// replaces the policy of [`at_most_once`](Self::at_most_once) or
+    /// [`at_least_once`](Self::at_least_once). A forgotten key may also have an earlier attempt
+    /// without a result. Then the handler runs only if both policies allow it.
     pub fn on_forgotten(mut self, policy: Forgotten) -> Self {
         self.on_forgotten = Some(policy);
         self
     }
 
-    /// Sets how many replicas must have a claim before its handler starts, and a result before a
-    /// caller receives it, also if the result was stored by an earlier call; default
+    /// Sets the number of replicas that must have a claim before its handler starts, and a result
+    /// before a caller receives it. The number also applies to a result of an earlier call. Default
     /// [`Durability::Primary`]. [`Context::durability`](super::Context::durability) and
-    /// [`Outcome::Executed`](super::Outcome::Executed) report how many replicas had the claim and
-    /// the result.
+    /// [`Outcome::Executed`](super::Outcome::Executed) report the number of replicas that had the
+    /// claim and the result.
     pub fn durability(mut self, level: Durability) -> Self {
         self.of.durability = level;
         self
     }
 
-    /// Sets the largest result in bytes (as JSON) that is stored for later callers; default 1 MiB,
-    /// at most 8 MiB. If a result is larger, the nodes store only that there is one: the caller
-    /// whose handler ran gets the value, later callers are answered
-    /// [`Outcome::NotKept`](super::Outcome::NotKept), and the handler is not run again. A node
-    /// sends all answers over one connection, so that a large result delays every caller; store
-    /// large results elsewhere, and a reference to them here.
+    /// Sets the size limit of stored results, in bytes of JSON; default 1 MiB, at most 8 MiB. For a
+    /// larger result the nodes store only its existence. The caller of the handler gets the value,
+    /// later callers get [`Outcome::NotKept`](super::Outcome::NotKept), and the handler does not
+    /// run again. All replies of a node use one connection, so a large result delays every caller.
+    /// Store large results elsewhere, and return a reference to them.
     pub fn max_result(mut self, bytes: usize) -> Self {
         self.of.max_result = bytes;
         self
     }
 
-    /// Sets the time before which no key of this namespace was in use. Nodes that lost no data
-    /// since then know of each key whether it was used before. If a call also has the time of its
-    /// own request ([`created_at`](Call::created_at)), the later of the two times counts. Unlike
-    /// `created_at`, this time makes no request too old. By default it is unknown.
+    /// Sets the time before which no key of this namespace was in use. A node that lost no data
+    /// since this time has the record of every used key. If a call also has a
+    /// [`created_at`](Call::created_at), the later of the two times counts. In contrast to
+    /// `created_at`, this time makes no request too old. By default this time is unknown.
     ///
-    /// Use a constant of the deployment, for example the day on which the namespace was first used,
-    /// the same in every process. Never use the start of this process: if nodes lost data, keys
-    /// that were used before the start would then count as new, and their handlers would run again.
+    /// Use a constant of the deployment, for example the day of the first use of the namespace. Use
+    /// the same time in every process. Never use the start of this process: after a loss of data,
+    /// keys from before the start would count as new, and their handlers would run again.
     pub fn in_use_since(mut self, since: SystemTime) -> Self {
         self.of.in_use_since = Some(millis_since_1970(since));
         self
     }
 
-    /// Accepts that a node may have lost the writes of a period, if the period was proved to be at
-    /// most this long: keys then do not count as forgotten because of it. If a handler ran within
-    /// such a period, it may run again when its request is sent again.
+    /// Accepts losses of data up to this length. A node may have lost its writes of a period. If
+    /// the node's data show that the period is not longer than `longest`, keys do not count as
+    /// forgotten because of this loss. A handler that ran within the lost period may then run again
+    /// after a repeat of its request.
     ///
-    /// After a restart, after a failover, or with data from a backup, a server may lack its latest
-    /// writes. The time of the server's clock is regularly stored in the marker key, and the lost
-    /// period is measured from the latest stored time that is still there to the first request
-    /// after the restart. So the time for which the server was down counts as lost, too. The stored
-    /// time is at most 1 s old when anything is written, and at most 3 s while a handle is idle. In
-    /// a Sentinel group the time for which a replaced master may have gone on accepting writes is
-    /// added. Without this setting the loss of one second makes every key without
+    /// A server may lack its latest writes after a restart, after a failover, or with data from a
+    /// backup. The library regularly stores the time of the server's clock in the marker key. The
+    /// lost period begins at the stored time that is still in the marker, and ends at the first
+    /// request after the restart. So the downtime of the server counts as lost, too. At a write the
+    /// stored time is at most 1 s old; while a handle is idle it is at most 3 s old. In a Sentinel
+    /// group a replaced master may still accept writes for the failover window, so this window is
+    /// added to the lost period. Without this setting a loss of one second makes every key without
     /// [`created_at`](Call::created_at) count as forgotten for a whole retention.
     /// [`SHORT_LOSS`](Self::SHORT_LOSS) (20 s) covers a restart of a server with an append-only
-    /// file, and the failover of a group whose `down-after-milliseconds` is some seconds. No value
-    /// covers a server that lost everything, and a backup is covered only if it is younger than the
-    /// value.
+    /// file. It also covers the failover of a group whose `down-after-milliseconds` is some
+    /// seconds. No value covers a server that lost everything. A backup is covered only if its age
+    /// is less than the value.
     ///
-    /// Use the same value in every process that handles the keys, less than the retention. Default
-    /// zero: no loss is accepted.
+    /// The value must be less than the retention. Use the same value in every process of the
+    /// namespace. Default zero: no loss is accepted.
     pub fn accept_loss(mut self, longest: Duration) -> Self {
         self.of.accepted_loss = longest;
         self
     }
 
-    /// Turns off the events, log lines and metrics that report for how long keys without a creation
-    /// time count as forgotten. For a namespace in which every key has a creation time, or may be
-    /// run again if it is forgotten.
+    /// Turns off the reports of the time for which keys without a creation time count as forgotten.
+    /// For a namespace in which every key has a creation time, or forgotten keys may be run again.
     #[cfg(feature = "cron")]
     pub(crate) fn without_forgotten_reports(mut self) -> Self {
         self.of.reports_forgotten = false;
@@ -288,7 +283,7 @@ impl IdempotencyBuilder {
     /// Checks the settings and builds the handle.
     ///
     /// # Errors
-    /// [`ConfigError`] naming the field, the value and the rule.
+    /// [`ConfigError`] with the field, the value and the rule.
     pub fn build(self) -> Result<Idempotency, ConfigError> {
         let policy = self.policy();
         let mut i = self.of;
@@ -321,7 +316,7 @@ impl IdempotencyBuilder {
         i.decisions = Arc::default();
         i.in_flight = Arc::default();
         i.holdings = Arc::default();
-        // Each handle has counters of its own, also if several are built from clones of one
+        // Each handle has its own counters, even if several handles are built from clones of one
         // builder.
         i.counters = Arc::new(Counters::new(&i.core.meters.namespace(&i.namespace)));
         Ok(i)

@@ -23,25 +23,25 @@ use crate::op::FingerprintBytes;
 use crate::quorum::complete::Found;
 use crate::quorum::record::Refusal;
 
-/// A call under one idempotency key, with its settings. Nothing is sent before the future of one of
-/// its operations is awaited.
+/// A call under one idempotency key, with its settings. A call sends nothing before one of its
+/// operations is awaited.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Call {
     pub(super) of: Idempotency,
     pub(super) key: Arc<str>,
     pub(super) policy: Policy,
-    /// Longest wait for the result of another caller's handler that runs under the key; `None`: the
-    /// default of the operation.
+    /// Longest wait for another caller's handler under the same key. `None` means the default of
+    /// the operation.
     pub(super) in_flight_timeout: Option<Duration>,
     pub(super) fingerprint: Result<Option<FingerprintBytes>, CodecError>,
-    /// Time at which the request was made, in milliseconds since 1970; `None` if it is unknown.
+    /// Creation time of the request, in milliseconds since 1970; `None` if unknown.
     created: Option<u64>,
     bad: Option<ConfigError>,
 }
 
-/// A call with a probe, a function that reports whether earlier attempts took effect. Made by
-/// [`Call::probe`].
+/// A call with a probe. The probe is a function that reports if earlier attempts took effect. Made
+/// by [`Call::probe`].
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Probing<P> {
@@ -63,60 +63,62 @@ impl Call {
     }
 
     /// Sets the fingerprint of the request, a hash of its content. A later call under the same key
-    /// with another fingerprint is answered [`Outcome::Mismatch`], not with this request's result.
+    /// with another fingerprint gets [`Outcome::Mismatch`] in place of the stored result.
     ///
-    /// The fingerprint is SHA-256 over the canonical form of `request`: JSON without white space,
-    /// with the members of every object sorted by the bytes of their names, numbers and strings as
-    /// `serde_json` prints them. If `request` cannot be written as JSON, the operations of the call
-    /// return an error.
+    /// The fingerprint is SHA-256 over the canonical form of `request`. This form is JSON without
+    /// white space. The members of every object are sorted by the bytes of their names. Numbers and
+    /// strings have the form that `serde_json` prints. If `request` cannot be converted to JSON,
+    /// the operations of the call return an error.
     pub fn fingerprint<R: Serialize + ?Sized>(mut self, request: &R) -> Self {
         self.fingerprint = super::canonical::fingerprint(request).map(Some);
         self
     }
 
-    /// Sets the fingerprint as [`fingerprint`](Self::fingerprint) does, as SHA-256 over these bytes
-    /// as they are. For requests whose copies all consist of the same bytes.
+    /// Sets the fingerprint of the request to SHA-256 over `request`, without a canonical form;
+    /// compare [`fingerprint`](Self::fingerprint). Use it for requests whose repeats have exactly
+    /// the same bytes.
     pub fn fingerprint_bytes(mut self, request: &[u8]) -> Self {
         self.fingerprint = Ok(Some(super::canonical::of_bytes(request)));
         self
     }
 
-    /// Sets the time at which the *request* was made, which is the same in every copy of the
-    /// request, however often it is sent. Use a time that the message carries, not the time at
-    /// which this copy arrived. If the time is set:
+    /// Sets the creation time of the *request*. Every copy of the request must have the same time.
+    /// Use a time in the message, and not the time at which this copy arrived. This setting has two
+    /// effects:
     ///
-    /// - Nodes that are new or lost data (a first start, a restart, a failover) know that a request
-    ///   which was made after the loss, plus a margin, was never run, so it runs as soon as they
-    ///   grant claims again. Without the time they cannot know this of any new key until one
-    ///   retention has passed, and the policy for [forgotten](Forgotten) keys decides. The margin
-    ///   is twice `clock_error`, and for a Sentinel group also the failover window.
-    /// - If a copy arrives when the request is older than the retention, by the nodes' clocks, it
-    ///   is answered [`Outcome::TooOld`], because its record may be gone. Without the time such a
-    ///   copy runs again.
+    /// - A node may be new, or may have lost data (after a restart or a failover). A request that
+    ///   was made later than this loss, plus a margin, was certainly never run. So the request runs
+    ///   as soon as the nodes grant claims again. Without the time, the policy for
+    ///   [forgotten](Forgotten) keys decides about every new key until one retention has passed.
+    ///   The margin is twice `clock_error`, and for a Sentinel group also the failover window.
+    /// - A request that is older than the retention, by the clocks of the nodes, gets
+    ///   [`Outcome::TooOld`], because its record may have expired. Without the time such a request
+    ///   runs again.
     ///
-    /// The time is assumed to be right within `clock_error`. If the sender's clock is behind by
-    /// more, the answer is only more careful than needed. If it is ahead by more, a request that
-    /// ran shortly before a node lost its data may run again, because it looks newer than the loss.
-    /// A time further ahead of this machine's clock than twice `clock_error` is refused as
-    /// [`RunError::Config`]. So for requests made on machines whose clocks are not kept in time
-    /// (browsers, phones), give the time at which your own first server received them.
+    /// The library assumes that the error of the time is at most `clock_error`. If the sender's
+    /// clock is further behind, keys may count as forgotten or too old without need. If the
+    /// sender's clock is further ahead, a request may look newer than a loss of data, and may run
+    /// again. A time that is more than twice `clock_error` ahead of this machine's clock is an
+    /// error ([`RunError::Config`]). The clocks of some machines are not synchronised (browsers,
+    /// phones). For requests of such machines, set the time at which your first server received the
+    /// request.
     pub fn created_at(mut self, created: SystemTime) -> Self {
         self.created = Some(millis_since_1970(created));
         self
     }
 
-    /// Sets the time at which the request was made, as [`created_at`](Self::created_at) does, from
-    /// a key that is a version 7 UUID. If the key has another form, the operations of the call
-    /// return an error. For a key of which a UUID is only a part, there is the function
+    /// Sets the creation time of the request, like [`created_at`](Self::created_at), from a key
+    /// that is a version 7 UUID. If the key has another form, the operations of the call return an
+    /// error. If the UUID is only a part of the key, use the function
     /// [`created_in_uuid_v7`](super::created_in_uuid_v7).
     pub fn created_in_uuid_v7(self) -> Self {
         let created = birth::created_in_uuid_v7(&self.key);
         self.created_in(created, "a version 7 UUID")
     }
 
-    /// Sets the time at which the request was made, as [`created_at`](Self::created_at) does, from
-    /// a key that is a ULID. If the key has another form, the operations of the call return an
-    /// error. For a key of which a ULID is only a part, there is the function
+    /// Sets the creation time of the request, like [`created_at`](Self::created_at), from a key
+    /// that is a ULID. If the key has another form, the operations of the call return an error. If
+    /// the ULID is only a part of the key, use the function
     /// [`created_in_ulid`](super::created_in_ulid).
     pub fn created_in_ulid(self) -> Self {
         let created = birth::created_in_ulid(&self.key);
@@ -135,40 +137,38 @@ impl Call {
         self
     }
 
-    /// Sets, for this call alone, the policy for a key whose earlier attempt began and left no
-    /// result.
+    /// Sets the policy of this call for a lapsed key: an earlier attempt began and left no result.
     pub fn on_lapsed(mut self, policy: Lapsed) -> Self {
         self.policy.lapsed = policy;
         self
     }
 
-    /// Sets, for this call alone, the policy for a key of which too few nodes know whether it was
-    /// used before.
+    /// Sets the policy of this call for a forgotten key: too few nodes can exclude an earlier use.
     pub fn on_forgotten(mut self, policy: Forgotten) -> Self {
         self.policy.forgotten = policy;
         self
     }
 
-    /// Sets the longest time for which the call waits while another caller's handler runs under the
-    /// key; then it is answered [`Outcome::InFlight`]. Zero means that the call does not wait. The
-    /// end of the handler wakes the call. Default 1 s. In a batch that is claimed together
-    /// ([`Idempotency::claim_many`]) the default is zero, because one call that waits delays the
-    /// whole batch.
+    /// Sets the longest wait for another caller's handler under the same key. After this wait the
+    /// call returns [`Outcome::InFlight`]. Zero means that the call does not wait. The end of the
+    /// handler wakes the call. Default 1 s. For [`Idempotency::claim_many`] the default is zero,
+    /// because a waiting call delays the whole batch.
     pub fn in_flight_timeout(mut self, timeout: Duration) -> Self {
         self.in_flight_timeout = Some(timeout);
         self
     }
 
-    /// Sets a probe, a function that reports whether earlier attempts took effect. It replaces the
-    /// policies [`Lapsed`] and [`Forgotten`]. It is called before the handler runs, and only if an
-    /// earlier attempt left no result or too few nodes know whether there was one. It gets the
-    /// context of the new attempt, which has the same [`child_key`](Context::child_key)s as the
-    /// earlier attempts, and it must only read.
+    /// Sets a probe: a function that reports if earlier attempts took effect. The probe replaces
+    /// the policies [`Lapsed`] and [`Forgotten`]. The probe is called before the handler, and only
+    /// for a key that is lapsed or forgotten. The probe gets the context of the new attempt, with
+    /// the same [`child_key`](Context::child_key)s as in the earlier attempts. The probe must only
+    /// read.
     ///
-    /// [`Found`](Probed::Found) is stored and answered as [`Outcome::Replayed`], because the effect
-    /// is that of an earlier attempt. After [`NotFound`](Probed::NotFound) the handler runs. After
-    /// [`Unknown`](Probed::Unknown) the key is parked, unless it is only forgotten and an operator
-    /// decided to run such keys.
+    /// After [`Found`](Probed::Found) its value is stored, and the call returns
+    /// [`Outcome::Replayed`], because the effect is that of an earlier attempt. After
+    /// [`NotFound`](Probed::NotFound) the handler runs. After [`Unknown`](Probed::Unknown) the key
+    /// is parked. There is one exception: if an operator has decided to run forgotten keys, the
+    /// handler of a key that is only forgotten runs.
     pub fn probe<P, PF>(self, probe: P) -> Probing<P>
     where
         P: FnOnce(Context) -> PF,
@@ -176,30 +176,30 @@ impl Call {
         Probing { call: self, probe }
     }
 
-    /// Runs the handler unless the key has a result, and stores what it returns.
+    /// Runs the handler and stores its result, if the key has no result yet.
     ///
-    /// The handler runs inside this future. While the handler runs its claim is renewed; if renewal
-    /// fails until the lease ends, [`Context::lost`] resolves and other callers may take over. A
-    /// result is stored as JSON.
+    /// The handler runs inside this future. During the handler its claim is renewed. If no renewal
+    /// succeeds before the lease ends, [`Context::lost`] resolves, and another caller may run the
+    /// handler. The result is stored as JSON.
     ///
-    /// If the handler fails, its error decides what the next call does. After an ordinary error it
-    /// is unknown whether the handler took effect, so the next call decides by its policy or its
-    /// probe. A handler that knows more returns [`Failed`]. In both cases the claim ends at once,
-    /// so that no other caller has to wait for the end of the lease.
+    /// If the handler fails, the kind of its error decides about the next call. After an ordinary
+    /// error the handler may or may not have taken effect, so the next call applies its policy or
+    /// its probe. A handler with more information returns [`Failed`]. In both cases the claim ends
+    /// at once, so other callers need not wait for the end of the lease.
     ///
     /// # Errors
-    /// [`RunError`] if nothing was run (`Config`, `NoQuorum`, `NotInitialised`), if the handler
-    /// failed (`Handler`), if it ran and its result is not known to be stored (`NotRecorded`), or
-    /// if a value could not be converted to JSON or back (`Codec`).
+    /// [`RunError`] if the handler did not run (`Config`, `NoQuorum`, `NotInitialised`), if the
+    /// handler failed (`Handler`), if the handler ran and its result may not be stored
+    /// (`NotRecorded`), or if a value could not be converted to or from JSON (`Codec`).
     ///
     /// # Cancellation safety
-    /// If dropped before the handler was started, the claim is released and the attempt does not
-    /// count. If dropped while the handler runs, the handler is dropped at its current await; the
-    /// claim is not released, so other callers find the key in flight until the lease ends, and
-    /// then a lapsed attempt. A server framework drops a request's future when its client hangs up:
-    /// there, use [`detached`](Self::detached), so that a handler that has begun is finished. If
-    /// dropped while the result is being stored, the requests are already sent, so the result is
-    /// stored if enough nodes execute them.
+    /// If the future is dropped before the start of the handler, the claim is released and the
+    /// attempt does not count. If the future is dropped during the handler, the handler is dropped
+    /// at its current await. The claim is not released then: for other callers the key is in flight
+    /// until the lease ends, and lapsed after that. A server framework drops the future of a
+    /// request when the client disconnects. There, use [`detached`](Self::detached), which finishes
+    /// a started handler. If the future is dropped while the result is being stored, the requests
+    /// are already sent. The result is then stored if enough nodes execute the requests.
     pub async fn run<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
@@ -211,8 +211,8 @@ impl Call {
         run::run(self, no_probe, handler).await
     }
 
-    /// Runs the handler as [`run`](Self::run) does, with [`Lapsed::Rerun`] and [`Forgotten::Run`].
-    /// Operators use it for a parked key when they found out that its effect did not happen.
+    /// Runs the handler like [`run`](Self::run), with [`Lapsed::Rerun`] and [`Forgotten::Run`]. An
+    /// operator uses this function for a parked key whose effect did not happen.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -230,15 +230,15 @@ impl Call {
         self.run(handler).await
     }
 
-    /// Stores a result without running a handler. Operators use it for a parked key when they found
-    /// out that its effect did happen. An existing result is never changed, and a running handler
-    /// is not interrupted.
+    /// Stores a result without a run of a handler. An operator uses this function for a parked key
+    /// whose effect did happen. This function never changes an existing result, and never
+    /// interrupts a running handler.
     ///
     /// # Errors
     /// `Config`, `NoQuorum`, `Codec`; `NotRecorded` if the result may or may not have been stored.
     ///
     /// # Cancellation safety
-    /// If dropped, the result may or may not be stored; resolving again is safe.
+    /// If the future is dropped, the result may or may not be stored; a second `resolve` is safe.
     pub async fn resolve<T>(self, value: &T) -> Result<Resolved<T>, RunError>
     where
         T: Serialize + DeserializeOwned,
@@ -259,8 +259,9 @@ impl Call {
             Store::Refused(
                 Refusal::InFlight { retry_after } | Refusal::Contended { retry_after },
             ) => Resolved::InFlight { retry_after },
-            // Neither is expected here: `store` claims with `force`, which nodes never refuse
-            // because of the request's age, and with `sure` it stores also if the key is forgotten.
+            // `store` does not return these variants here. It claims with `force`, and nodes never
+            // refuse a forced claim because of the age of the request. With `sure` it also stores
+            // the result of a forgotten key.
             Store::Forgotten(_) | Store::Refused(Refusal::TooOld) => {
                 Resolved::InFlight { retry_after: Duration::ZERO }
             }
@@ -268,12 +269,11 @@ impl Call {
         })
     }
 
-    /// Reads the state of the key without claiming it. If the call has a
-    /// [`fingerprint`](Self::fingerprint), a result that was stored with another one is not
-    /// returned.
+    /// Reads the state of the key and claims nothing. If the call has a
+    /// [`fingerprint`](Self::fingerprint), a result with another fingerprint is not returned.
     ///
     /// # Errors
-    /// `Config`, `NoQuorum`, or `Codec` if what is stored cannot be read as `T`.
+    /// `Config`, `NoQuorum`, or `Codec` if the stored result cannot be converted to `T`.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
@@ -302,7 +302,7 @@ impl Call {
         KeyName::new(&self.of.namespace, &self.key)
     }
 
-    /// Returns the prefix that the handle puts before each of its keys on the nodes.
+    /// Returns the prefix of all keys of the handle on the nodes.
     pub(crate) fn prefix(&self) -> &str {
         &self.of.core.config.prefix
     }
@@ -315,8 +315,8 @@ impl Call {
         RunError::Codec { key: self.name(), error }
     }
 
-    /// Returns how long to wait before this call is made again, because another caller's handler
-    /// runs. `rest` is the time until the lease of the other caller's claim ends.
+    /// Returns the pause before the next try of this call, while another caller's handler runs.
+    /// `rest` is the rest of the lease of the other caller's claim.
     pub(super) fn pause(&self, rest: Duration) -> Duration {
         let env = &self.of.core.env;
         let lease = (self.of.lease, rest);
@@ -327,7 +327,7 @@ impl Call {
         RunError::NoQuorum { key: self.name(), error: self.nodes(nodes) }
     }
 
-    /// Returns the error for a key that may have been used before. It names the nodes whose data
+    /// Returns the error for a forgotten key on nodes that were never initialised: nodes whose data
     /// began empty and that no operator has marked as new.
     pub(super) fn not_initialised(&self, doubt: &Doubt) -> RunError {
         let fresh = doubt.forgotten.iter().flat_map(|forgotten| &forgotten.fresh);
@@ -349,7 +349,7 @@ impl Call {
         self.of.core.no_quorum(nodes)
     }
 
-    /// Checks the settings of the call, and builds the terms of its claim.
+    /// Checks the settings of the call and returns the terms of its claim.
     pub(super) fn terms(&self) -> Result<ClaimTerms, RunError> {
         let of = &self.of;
         if let Some(bad) = &self.bad {
@@ -366,8 +366,8 @@ impl Call {
             retention: of.retention,
             fingerprint: self.fingerprint.clone().map_err(|e| self.codec(e))?,
             durability: of.durability,
-            // No claim of the key is older than its request or than the first use of the namespace,
-            // so the later of the two times counts.
+            // A claim of the key is never older than the request and never older than the first use
+            // of the namespace. So the later of the two times counts.
             loss: DataLossTerms {
                 born: self.created.max(of.in_use_since),
                 accepted: of.accepted_loss,
@@ -380,14 +380,13 @@ impl Call {
 }
 
 impl<P> Probing<P> {
-    /// Runs the call as [`Call::run`] does, but the probe decides instead of the policies what to
-    /// do if an earlier attempt may have taken effect.
+    /// Runs the call like [`Call::run`], with the probe in place of the policies.
     ///
     /// # Errors
     /// As [`Call::run`].
     ///
     /// # Cancellation safety
-    /// As [`Call::run`]; if dropped while the probe runs, the claim is released.
+    /// As [`Call::run`]. If the future is dropped during the probe, the claim is released.
     pub async fn run<T, E, F, Fut, PF>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned,

@@ -1,9 +1,8 @@
 //! The canonical form of a request, and its fingerprint.
 //!
-//! The form is JSON as `serde_json` writes it, without white space, with the members of every
-//! object sorted by the bytes of their names, whatever order the type or a map gave them. Numbers
-//! and strings are written as `serde_json` prints them. Two requests are the same if their
-//! canonical forms are equal.
+//! The canonical form is JSON without white space. The members of every object are sorted by the
+//! bytes of their names. Numbers and strings have the form that `serde_json` prints. Two requests
+//! are the same if their canonical forms are equal.
 
 use std::fmt::Write as _;
 
@@ -35,8 +34,8 @@ fn canonical<T: Serialize + ?Sized>(of: &T) -> Result<Vec<u8>, CodecError> {
 fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
     match value {
         Value::Object(members) => {
-            // The members are sorted here, because `serde_json` keeps them in another order if any
-            // crate of the build switches on its feature `preserve_order`.
+            // The members are sorted here, because `serde_json` keeps another order if a crate of
+            // the build enables its feature `preserve_order`.
             let mut sorted: Vec<_> = members.iter().collect();
             sorted.sort_by(|a, b| a.0.cmp(b.0));
             out.push(b'{');
@@ -65,11 +64,11 @@ fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
     Ok(())
 }
 
-/// Returns an idempotency key for a downstream system: 32 hexadecimal digits that depend only on
-/// the key of the record and on the name of the step.
+/// Returns an idempotency key for a downstream system: 32 hexadecimal digits, computed from the key
+/// of the record and the name of the step.
 pub(super) fn child_key(record: &str, step: &str) -> String {
     let mut hash = Sha256::new();
-    // The length is hashed, too, so that ("a", "bc") and ("ab", "c") give different keys.
+    // The hash includes the length, so that ("a", "bc") and ("ab", "c") give different keys.
     hash.update((record.len() as u64).to_be_bytes());
     hash.update(record);
     hash.update(step);

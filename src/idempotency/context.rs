@@ -1,5 +1,5 @@
-//! The context that a handler and a probe get: the claim of their attempt, its fencing token and
-//! its steps.
+//! The context of an attempt, for its handler and its probe: the claim, the fencing token and the
+//! steps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::op::{FingerprintBytes, RecordKey, StoredSteps};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// The context of an attempt, passed to the handler and to the probe. Cheap to clone, and owned, so
-/// that it can move into the handler's future and into tasks that the handler spawns.
+/// The context of an attempt, passed to the handler and to the probe. A context is owned and cheap
+/// to clone, so it can move into the handler's future and into spawned tasks.
 #[derive(Clone)]
 pub struct Context(Arc<Shared>);
 
@@ -67,31 +67,31 @@ impl Context {
         &self.0.steps
     }
 
-    /// Returns an error if an earlier attempt finished a step that the handler of this attempt did
-    /// not reach. The handler's value must then not be stored.
+    /// Returns an error if the handler of this attempt did not reach a finished step of an earlier
+    /// attempt. The handler's value must then not be stored.
     pub(super) fn unfinished(&self) -> Option<StepError> {
         self.0.steps.unfinished()
     }
 
-    /// Stores `list`, which has all finished steps of the key, on a majority of nodes. `step` is
-    /// the name that an error reports.
+    /// Stores `list`, all finished steps of the key, on a majority of the nodes. `step` is the name
+    /// of the step in an error.
     pub(super) async fn store(&self, step: &str, list: &Arc<[u8]>) -> Result<(), Failed> {
         let Err(why) = self.0.core.store_steps(&self.0.lease, list).await else { return Ok(()) };
         let (overtaken, nodes) = (why.overtaken, self.0.core.no_quorum(why.nodes));
         Err(StepError::NotRecorded { name: step.to_owned(), overtaken, nodes }.into())
     }
 
-    /// Returns the fencing token: larger than that of every earlier attempt on this key. Send it
-    /// with every write, and let the receiver refuse a token that is smaller than one that it has
-    /// seen for the key.
+    /// Returns the fencing token. It is larger than the token of every earlier attempt under this
+    /// key. Send the token with every write. The receiver must refuse a token that is smaller than
+    /// an earlier one of the same key.
     pub fn fencing_token(&self) -> FencingToken {
         self.0.lease.token
     }
 
-    /// Returns the number of this attempt: 1 for the first one, more if earlier attempts left no
-    /// result and may have taken effect. Attempts that reported that they had no effect or may be
-    /// repeated ([`Failed`](super::Failed)) do not count, nor do attempts that the nodes lost with
-    /// their data.
+    /// Returns the number of this attempt, counted from 1. Only earlier attempts that left no
+    /// result and may have taken effect count. An attempt without an effect, or one that may be
+    /// repeated, does not count ([`Failed`](super::Failed)). An attempt that the nodes lost with
+    /// their data does not count either.
     pub fn attempt(&self) -> u32 {
         self.0.attempt
     }
@@ -106,9 +106,9 @@ impl Context {
         &self.0.key
     }
 
-    /// Returns an idempotency key for a request of this step to a downstream system that recognises
-    /// repeats by such a key. It has 32 hexadecimal digits, and is the same for every attempt and
-    /// different for every step, key, namespace and prefix.
+    /// Returns an idempotency key for a request of the step `step` to a downstream system. The
+    /// downstream system must recognise repeats by this key. The key has 32 hexadecimal digits. It
+    /// is the same for every attempt, and different for every step, key, namespace and prefix.
     pub fn child_key(&self, step: &str) -> String {
         canonical::child_key(&self.0.record, step)
     }
@@ -121,9 +121,9 @@ impl Context {
         }
     }
 
-    /// Returns how long the nodes keep the record of the key after they wrote it last: at least the
-    /// namespace's retention plus twice `clock_error`. A database that stores the key together with
-    /// the effect should keep the key as long.
+    /// Returns the time for which the nodes keep the record of the key after its last write: at
+    /// least the namespace's retention plus twice `clock_error`. A database that stores the key
+    /// with the effect should keep the key for the same time.
     pub fn kept_for(&self) -> Duration {
         let config = &self.0.core.config;
         let fences = config.max_ttl + 4 * config.clock_error + Duration::from_secs(1);
@@ -133,49 +133,49 @@ impl Context {
         }
     }
 
-    /// Returns the time since this attempt's claim was granted. The clock also counts while the
-    /// machine is suspended.
+    /// Returns the time since the grant of this attempt's claim, by a clock that also counts while
+    /// the machine is suspended.
     pub fn elapsed(&self) -> Duration {
         self.0.core.env.now().since(self.0.claimed)
     }
 
-    /// Returns true if the claim is still held. Sends nothing, but looks at a local clock that also
-    /// counts while the machine is suspended. Once it has returned false it never returns true
-    /// again.
+    /// Returns true if the claim is still held. Sends nothing; uses a local clock that also counts
+    /// while the machine is suspended. After the first `false`, every later result is `false`.
     pub fn is_valid(&self) -> bool {
         !crate::lock::is_lost(&self.0.core, &self.0.lease)
     }
 
-    /// Returns the time until the lease ends unless it is renewed; zero once the claim is lost.
+    /// Returns the time until the end of the lease; a renewal extends this time. Zero after a loss
+    /// of the claim.
     pub fn remaining(&self) -> Duration {
         let now = self.0.core.env.now();
         if self.0.lease.is_valid(now) { self.0.lease.until().since(now) } else { Duration::ZERO }
     }
 
-    /// Returns the time at which the lease ends unless it is renewed, as a tokio `Instant`; see
-    /// also [`LockGuard::deadline`](crate::LockGuard::deadline).
+    /// Returns the end of the lease as a tokio `Instant`; a renewal extends it. See also
+    /// [`LockGuard::deadline`](crate::LockGuard::deadline).
     pub fn deadline(&self) -> tokio::time::Instant {
         tokio::time::Instant::now() + self.remaining()
     }
 
-    /// Returns how many replicas had the claim when it was granted or renewed last. On this depends
-    /// whether the nodes still know after a failover that this attempt began.
+    /// Returns the number of replicas that had the claim at its grant or its last renewal. After a
+    /// failover to one of these replicas the node still has the record of this attempt.
     pub fn durability(&self) -> Achieved {
         self.0.lease.durability()
     }
 
-    /// Resolves when a node failed over, was restarted or lost its data, and returns the state of
-    /// the claim after that, as [`LockGuard::failover`](crate::LockGuard::failover) does for a
+    /// Resolves after a failover, a restart or a loss of data of a node, with the state of the
+    /// claim after that event. It is like [`LockGuard::failover`](crate::LockGuard::failover) of a
     /// lock.
     ///
     /// # Cancellation safety
-    /// If dropped, the state of the claim is not consumed: the next call returns it.
+    /// If the future is dropped, no state is lost: the next call returns it.
     pub async fn failover(&self) -> Failover {
         crate::lock::failover(&self.0.core, &self.0.lease).await
     }
 
-    /// Resolves when the claim is lost, so that another caller may run the key, or when the call
-    /// that made this context is over.
+    /// Resolves when the claim is lost, or when the call of this context has ended. After a loss
+    /// another caller may run a handler under the key.
     ///
     /// # Cancellation safety
     /// May be dropped and called again at any time.
@@ -183,8 +183,8 @@ impl Context {
         crate::lock::lost(&self.0.core, &self.0.lease).await;
     }
 
-    /// Returns a signal that resolves when [`lost`](Self::lost) does, for tasks that do not have
-    /// this context.
+    /// Returns a signal that resolves at the same time as [`lost`](Self::lost). It is for tasks
+    /// without this context.
     pub fn lost_signal(&self) -> LostSignal {
         LostSignal::new(&self.0.core, &self.0.lease)
     }

@@ -1,5 +1,5 @@
-//! Calls whose handler runs in a task of its own, so that it is finished even if the caller's
-//! future is dropped.
+//! Calls with a handler in its own task. The handler finishes even if the caller's future is
+//! dropped.
 
 use std::any::Any;
 use std::future::Future;
@@ -11,41 +11,41 @@ use serde::de::DeserializeOwned;
 
 use super::{Call, Context, Failed, Outcome, Probed, Probing, RunError};
 
-/// A call that goes on in a task of its own when its caller's future is dropped. Made by
+/// A call that runs in its own task, so it continues after the drop of its caller's future. Made by
 /// [`Call::detached`] and [`Probing::detached`].
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until one of its operations is awaited"]
 pub struct Detached<C>(C);
 
 impl Call {
-    /// Makes the call run in a task of its own. If the future of [`run`](Detached::run) is dropped,
-    /// only the wait for the outcome ends: a handler that has begun is finished and its result is
-    /// stored. Use it in request handlers, whose future a server drops when the client hangs up,
-    /// and in consumers.
+    /// Makes the call run in its own task. A drop of the future of [`run`](Detached::run) ends only
+    /// the wait for the outcome: a started handler is finished, and its result is stored. Use
+    /// `detached` in request handlers, because a server drops their futures when the client
+    /// disconnects. Use it also in consumers.
     pub fn detached(self) -> Detached<Self> {
         Detached(self)
     }
 }
 
 impl<P> Probing<P> {
-    /// Makes the call run in a task of its own, as [`Call::detached`] does. The probe runs in this
-    /// task, too.
+    /// Makes the call run in its own task, like [`Call::detached`]. The probe also runs in this
+    /// task.
     pub fn detached(self) -> Detached<Self> {
         Detached(self)
     }
 }
 
 impl Detached<Call> {
-    /// Runs the call as [`Call::run`] does, in a task of the runtime that polls this future. A
-    /// handler that panics counts as one that failed with [`Failed::unknown`], so its claim ends at
-    /// once. The text of the panic is in the error.
+    /// Runs the call like [`Call::run`], in a task of the runtime that polls this future. A panic
+    /// of the handler counts as a failure with [`Failed::unknown`], so the claim ends at once. The
+    /// error contains the text of the panic.
     ///
     /// # Errors
     /// As [`Call::run`]; `Handler` also if the handler panicked, or the runtime was shut down.
     ///
     /// # Cancellation safety
-    /// If dropped before its first poll, nothing is sent. If dropped later, the call goes on in its
-    /// task, and its result is stored.
+    /// If the future is dropped before its first poll, nothing is sent. If the future is dropped
+    /// later, the call continues in its task, and the result is stored.
     pub async fn run<T, E, F, Fut>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned + Send + 'static,
@@ -60,16 +60,16 @@ impl Detached<Call> {
 }
 
 impl<P> Detached<Probing<P>> {
-    /// Runs the call as [`Probing::run`] does, in a task of the runtime that polls this future. A
-    /// handler that panics is treated as in [`run`](Detached::<Call>::run) of a call without a
-    /// probe.
+    /// Runs the call like [`Probing::run`], in a task of the runtime that polls this future. A
+    /// panic of the handler has the same effect as in [`run`](Detached::<Call>::run) of a call
+    /// without a probe.
     ///
     /// # Errors
     /// As [`Call::run`]; `Handler` also if the handler panicked, or the runtime was shut down.
     ///
     /// # Cancellation safety
-    /// If dropped before its first poll, nothing is sent. If dropped later, the call goes on in its
-    /// task, and its result is stored.
+    /// If the future is dropped before its first poll, nothing is sent. If the future is dropped
+    /// later, the call continues in its task, and the result is stored.
     pub async fn run<T, E, F, Fut, PF>(self, handler: F) -> Result<Outcome<T>, RunError>
     where
         T: Serialize + DeserializeOwned + Send + 'static,
@@ -85,15 +85,15 @@ impl<P> Detached<Probing<P>> {
     }
 }
 
-/// Runs the handler, and turns a panic into a handler's error of unknown effect.
+/// Runs the handler, and converts a panic to an error with an unknown effect.
 async fn caught<T, E, F, Fut>(handler: F, cx: Context) -> Result<T, Failed>
 where
     E: Into<Failed>,
     F: FnOnce(Context) -> Fut,
     Fut: Future<Output = Result<T, E>>,
 {
-    // `AssertUnwindSafe`: state that a panic left inconsistent belongs to the handler, and is not
-    // used again here.
+    // `AssertUnwindSafe`: the panicked state belongs to the handler, and this function does not use
+    // it again.
     let run = AssertUnwindSafe(async { handler(cx).await });
     match run.catch_unwind().await {
         Ok(done) => done.map_err(Into::into),
@@ -101,7 +101,6 @@ where
     }
 }
 
-/// Returns the message of a panic.
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text")
@@ -112,8 +111,8 @@ fn joined<T>(
     key: super::KeyName,
 ) -> Result<Outcome<T>, RunError> {
     ended.unwrap_or_else(|e| {
-        // The task was cancelled, or it panicked outside of the handler. If the handler has begun,
-        // its claim lapses when the lease ends.
+        // The task was cancelled, or it panicked outside of the handler. The claim of a started
+        // handler lapses at the end of the lease.
         let failed = Failed::unknown(format!("its task ended before it did: {e}"));
         Err(RunError::Handler { key, attempt: 0, failed })
     })

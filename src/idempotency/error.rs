@@ -9,12 +9,12 @@ use super::{Effect, Failed, KeyName};
 use crate::error::{Advice, ConfigError, NoQuorum, advise};
 use crate::token::FencingToken;
 
-/// Advised pause before a call is made again on nodes that no operator has initialised.
+/// Advised pause before the next try of a call on nodes that no operator has initialised.
 const NOT_INITIALISED: Duration = Duration::from_secs(5);
 
 advise!(CodecError, NotRecorded, RunError);
 
-/// The error of a value that could not be converted to JSON or back.
+/// The error of a value that could not be converted to or from JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {detail}")]
 pub struct CodecError {
@@ -24,41 +24,43 @@ pub struct CodecError {
 
 impl CodecError {
     pub(super) fn new(what: &'static str, cause: &serde_json::Error) -> Self {
-        // The detail is cut, because the message of `serde_json` quotes the input, and a result may
-        // be long.
+        // The detail is cut, because the message of `serde_json` contains the input, and a result
+        // may be long.
         Self { what, detail: cause.to_string().chars().take(200).collect::<String>().into() }
     }
 
-    /// Returns [`Advice::GiveUp`] always, because only a change of the program's types can help.
+    /// Always returns [`Advice::GiveUp`], because only a change of the program's types can remove
+    /// the error.
     pub fn advice(&self) -> Advice {
         Advice::GiveUp
     }
 }
 
-/// The error of a call whose handler ran and whose result is not known to be stored.
+/// The error of a call whose handler ran but whose result may not be stored.
 ///
-/// The handler's value may still become the key's result, or the value of another attempt may. Call
-/// again with the same key: the call returns the stored result, or, if none is stored, decides by
-/// its policy or probe as after any attempt without a result. Until then, do not use the handler's
-/// own value, and do not undo its effect.
+/// The handler's value may still become the key's result. So may the value of another attempt. Call
+/// again with the same key. The second call returns the stored result. If no result is stored, it
+/// applies the policy or the probe for an attempt without a result. Before the second call, do not
+/// use the handler's value, and do not undo the handler's effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotRecorded {
     /// The key of the call.
     pub key: KeyName,
-    /// Number of the attempt that ran.
+    /// Number of the attempt of this call.
     pub attempt: u32,
-    /// Fencing token of the attempt, with which its handler made its effects.
+    /// Fencing token of the attempt. The handler's effects have this token.
     pub token: FencingToken,
-    /// True if nodes promised a higher ballot to another attempt, which took this one for dead.
+    /// True if another attempt has claimed the key with a higher ballot. The other attempt treats
+    /// this attempt as ended.
     pub overtaken: bool,
-    /// Answer of each node to the request to store the result.
+    /// Reply of each node to the request to store the result.
     pub nodes: NoQuorum,
 }
 
 impl NotRecorded {
-    /// Returns what to do about the error: call again with the same key, as soon as nodes may
-    /// answer.
+    /// Returns the next step after the error: call again with the same key, after the time at which
+    /// nodes may answer.
     pub fn advice(&self) -> Advice {
         match self.nodes.advice() {
             Advice::RetryAfter(wait) => Advice::RetryAfter(wait.max(Duration::from_millis(100))),
@@ -86,31 +88,31 @@ impl Error for NotRecorded {}
 
 /// The error of a call without an outcome.
 ///
-/// Its message is one sentence with the key, the cause, and what to do next. The handler's error is
-/// not part of the sentence, but is the [`source`](Error::source).
+/// The message is one sentence with the key, the cause and the next step. The handler's error is
+/// not in the message; the [`source`](Error::source) returns it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The key or a setting is out of range. Nothing was run.
+    /// The key or a setting is invalid. The handler did not run.
     #[non_exhaustive]
     Config {
         /// The key of the call.
         key: KeyName,
-        /// The field, its value and the rule.
+        /// The setting, its value and the rule.
         error: ConfigError,
     },
-    /// Too few nodes answered. Nothing was run.
+    /// Too few nodes answered. The handler did not run.
     #[non_exhaustive]
     NoQuorum {
         /// The key of the call.
         key: KeyName,
-        /// Answer of each node.
+        /// Reply of each node.
         error: NoQuorum,
     },
-    /// Too few nodes know whether the key was used before, because the data of some nodes began
-    /// empty and no operator has marked these nodes as new. Nothing was run, and no attempt is
-    /// counted. The cause is the deployment, not the key: if the deployment is new, mark it by
-    /// `palisade init --new` (in a program: [`palisade_ops::init`]), and calls go on.
+    /// Too few nodes can exclude an earlier use of the key. The data of some nodes began empty, and
+    /// no operator has marked these nodes as new. The handler did not run, and no attempt is
+    /// counted. The cause is the deployment and not the key. If the deployment is new, mark it by
+    /// `palisade init --new` (in a program: [`palisade_ops::init`]). After that, calls succeed.
     ///
     /// [`palisade_ops::init`]: https://docs.rs/palisade-ops/latest/palisade_ops/fn.init.html
     #[non_exhaustive]
@@ -120,35 +122,36 @@ pub enum RunError {
         /// Names of the nodes that were never initialised.
         nodes: Vec<Arc<str>>,
     },
-    /// The handler failed. What its error reports about the effect decides whether the attempt
-    /// counts.
+    /// The handler failed. The attempt counts or does not count, depending on the
+    /// [`Effect`](super::Effect) in the error.
     #[non_exhaustive]
     Handler {
         /// The key of the call.
         key: KeyName,
         /// Number of the attempt.
         attempt: u32,
-        /// The handler's error, and what is known of its effect.
+        /// The handler's error, with its report about the effect.
         failed: Failed,
     },
-    /// The handler ran, and its result is not known to be stored on a majority of nodes.
+    /// The handler ran, but its result may not be stored on a majority of the nodes.
     NotRecorded(NotRecorded),
-    /// The request of the fingerprint could not be written as JSON (nothing was run), the result
-    /// could not be written as JSON (the handler ran, and its attempt counts as one without a
-    /// result), or the stored result could not be read as the type `T` of the call.
+    /// A value could not be converted. Either the request for the fingerprint could not be
+    /// converted to JSON (the handler did not run), or the result could not be converted to JSON
+    /// (the handler ran, and its attempt counts as one without a result), or the stored result
+    /// could not be converted to the type `T` of the call.
     #[non_exhaustive]
     Codec {
         /// The key of the call.
         key: KeyName,
-        /// The value that could not be converted, and the cause.
+        /// The value of the failed conversion, and the cause.
         error: CodecError,
     },
 }
 
 impl RunError {
-    /// Returns what to do about the error. If the handler failed, call again: the policy or the
-    /// probe then decides if the handler may have taken effect. Give up only if the handler's error
-    /// is [permanent](Failed::permanent).
+    /// Returns the next step after the error. After a failure of the handler, call again: the next
+    /// call applies the policy or the probe if the handler may have taken effect. Give up only if
+    /// the handler's error is [permanent](Failed::permanent).
     pub fn advice(&self) -> Advice {
         match self {
             Self::Config { error, .. } => error.advice(),
@@ -179,7 +182,7 @@ impl RunError {
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The message about a key that is refused contains the key already.
+            // The message about an invalid key already contains the key.
             Self::Config { error, .. } if error.field() == "key" => {
                 write!(f, "handler not run: {error}")
             }
@@ -219,7 +222,8 @@ impl Error for RunError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Handler { failed, .. } => Some(failed.error()),
-            // The message of the `RunError` already contains the messages of these causes.
+            // The message of the `RunError` already contains the messages of these causes, so they
+            // are no source.
             Self::Config { .. }
             | Self::NoQuorum { .. }
             | Self::NotInitialised { .. }

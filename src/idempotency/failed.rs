@@ -1,5 +1,5 @@
-//! The error of a handler, with what it reports about the handler's effect. `Failed::end` chooses
-//! the state in which the key's record is left, the module `run` sends it to the nodes, and
+//! The error of a handler, with its report about the handler's effect. `Failed::end` chooses the
+//! final state of the key's record. The module `run` sends this state to the nodes, and
 //! `lua/unclaim.lua` writes it.
 
 use std::error::Error;
@@ -12,9 +12,9 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The error of a handler, with its meaning for the next call under the key.
 ///
-/// `?` and `into()` make a `Failed` from any error. It is then unknown whether the handler [took
-/// effect](Effect::Unknown), so the policy decides what the next call does. A handler that knows
-/// more uses one of the constructors:
+/// `?` and `into()` make a `Failed` with an [unknown effect](Effect::Unknown) from any error. The
+/// policy then decides about the next call. A handler with more information uses one of the
+/// constructors:
 ///
 /// ```
 /// # use palisade::idempotency::{Context, Failed};
@@ -36,19 +36,18 @@ pub struct Failed {
     error: BoxError,
 }
 
-/// Knowledge about the effect of a handler that failed.
+/// Effect of a failed handler, as far as the handler knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Effect {
-    /// There was no effect. The attempt does not count, and the key is as it was before the
-    /// attempt.
+    /// There was no effect. The attempt does not count, and the key is in the same state as before
+    /// the attempt.
     None,
-    /// There may have been an effect, and a repeat does no harm. The attempt does not count, so the
-    /// next call runs the handler again whatever its policy is. The key keeps the request's
-    /// fingerprint.
+    /// There may have been an effect, and a repeat is harmless. The attempt does not count, so the
+    /// next call runs the handler under any policy. The key keeps the fingerprint of the request.
     Repeatable,
-    /// It is not known whether there was an effect. The attempt counts as one without a result, and
-    /// ends at once, so that the next call decides by its policy or its probe.
+    /// There may have been an effect. The attempt counts as one without a result. It ends at once,
+    /// so the next call applies its policy or its probe.
     Unknown,
 }
 
@@ -63,59 +62,59 @@ impl Failed {
         Self::new(Effect::None, error.into())
     }
 
-    /// Makes the error of a handler that had no effect and would fail again, because the request
-    /// itself is wrong. The claim is released; a [consumer](super::consumer) moves the message to
-    /// the dead letters.
+    /// Makes the error of a handler that had no effect and would fail at every try, because the
+    /// request is invalid. The claim is released. A [consumer](super::consumer) moves the message
+    /// to the dead letters.
     pub fn permanent(error: impl Into<BoxError>) -> Self {
         Self { permanent: true, ..Self::no_effect(error) }
     }
 
-    /// Makes the error of a handler that does no harm if it runs again, whatever its effect was.
-    /// The next call runs it again.
+    /// Makes the error of a handler that may safely run again, with or without an effect. The next
+    /// call runs the handler.
     pub fn retry(error: impl Into<BoxError>) -> Self {
         Self::new(Effect::Repeatable, error.into())
     }
 
-    /// Makes the error of a handler of which it is unknown whether it took effect. The next call
-    /// decides by its policy or its probe. `?` converts any error in this way.
+    /// Makes the error of a handler that may have taken effect. The next call applies its policy or
+    /// its probe. `?` converts any error in this way.
     pub fn unknown(error: impl Into<BoxError>) -> Self {
         Self::new(Effect::Unknown, error.into())
     }
 
-    /// Sets the shortest wait before the next call, for example a server's `Retry-After`.
+    /// Sets the shortest pause before the next call, for example a server's `Retry-After`.
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }
     }
 
-    /// Returns what the handler's error reports about the handler's effect.
+    /// Returns the effect of the handler.
     pub fn effect(&self) -> Effect {
         self.effect
     }
 
-    /// Returns true if trying again cannot help, because the error was made by
-    /// [`permanent`](Self::permanent).
+    /// Returns true if the error was made by [`permanent`](Self::permanent), so every further try
+    /// would fail.
     pub fn is_permanent(&self) -> bool {
         self.permanent
     }
 
-    /// Returns the shortest wait before the next call, if the handler set one
-    /// ([`after`](Self::after)).
+    /// Returns the shortest pause before the next call, if the handler has set one by
+    /// [`after`](Self::after).
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// Returns the handler's own error.
+    /// Returns the error that the handler passed in.
     pub fn error(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.error
     }
 
-    /// Returns the handler's own error, if it is of this type.
+    /// Returns the error that the handler passed in, if the error has the type `E`.
     pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
         self.error.downcast_ref()
     }
 
-    /// Converts this value into the handler's own error.
+    /// Converts this value into the error that the handler passed in.
     pub fn into_error(self) -> BoxError {
         self.error
     }
@@ -135,8 +134,8 @@ impl fmt::Display for Failed {
     }
 }
 
-// `Failed` does not implement `Error`: this conversion from every error would then overlap with the
-// one of the standard library from `Failed` to itself.
+// `Failed` does not implement `Error`. If it did, this conversion from every error would overlap
+// with the standard library's conversion of `Failed` to `Failed`.
 impl<E: Into<BoxError>> From<E> for Failed {
     fn from(error: E) -> Self {
         Self::unknown(error)

@@ -1,5 +1,5 @@
-//! The wait and the pauses of callers whose key is in flight, which means that another caller's
-//! handler runs under it (idempotency 22).
+//! The pauses of callers whose key is in flight: another caller's handler runs under the key
+//! (idempotency 22).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,26 +9,26 @@ use std::time::Duration;
 use crate::env;
 use crate::time::Moment;
 
-/// Default of the longest wait for the result of another caller's running handler.
+/// Default of the longest wait for another caller's handler.
 pub(super) const WAIT: Duration = Duration::from_secs(1);
-/// Assumed run time of a handler before one has run in this process.
+/// Assumed run time of a handler before the first run of a handler in this process.
 const UNKNOWN: Duration = Duration::from_secs(1);
-/// Shortest and longest pause before a call is repeated, without the random part that is
-/// subtracted. A pause is also no longer than half a lease.
+/// Shortest and longest pause before the next try of a call. A random part of the pause is
+/// subtracted later. A pause is at most half a lease.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
-/// Largest number of keys for which *in flight* answers are counted.
+/// Largest number of keys with a count of *in flight* results.
 const MOST: usize = 10_000;
-/// Time since the last *in flight* answer for a key after which the key's count starts again at
+/// Time after the last *in flight* result of a key. After this time the count of the key starts at
 /// zero.
 const GONE: Duration = Duration::from_secs(120);
 
-/// Mean run time of the handlers of a namespace, and the number of *in flight* answers by key. Both
-/// affect only how long callers are told to wait.
+/// Mean run time of the handlers of a namespace, and the count of *in flight* results of each key.
+/// Both affect only the pauses of callers.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    /// Moving mean of the handlers' run times in microseconds; zero before one has run.
+    /// Moving mean of the handlers' run times, in microseconds; zero before the first run.
     usual: AtomicU64,
-    /// Number of consecutive *in flight* answers by key, and the time of the last one.
+    /// Count of consecutive *in flight* results of each key, and the time of the last one.
     answered: Mutex<BTreeMap<Arc<str>, (u32, Moment)>>,
 }
 
@@ -36,8 +36,8 @@ impl InFlight {
     /// Adds the run time of a handler to the moving mean.
     pub(super) fn took(&self, time: Duration) {
         let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 2).max(1);
-        // If another thread stores a mean between this load and the store below, its update is
-        // lost. That changes the mean by little.
+        // Another thread may store a mean between this load and the store below. The update of that
+        // thread is then lost, which changes the mean only a little.
         let usual = match self.usual.load(Ordering::Relaxed) {
             0 => time,
             usual => usual - usual / 8 + time / 8,
@@ -45,10 +45,10 @@ impl InFlight {
         self.usual.store(usual.max(1), Ordering::Relaxed);
     }
 
-    /// Returns how long a caller has to wait before it tries a key in flight again, and counts the
-    /// answer. The pause is at first the mean run time of a handler, doubled with each answer for
-    /// the key, minus a random part of at most half. It is never longer than `rest`, the time until
-    /// the lease of the running claim ends, unless `rest` is zero, which means unknown.
+    /// Returns the pause before a caller's next try of a key in flight, and counts this *in flight*
+    /// result. The pause begins at the mean run time of a handler, and doubles with each result of
+    /// the key. A random part of at most half is subtracted. The pause is at most `rest`, the rest
+    /// of the running claim's lease. A `rest` of zero means that the rest is unknown.
     pub(super) fn pause(
         &self,
         key: &Arc<str>,
@@ -64,8 +64,8 @@ impl InFlight {
         if rest.is_zero() { pause } else { pause.min(rest) }
     }
 
-    /// Counts an *in flight* answer for the key, and returns the number of earlier answers; 0 if
-    /// too many other keys are counted.
+    /// Counts an *in flight* result of the key, and returns the number of earlier results. Returns
+    /// 0 if the table of counts is full.
     fn count(&self, key: &Arc<str>, now: Moment) -> u32 {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         if answered.len() >= MOST && !answered.contains_key(key) {
@@ -108,7 +108,7 @@ mod tests {
         }
         assert!(of.pause(&key, (now, 0), (30 * S, 30 * S)) >= 7 * S);
         assert_eq!(of.pause(&key, (now, 0), (30 * S, S)), S, "the claim ends before");
-        // A different key, or the same key much later, starts again at the first pause.
+        // A different key starts at the first pause. So does the same key after a long time.
         assert!(of.pause(&Arc::from("other"), (now, u128::MAX), (30 * S, 30 * S)) <= S / 5);
         assert!(of.pause(&key, (now + GONE, u128::MAX), (30 * S, 30 * S)) <= S / 5);
     }
@@ -120,7 +120,7 @@ mod tests {
             of.pause(&Arc::from(n.to_string()), (now, 0), (S, S));
         }
         assert_eq!(of.answered.lock().unwrap().len(), MOST);
-        // When the table is full, the pauses of keys that are already counted still grow.
+        // In a full table the pauses of counted keys still grow.
         let pause = |key: &str| of.pause(&Arc::from(key), (now, u128::MAX), (30 * S, 30 * S));
         assert!(pause("0") < pause("0"));
         assert_eq!(pause("other"), pause("other"));

@@ -1,4 +1,4 @@
-//! The name of a key with its namespace, as reports and errors show it.
+//! The name of a key with its namespace, for reports and errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 /// Largest number of characters of a key that [`KeyName`] shows.
 const SHOWN: usize = 80;
 
-/// An idempotency key with its namespace. Its `Display` is for example `"payments:alice:order-7"`:
-/// one line whatever the key contains, with at most 80 characters of the key.
+/// An idempotency key with its namespace. `Display` prints for example `"payments:alice:order-7"`:
+/// always one line, with at most 80 characters of the key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyName {
     namespace: Arc<str>,

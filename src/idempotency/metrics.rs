@@ -1,5 +1,5 @@
-//! Counters of the calls of an idempotency handle by their outcomes. The library decides nothing by
-//! these numbers.
+//! Counters of an idempotency handle's calls by outcome. The library decides nothing by these
+//! numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,47 +8,49 @@ use super::unknown_past::Doubt;
 use super::{Effect, Outcome, ParkedReason, RunError};
 use crate::metrics::{Gauge, IDEMPOTENCY, Tally};
 
-/// Counts of the calls of an [`Idempotency`](super::Idempotency) and its clones since it was built.
+/// Counts of the calls of an [`Idempotency`](super::Idempotency) and its clones since this handle
+/// was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdempotencyMetrics {
-    /// Handlers that ran and whose result is stored.
+    /// Handlers that ran, with a stored result.
     pub executed: u64,
-    /// Calls answered by a result that was already stored, also if the result was too large to be
+    /// Calls that returned a stored result. Includes calls whose stored result was too large to be
     /// kept.
     pub replayed: u64,
-    /// Calls that found another caller's handler running.
+    /// Calls that found a running handler of another caller.
     pub in_flight: u64,
-    /// Calls whose key was used before for another request, which has another fingerprint.
+    /// Calls with another fingerprint than the first request under the key.
     pub mismatched: u64,
-    /// Calls refused because their request is older than the retention.
+    /// Calls that were not run because their request is older than the retention.
     pub too_old: u64,
-    /// Calls whose handler was not run, because an earlier attempt left no result.
+    /// Calls whose handler did not run, because an earlier attempt left no result.
     pub parked_lapsed: u64,
-    /// Calls whose handler was not run, because too few nodes know whether the key was used before.
+    /// Calls whose handler did not run, because too few nodes could exclude an earlier use of the
+    /// key.
     pub parked_forgotten: u64,
-    /// Handlers started although an earlier attempt had left no result, because the policy was to
-    /// rerun or a probe found no effect.
+    /// Handlers that started after an earlier attempt without a result, because of the policy or
+    /// because a probe found no effect.
     pub reruns: u64,
-    /// Handlers started although too few nodes knew whether the key was used before.
+    /// Handlers that started although too few nodes could exclude an earlier use of the key.
     pub forgotten_runs: u64,
-    /// Messages that consumers hold now, because too few nodes know whether they were handled
-    /// before, and no operator has decided yet whether to run them.
+    /// Messages that consumers hold now: too few nodes can exclude that the message was handled
+    /// before, and no operator has decided yet.
     pub held: u64,
-    /// Handlers that failed and reported that they had no effect or may be repeated.
+    /// Handlers that failed without an effect, or with an effect that may be repeated.
     pub failed: u64,
     /// Handlers that failed and may have taken effect.
     pub failed_unknown: u64,
-    /// Handlers that ran and whose result is not known to be stored.
+    /// Handlers that ran, but whose results may not be stored.
     pub not_recorded: u64,
-    /// Calls that ran nothing, because too few nodes answered.
+    /// Calls whose handler did not run, because too few nodes answered.
     pub no_quorum: u64,
-    /// Calls that ran nothing, because too few nodes know the key and no operator has marked the
-    /// other nodes as new.
+    /// Calls whose handler did not run, because too few nodes could exclude an earlier use of the
+    /// key, and no operator has marked the new nodes as new.
     pub not_initialised: u64,
 }
 
-/// The counters from which [`IdempotencyMetrics`] is read.
+/// The counters behind [`IdempotencyMetrics`].
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     executed: Tally,
@@ -95,8 +97,7 @@ impl Counters {
         }
     }
 
-    /// Counts the outcome of a call that has ended, and returns the outcome's name for logs and
-    /// spans.
+    /// Counts the outcome of an ended call, and returns the outcome's name for logs and spans.
     pub(super) fn over<T>(&self, result: &Result<Outcome<T>, RunError>) -> &'static str {
         let (counter, outcome) = match result {
             Ok(Outcome::Executed { .. }) => (&self.executed, "executed"),
@@ -115,8 +116,7 @@ impl Counters {
             Err(RunError::NotRecorded(_)) => (&self.not_recorded, "not_recorded"),
             Err(RunError::NoQuorum { .. }) => (&self.no_quorum, "no_quorum"),
             Err(RunError::NotInitialised { .. }) => (&self.not_initialised, "not_initialised"),
-            // These two errors come from a mistake in the program, not from the nodes or the key,
-            // so they are not counted.
+            // The cause of these two errors is a mistake in the program. So they are not counted.
             Err(RunError::Config { .. }) => return "config",
             Err(RunError::Codec { .. }) => return "codec",
         };
@@ -124,8 +124,7 @@ impl Counters {
         outcome
     }
 
-    /// Counts a handler that starts although an earlier attempt may have taken effect, by the
-    /// reason in `doubt`.
+    /// Counts the start of a handler after a possible earlier effect, by the reasons in `doubt`.
     pub(super) fn started(&self, doubt: &Doubt) {
         self.reruns.add(u64::from(doubt.lapsed > 0));
         self.forgotten_runs.add(u64::from(doubt.forgotten.is_some()));
@@ -134,15 +133,15 @@ impl Counters {
     /// Adds `more` to the number of held messages; a negative number subtracts.
     pub(super) fn holds(&self, more: i64) {
         if more != 0 {
-            // Two's complement: adding a negative number as unsigned subtracts.
+            // In two's complement, the addition of a negative number as unsigned is a subtraction.
             self.held.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
             #[expect(clippy::cast_precision_loss, reason = "no more than are counted")]
             self.held_exported.add(more as f64);
         }
     }
 
-    /// Exports the time until which too few nodes know of keys without a creation time whether they
-    /// were used: `left` after `now`, which is in µs since 1970.
+    /// Exports the time until which keys without a creation time count as forgotten: `left` after
+    /// `now`. `now` is in µs since 1970.
     pub(super) fn keys_unknown_until(&self, now: u64, left: Duration) {
         self.unknown_until.set(Duration::from_micros(now).saturating_add(left).as_secs_f64());
     }

@@ -24,42 +24,41 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Once any caller has received the result of a key, the handler is not started again under this
-//! key, and the result does not change within the retention. If a process crashes after its handler
-//! took effect and before the result is stored, this library cannot undo the effect, but the next
-//! call under the key learns that an earlier attempt began and left no result.
+//! After a caller has received the result of a key, no handler starts under this key, and the
+//! result does not change within the retention. A process may crash after the effect of its handler
+//! and before the result is stored. This library cannot undo such an effect. But the next call
+//! under the key finds that an earlier attempt began and left no result.
 //!
 //! # Keys whose past is not known
 //!
-//! When a call has claimed its key, it can be unknown for two reasons whether the effect has
-//! happened before. The settings of the namespace decide what follows: with
-//! [`at_most_once`](IdempotencyBuilder::at_most_once) the key is parked, which means that the
-//! handler does not run until a person or a probe decides; with
+//! After a call has claimed its key, the effect may have happened in an earlier attempt, for two
+//! reasons. With the setting [`at_most_once`](IdempotencyBuilder::at_most_once) such a key is
+//! parked: the handler does not run until a person or a probe decides. With the setting
 //! [`at_least_once`](IdempotencyBuilder::at_least_once) the handler runs again. The reasons are:
 //!
-//! - *Lapsed*: an earlier attempt began and left no result. It crashed, hangs, or failed without
-//!   knowing whether it took effect ([`Lapsed`]).
-//! - *Forgotten*: fewer nodes than a majority know whether there was an earlier attempt, because
-//!   the others are new or lost data, and the key may have been used before that ([`Forgotten`]).
-//!   If only a minority of the nodes is new or lost data, nothing changes, and a result is replayed
-//!   as long as a majority has it. With a single node (one server or one Sentinel group) keys are
-//!   forgotten after the first start, after each restart and after each failover.
+//! - *Lapsed*: an earlier attempt began and left no result. This attempt crashed, hangs, or failed
+//!   with an unknown effect ([`Lapsed`]).
+//! - *Forgotten*: too few nodes can exclude an earlier attempt ([`Forgotten`]). The other nodes are
+//!   new or have lost data, and the key may be older than the loss. If only a minority of the nodes
+//!   is new or has lost data, no key is forgotten, and a result is replayed as long as a majority
+//!   has it. With a single node (one server or one Sentinel group) keys are forgotten after the
+//!   first start, after each restart and after each failover.
 //!
-//! Give the time at which each request was made ([`Call::created_at`]) or before which no key was
-//! in use ([`IdempotencyBuilder::in_use_since`]), so that only requests made before the loss of
+//! Set the creation time of each request ([`Call::created_at`]) or the time of the namespace's
+//! first use ([`IdempotencyBuilder::in_use_since`]). Then only requests from before the loss of
 //! data count as forgotten. Without such a time every new key counts as forgotten until one
-//! retention has passed since the loss. [`NodeEvent::KeysForgotten`](crate::node::NodeEvent),
+//! retention after the loss. [`NodeEvent::KeysForgotten`](crate::node::NodeEvent),
 //! [`Status::Forgotten`], [`Idempotency::metrics`] and a line of the log report a loss of data. A
-//! [probe](Call::probe), a function that looks whether the effect happened, decides about both
-//! kinds of keys. About forgotten keys an operator can also decide, once for all keys that were
-//! forgotten because of the same loss ([`Decision`]).
+//! [probe](Call::probe) is a function that looks for the effect. It decides about lapsed and
+//! forgotten keys. An operator can also decide about forgotten keys, with one decision for all keys
+//! of the same loss ([`Decision`]).
 //!
 //! # What is not promised
 //!
-//! The library does not promise that an effect in another system happens exactly once. For that,
-//! the other system must refuse old fencing tokens *and* recognise the key
-//! ([`Context::child_key`]), or make the effect and store the key in one transaction, or tell a
-//! probe whether the effect happened.
+//! The library does not guarantee that an effect in another system happens exactly once. For that
+//! guarantee the other system must meet one of three conditions. It refuses old fencing tokens
+//! *and* recognises the key ([`Context::child_key`]). Or it makes the effect and stores the key in
+//! one transaction. Or a probe can find in this system if the effect happened.
 
 mod batch;
 mod birth;

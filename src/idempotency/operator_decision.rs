@@ -1,11 +1,11 @@
-//! Decisions of operators about losses of data (idempotency 20). If too few nodes know after a loss
-//! whether a key was used before, the key is forgotten. An operator decides once for all forgotten
-//! keys of a namespace whether their handlers run or the keys are parked.
+//! Decisions of operators about losses of data (idempotency 20). A key is forgotten if too few
+//! nodes can exclude, after a loss, that the key was used before. An operator makes one decision
+//! for all forgotten keys of a namespace: their handlers run, or the keys are parked.
 //!
-//! A decision is stored as the result of an ordinary idempotency key in a reserved namespace. So if
-//! two operators decide at the same time, one decision is stored on a majority, and the operator
-//! whose decision is not stored reads the stored one. For each loss there are two keys: one for the
-//! first decision, and one for a later decision to run, which replaces a first decision to park.
+//! A decision is stored as the result of an ordinary idempotency key in a reserved namespace. If
+//! two operators decide at the same time, only one decision is stored on a majority of the nodes,
+//! and the other operator reads this decision. Each loss has two keys: one for the first decision,
+//! and one for a later decision to run, which replaces a first decision to park.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,32 +27,32 @@ use crate::quorum::complete::Found;
 use crate::quorum::record::Refusal;
 use crate::time::Moment;
 
-/// Time for which a decision that was read from the nodes is answered from the cache.
+/// Time for which the cache keeps a decision that was read from the nodes.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Retention of a decision, which is the longest retention that a namespace can have. A decision is
-/// stored after the loss, so it is kept for as long as keys are forgotten because of the loss.
+/// Retention of a decision: the longest retention of any namespace. A decision is made after the
+/// loss, so the nodes keep the decision for as long as keys are forgotten because of the loss.
 pub(super) const KEPT: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// An operator's decision for the keys of which too few nodes know, after a loss of data, whether
-/// they were used before.
+/// An operator's decision about the forgotten keys of a loss of data. For a forgotten key too few
+/// nodes can exclude an earlier use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
-    /// Run the handlers of these keys, as [`Forgotten::Run`](super::Forgotten::Run) does. An
-    /// operator chooses this if the requests took no effect or may be repeated.
+    /// Run the handlers of these keys, like [`Forgotten::Run`](super::Forgotten::Run). For requests
+    /// that took no effect or may be repeated.
     Run,
-    /// Park these keys, as [`Forgotten::Park`](super::Forgotten::Park) does.
+    /// Park these keys, like [`Forgotten::Park`](super::Forgotten::Park).
     Park,
 }
 
-/// A decision about a loss of data, with who made it, when and why.
+/// A decision about a loss of data, with its operator, its reason and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Decided {
     /// The decision.
     pub decision: Decision,
-    /// The operator who made it.
+    /// Name of the operator.
     pub by: String,
     /// The operator's reason.
     pub reason: String,
@@ -60,26 +60,27 @@ pub struct Decided {
     pub at: u64,
 }
 
-/// Shortest time between two warnings, for one namespace, that a decision could not be read.
+/// Shortest time between two warnings of one namespace about a decision that could not be read.
 const WARNED: Duration = Duration::from_secs(60);
 
-/// Cache of the decisions that were read within the last 5 s, for one namespace.
+/// Cache of one namespace for the decisions of the last 5 s.
 #[derive(Debug, Default)]
 pub(super) struct Decisions(Mutex<Lately>);
 
 #[derive(Debug, Default)]
 struct Lately {
-    /// Decisions by the two fields `from` and `began` of the [`Loss`], which identify it.
+    /// Decisions by the fields `from` and `began` of the [`Loss`]. These two fields identify a
+    /// loss.
     known: BTreeMap<(u64, u64), Known>,
-    /// Time of the last warning that a decision could not be read.
+    /// Time of the last warning about a decision that could not be read.
     warned: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// The decision; `None` if no operator had decided yet.
+    /// The decision; `None` if no operator had decided at the time of the read.
     decision: Option<Decision>,
-    /// Time at which the decision was read from the nodes.
+    /// Time of the read from the nodes.
     at: Moment,
 }
 
@@ -95,7 +96,7 @@ impl Decisions {
         lately.known.insert((loss.from, loss.began), Known { decision, at });
     }
 
-    /// Returns true if another warning that a decision could not be read is due.
+    /// Returns true if the next warning about a decision that could not be read is due.
     fn warns(&self, now: Moment) -> bool {
         let warned = &mut self.0.lock().unwrap_or_else(PoisonError::into_inner).warned;
         let due = warned.is_none_or(|at| now >= at + WARNED);
@@ -106,7 +107,7 @@ impl Decisions {
     }
 }
 
-/// One of the two records that decisions about a loss of data can have.
+/// One of the two records for the decisions about a loss of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// The record of the first decision.
@@ -115,22 +116,23 @@ pub enum Record {
     Replaced,
 }
 
-/// Report of a majority of nodes about an operator's decision on lost data.
+/// Decision about a loss of data in one record, as read from a majority of the nodes.
 pub enum Read {
-    /// An operator has made this decision.
+    /// The record contains this decision.
     Decided(Decided),
-    /// No operator has decided yet.
+    /// The record contains no decision.
     Absent,
-    /// A decision is stored on fewer nodes than a majority, or is being stored.
+    /// Fewer nodes than a majority have a decision, or a decision is being stored.
     Unsettled,
 }
 
 impl Idempotency {
-    /// Returns the decision for a key that is forgotten because of these losses of data: to park if
-    /// operators decided so about any of them, to run if they decided so about all of them.
+    /// Returns the decision for a key that is forgotten because of `losses`. The decision is to
+    /// park if an operator decided to park for any of the losses. It is to run if operators decided
+    /// to run for all of the losses.
     ///
     /// # Errors
-    /// The losses about which no operator has decided; an empty list if `losses` is empty.
+    /// The losses without an operator's decision; an empty list if `losses` is empty.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
@@ -155,8 +157,7 @@ impl Idempotency {
                 decision
             }
             Err(error) => {
-                // A failed read is not cached, so the call for the next key reads the decision
-                // again.
+                // A failed read is not cached, so the next key's call reads the decision again.
                 if self.decisions.warns(self.core.env.now()) {
                     tracing::warn!(
                         target: "palisade::idempotency",
@@ -169,11 +170,11 @@ impl Idempotency {
         }
     }
 
-    /// Reads the decision about a loss of data: the later one if an operator replaced the first.
-    /// `None` if a majority of nodes shows no decision.
+    /// Reads the valid decision about a loss of data: the second decision if it replaced the first.
+    /// `None` if no majority of the nodes has a decision.
     ///
     /// # Errors
-    /// Too few nodes answered, or what is stored cannot be read.
+    /// Too few nodes answered, or the stored decision cannot be parsed.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
@@ -189,23 +190,22 @@ impl Idempotency {
         })
     }
 
-    /// Returns the prefix that the handle puts before each of its keys on the nodes.
+    /// Returns the prefix of all keys of the handle on the nodes.
     pub(crate) fn prefix(&self) -> &str {
         &self.core.config.prefix
     }
 
-    /// Sends the operation to every node, and returns the answer of each. A node that gives none in
-    /// time has an error instead.
+    /// Sends the operation to every node, and returns the reply of each node. A node without a
+    /// reply in time has an error.
     ///
     /// # Cancellation safety
-    /// If dropped, the requests may already be sent, so what a drop means depends on the operation.
+    /// If the future is dropped, the nodes may still execute the operation.
     pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
         self.core.ask_each(op).await
     }
 
-    /// Returns a lookup of a key that is never used. A node answers it with the losses of data
-    /// because of which it does not know of keys of this namespace, if they have no creation time,
-    /// whether they were used.
+    /// Returns a lookup of a key that is never used. The reply of a node contains the losses of
+    /// data because of which keys of this namespace are forgotten, if they have no creation time.
     pub(crate) fn ask_for_losses(&self) -> Op {
         Op::Lookup {
             key: record_key(&self.core.config.prefix, DECISIONS, "losses"),
@@ -216,7 +216,7 @@ impl Idempotency {
         }
     }
 
-    /// Returns the lookup of one of the two records that decisions about the loss can have.
+    /// Returns a lookup of one of the two records for the decisions about the loss.
     pub(crate) fn ask_for_decision(&self, loss: Loss, place: Record) -> Op {
         Op::Lookup {
             key: self.place(loss, place).1.key,
@@ -227,15 +227,16 @@ impl Idempotency {
         }
     }
 
-    /// Stores a decision, with the present time, in one of the two records of the loss, unless the
-    /// record already has a decision. Returns the decision that the record has then, and true if it
-    /// is the one of this call.
+    /// Stores a decision, with the present time, in one of the two records of the loss, if the
+    /// record has no decision yet. Returns the stored decision, and true if it is the decision of
+    /// this call.
     ///
     /// # Errors
-    /// [`RunError`] if the decision is not known to be stored.
+    /// [`RunError`] if the decision may not be stored.
     ///
     /// # Cancellation safety
-    /// If dropped, the decision may or may not be stored; storing the same decision again is safe.
+    /// If the future is dropped, the decision may or may not be stored. A second call with the same
+    /// decision is safe.
     pub(crate) async fn settle(
         &self,
         loss: Loss,
@@ -246,8 +247,8 @@ impl Idempotency {
         let decided = Decided { decision, by, reason, at: self.core.env.wall_micros() / 1_000 };
         let (call, terms) = self.place(loss, place);
         let value: Arc<[u8]> = run::encode(&decided).map_err(|e| call.codec(e))?;
-        // The last argument, `sure`, is true: the decision is stored even if nodes may have lost an
-        // earlier one, which then counts as never made.
+        // The last argument, `sure`, is true: the decision is stored even if the nodes may have
+        // lost an earlier decision. The lost decision then counts as never made.
         match store(&call, &terms, Some(&value), true).await {
             Store::Ours => Ok((decided, true)),
             Store::Other(Some(bytes)) => {
@@ -261,10 +262,10 @@ impl Idempotency {
         }
     }
 
-    /// Reads one of the two records that decisions about the loss can have.
+    /// Reads one of the two records for the decisions about the loss.
     ///
     /// # Errors
-    /// Too few nodes answered, or what is stored cannot be read.
+    /// Too few nodes answered, or the stored decision cannot be parsed.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
@@ -281,8 +282,7 @@ impl Idempotency {
         }
     }
 
-    /// Returns the call and the claim terms for one of the two records that decisions about the
-    /// loss can have.
+    /// Returns the call and the claim terms for one of the two records of the loss.
     fn place(&self, loss: Loss, place: Record) -> (Call, ClaimTerms) {
         let suffix = if place == Record::Replaced { "+run" } else { "" };
         let name = format!("{}/{}-{}{suffix}", self.namespace, loss.from, loss.began);

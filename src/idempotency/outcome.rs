@@ -13,48 +13,47 @@ use crate::op::Loss;
 #[non_exhaustive]
 #[must_use = "only some of these mean that the work is done"]
 pub enum Outcome<T> {
-    /// The handler ran in this call, and a majority of nodes has stored its result.
+    /// The handler ran in this call, and a majority of the nodes has stored its result.
     Executed {
         /// Value that the handler returned.
         value: T,
-        /// Number of this attempt; 1 unless earlier attempts began and left no result.
+        /// Number of this attempt. It is 1 if no earlier attempt began without a result.
         attempt: u32,
-        /// Number of replicas that have the result, on which depends whether it survives a
-        /// failover.
+        /// Number of replicas that have the result. The result survives a failover to one of these
+        /// replicas.
         durability: Achieved,
-        /// True if the value is stored for later callers. If it is larger than
-        /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result), it is not stored,
-        /// and later callers are answered [`NotKept`](Self::NotKept).
+        /// True if the value is stored for later callers. A value that is larger than
+        /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result) is not stored. Later
+        /// callers then get [`NotKept`](Self::NotKept).
         kept: bool,
     },
-    /// The result that the key has already: the handler ran before, a probe found the effect of an
-    /// earlier attempt, or an operator stored the result.
+    /// The stored result of the key. Either the handler ran in an earlier call, or a probe found
+    /// the effect of an earlier attempt, or an operator stored the result.
     Replayed(T),
-    /// The handler ran before, and its result was too large to be kept. The handler is not run
-    /// again.
+    /// The handler ran in an earlier call, and its result was too large to be kept. The handler
+    /// does not run again.
     NotKept,
-    /// The request was made ([`created_at`](crate::idempotency::Call::created_at)) longer ago than
-    /// the retention, so its record may be gone. The handler was not run, and a repeated call does
-    /// not run it either.
+    /// The request is older than the retention, by its
+    /// [`created_at`](crate::idempotency::Call::created_at). So the record of its key may have
+    /// expired. The handler did not run, and it will not run in later calls of this request either.
     TooOld,
-    /// Another caller's handler runs under this key, so nothing was run here. If the request came
-    /// in a message, do not acknowledge the message.
+    /// Another caller's handler runs under this key, so this call ran no handler. If the request is
+    /// a message, do not acknowledge the message.
     InFlight {
-        /// Time after which it is worthwhile to call again: the usual run time of a handler,
-        /// doubled with each such answer for the key, up to 30 s or half a lease, with jitter.
+        /// Advised pause before the next call. The pause begins at the usual run time of a handler.
+        /// It doubles with each such outcome of the key, up to 30 s or half a lease, with jitter.
         retry_after: Duration,
     },
-    /// The key was used before with another fingerprint. Nothing was run, and to call again cannot
-    /// help.
+    /// The key was used before with another fingerprint. The handler did not run, and every further
+    /// call fails in the same way.
     Mismatch,
-    /// Nothing was run, because an earlier attempt left no result and may have taken effect, or
-    /// because too few nodes know whether there was an earlier attempt. A person or a probe has to
-    /// decide.
+    /// The handler did not run. Either an earlier attempt left no result and may have taken effect,
+    /// or too few nodes can exclude an earlier attempt. A person or a probe has to decide.
     Parked(Parked),
 }
 
 impl<T> Outcome<T> {
-    /// Returns the result, if there is one: executed now or replayed.
+    /// Returns the result, executed now or replayed; `None` if the outcome has no result.
     pub fn value(&self) -> Option<&T> {
         match self {
             Self::Executed { value, .. } | Self::Replayed(value) => Some(value),
@@ -62,7 +61,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// Returns the result by value, if there is one: executed now or replayed.
+    /// Returns the result by value, executed now or replayed; `None` if the outcome has no result.
     pub fn into_value(self) -> Option<T> {
         match self {
             Self::Executed { value, .. } | Self::Replayed(value) => Some(value),
@@ -70,7 +69,7 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// Returns the result, or an error if the outcome has none. For callers that treat every
+    /// Returns the result, or an error if the outcome has no result. For callers that treat every
     /// outcome without a result as an error.
     ///
     /// ```
@@ -101,8 +100,8 @@ impl<T> Outcome<T> {
 
 advise!(NoValue);
 
-/// The error of a call whose outcome has no result, made by [`Outcome::into_result`]. The handler
-/// did not run in this call.
+/// The error for an outcome without a result, made by [`Outcome::into_result`]. The handler did not
+/// run in this call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoValue {
@@ -115,7 +114,7 @@ pub enum NoValue {
     /// As [`Outcome::InFlight`].
     #[error("another caller's handler runs; ask again in {retry_after:?}")]
     InFlight {
-        /// Time after which it is worthwhile to call again.
+        /// Advised pause before the next call.
         retry_after: Duration,
     },
     /// As [`Outcome::Mismatch`].
@@ -127,39 +126,38 @@ pub enum NoValue {
 }
 
 impl NoValue {
-    /// Returns what to do about the error.
+    /// Returns the next step after the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::InFlight { retry_after } => Advice::RetryAfter(*retry_after),
-            // An operator may still decide to run the keys that were forgotten because of the loss.
+            // An operator may still decide to run the keys that are forgotten because of this loss
+            // of data.
             Self::Parked(parked) if parked.undecided => Advice::RetryAfter(Duration::from_secs(60)),
             _ => Advice::GiveUp,
         }
     }
 }
 
-/// The report about a parked key, whose handler was not run because it may have taken effect
-/// before.
+/// The report about a parked key. The handler was not run, because it may have taken effect before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parked {
     /// The parked key.
     pub key: KeyName,
-    /// Number of attempts that are known to have begun without leaving a result. Zero only for
+    /// Number of known attempts that began and left no result. Zero only for
     /// [`ParkedReason::Forgotten`].
     pub attempt: u32,
-    /// Gap in the knowledge about earlier attempts.
+    /// Reason for which the handler may have taken effect before.
     pub reason: ParkedReason,
-    /// Time until enough nodes know again whether a key without
-    /// [`created_at`](crate::idempotency::Call::created_at) was used before. Zero if enough nodes
-    /// know it now.
+    /// Time for which keys without [`created_at`](crate::idempotency::Call::created_at) still count
+    /// as forgotten. Zero if they do not count as forgotten now.
     pub forgotten_for: Duration,
     /// Losses of data because of which the key is [`Forgotten`](ParkedReason::Forgotten). If
-    /// `undecided` is true, only the losses about which no operator has decided yet.
+    /// `undecided` is true, the list contains only the losses without an operator's decision.
     pub losses: Vec<Loss>,
-    /// True if an operator has not decided yet whether keys that were forgotten because of `losses`
-    /// run (`palisade idem decide`), so that it is worthwhile to call again later. False if the
-    /// decision was to park, and for [`Lapsed`](ParkedReason::Lapsed).
+    /// True if an operator can still decide about the keys that are forgotten because of `losses`
+    /// (`palisade idem decide`). A later call may then have another outcome. False after a decision
+    /// to park, and for [`Lapsed`](ParkedReason::Lapsed).
     pub undecided: bool,
 }
 
@@ -185,7 +183,7 @@ impl fmt::Display for Parked {
     }
 }
 
-/// A list of losses of data, shown in parentheses.
+/// Displays losses of data in parentheses.
 struct Spans<'a>(&'a [Loss]);
 
 impl fmt::Display for Spans<'_> {
@@ -197,7 +195,7 @@ impl fmt::Display for Spans<'_> {
     }
 }
 
-/// Task of an operator about a forgotten key, shown as a part of the report's sentence.
+/// Displays the operator's next step for a forgotten key, as a part of the report's sentence.
 struct Next<'a>(&'a Parked);
 
 impl fmt::Display for Next<'_> {
@@ -212,8 +210,8 @@ impl fmt::Display for Next<'_> {
                 parked.key.namespace(),
                 loss.number()
             ),
-            // The text does not name `palisade idem rerun`, because that command changes a record,
-            // and a forgotten key has none.
+            // The text does not contain `palisade idem rerun`. That command changes a record, and a
+            // forgotten key has no record.
             Some(_) => f.write_str(
                 "decided: park; find out whether it took effect, then resolve the key or rerun it \
                  in its program, or have all such keys run by `palisade idem decide … --reason '…' \
@@ -226,28 +224,28 @@ impl fmt::Display for Next<'_> {
     }
 }
 
-/// Gap in the knowledge about the earlier attempts of a parked key.
+/// Reason for which a parked key's handler may have taken effect before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParkedReason {
-    /// It is unknown whether an earlier attempt took effect: the attempt failed, or its lease ended
-    /// without a result, because it crashed or still hangs.
+    /// An earlier attempt may have taken effect. It failed, or its lease ended without a result
+    /// because the attempt crashed or hangs.
     Lapsed,
-    /// It is unknown whether there was an earlier attempt: fewer nodes than a majority know of
-    /// every use of the key, because the others are new or lost data.
+    /// There may have been an earlier attempt. Too few nodes have the record of every use of the
+    /// key, because the other nodes are new or have lost data.
     Forgotten,
 }
 
 /// Result of a probe about the effect of earlier attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probed<T> {
-    /// An earlier attempt took effect, with this result. It is stored, and the call is answered
+    /// An earlier attempt took effect, with this result. The result is stored, and the call returns
     /// [`Outcome::Replayed`].
     Found(T),
-    /// No earlier attempt took effect, and none can any more, so the handler is run.
+    /// No earlier attempt took effect, and none can take effect later. So the handler runs.
     NotFound,
-    /// It is unknown whether an earlier attempt took effect, so the key is parked, unless it is
-    /// only forgotten and an operator decided to run such keys.
+    /// An earlier attempt may have taken effect, so the key is parked. There is one exception: the
+    /// handler runs if the key is only forgotten and an operator has decided to run such keys.
     Unknown,
 }
 
@@ -256,61 +254,64 @@ pub enum Probed<T> {
 #[non_exhaustive]
 #[must_use = "only `Stored` means that the given result was stored"]
 pub enum Resolved<T> {
-    /// The given result is now the result of the key.
+    /// The passed value is now the result of the key.
     Stored,
-    /// The key has this other result already, which was not changed.
+    /// The key already has this other result. It was not changed.
     AlreadyStored(T),
-    /// The key has a result already, which was too large to be kept. The result was not changed.
+    /// The key already has a result, which was too large to be kept. It was not changed.
     AlreadyStoredNotKept,
-    /// The value is larger than
-    /// [`max_result`](crate::idempotency::IdempotencyBuilder::max_result) bytes; nothing was
-    /// stored.
+    /// The value is larger than [`max_result`](crate::idempotency::IdempotencyBuilder::max_result)
+    /// bytes, so it was not stored.
     TooLarge,
-    /// Another caller's handler runs, so nothing was stored. Wait until it has ended, or its lease
-    /// has.
+    /// Another caller's handler runs, so the value was not stored. Wait until the handler or its
+    /// lease has ended.
     InFlight {
-        /// Time until the lease of the handler's claim ends if it is not renewed.
+        /// Rest of the lease of the handler's claim. A renewal extends the lease.
         retry_after: Duration,
     },
-    /// The key was used with another fingerprint than this call's; nothing was stored.
+    /// The key was used with another fingerprint than that of this call, so the value was not
+    /// stored.
     Mismatch,
 }
 
-/// The state of a key as the nodes report it to [`Call::lookup`](crate::idempotency::Call::lookup).
+/// The state of a key, as read from the nodes by
+/// [`Call::lookup`](crate::idempotency::Call::lookup).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status<T> {
-    /// There is no record: the key was never used, it was released, or its record is older than the
-    /// retention.
+    /// There is no record. The key was never used, it was released, or its record has expired after
+    /// the retention.
     Absent,
-    /// The nodes that answered have no record, and too few of them know whether there was one,
-    /// because they are new or lost data and the key may have been used before that. A node that
-    /// gave no answer in time may have the record, so the next lookup may find a result.
-    /// [`Call::run`](crate::idempotency::Call::run) would follow its policy for forgotten keys.
+    /// The nodes that replied have no record of the key, and too few nodes can exclude that there
+    /// was a record. The other nodes are new or have lost data, and the key may be older than the
+    /// loss. A node without a reply in time may have the record, so the next lookup may find a
+    /// result. [`Call::run`](crate::idempotency::Call::run) would apply its policy for forgotten
+    /// keys.
     Forgotten {
-        /// Time until enough nodes know again whether a key without
-        /// [`created_at`](crate::idempotency::Call::created_at) had a record.
+        /// Time for which keys without [`created_at`](crate::idempotency::Call::created_at) still
+        /// count as forgotten.
         remaining: Duration,
     },
-    /// A handler runs, or a caller has claimed the key and is about to start its handler.
+    /// A handler runs, or a caller has claimed the key and will start its handler.
     Running {
-        /// Number of the attempt that runs.
+        /// Number of the running attempt.
         attempt: u32,
-        /// Time until the lease of the attempt's claim ends if it is not renewed.
+        /// Rest of the lease of the attempt's claim. A renewal extends the lease.
         remaining: Duration,
     },
-    /// An earlier attempt began, has ended or lost its lease, and left no result.
+    /// An earlier attempt began and left no result. The attempt or its lease has ended.
     Lapsed {
-        /// Number of attempts that began without leaving a result.
+        /// Number of attempts that began and left no result.
         attempt: u32,
     },
-    /// A result is stored on fewer nodes than a majority. The next
-    /// [`Call::run`](crate::idempotency::Call::run) completes it without running the handler.
+    /// Fewer nodes than a majority have a result. The next
+    /// [`Call::run`](crate::idempotency::Call::run) stores this result on a majority and runs no
+    /// handler.
     Unsettled,
     /// The key has this result.
     Stored(T),
-    /// The key has a result, which was too large to be kept.
+    /// The key has a result that was too large to be kept.
     NotKept,
-    /// The key was used with another fingerprint than this call's.
+    /// The key was used with another fingerprint than that of this call.
     Mismatch,
 }

@@ -1,40 +1,41 @@
-//! Policies for a key under which an earlier attempt may have taken effect: one for an attempt that
-//! left no result, and one for a key of which too few nodes know whether there was an attempt.
+//! Policies for a key whose handler may have taken effect in an earlier attempt. One policy is for
+//! lapsed keys: an attempt began and left no result. The other is for forgotten keys: too few nodes
+//! can exclude an earlier attempt.
 
 use super::ParkedReason;
 use super::unknown_past::Doubt;
 
-/// Policy for a key whose earlier attempt began and left no result. The attempt may have taken
+/// Policy for a lapsed key: an earlier attempt began and left no result. The attempt may have taken
 /// effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lapsed {
-    /// Do not run the handler, but answer [`Outcome::Parked`](super::Outcome::Parked), now and
-    /// every time, until an operator decides with [`Call::resolve`](super::Call::resolve) or
+    /// Do not run the handler. Every call returns [`Outcome::Parked`](super::Outcome::Parked),
+    /// until an operator decides with [`Call::resolve`](super::Call::resolve) or
     /// [`Call::rerun`](super::Call::rerun).
     Park,
-    /// Run the handler again with a higher fencing token;
-    /// [`Context::attempt`](super::Context::attempt) is then at least 2. For handlers whose effect
-    /// recognises repeats.
+    /// Run the handler again with a higher fencing token.
+    /// [`Context::attempt`](super::Context::attempt) is then at least 2. For handlers with effects
+    /// that are safe to repeat.
     Rerun,
 }
 
-/// Policy for a key of which too few nodes know whether it was used before, because the other nodes
-/// are new or lost data since the key may have been used. An earlier attempt, and even its result,
-/// may be lost.
+/// Policy for a forgotten key: too few nodes can exclude an earlier use. The other nodes are new or
+/// have lost data, and the key may be older than the loss. The nodes may have lost an earlier
+/// attempt and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Forgotten {
-    /// Do not run the handler, unless an operator decided to run the keys that were forgotten
-    /// because of the loss ([`Decision`](super::Decision)), but answer
-    /// [`Outcome::Parked`](super::Outcome::Parked).
+    /// Do not run the handler. The call returns [`Outcome::Parked`](super::Outcome::Parked). But if
+    /// an operator has decided to run the keys of this loss ([`Decision`](super::Decision)), the
+    /// handler runs.
     Park,
-    /// Run the handler, as if the key was new. For handlers whose effect recognises repeats.
+    /// Run the handler as for a new key. For handlers with effects that are safe to repeat.
     Run,
 }
 
-/// Policies for a key whose earlier attempt left no result (lapsed), and for a key whose record
-/// may have been lost with a node's data (forgotten).
+/// Policies for lapsed keys (an earlier attempt left no result) and for forgotten keys (a node may
+/// have lost the record).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) lapsed: Lapsed,
@@ -46,9 +47,8 @@ impl Policy {
     pub(super) const AT_LEAST_ONCE: Self =
         Self { lapsed: Lapsed::Rerun, forgotten: Forgotten::Run };
 
-    /// Returns the reason for which the handler is not run; `None` if it may run. If an earlier
-    /// attempt left no result and the key is also forgotten, both policies must let the handler
-    /// run.
+    /// Returns the reason for which the handler does not run; `None` if the handler may run. For a
+    /// key that is both lapsed and forgotten, both policies must allow the run.
     pub(super) fn parks(self, doubt: &Doubt) -> Option<ParkedReason> {
         if doubt.lapsed > 0 && self.lapsed == Lapsed::Park {
             Some(ParkedReason::Lapsed)

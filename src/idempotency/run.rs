@@ -1,5 +1,5 @@
-//! The run of a call: claim its key, decide about earlier attempts, run the handler, store its
-//! result.
+//! The run of a call. It claims the key, decides about earlier attempts, runs the handler, and
+//! stores the result.
 //!
 //! ```text
 //!  claim ─▶ has a result ─▶ Replayed       ┌ Found ─▶ store ─▶ Replayed
@@ -36,16 +36,16 @@ use crate::quorum::record::{Denied, Promise, Refusal};
 use crate::span::{self, operation};
 use crate::time::Moment;
 
-/// Longest remaining lease of another caller's claim at which its owner is taken to be storing its
-/// result, so that the call soon tries again. If the lease is longer, the call waits until the
-/// nodes report the end of the claim.
+/// Limit of the remaining lease of another caller's claim. At or below this limit the owner
+/// probably stores its result now, so this call soon tries again. Above this limit this call waits
+/// until the nodes report the end of the claim.
 const SETTLES: Duration = Duration::from_millis(20);
 
-/// Result of claiming the key, before the probe or the policies are asked.
+/// Result of a claim before the decision of the probe or the policies.
 enum Begun {
     /// This call holds the claim.
     Ours(Held, Promise),
-    /// The key has a result; `None` if it was too large to be kept.
+    /// The key has a result. `None` if the result was too large to be kept.
     Stored(Option<Arc<[u8]>>),
     InFlight(Duration),
     Mismatch,
@@ -53,14 +53,14 @@ enum Begun {
     Parked(Parked),
 }
 
-/// Result of claiming the key, after the probe or the policies have decided.
+/// Result of a claim after the decision of the probe or the policies.
 pub(super) enum ClaimResult<T> {
     Ours(Granted),
-    /// The outcome of a call for which no handler runs.
+    /// The outcome of a call without a run of its handler.
     Answered(Outcome<T>),
 }
 
-/// A claim under which the handler may run.
+/// A claim that allows the run of the handler.
 #[derive(Debug)]
 pub(super) struct Granted {
     terms: ClaimTerms,
@@ -107,7 +107,8 @@ where
         ClaimResult::Answered(outcome) => return Ok(outcome),
     };
     if !granted.begin(call) {
-        // The lease ended before the handler could start. Dropping `granted` releases the claim.
+        // The lease ended before the start of the handler. The drop of `granted` releases the
+        // claim.
         return Ok(Outcome::InFlight { retry_after: Duration::ZERO });
     }
     let begun = call.of.core.env.now();
@@ -116,9 +117,9 @@ where
     granted.finish(call, result).await
 }
 
-/// Claims the key, and decides by the probe or the policies whether the handler may run. The
-/// attempt begins only with [`Granted::begin`]. If the returned value is dropped before that, the
-/// claim is released.
+/// Claims the key. If the handler may have taken effect before, the probe or the policies decide.
+/// The attempt begins only with [`Granted::begin`]. A drop of the returned value before that
+/// releases the claim.
 pub(super) async fn claim<T, P, PF>(
     call: &Call,
     probe: Option<P>,
@@ -163,7 +164,8 @@ where
                 return Ok(ClaimResult::Answered(of_an_earlier_attempt(recorded)));
             }
             Past::Unknown(decided) => {
-                // The claim is released so that examining a parked key does not change its record.
+                // The claim is released, so that a call for a parked key does not change its
+                // record.
                 held.give_back().await;
                 return decided.map(|parked| ClaimResult::Answered(Outcome::Parked(parked)));
             }
@@ -178,9 +180,9 @@ impl Granted {
         self.held.keep();
     }
 
-    /// Marks the attempt as begun. From here on there may be an effect, so a claim that is dropped
-    /// is not released but lapses. Returns false if the lease has ended since the nodes promised
-    /// the claim, so that another caller may hold the key by now.
+    /// Marks the attempt as begun. After this the handler may take effect, so a dropped claim is
+    /// not released but lapses. Returns false if the lease has already ended. Another caller may
+    /// then hold the key.
     pub(super) fn begin(&self, call: &Call) -> bool {
         if !self.cx.is_valid() {
             return false;
@@ -193,7 +195,8 @@ impl Granted {
         true
     }
 
-    /// Stores the handler's result, or ends the claim as the handler's error requires.
+    /// Stores the handler's result. After an error, ends the claim in the state that the error
+    /// requires.
     pub(super) async fn finish<T, E>(
         self,
         call: &Call,
@@ -214,8 +217,7 @@ impl Granted {
     }
 }
 
-/// Turns `Executed` into `Replayed`, because the effect is not of this call but of an earlier
-/// attempt.
+/// Converts `Executed` to `Replayed`, because the effect is that of an earlier attempt.
 fn of_an_earlier_attempt<T>(recorded: Outcome<T>) -> Outcome<T> {
     match recorded {
         Outcome::Executed { value, .. } => Outcome::Replayed(value),
@@ -223,7 +225,8 @@ fn of_an_earlier_attempt<T>(recorded: Outcome<T>) -> Outcome<T> {
     }
 }
 
-/// Ends the claim of a handler that failed. The handler's error decides whether the attempt counts.
+/// Ends the claim after a failure of the handler. The kind of the handler's error decides if the
+/// attempt counts.
 async fn fail<T>(
     call: &Call,
     held: Held,
@@ -234,8 +237,8 @@ async fn fail<T>(
     Err(RunError::Handler { key: call.name(), attempt: number, failed })
 }
 
-/// Claims the key. Tries again until this call has the claim, the result is known, or the time to
-/// wait is over.
+/// Claims the key. Repeats the attempt until this call has the claim, the result is found, or the
+/// waiting time has ended.
 async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, RunError> {
     let core = &call.of.core;
     let started = core.env.now();
@@ -272,20 +275,20 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
     }
 }
 
-/// The state of one call's attempts to claim a key, or to find its result.
+/// State of one call that tries to claim a key or to find its result.
 struct ClaimAttempt<'a> {
     call: &'a Call,
     terms: ClaimTerms,
     probing: bool,
-    /// Time at which the call stops waiting for another caller's handler.
+    /// End of the wait for another caller's handler.
     in_flight_end: Moment,
-    /// Time at which the call stops trying again because silent nodes may know a forgotten key.
+    /// End of the tries for a forgotten key. A silent node may still have the record of the key.
     no_answer_end: Moment,
-    /// Time at which the call stops trying again while several claims compete for the key.
+    /// End of the tries while several claims compete for the key.
     contended_end: Moment,
 }
 
-/// Reason for which an attempt gave neither a claim nor the key's result.
+/// Reason for an attempt without a claim and without a result.
 enum Unclaimed {
     Refused(Refusal),
     Failed(RunError),
@@ -309,9 +312,9 @@ impl Attempt for ClaimAttempt<'_> {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
             Err(Denied::Repair(seen)) => seen,
             Err(Denied::Refused(refusal)) => return Err(refusal.into()),
-            // The key would be parked as forgotten, but a node that gave no answer may have the
+            // The policy would park this key as forgotten. But a node without a reply may have the
             // record that other nodes lost. So the claim is given back and made again until
-            // `no_answer_end`, by when the node may answer.
+            // `no_answer_end`. The node may reply before that.
             Ok((held, promise))
                 if promise.forgotten.as_ref().is_some_and(|f| f.unheard)
                     && call.policy.forgotten == Forgotten::Park
@@ -324,8 +327,8 @@ impl Attempt for ClaimAttempt<'_> {
             Ok((held, promise)) => match promise.adopt {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
-                    // A node has a result, so the handler must not run. Dropping `held` releases
-                    // this claim, and the repair below claims again under a ballot of its own.
+                    // A node has a result, so the handler must not run. The drop of `held` releases
+                    // this claim. The repair below makes a new claim with its own ballot.
                     drop(held);
                     seen
                 }
@@ -347,18 +350,18 @@ impl Attempt for ClaimAttempt<'_> {
     }
 }
 
-/// Completes a result that was seen on fewer nodes than a majority, or another result that the
-/// promises of a new claim show. Starts no handler. Only if the key is forgotten and the call has a
-/// probe, a claim is returned, and the probe decides.
+/// Stores a partial result on a majority of the nodes. `seen` is a result that fewer nodes than a
+/// majority have. A new claim may find another result; then the other result is stored. This
+/// function starts no handler. If the key is forgotten and the call has a probe, this function
+/// returns a claim, and the probe decides.
 async fn repair(
     call: &Call,
     terms: &ClaimTerms,
     seen: Option<Arc<[u8]>>,
     probing: bool,
 ) -> Result<Result<Begun, Refusal>, RunError> {
-    // Nodes may have lost a result other than the one that was seen. A policy (here) or an
-    // operator's decision (below) to run forgotten keys accepts that, so the result that was seen
-    // is stored.
+    // Nodes may have lost another result than `seen`. A policy (here) or an operator's decision
+    // (below) to run forgotten keys accepts this loss. In both cases `seen` is stored.
     let sure = call.policy.forgotten == Forgotten::Run && !probing;
     let mut stored = store(call, terms, seen.as_ref(), sure).await;
     if let Store::Forgotten(doubt) = &stored
@@ -374,8 +377,8 @@ async fn repair(
     Ok(match stored {
         Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
-        // Too few nodes know whether the value that was seen is the key's result. So the key is
-        // claimed again, and the probe decides.
+        // `seen` may not be the key's result, because too few nodes can exclude a lost one. So the
+        // key is claimed again, and the probe decides.
         Store::Forgotten(_) => match call.of.core.claim(terms, true).await {
             Ok((held, promise)) if promise.forgotten.is_some() => Ok(Begun::Ours(held, promise)),
             Err(Denied::Replay(value)) => Ok(Begun::Stored(value)),
@@ -391,8 +394,8 @@ async fn repair(
     })
 }
 
-/// Stores the value of the handler, or the one that the probe found, and returns the result that
-/// the nodes then have.
+/// Stores a value of the handler or of the probe. Returns the result that the nodes have after
+/// that.
 async fn record<T>(
     call: &Call,
     terms: &ClaimTerms,
@@ -408,19 +411,19 @@ where
     let bytes = match encode(&value) {
         Ok(bytes) => bytes,
         Err(e) => {
-            // The handler took effect, but its value cannot be written as JSON, so there will be no
-            // result and the attempt counts as lapsed.
+            // The handler took effect, but its value cannot be converted to JSON. So the key gets
+            // no result, and the attempt counts as lapsed.
             held.end(ClaimEnd::Lapsed).await;
             return Err(call.codec(e));
         }
     };
-    // If the value is too large, only the fact that there is a result is stored.
+    // For a value that is too large, only the existence of a result is stored.
     let kept = (bytes.len() <= call.of.max_result).then_some(&bytes);
     let executed =
         |value, durability| Outcome::Executed { value, attempt, durability, kept: kept.is_some() };
-    // Only the automatic renewal stops here. The claim is held until the result is stored, because
-    // a node that was restarted or failed over since its promise accepts the result only after this
-    // claim is renewed there.
+    // `rest` stops only the automatic renewal. The claim is held until the result is stored. A node
+    // may have been restarted or failed over since it granted the claim. Such a node accepts the
+    // result only after a renewal of this claim.
     held.rest();
     let done = core.complete(&held.lease, kept).await;
     held.stop();
@@ -434,11 +437,11 @@ where
         refused,
         "result not stored under its own ballot"
     );
-    // The handler's value must not be returned unless a majority has it (idempotency 1), so what
-    // the nodes have is read.
+    // This call must not return the handler's value before a majority of the nodes has it
+    // (idempotency 1). So this call reads the result on the nodes.
     let found = core.look(terms).await;
-    // The result that was read here may be of another attempt, so how many replicas have it was not
-    // counted. It is only known that the durability level of `terms` is reached.
+    // The result on the nodes may be that of another attempt, and its replicas were not counted.
+    // Certain is only the durability level of `terms`.
     let durability = Achieved::at_least(terms.durability);
     if let Found::Stored(record) = &found {
         let same = kept.is_some() && record.value.as_ref() == kept;
@@ -448,13 +451,13 @@ where
             replayed(call, record.value.as_deref())
         };
     }
-    // A node also refuses the result if it lost the promise of this claim. Only if a node promised
-    // a higher ballot, another attempt has overtaken this one.
+    // A node also refuses the result after it has lost the grant of this claim. Another attempt has
+    // overtaken this one only if a node has granted a higher ballot.
     let mine = held.lease.token.get();
     let overtaken = refused && matches!(found, Found::Open { promised, .. } if promised > mine);
-    // There may be no result yet, because the caller that overtook this attempt ran no handler, or
-    // died. So the value is proposed again. `store` does not take a running claim away, and it
-    // adopts a result that it finds.
+    // The nodes may have no result yet: the other caller may have run no handler, or may have died.
+    // So this call proposes its value again. `store` does not end a running claim, and it adopts an
+    // existing result.
     if !matches!(found, Found::NoQuorum(_)) {
         match store(call, terms, kept, false).await {
             Store::Ours => return Ok(executed(value, durability)),
@@ -466,7 +469,7 @@ where
     Err(RunError::NotRecorded(call.not_recorded(ballot, overtaken, nodes)))
 }
 
-/// Returns the outcome of a call whose key already has a result.
+/// Returns the outcome of a call for a key with a stored result.
 fn replayed<T: DeserializeOwned>(call: &Call, kept: Option<&[u8]>) -> Result<Outcome<T>, RunError> {
     let Some(bytes) = kept else { return Ok(Outcome::NotKept) };
     decode(bytes).map(Outcome::Replayed).map_err(|e| call.codec(e))

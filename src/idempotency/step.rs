@@ -1,11 +1,11 @@
-//! Steps of a handler: parts of its work whose values are stored in the record of its key, so that
-//! a later attempt does not run them again (idempotency 14).
+//! Steps of a handler. A step is a part of the handler's work. The value of each step is stored in
+//! the record of the key, so that a later attempt does not run the step again (idempotency 14).
 //!
-//! The finished steps are one list, which is stored in the way in which a result is stored: under
-//! the claim's ballot, on a majority, before the handler goes on. Each write has the whole list, so
-//! that a node never has a step without the steps before it. An attempt begins with the list that
-//! has the highest ballot among the promises of its claim, and stores this list under its own
-//! ballot on a majority before it returns a value from it.
+//! The finished steps are one list. The list is stored like a result: under the claim's ballot, on
+//! a majority of the nodes, before the handler continues. Each write contains the whole list, so a
+//! node with a step always has the earlier steps, too. An attempt begins with the list of the
+//! highest ballot in the replies to its claim. It stores this list under its own ballot on a
+//! majority before it returns a value from the list.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,91 +18,92 @@ use super::{CodecError, Context, Failed};
 use crate::error::{Advice, NoQuorum, advise};
 use crate::op::StoredSteps;
 
-/// Largest size of all finished steps of a key together, in bytes of JSON.
+/// Largest total size of all finished steps of a key, in bytes of JSON.
 const MOST: usize = 64 * 1024;
 
-/// The error of a step that has no value for another reason than an error of its work. If the
-/// handler returns it by `?`, the effect of the handler counts as unknown, and the next call
-/// decides by its policy.
+/// The error of a step without a value, except for an error of the step's work. If the handler
+/// returns this error by `?`, the effect of the handler counts as unknown, and the next call
+/// applies its policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
-    /// An earlier attempt finished another step at this place in the order of steps, so the handler
-    /// was changed since then. The new step was not run.
+    /// An earlier attempt finished another step at this place in the order of steps. So the handler
+    /// was changed after that attempt. The new step did not run.
     #[error(
         "step {found:?}: an earlier attempt finished {recorded:?} at this place; run it with the \
          version of the handler that began it, or resolve the key"
     )]
     Changed {
-        /// Name of the step that was not run.
+        /// Name of the new step, which did not run.
         found: String,
-        /// Name of the step that the earlier attempt finished at this place.
+        /// Name of the finished step of the earlier attempt at this place.
         recorded: String,
     },
-    /// The handler ended without a step that an earlier attempt finished, so the handler was
-    /// changed since then.
+    /// The handler ended without a finished step of an earlier attempt. So the handler was changed
+    /// after that attempt.
     #[error(
         "the handler ended without step {recorded:?}, which an earlier attempt finished; run it \
          with the version of the handler that began it, or resolve the key"
     )]
     Missing {
-        /// Name of the step that the earlier attempt finished.
+        /// Name of the finished step of the earlier attempt.
         recorded: String,
     },
-    /// Another step of this run has the same name already. The second step was not run.
+    /// Another step of this run already has the same name. The second step did not run.
     #[error("step {name:?}: the name is used twice in one run; give each step its own")]
     Twice {
-        /// Name that both steps have.
+        /// Name of both steps.
         name: String,
     },
-    /// Another step of this run is still running, or was dropped before its end, so the order of
-    /// the two steps is not known. The second step was not run.
+    /// Another step of this run has not ended: it still runs, or it was dropped. So the order of
+    /// the two steps is unknown. The second step did not run.
     #[error("step {name:?}: another step of this run has no end; run them one after the other")]
     Overlaps {
-        /// Name of the step that was not run.
+        /// Name of the second step, which did not run.
         name: String,
     },
-    /// The claim was lost before the step began, so another caller may run the key now. The step
-    /// was not run.
+    /// The claim was lost before the start of the step, so another caller may run a handler under
+    /// the key now. The step did not run.
     #[error("step {name:?}: not run, because the claim was lost")]
     Lost {
-        /// Name of the step that was not run.
+        /// Name of the step, which did not run.
         name: String,
     },
-    /// The value of the step cannot be written as JSON, or what an earlier attempt recorded cannot
-    /// be read.
+    /// The value of the step cannot be converted to JSON, or the record of an earlier attempt
+    /// cannot be parsed.
     #[error("step {name:?}: {error}")]
     #[non_exhaustive]
     Codec {
-        /// Name of the step. Empty if the list of all steps cannot be read and the handler ended
-        /// without a step.
+        /// Name of the step. Empty if the handler ended without a step and the list of steps cannot
+        /// be parsed.
         name: String,
-        /// The value that could not be converted, and the cause.
+        /// The value of the failed conversion, and the cause.
         error: CodecError,
     },
-    /// With the value of this step, the finished steps of the key would be larger than 64 KiB. The
-    /// step ran, and is not recorded.
+    /// The value of this step would make the finished steps of the key larger than 64 KiB. The step
+    /// ran, and is not recorded.
     #[error(
         "step {name:?} ran and is not recorded: with it the key's steps have {bytes} bytes, at \
          most {MOST}; store the value elsewhere, and the reference here"
     )]
     #[non_exhaustive]
     TooLarge {
-        /// Name of the step whose value is too large.
+        /// Name of the step with the value.
         name: String,
-        /// Size of all steps of the key with this one, in bytes of JSON.
+        /// Size of all steps of the key including this step, in bytes of JSON.
         bytes: usize,
     },
-    /// It is not known whether a majority of nodes has stored the step. The step ran, unless an
+    /// Fewer nodes than a majority have confirmed the record of the step. The step ran now, or an
     /// earlier attempt had finished it.
     #[error("step {name:?} is not known to be recorded{}: {nodes}", by_another(*.overtaken))]
     #[non_exhaustive]
     NotRecorded {
         /// Name of the step.
         name: String,
-        /// True if nodes promised a higher ballot to another attempt, which took this one for dead.
+        /// True if another attempt has claimed the key with a higher ballot. The other attempt
+        /// treats this attempt as ended.
         overtaken: bool,
-        /// Answer of each node to the request to store the step.
+        /// Reply of each node to the request to store the step.
         nodes: NoQuorum,
     },
 }
@@ -110,8 +111,7 @@ pub enum StepError {
 advise!(StepError);
 
 impl StepError {
-    /// Returns what to do about the error, for a handler that does not return the error but handles
-    /// it.
+    /// Returns the next step after the error, for a handler that does not return the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NotRecorded { nodes, .. } => nodes.advice(),
@@ -130,29 +130,30 @@ fn by_another(yes: bool) -> &'static str {
     if yes { ", another attempt took over" } else { "" }
 }
 
-/// Name and value (as JSON) of each finished step, in their order.
+/// Name and value (as JSON) of each finished step, in the order of the steps.
 type List = Vec<(String, String)>;
 
-/// The steps of the handler in one attempt.
+/// The steps of a handler in one attempt.
 #[derive(Debug)]
 pub(super) struct Steps(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     list: List,
-    /// Error of reading the list that earlier attempts stored; `None` if it could be read.
+    /// Error of parsing the list of earlier attempts; `None` if the list is valid.
     unreadable: Option<CodecError>,
-    /// Number of entries of `list`, from its beginning, that this attempt has finished or replayed.
+    /// Number of leading entries of `list` that this attempt has finished or replayed.
     reached: usize,
-    /// True if a majority of nodes has `list` under this attempt's ballot, or the list is empty.
+    /// True if a majority of the nodes has `list` under this attempt's ballot, or if the list is
+    /// empty.
     certain: bool,
     /// True if a step is running, or was dropped before its end.
     open: bool,
 }
 
-/// Task of a step that begins.
+/// Action at the start of a step.
 enum Begun {
-    /// Return this value (as JSON), because an earlier attempt finished the step.
+    /// Return this value (as JSON) of an earlier attempt, which finished the step.
     Replay(String),
     Run,
 }
@@ -169,12 +170,12 @@ impl Steps {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code that holds the lock panics half-way through a change, so a poisoned lock is safe
-        // to use.
+        // A thread that holds this lock never panics in the middle of a change. So a poisoned lock
+        // is safe to use.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns an error if an earlier attempt finished a step that this attempt did not reach.
+    /// Returns an error if this attempt did not reach a finished step of an earlier attempt.
     pub(super) fn unfinished(&self) -> Option<StepError> {
         let state = self.state();
         if let Some(error) = &state.unreadable {
@@ -209,22 +210,22 @@ impl Steps {
         Ok(begun)
     }
 
-    /// Returns the list of finished steps with this step at its end, as JSON.
+    /// Returns the list of finished steps plus this step, as JSON.
     fn with(&self, name: &str, value: &str) -> Result<Arc<[u8]>, StepError> {
         let mut list = self.state().list.clone();
         list.push((name.to_owned(), value.to_owned()));
         bytes(name, &list)
     }
 
-    /// Returns the whole list as JSON if it has to be stored under this attempt's ballot; `None` if
-    /// a majority has it.
+    /// Returns the list as JSON if it must be stored under this attempt's ballot; `None` if a
+    /// majority of the nodes already has it.
     fn uncertain(&self, name: &str) -> Result<Option<Arc<[u8]>>, StepError> {
         let state = self.state();
         if state.certain { Ok(None) } else { bytes(name, &state.list).map(Some) }
     }
 
-    /// Marks the current step as finished. `run` has the name and the value of a step that ran, and
-    /// is `None` for one that was replayed.
+    /// Marks the current step as finished. `run` is the name and the value of a step that ran;
+    /// `None` for a replayed step.
     fn finish(&self, run: Option<(&str, String)>) {
         let mut state = self.state();
         state.list.extend(run.map(|(name, value)| (name.to_owned(), value)));
@@ -233,7 +234,8 @@ impl Steps {
         state.open = false;
     }
 
-    /// Ends the current step, which failed and is not recorded, so that it may be begun again.
+    /// Ends the current step after a failure without a record. The handler may begin the step
+    /// again.
     fn give_up(&self) {
         self.state().open = false;
     }
@@ -244,9 +246,9 @@ fn bytes(name: &str, list: &List) -> Result<Arc<[u8]>, StepError> {
 }
 
 impl Context {
-    /// Runs `work` as a step of the handler, and records its value with the key, so that a later
-    /// attempt returns the recorded value instead of running the step again. When this method
-    /// returns the value, a majority of nodes has it.
+    /// Runs `work` as a step of the handler, and records its value with the key. A later attempt
+    /// returns the recorded value and does not run the step again. This method returns the value
+    /// only after a majority of the nodes has recorded it.
     ///
     /// ```
     /// # use palisade::idempotency::{Context, Failed};
@@ -259,31 +261,29 @@ impl Context {
     /// }
     /// ```
     ///
-    /// If an attempt left no result, the handler runs again by the
-    /// [policy](super::IdempotencyBuilder::on_lapsed), or when an operator reruns it (`palisade
-    /// idem rerun`); then the finished steps are replayed in their order and the other steps are
-    /// run. If a handler fails with [`Failed::no_effect`](super::Failed::no_effect) after a
-    /// finished step, this means that nothing after the step took effect, and the finished steps
-    /// stay recorded.
+    /// After an attempt without a result, the handler may run again, by the
+    /// [policy](super::IdempotencyBuilder::on_lapsed) or by an operator (`palisade idem rerun`). In
+    /// this run the finished steps are replayed in their order, and the other steps run. A handler
+    /// may fail with [`Failed::no_effect`](super::Failed::no_effect) after a finished step. It then
+    /// means that nothing after the step took effect, and the finished steps stay recorded.
     ///
-    /// If the process crashes while `work` runs, or after its effect and before the value is
-    /// recorded, this one step runs again in the next attempt. So pass a
-    /// [`child_key`](Self::child_key) to the system that the step calls, by which the system
-    /// recognises the repeat.
+    /// If the process crashes after the start of `work` and before the record of its value, this
+    /// step runs again in the next attempt. So pass a [`child_key`](Self::child_key) to the system
+    /// that the step calls. By this key the system recognises the repeat.
     ///
-    /// A name is used only once in a run. A later attempt has to reach the finished steps in the
-    /// same order; other steps may follow them. The values of all steps of a key together, as JSON,
-    /// have at most 64 KiB. Steps run one after the other.
+    /// A run uses each name only once. A later attempt must reach the finished steps in the same
+    /// order; other steps may follow them. The values of all steps of a key together have at most
+    /// 64 KiB as JSON. Steps must not run at the same time.
     ///
     /// # Errors
-    /// The error of `work`: nothing is recorded then, and the step may be tried again in the same
-    /// run. Any other error is a [`StepError`], which
-    /// [`Failed::downcast_ref`](super::Failed::downcast_ref) returns.
+    /// The error of `work`. The step is then not recorded, and the handler may try it again in the
+    /// same run. Any other error is a [`StepError`];
+    /// [`Failed::downcast_ref`](super::Failed::downcast_ref) returns it.
     ///
     /// # Cancellation safety
-    /// If dropped while `work` runs, `work` is dropped with it and not recorded; the handler can
-    /// then make no other step ([`StepError::Overlaps`]). If dropped while the value is being
-    /// stored, the value may be recorded or not.
+    /// If the future is dropped during `work`, `work` is dropped, too, and not recorded. After that
+    /// the handler cannot run another step ([`StepError::Overlaps`]). If the future is dropped
+    /// while the value is being stored, the value may or may not be recorded.
     pub async fn step<T, E, Fut>(&self, name: &str, work: Fut) -> Result<T, Failed>
     where
         T: Serialize + DeserializeOwned,
@@ -293,8 +293,8 @@ impl Context {
         let steps = self.steps();
         let codec = |error| StepError::Codec { name: name.to_owned(), error };
         if let Begun::Replay(value) = steps.begin(name)? {
-            // A list that only one node has may be lost together with the node, so no value is
-            // returned before a majority has the list under this attempt's ballot.
+            // A list on a single node may be lost with the node. So this function returns a value
+            // only after a majority of the nodes has the list under this attempt's ballot.
             if let Some(list) = steps.uncertain(name)? {
                 self.store(name, &list).await?;
             }

@@ -1,11 +1,12 @@
-//! Storing one value under a key by consensus: the value that is already stored, or else a
-//! candidate.
+//! Stores one value under a key by consensus: an existing result, or a candidate if there is no
+//! result.
 //!
-//! The protocol is: claim the key with `force`, which means even if nodes have a result for it;
-//! adopt the result that the promises show, or else the candidate; complete it under the claim's
-//! own ballot (idempotency 1). It repairs results that fewer nodes than a majority have, stores
-//! what an operator resolves, and is the second try of a handler whose claim was overtaken. Nothing
-//! here starts a handler, and nothing takes a running claim away.
+//! The protocol has three phases (idempotency 1). First, claim the key with `force`, even if nodes
+//! have a result. Second, choose the value: the result in the nodes' replies, or the candidate if
+//! there is no result. Third, complete the value under the ballot of this claim. The protocol has
+//! three uses: to store a partial result on a majority of the nodes, to store an operator's result,
+//! and to store a handler's result again after another claim has overtaken the handler's claim.
+//! This module starts no handler and never ends a running claim.
 
 use std::sync::Arc;
 
@@ -16,25 +17,25 @@ use crate::error::NodeOutcome;
 use crate::quorum::backoff::RetryPolicy;
 use crate::quorum::record::{Denied, Refusal};
 
-/// The outcome of [`store`].
 #[derive(Debug)]
 pub(super) enum Store {
-    /// The candidate is now the key's result.
+    /// The candidate is the key's result now.
     Ours,
-    /// The key has this other result, which stays; `None` if it was too large to be kept.
+    /// The key has this other result, which was not changed. `None` if the result was too large to
+    /// be kept.
     Other(Option<Arc<[u8]>>),
-    /// Too few nodes know whether the key has a result; nothing was changed.
+    /// Too few nodes can exclude an earlier result of the key. No node stored the candidate.
     Forgotten(Doubt),
-    /// The claim was refused: another caller has the key, too few nodes answered, or the key was
+    /// The claim was refused. Another caller has the key, too few nodes answered, or the key was
     /// used with another fingerprint.
     Refused(Refusal),
-    /// The result was sent to the nodes, and is not known to be stored.
+    /// The result was sent to the nodes, but may not be stored on a majority.
     Unsure(Box<NotRecorded>),
 }
 
-/// Stores `candidate` under the key unless the key has a result. A candidate of `None` is a result
-/// that is too large to be kept. With `sure` the candidate is stored even if nodes may have lost a
-/// result, because the caller accepts that the lost result was another one.
+/// Stores `candidate` under the key if the key has no result. A `candidate` of `None` stands for a
+/// result that is too large to be kept. With `sure` the candidate is stored even if the nodes may
+/// have lost another result.
 pub(super) async fn store(
     call: &Call,
     terms: &ClaimTerms,
@@ -56,7 +57,7 @@ pub(super) async fn store(
                 continue;
             }
             Err(Denied::Refused(refusal)) => return Store::Refused(refusal),
-            // Not expected, because nodes grant a forced claim even if they have a record.
+            // Not expected: nodes grant a forced claim even for a key with a record.
             Err(Denied::Repair(_)) => {
                 let outcomes = vec![NodeOutcome::Refused; core.n()];
                 return Store::Refused(Refusal::NoQuorum(outcomes));
@@ -64,12 +65,12 @@ pub(super) async fn store(
         };
         if promise.forgotten.is_some() && !sure {
             held.give_back().await;
-            // The caller has seen a result, or has run the handler itself, so there was at least
-            // one attempt.
+            // The caller has found a result or has run the handler. So there was at least one
+            // attempt.
             return Store::Forgotten(Doubt { lapsed: 1, forgotten: promise.forgotten });
         }
         let value = promise.adopt.map_or_else(|| candidate.cloned(), |r| r.value);
-        // From here on nodes may receive the result, so a drop must not release the claim.
+        // After this point a node may receive the result, so a drop must not release the claim.
         held.begin();
         match core.complete(&held.lease, value.as_ref()).await {
             Ok(()) => return standing(value, candidate),

@@ -1,5 +1,6 @@
-//! Keys whose past is not known: why an earlier attempt may have taken effect, and whether the
-//! handler may run all the same. The probe, the policies or an operator's decision decide that.
+//! Decides about keys whose handlers may have taken effect before. This module finds the reasons
+//! for the doubt. The probe, the policies or an operator's decision then allow or forbid the run of
+//! the handler.
 
 use std::future::Future;
 
@@ -9,45 +10,45 @@ use crate::client::claim::Held;
 use crate::op::Loss;
 use crate::quorum::record::{Forgetting, Promise};
 
-/// Reason for which an earlier attempt under a key may have taken effect although no result is
-/// known.
+/// Reasons for which a handler may have taken effect in an earlier attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     /// Number of earlier attempts that began and left no result.
     pub(super) lapsed: u32,
-    /// Set if too few nodes know whether there was an earlier attempt.
+    /// Set if too few nodes can exclude an earlier attempt.
     pub(super) forgotten: Option<Forgetting>,
 }
 
 impl Doubt {
-    /// Returns why an earlier attempt may have taken effect, according to the promise of a claim;
-    /// `None` if it is certain that none has.
+    /// Returns the reasons for doubt from the nodes' replies to a claim. Returns `None` if no
+    /// earlier attempt can have taken effect.
     pub(super) fn of(promise: &Promise) -> Option<Self> {
         let forgotten = promise.forgotten.clone();
         let doubt = Self { lapsed: promise.attempt.saturating_sub(1), forgotten };
         (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
     }
 
-    /// Returns the reason that is reported if the key is parked, whatever the policy is: a known
-    /// attempt without a result comes before a forgotten key.
+    /// Returns the reason in the report of a parked key, for any policy. A known attempt without a
+    /// result comes before a forgotten key.
     pub(super) fn reason(&self) -> ParkedReason {
         if self.lapsed > 0 { ParkedReason::Lapsed } else { ParkedReason::Forgotten }
     }
 }
 
-/// Result of examining the earlier attempts of a key: whether the handler may run.
+/// Result of the check of a key's earlier attempts.
 pub(super) enum Past<T> {
     /// The handler may run.
     Clear,
-    /// The probe found that an earlier attempt took effect, with this result.
+    /// The probe found the effect of an earlier attempt, with this result.
     Effect(T),
-    /// The handler must not run, because an earlier attempt may have taken effect and nothing
-    /// allows a repeat. The call returns this parked key or error.
+    /// The handler must not run. An earlier attempt may have taken effect, and neither a policy, a
+    /// probe nor an operator allows a repeat. The call returns this parked key or error.
     Unknown(Result<Parked, RunError>),
 }
 
-/// Asks the probe, or without a probe the policies, whether the handler may run. Before a forgotten
-/// key is parked, the operator's decision about the losses of data is read (idempotency 20).
+/// Decides by the probe, or without a probe by the policies, if the handler may run. A policy may
+/// park a forgotten key; then the operator's decision about the losses of data is read first
+/// (idempotency 20).
 pub(super) async fn past<T, P, PF>(
     call: &Call,
     doubt: &Doubt,
@@ -72,8 +73,8 @@ where
     match (probe(cx.clone()).await, doubt.reason()) {
         (Probed::Found(value), _) => Past::Effect(value),
         (Probed::NotFound, _) if promise.adopt.is_none() => Past::Clear,
-        // If the probe found no effect although a node has a stored result, this is a contradiction
-        // that a person has to resolve.
+        // If the probe found no effect but a node has a result, the two contradict each other. A
+        // person has to decide.
         (Probed::NotFound | Probed::Unknown, ParkedReason::Lapsed) => {
             Past::Unknown(Ok(parked(call, doubt, ParkedReason::Lapsed, None)))
         }
@@ -83,12 +84,12 @@ where
     }
 }
 
-/// Returns what follows for this call from an operator's decision about the losses because of which
-/// the key is forgotten. If `runs` is false, the key is parked even if the decision is to run.
+/// Returns the effect of an operator's decision on this call. The decision is about the losses
+/// because of which the key is forgotten. If `runs` is false, the key is parked even after a
+/// decision to run.
 pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Past<T> {
     let losses = doubt.forgotten.as_ref().map_or(&[][..], |forgotten| &forgotten.losses);
-    // The future is boxed because it is rarely needed and would otherwise enlarge every call's
-    // future.
+    // The future is boxed, because it is rarely used and would enlarge the future of every call.
     match Box::pin(call.of.decision(losses)).await {
         Ok(Decision::Run) if runs => Past::Clear,
         Err(_) if doubt.forgotten.as_ref().is_some_and(|f| !f.fresh.is_empty()) => {
@@ -98,8 +99,8 @@ pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Pa
     }
 }
 
-/// Builds the report of a parked key. If the key is parked because no operator has decided about
-/// some losses, `undecided` has these losses.
+/// Builds the report of a parked key. `undecided` contains the losses without an operator's
+/// decision, if these losses are the reason.
 fn parked(
     call: &Call,
     doubt: &Doubt,
@@ -109,8 +110,8 @@ fn parked(
     let forgotten = doubt.forgotten.as_ref();
     let (is_undecided, all) = (undecided.is_some(), || forgotten.map(|f| f.losses.clone()));
     let losses = match reason {
-        // If some losses are undecided, only these are reported, so that the operator does not
-        // decide again about the others.
+        // If some losses are undecided, the report contains only these. So the operator does not
+        // decide again about the other losses.
         ParkedReason::Forgotten => undecided.or_else(all).unwrap_or_default(),
         ParkedReason::Lapsed => Vec::new(),
     };

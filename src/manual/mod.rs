@@ -1,4 +1,4 @@
-//! The manual: what code alone does not say.
+//! The manual: the facts that the code does not show.
 
 #[doc = include_str!("packages.md")]
 pub mod packages {}

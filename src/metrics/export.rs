@@ -1,5 +1,5 @@
-//! Counters, gauges and histograms that go to the recorder of the `metrics` crate. Compiled with
-//! the feature `metrics`.
+//! Counters, gauges and histograms for the recorder of the `metrics` crate. Compiled with the
+//! feature `metrics`.
 
 use metrics::{Key, Label, Level, Metadata, SharedString};
 
@@ -74,14 +74,14 @@ impl Histogram {
     }
 }
 
-/// Tells the recorder the unit and the meaning of each metric.
+/// Sends the unit and the help text of each metric to the recorder.
 pub(super) fn describe(all: &[&Metric]) {
     metrics::with_recorder(|r| {
         for metric in all {
             let unit = match metric.unit {
                 Unit::Count => Some(metrics::Unit::Count),
                 Unit::Seconds => Some(metrics::Unit::Seconds),
-                // The `metrics` crate has no unit for a ratio.
+                // The `metrics` crate has no unit for ratios.
                 Unit::Ratio => None,
             };
             let (name, help) =

@@ -1,15 +1,15 @@
-//! Metrics for the operators of a program. The counter of each event is made once, and used at the
-//! place where the event happens.
+//! Metrics for the operators of a program. Each counter is made once. The code that causes an event
+//! increments its counter.
 //!
-//! With the feature `metrics` each number goes to the recorder of the `metrics` crate that is
-//! installed when the [`Redlock`](crate::Redlock) is built. Without the feature only the numbers
-//! that [`Redlock::metrics`](crate::Redlock::metrics) and similar methods return are kept; these
-//! methods read the same [`Tally`]. The module `table` has the names of all metrics, and
-//! `manual/metrics.md` has them for users.
+//! With the feature `metrics` each number goes to a recorder of the `metrics` crate: the recorder
+//! that is installed when the [`Redlock`](crate::Redlock) is built. Without the feature only the
+//! numbers for [`Redlock::metrics`](crate::Redlock::metrics) and similar methods are counted. These
+//! methods read the same [`Tally`] in both cases. The module `table` contains the names of all
+//! metrics, and `manual/metrics.md` describes them for users.
 //!
-//! The value of a label is a word of this crate, a node's name, or a name that a program gives to
-//! something of which it has few, such as an election. Names of locks are labels only if the
-//! program asks for it. There are at most [`NAMES_MAX`] names of each kind.
+//! The value of a label is a word of this crate, the name of a node, or a name of which a program
+//! has only a few, for example that of an election. Names of locks are labels only if the program
+//! enables this setting. There are at most [`NAMES_MAX`] names of each kind.
 
 #[cfg(feature = "metrics")]
 mod export;
@@ -36,15 +36,15 @@ use self::table::{
 pub(crate) use self::table::{IDEMPOTENCY, NODE, READY};
 use crate::time::Moment;
 
-/// Most names of one kind (locks, elections, jobs, namespaces) that one handle uses as labels. All
-/// further names share the label [`OTHER`].
+/// Largest number of names of one kind (locks, elections, jobs, namespaces) that a handle uses as
+/// labels. All further names share the label [`OTHER`].
 const NAMES_MAX: usize = 256;
-/// Label of all names beyond the first `NAMES_MAX`. Because of the parentheses hardly any lock has
-/// this name by accident.
+/// Label of all names after the first `NAMES_MAX`. A lock with this name is improbable, because of
+/// the parentheses.
 const OTHER: &str = "(other)";
 
-/// Counter whose value a program can read, and which the recorder receives, too. The recorder does
-/// not receive the counter that `default` makes.
+/// Counter for a program and for the recorder. A counter that `default` makes does not go to the
+/// recorder.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     value: AtomicU64,
@@ -68,8 +68,8 @@ impl Tally {
     }
 }
 
-/// Counters of one metric, one for each outcome of a fixed list. All of them exist from the
-/// beginning, with the value zero, and not only from the first event on.
+/// Counters of one metric, one counter for each outcome in a fixed list. All counters are exported
+/// with the value zero before their first event.
 #[derive(Debug)]
 pub(crate) struct Outcomes(Vec<(&'static str, Counter)>);
 
@@ -90,7 +90,7 @@ impl Outcomes {
     }
 }
 
-/// Metrics of each name of one kind, for example of each election.
+/// Metrics of one kind, by name. A kind is for example elections.
 struct Family<T>(Mutex<BTreeMap<Arc<str>, Arc<T>>>);
 
 impl<T> Default for Family<T> {
@@ -114,9 +114,9 @@ impl<T> Family<T> {
 
 /// Metrics of a handle, without those of its nodes.
 pub(crate) struct Meters {
-    /// True if names of locks are used as labels.
+    /// True if the names of locks are labels.
     by_lock: bool,
-    /// Metrics of all locks together, which are used if names of locks are no labels.
+    /// Metrics of all locks together. Used if the names of locks are no labels.
     all_locks: Arc<LockMeters>,
     locks: Family<LockMeters>,
     elections: Family<ElectionMeters>,
@@ -126,7 +126,7 @@ pub(crate) struct Meters {
     pub(crate) claimed: Arc<LeaseMeters>,
     /// Number of claims of idempotency keys, by outcome.
     pub(crate) claims: Outcomes,
-    /// Metrics of guards without a lock.
+    /// Metrics of degraded guards, which have no lock.
     pub(crate) degraded: DegradedMeters,
 }
 
@@ -137,7 +137,7 @@ impl fmt::Debug for Meters {
 }
 
 impl Meters {
-    /// Makes the metrics of a handle, with the recorder that is installed at this time.
+    /// Makes the metrics of a handle with the recorder that is installed now.
     pub(crate) fn new(by_lock: bool) -> Self {
         export::describe(table::ALL);
         let claims =
@@ -197,7 +197,7 @@ impl LockMeters {
         }
     }
 
-    /// Counts a call that has ended with this outcome, `after` this time.
+    /// Counts an ended call by its outcome. `after` is the duration of the call.
     pub(crate) fn over(&self, outcome: &str, after: Duration) {
         self.acquires.add(outcome, 1);
         if outcome == "acquired" {
@@ -206,7 +206,7 @@ impl LockMeters {
     }
 }
 
-/// Metrics of the guards that were returned without a lock.
+/// Metrics of degraded guards, which the calls returned without a lock.
 #[derive(Debug)]
 pub(crate) struct DegradedMeters {
     guards: Outcomes,
@@ -222,20 +222,18 @@ impl DegradedMeters {
         }
     }
 
-    /// Counts one more guard of this policy.
+    /// Counts the start of a guard of this policy.
     pub(crate) fn begun(&self, policy: &str) {
         self.guards.add(policy, 1);
         self.held.add(1.0);
     }
 
-    /// Counts the end of one guard.
     pub(crate) fn ended(&self) {
         self.held.add(-1.0);
     }
 }
 
-/// Metrics of the leases of one kind and name: how many are held, how many were lost, and their
-/// renewals.
+/// Metrics of the leases of one kind and name: held leases, lost leases and renewals.
 #[derive(Debug)]
 pub(crate) struct LeaseMeters {
     held: Gauge,
@@ -265,19 +263,19 @@ impl LeaseMeters {
         }
     }
 
-    /// Counts one held lease more, or one less if `more` is false.
+    /// Adds one held lease if `more` is true, otherwise subtracts one.
     pub(crate) fn holds(&self, more: bool) {
         self.held.add(if more { 1.0 } else { -1.0 });
     }
 
-    /// Counts a lost lease; `left` is the time that remained until its deadline.
+    /// Counts a lost lease. `left` is the rest of its validity.
     pub(crate) fn lost(&self, left: Duration) {
         self.lost.add(1);
         self.lost_margin.record(left.as_secs_f64());
     }
 
-    /// Counts a renewal that was decided after the time `took`; `left` is the time that then
-    /// remained until the lease's old deadline.
+    /// Counts a renewal. `took` is the time until its outcome. `left` is the rest of the lease's
+    /// old validity at that time.
     pub(crate) fn renewal(&self, outcome: &str, took: Duration, (left, ttl): (Duration, Duration)) {
         self.renewals.add(outcome, 1);
         self.took.record(took.as_secs_f64());
@@ -286,7 +284,7 @@ impl LeaseMeters {
     }
 }
 
-/// Metrics of one election in which this process takes part, or which it observes.
+/// Metrics of one election that this process takes part in or observes.
 #[derive(Debug)]
 pub(crate) struct ElectionMeters {
     name: String,
@@ -303,13 +301,12 @@ impl ElectionMeters {
         }
     }
 
-    /// Counts a term in which this process begins to lead.
     pub(crate) fn term(&self) {
         self.terms.add(1);
     }
 }
 
-/// Metrics of the time in which an election has no leader, as one observer sees it.
+/// Metrics of the time without a leader in an election, by the reads of one observer.
 #[derive(Debug)]
 pub(crate) struct Vacancy {
     leaderless: Gauge,
@@ -324,8 +321,8 @@ impl Vacancy {
         Self { leaderless, lasted: Histogram::new(&VACANCY, &name), since: None }
     }
 
-    /// Records what the observer saw at the time `now`: `Some(true)` if there is a leader,
-    /// `Some(false)` if there is none, `None` if too few nodes answered.
+    /// Records a read of the observer at the time `now`. `Some(true)`: there is a leader.
+    /// `Some(false)`: there is no leader. `None`: too few nodes answered.
     pub(crate) fn observed(&mut self, led: Option<bool>, now: Moment) {
         match (led, self.since) {
             (Some(true), since) => {
@@ -344,12 +341,11 @@ impl Vacancy {
 
 impl Drop for Vacancy {
     fn drop(&mut self) {
-        // After the end of the observer the gauge would keep its last value, so it is reset.
+        // Without this reset the gauge would keep its last value after the end of the observer.
         self.leaderless.set(0.0);
     }
 }
 
-/// Metrics of one cron job.
 #[derive(Debug)]
 pub(crate) struct JobMeters {
     ticks: Outcomes,
@@ -370,18 +366,16 @@ impl JobMeters {
         }
     }
 
-    /// Counts a tick that this process has handled, by its outcome.
     pub(crate) fn tick(&self, outcome: &str) {
         self.ticks.add(outcome, 1);
     }
 
-    /// Counts ticks that were left out because no process looked at them in time.
+    /// Counts ticks that no process handled in time.
     pub(crate) fn missed(&self, n: u64) {
         self.missed.add(n);
     }
 
-    /// Records a run that has ended: it began `late` after the time of its tick, and lasted for the
-    /// time `took`.
+    /// Records an ended run of a job. The run began `late` after its tick, and lasted `took`.
     pub(crate) fn ran(&self, late: Duration, took: Duration) {
         self.lateness.record(late.as_secs_f64());
         self.run.record(took.as_secs_f64());

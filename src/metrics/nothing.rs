@@ -1,5 +1,5 @@
-//! Counters, gauges and histograms that export nothing. Compiled without the feature `metrics`,
-//! with the same interface as in `export.rs`.
+//! Counters, gauges and histograms that export nothing. Compiled without the feature `metrics`. The
+//! interface is the same as in `export.rs`.
 
 use super::Metric;
 

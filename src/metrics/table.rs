@@ -1,5 +1,5 @@
-//! Names, kinds, units and meanings of all metrics. `manual/metrics.md` has the same table, and a
-//! test compares the two.
+//! Names, kinds, units and meanings of all metrics. The same table is in `manual/metrics.md`. A
+//! test compares the two tables.
 
 /// Name, kind, unit and meaning of one metric.
 #[derive(Debug)]
@@ -118,7 +118,6 @@ pub(crate) const READY: Metric = gauge(
     "1 while a majority of the nodes votes, else 0; NaN before the first answer",
 );
 
-/// Metrics of one node.
 pub(crate) struct Node {
     pub(crate) batches: Metric,
     pub(crate) request: Metric,
@@ -139,7 +138,7 @@ pub(crate) struct Node {
     pub(crate) loss: Metric,
 }
 
-/// Metrics of one node; [`NodeMetrics`](crate::node::NodeMetrics) explains most of them.
+/// Metrics of one node. [`NodeMetrics`](crate::node::NodeMetrics) describes most of them.
 pub(crate) const NODE: Node = Node {
     batches: counter("palisade_node_batches_total", "Batches that were sent to the node"),
     request: histogram(
@@ -195,7 +194,6 @@ pub(crate) const NODE: Node = Node {
     ),
 };
 
-/// Metrics of one namespace of idempotency keys.
 pub(crate) struct Idempotency {
     pub(crate) calls: Metric,
     pub(crate) reruns: Metric,
@@ -204,8 +202,8 @@ pub(crate) struct Idempotency {
     pub(crate) unknown_until: Metric,
 }
 
-/// Metrics of one namespace of idempotency keys;
-/// [`IdempotencyMetrics`](crate::idempotency::IdempotencyMetrics) explains most of them.
+/// Metrics of one namespace of idempotency keys.
+/// [`IdempotencyMetrics`](crate::idempotency::IdempotencyMetrics) describes most of them.
 pub(crate) const IDEMPOTENCY: Idempotency = Idempotency {
     calls: counter("palisade_idempotency_calls_total", "Calls under idempotency keys, by outcome"),
     reruns: counter(

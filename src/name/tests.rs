@@ -1,4 +1,5 @@
-//! Which keys names become, and that two things never share one.
+//! Tests of the Redis keys of names: each name has the expected keys, and two different things
+//! never share a key.
 
 use std::collections::BTreeSet;
 
@@ -80,7 +81,7 @@ fn bad_names_are_reported_with_field_value_and_rule() {
     assert!(check_name("name", &long).unwrap_err().to_string().contains("513 bytes"));
     assert!(check_name("name", &long[1..]).is_ok());
 }
-/// A thing that a user names.
+/// A lock, an election or a record, by the names that a user gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Thing {
     Lock(String),
@@ -89,7 +90,7 @@ enum Thing {
 }
 
 impl Thing {
-    /// What a user of this prefix has to name to meet the key, as far as that can be.
+    /// Returns a thing that may have `key` among its keys under this prefix.
     fn at(key: &str, prefix: &str) -> Self {
         let name = key.strip_prefix(prefix).unwrap_or(key);
         match (name.strip_prefix(ELECTION), name.strip_prefix(RECORD)) {
@@ -102,7 +103,8 @@ impl Thing {
         }
     }
 
-    /// All its keys on a server, the main one first; `None` if the name is refused.
+    /// Returns all keys of the thing on a server, the main key first; `None` if the name is
+    /// invalid.
     fn keys(&self, prefix: &str) -> Option<Vec<String>> {
         check_prefix(prefix).ok()?;
         let keys = match self {
@@ -130,7 +132,7 @@ impl Thing {
     }
 }
 
-/// Names out of what keys are made of.
+/// Generates names from the parts of Redis keys.
 fn name() -> impl Strategy<Value = String> {
     let part = prop::sample::select(vec![
         "a",
@@ -167,12 +169,12 @@ fn thing() -> impl Strategy<Value = Thing> {
     ]
 }
 
-/// As people write them: none, one that ends with a separator, or any text.
+/// Generates prefixes: empty, with a separator at the end, or any name.
 fn prefix() -> impl Strategy<Value = String> {
     prop_oneof![Just(String::new()), name().prop_map(|name| name + ":"), name()]
 }
 
-/// What a cluster hashes of a key.
+/// Returns the part of a key that a Redis cluster hashes.
 fn slot(key: &str) -> &str {
     let open = key.find('{').filter(|_| has_hash_tag(key));
     let tag = open.and_then(|open| key[open + 1..].split('}').next());
@@ -192,7 +194,8 @@ proptest! {
         let aimed = aim.map(|n| Thing::at(&left[n % left.len()], &there));
         let b = aimed.unwrap_or(other);
         let Some(right) = b.keys(&there) else { return Ok(()) };
-        // A lock is its whole main key: other programs lock by it too.
+        // Two locks with the same main key are the same lock, because other programs use the whole
+        // key as the name of the lock.
         let are_locks = matches!((&a, &b), (Thing::Lock(_), Thing::Lock(_)));
         let is_one = (a == b && here == there) || (are_locks && left[0] == right[0]);
         let left: BTreeSet<_> = left.into_iter().collect();
@@ -208,7 +211,8 @@ proptest! {
         let Some(keys) = a.keys(&here) else { return Ok(()) };
         let distinct: BTreeSet<_> = keys.iter().collect();
         prop_assert_eq!(distinct.len(), keys.len());
-        // A closing brace outside of a tag cuts the tag of the side keys short.
+        // In a key with a closing brace outside of a hash tag, that brace ends the tag of the other
+        // keys. So such keys may have different slots.
         if has_hash_tag(&keys[0]) || !keys[0].contains('}') {
             for key in &keys {
                 prop_assert_eq!(slot(key), slot(&keys[0]), "{:?}", keys);
@@ -238,7 +242,8 @@ fn what_would_be_another_kind_is_refused_with_advice() {
     for prefix in ["", "selection:", "app/", "app_", "{app}", "größe-"] {
         check_prefix(prefix).unwrap_or_else(|e| panic!("{e}"));
     }
-    // The election "boss" of "app" would be the lock "appelection:boss" of a handle without prefix.
+    // Without this rule the election "boss" of the prefix "app" would have the key of the lock
+    // "appelection:boss" of a handle without a prefix.
     for prefix in ["app", "app:2", "größe", "idem"] {
         let text = check_prefix(prefix).unwrap_err().to_string();
         let advice = format!("must end with a separator, as \"{prefix}:\"");

@@ -1,5 +1,5 @@
-//! Events that a node reports, and their log lines. An event may be lost, so no promise of this
-//! library depends on one.
+//! Events that a node reports, and the log lines of these events. Events may be lost, so the
+//! correctness of the library does not depend on them.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,24 +15,24 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::op::{Began, Loss};
 
-/// Message of a node to its handle ([`LockNode::events`](crate::node::spi::LockNode::events)). Any
-/// message may be lost.
+/// Message of a node to its handle ([`LockNode::events`](crate::node::spi::LockNode::events)).
+/// Every message may be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeSignal {
-    /// What a caller waits for has changed: a lock was released or its holder's metadata changed, a
-    /// claim has ended, or a list of candidates has a new entry. Holds the main key of the lock, or
-    /// the key of the record or the list.
+    /// A lock, a claim or a list has changed, and callers may wait for the change: a lock was
+    /// released, its holder's metadata changed, a claim ended, or a list of candidates has a new
+    /// entry. The value is the main key of the lock, or the key of the record or the list.
     Changed(Arc<str>),
-    /// A lock is free, and the named handle is the first in the queue of handles that wait for it
-    /// ([`Place`](crate::node::spi::Place)).
+    /// A lock is free. The handle with the number `waiter` is the first in the lock's queue of
+    /// waiting handles ([`Place`](crate::node::spi::Place)).
     Turn {
         /// The main key of the lock.
         key: Arc<str>,
-        /// Number of the handle whose turn it is.
+        /// Number of the first handle in the queue.
         waiter: u64,
     },
-    /// An event of the node; operators receive it, too.
+    /// An event of the node. Programs receive it, too.
     Event(NodeEvent),
 }
 
@@ -42,7 +42,7 @@ impl From<NodeEvent> for NodeSignal {
     }
 }
 
-/// A [`NodeEvent`] with the name of its node, as [`NodeEvents`] returns it.
+/// A [`NodeEvent`] with the name of its node. [`NodeEvents`] returns such values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamedEvent {
@@ -54,14 +54,14 @@ pub struct NamedEvent {
 
 /// The events of a handle's nodes; see [`Redlock::events`](crate::Redlock::events).
 ///
-/// The value is also a [`Stream`] of [`NamedEvent`]s. A reader that lags by more than 1024 events
-/// misses the oldest.
+/// `NodeEvents` is also a [`Stream`] of [`NamedEvent`]s. A reader that is more than 1024 events
+/// behind misses the oldest events.
 #[must_use = "events are missed unless they are read"]
 pub struct NodeEvents {
     next: Pin<Box<dyn Future<Output = Next> + Send + Sync>>,
 }
 
-/// Receiver of the events, and the event that it has received; `None` if no more will come.
+/// The receiver of the events, and the received event. The event is `None` after the last one.
 type Next = (Receiver<NamedEvent>, Option<NamedEvent>);
 
 impl NodeEvents {
@@ -69,15 +69,15 @@ impl NodeEvents {
         Self { next: Box::pin(next(events)) }
     }
 
-    /// Waits for the next event; returns `None` once the handle and its clones are gone.
+    /// Waits for the next event. Returns `None` after the drop of the handle and its clones.
     ///
     /// # Cancellation safety
-    /// The future may be dropped; no event is lost, because the next call continues to wait.
+    /// If the future is dropped, no event is lost: the next call continues.
     pub async fn next(&mut self) -> Option<NamedEvent> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    /// Returns the next event if it has arrived already; never waits.
+    /// Returns the next event if it has already arrived. Never waits.
     pub fn try_next(&mut self) -> Option<NamedEvent> {
         poll_fn(|cx| self.poll_event(cx)).now_or_never().flatten()
     }
@@ -120,104 +120,106 @@ impl Stream for NodeEvents {
 /// Every event is also logged through `tracing`, with the target `palisade::node` and the fields
 /// `node` (the node's name), `event` (the name given at each variant) and the further fields that
 /// the variant lists. These names are stable across versions. The handle logs the events of all
-/// kinds of nodes; only [`Down`](Self::Down), [`Up`](Self::Up) and those of the min-replicas check
-/// are logged by the nodes of this crate that are servers.
+/// kinds of nodes, with three exceptions. [`Down`](Self::Down), [`Up`](Self::Up) and the events of
+/// the min-replicas check are logged by the server nodes of this crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeEvent {
-    /// The node cannot be reached, or the connection to it was lost. Log: `down` with `cause`, once
-    /// a try to connect again has failed.
+    /// The node cannot be reached, or the connection to the node was lost. Log: `down` with
+    /// `cause`, after a failed try to connect.
     Down,
-    /// The node was connected, or connected again, perhaps to another server; the handle then asks
-    /// it for its data history. Log: `up`.
+    /// The node was connected or reconnected, possibly to another server. The handle then reads the
+    /// node's data history. Log: `up`.
     Up,
-    /// The node's data come from another sequence of writes (data history) than before, because the
-    /// server restarted, another server took over, or data were lost. So the node may have
-    /// forgotten what it granted. Log: `history_changed` with `cause`.
+    /// The node has a new data history: the server restarted, another server took over, or data
+    /// were lost. So the node may have forgotten its earlier grants. Log: `history_changed` with
+    /// `cause`.
     #[non_exhaustive]
     HistoryChanged {
-        /// Cause of the change, as far as the client can see it.
+        /// Cause of the change, as far as the client can find it.
         cause: HistoryCause,
     },
-    /// The node is in quarantine: it grants nothing for the time `remaining`, but holders may
+    /// The node is in quarantine. It grants nothing for the time `remaining`, but holders may
     /// re-assert their leases. Log: `quarantine_begun` with `remaining_ms`, `began`, `lost_ms` and
     /// `loss`.
     #[non_exhaustive]
     QuarantineBegun {
         /// Time until the node grants again.
         remaining: Duration,
-        /// State of the node's data when they began. If it is [empty](Began::Empty), mark a new
-        /// deployment with `palisade init --new`; in tests use `trust_fresh(true)`.
+        /// State of the node's data at their beginning. If the state is [empty](Began::Empty) and
+        /// the deployment is new, mark it by `palisade init --new`; in tests use
+        /// `trust_fresh(true)`.
         began: Began,
-        /// Writes that the node may have lost; `None` if the node does not report them. They
-        /// include those of the failover window of a Sentinel group. Idempotency keys that [accept
-        /// such a loss](crate::idempotency::IdempotencyBuilder::accept_loss) do not count as
-        /// forgotten.
+        /// Writes that the node may have lost, including those of a Sentinel group's failover
+        /// window; `None` if the node does not report them. Idempotency keys that [accept such a
+        /// loss](crate::idempotency::IdempotencyBuilder::accept_loss) do not count as forgotten.
         loss: Option<Loss>,
     },
-    /// The quarantine has ended, and the node grants again. Sent with the node's first answer after
-    /// the end. Log: `quarantine_ended`.
+    /// The quarantine has ended, and the node grants again. Sent with the node's first reply after
+    /// the quarantine. Log: `quarantine_ended`.
     QuarantineEnded,
-    /// Holders of this handle renewed their leases on a node in quarantine (they re-asserted them).
-    /// Log: `reasserted` with `leases`.
+    /// Holders of this handle renewed their leases on a node in quarantine (re-assertions). Log:
+    /// `reasserted` with `leases`.
     #[non_exhaustive]
     Reasserted {
-        /// Number of leases that one batch re-asserted.
+        /// Number of re-asserted leases in one batch.
         leases: u64,
     },
-    /// The master's min-replicas check (`min-replicas-to-write`) is off, is weaker than required,
-    /// or cannot be read. Log: `min_replicas_missing` with `why`.
+    /// The master's min-replicas check (`min-replicas-to-write`) is off or weaker than required, or
+    /// the node cannot read its settings. Log: `min_replicas_missing` with `why`.
     #[non_exhaustive]
     MinReplicasMissing {
-        /// The fault, and the command that corrects it.
+        /// The fault, and a command that corrects it.
         why: Arc<str>,
     },
-    /// The master's min-replicas check is strong enough again. Log: `min_replicas_restored`.
+    /// The master's min-replicas check is as strong as required again. Log:
+    /// `min_replicas_restored`.
     MinReplicasRestored,
-    /// Clients of this node do not agree on the length of a quarantine (`max_ttl` and the failover
-    /// window), or this client used a longer one before. The node uses the longest length, and
-    /// keeps it for one to two such lengths after the last client that asked for it (quarantine 7).
-    /// Set the same `max_ttl` everywhere: if the node has lost all its data and only a client with
-    /// a shorter `max_ttl` reaches it, the quarantine ends too early. Log: `settings_disagree` with
-    /// `ours_ms` and `node_ms`.
+    /// The clients of this node use different lengths of the quarantine (`max_ttl` and the failover
+    /// window), or this client used a longer one before. The node uses the longest length. It keeps
+    /// this length for one to two such lengths after the last client that requested it (quarantine
+    /// 7). Set the same `max_ttl` in every process. Otherwise a quarantine may end too early: the
+    /// node has lost all its data, and only a client with a shorter `max_ttl` reaches it. Log:
+    /// `settings_disagree` with `ours_ms` and `node_ms`.
     #[non_exhaustive]
     SettingsDisagree {
-        /// Length of the quarantine that this handle asks for.
+        /// Length of the quarantine by this handle's settings.
         ours: Duration,
-        /// Length of the quarantine that the node uses. It is longer than `ours`, or equal to
-        /// `ours` if this handle has just raised it.
+        /// Length of the quarantine that the node uses. Longer than `ours`, or equal to `ours` if
+        /// this handle has just raised the length.
         node: Duration,
     },
-    /// A majority of the nodes, this one included, began without data or lost data within the
-    /// retention. So they cannot know whether an idempotency key that they do not have was used
-    /// before. Until they can, the policy for forgotten keys decides about a call without
-    /// [`created_at`](crate::idempotency::Call::created_at); a call with a `created_at` after the
-    /// loss runs. Sent once per handle, node and loss. Log: `keys_forgotten` with `remaining_ms`.
+    /// A majority of the nodes, including this node, began without data or lost data within the
+    /// retention. So the nodes cannot exclude an earlier use of an idempotency key without a
+    /// record. For a call without [`created_at`](crate::idempotency::Call::created_at) the policy
+    /// for forgotten keys decides. A call with a `created_at` after the loss runs. Sent once per
+    /// handle, node and loss. Log: `keys_forgotten` with `remaining_ms`.
     #[non_exhaustive]
     KeysForgotten {
-        /// Time until the node knows every key again, unless it loses data again.
+        /// Time until the node can again exclude an earlier use of a key. A further loss of data
+        /// extends this time.
         remaining: Duration,
     },
-    /// A renewed lease of this handle would not outlive a failover of this node, and without this
-    /// node the handle has no majority. So in a failover the holder will lose the lease although it
-    /// renews. Sent once. Use a ttl of `enough` (and a `max_ttl` that allows it, in every process),
-    /// or configure the Sentinels to replace a master sooner. Log: `ttl_too_short` with `ttl_ms`,
+    /// The ttl of this handle's lease is too short for a failover of this node, and the handle has
+    /// no majority without this node. So a failover will end the lease, although the holder renews
+    /// it. Sent once. Use a ttl of `enough`, and a `max_ttl` that allows it in every process. Or
+    /// configure the Sentinels to replace a master sooner. Log: `ttl_too_short` with `ttl_ms`,
     /// `lasts_ms`, `needed_ms`, `down_after_ms`, `window_ms` and `enough_ms`.
     #[non_exhaustive]
     TtlTooShort {
         /// Ttl of the lease.
         ttl: Duration,
-        /// Time that is left of the lease if the node becomes silent at the worst moment, just
-        /// before a renewal.
+        /// Rest of the lease if the node stops replying at the worst time, just before a renewal.
         lasts: Duration,
-        /// Time that the lease would have to last in a failover: until the Sentinels act, the
-        /// takeover by the new master, and the window.
+        /// Required rest of the lease in a failover: the reaction time of the Sentinels, the
+        /// takeover by the new master, and the failover window.
         needed: Duration,
-        /// See [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
+        /// Time until a silent master is replaced; see
+        /// [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
         down_after: Duration,
-        /// See [`FailoverTimes::window`](super::FailoverTimes::window).
+        /// Failover window; see [`FailoverTimes::window`](super::FailoverTimes::window).
         window: Duration,
-        /// Shortest ttl, in whole seconds, whose leases outlive the failover.
+        /// Shortest sufficient ttl, in whole seconds.
         enough: Duration,
     },
 }
@@ -226,14 +228,14 @@ pub enum NodeEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HistoryCause {
-    /// A new server process answers at the same address; its data may be complete.
+    /// A new server process answers at the same address. Its data may be complete.
     Restart,
-    /// Another server answers: a replica was promoted, or the address now points to another server.
+    /// Another server answers. A replica was promoted, or the address points to another server.
     Promotion,
-    /// The node's marker is gone: `FLUSHALL`, or a restart without data.
+    /// The node has lost its marker, by `FLUSHALL` or by a restart without data.
     DataLost,
-    /// This handle has not seen the node before, or the same server process has another data
-    /// history than before.
+    /// The handle is new to this node, or the same server process has another data history than
+    /// before.
     Unknown,
 }
 
@@ -248,15 +250,15 @@ impl HistoryCause {
     }
 }
 
-/// Log text for a node without data: why it grants nothing, and what to do.
+/// Log text for a node without data: the reason for its quarantine, and the operator's next step.
 const EMPTY: &str = "it was never initialised: new, or emptied; if the whole deployment is new, \
                      run `palisade init --new`; if it had data before, do not: see `palisade idem \
                      incidents`";
-/// Log text for a node that lost its data: why it grants nothing.
+/// Log text for a node that lost its data: the reason for its quarantine.
 const LOST: &str = "its data are lost; what was known of idempotency keys is unknown";
 
 impl NodeEvent {
-    /// Writes the event to the log, as a warning if a person may have to act.
+    /// Writes the event to the log. An event is a warning if a person may have to act.
     pub(crate) fn log(&self, node: &str) {
         macro_rules! say {
             ($level:ident, $event:literal, $text:literal $(, $field:ident = $value:expr)*) => {
@@ -266,7 +268,7 @@ impl NodeEvent {
             };
         }
         match self {
-            // The connection itself logs `down`, because only it knows the cause.
+            // The connection logs `down`, because only the connection has the cause.
             Self::Down => {}
             Self::Up => say!(info, "up", "node connected"),
             Self::HistoryChanged { cause } => {
@@ -361,7 +363,7 @@ mod tests {
         }
     }
 
-    /// Alarms of operators match these names, so changing a name changes the public interface.
+    /// Operators' alerts use these names. A change of a name is a change of the public interface.
     #[test]
     fn the_names_in_the_log_stay() {
         let log = Log::default();

@@ -1,42 +1,41 @@
-//! Duration of a node's failover, from the old master's last answer until the new one
-//! confirms leases.
+//! Duration of a node's failover: from the old master's last reply to the new master's first
+//! confirmation of a lease.
 
 use std::time::Duration;
 
 use crate::config::lasts;
 use crate::time::Drift;
 
-/// Longest time from the moment at which a Sentinel considers the master down until the new one
-/// accepts writes. It contains the election of the Sentinel that acts, the promotion, and the wait
-/// for the first replica that the new master counts as good. With groups as configured by
-/// `sentinel-conf` it is 0.8 s after a crash, and up to 2.3 s after a freeze.
+/// Longest time from the detection of a dead master by a Sentinel to the first write on the new
+/// master. It contains the election of the acting Sentinel, the promotion, and the new master's
+/// wait for a good replica. In groups with the settings of `sentinel-conf` this time is 0.8 s after
+/// a crash, and up to 2.3 s after a freeze.
 const TAKEOVER: Duration = Duration::from_millis(2_500);
 
-/// Durations of a failover of a node, from its settings.
+/// Durations of a node's failover, computed from its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailoverTimes {
-    /// Time for which a master must be silent before it is replaced (`down-after-milliseconds`).
+    /// Time for which a master must not reply before it is replaced (`down-after-milliseconds`).
     pub down_after: Duration,
-    /// Failover window (L): time for which the replaced master may still grant after the new one
-    /// has begun to answer. The new master extends a lease only if the old one had confirmed it
-    /// until after that time.
+    /// Failover window (L): time for which a replaced master may still grant after the new master's
+    /// first reply. The new master extends a lease only if the old master had confirmed the lease
+    /// beyond this window.
     pub window: Duration,
 }
 
 impl FailoverTimes {
-    /// Returns how long a lease must last after its last confirmation by the old master in order to
-    /// outlive the failover.
+    /// Returns the time that a lease must last to outlive the failover, from the old master's last
+    /// confirmation.
     pub fn needed(&self) -> Duration {
         self.down_after.saturating_add(TAKEOVER).saturating_add(self.window)
     }
 
-    /// Returns the shortest ttl, in whole seconds, with which a renewed lease outlives a failover
-    /// that begins at any moment.
+    /// Returns the shortest ttl, in whole seconds, of a renewed lease that outlives any failover.
     pub fn shortest_ttl(&self, drift: Drift) -> Duration {
         let needed = self.needed();
-        // Bisection is fast for any value, however large, that Sentinels and servers report. At
-        // most 10 % of a ttl is drift and a quarter passes before the renewal, so twice `needed` is
-        // enough.
+        // Servers and Sentinels may report very large values, and bisection is fast for all of
+        // them. At most 10 % of a ttl is drift, and a quarter passes before the renewal. So twice
+        // `needed` is enough.
         let (mut low, mut high) = (needed.as_secs(), needed.as_secs().saturating_mul(2));
         high = high.saturating_add(1);
         while low < high {
@@ -61,8 +60,8 @@ mod tests {
         FailoverTimes { down_after: S(down_after), window: S(window) }
     }
 
-    /// The settings of `sentinel-conf`: max-lag 2 s and the shortest down-after that the lag rule
-    /// allows. With these and all other defaults, a lease outlives a failover whenever it happens.
+    /// Tests the settings of `sentinel-conf`: max-lag 2 s, and the shortest down-after for this
+    /// lag. With these settings and all other defaults, a lease outlives every failover.
     #[test]
     fn the_defaults_outlive_a_failover_of_the_shipped_groups() {
         let shipped = times(4, 4);

@@ -1,13 +1,14 @@
-//! The connection of a node: opened, used, dropped at the first doubt, and opened again.
+//! The connection of a node. After a doubt, such as a time-out, it is closed and opened again.
 //!
-//! [`Link`] holds at most one [`Session`]. A [`Resolver`] gives it the server's address: a fixed
-//! one for `RedisNode`, the one that the Sentinels name for `SentinelNode`. The first call
-//! connects; from then on [`tend`] keeps the node connected. Connecting runs in a task of its own,
-//! so a call that reaches its deadline does not interrupt it. After a failed try there is a
-//! jittered pause, in which all calls fail at once with the cause of that try.
+//! A [`Link`] has at most one [`Session`]. A [`Resolver`] finds the address of the server. The
+//! address is fixed for a `RedisNode`, and comes from the Sentinels for a `SentinelNode`. The first
+//! call connects to the server; after that the module [`tend`] keeps the node connected. Each try
+//! to connect has its own task, so the deadline of a call does not interrupt the try. After a
+//! failed try there is a pause with jitter. During this pause all calls fail at once with the cause
+//! of the failed try.
 //!
-//! Batches are sent in the order of the calls. A batch that finds no connection waits in a queue,
-//! and the queue is sent before the new connection is open to other batches.
+//! Batches are sent in the order of the calls. Without a connection a batch waits in a queue. A new
+//! connection first sends the batches of the queue, and then other batches.
 
 mod open;
 mod order;
@@ -38,26 +39,26 @@ use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies, Terms, TimedFacts};
 use crate::time::Moment;
 
-/// Number of signals by which a slow listener may lag before the oldest are dropped.
+/// Number of signals that are kept for a slow listener. Older signals are dropped.
 const EVENTS: usize = 1024;
-/// First and longest pause between failed tries to connect.
+/// First and longest pause after a failed try to connect.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Longest pause between tries to connect while there is no call; the pauses grow up to it.
+/// Longest pause between tries to connect if there is no call. The pauses grow up to this limit.
 const IDLE_PAUSE: Duration = Duration::from_secs(10);
-/// Interval at which the server's facts are read again, for the resolver to judge.
+/// Interval at which the server's facts are read again, so that the resolver can check them.
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
-/// Number of batches that may be under way at once on a connection, where the server answers in
-/// order. A node queue uses fewer.
+/// Largest number of unanswered batches on a connection to a server that answers in order. A node
+/// queue uses fewer.
 pub(crate) const DEPTH: usize = 8;
 
-/// Finds the server to connect to, and judges whether it may vote.
+/// Finds the server of a node, and decides if the server may vote.
 pub(crate) trait Resolver: Send + Sync + 'static {
-    /// Finds the server to connect to, by `deadline`.
+    /// Returns the server to connect to. Must return before `deadline`.
     fn resolve(&self, deadline: Moment) -> BoxFuture<'_, Result<Endpoint, NodeError>>;
 
-    /// Returns a version that changes when another master or epoch was decided, so that the present
-    /// connection must not be used any longer. Calls under way on it end as *maybe executed*.
+    /// Returns a version that changes with the master or its epoch. After a change the connection
+    /// must not be used, and unanswered calls on it end as *maybe executed*.
     fn changed(&self) -> watch::Receiver<u64>;
 
     /// Returns true if `accept` needs the min-replicas settings in [`ServerFacts`].
@@ -65,7 +66,7 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         true
     }
 
-    /// Returns advice that is appended to the error if the server cannot be reached.
+    /// Returns advice for the error of an unreachable server.
     fn hint(&self) -> &'static str {
         ""
     }
@@ -73,8 +74,8 @@ pub(crate) trait Resolver: Send + Sync + 'static {
     /// Returns true if the connection to the server uses TLS.
     fn is_tls(&self) -> bool;
 
-    /// Judges by its facts whether the server may vote; `Err` refuses it. Called on each new
-    /// connection, and with newly read facts at most every ten seconds while it is used.
+    /// Checks the facts of a server. Returns an error if the server must not vote. Called for each
+    /// new connection, and with new facts at most every ten seconds during its use.
     fn accept(
         &self,
         at: &str,
@@ -82,41 +83,37 @@ pub(crate) trait Resolver: Send + Sync + 'static {
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError>;
 
-    /// Reads the settings of the other servers of the group, once this server may vote.
+    /// Reads the settings of the group's other servers, after `accept` has accepted this server.
     fn follow_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// Returns the replicas of the server, including those that are down. `None`: they are not
-    /// known, and the replicas that were seen connected count instead.
+    /// Returns the replicas of the server, including replicas that are down. Returns `None` if the
+    /// resolver has no list of replicas. The number of connected replicas is used then.
     fn replicas(&self) -> Result<Option<Known>, NodeError> {
         Ok(None)
     }
 
-    /// Returns the terms that the min-replicas check adds to every batch after `accept`: the time
-    /// for which a replaced master may still accept writes, and the number of replicas that must
-    /// have acknowledged. Default: none.
+    /// Returns the terms of the min-replicas check for every batch after `accept`: the time for
+    /// which a replaced master may still accept writes, and the number of replicas that must have
+    /// acknowledged. Default: none.
     fn group_terms(&self) -> GroupTerms {
         GroupTerms::ALONE
     }
 }
 
-/// Settings of a link.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkOptions {
-    /// Treat a server without a marker as a new one, which grants at once.
+    /// If true, a server without a marker counts as new and grants at once.
     pub(crate) trust_fresh: bool,
-    /// Let a server vote that deletes keys when its memory is full.
+    /// If true, a server may vote that deletes keys when its memory is full.
     pub(crate) allow_eviction: bool,
-    /// Name of the node, for logs.
     pub(crate) name: Arc<str>,
     /// Longest time for one try to find the address, connect and log in.
     pub(crate) connect_timeout: Duration,
-    /// Clock and randomness.
     pub(crate) env: Arc<dyn Env>,
 }
 
-/// The connection of one node.
 pub(crate) struct Link<R> {
     shared: Arc<Shared<R>>,
 }
@@ -127,59 +124,58 @@ struct Shared<R> {
     changed: watch::Receiver<u64>,
     events: broadcast::Sender<NodeSignal>,
     state: Mutex<State>,
-    /// Number of tries to connect that have ended.
+    /// Number of ended tries to connect.
     turns: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct State {
     current: Option<Arc<Current>>,
-    /// Batches that wait for a connection, in the order of their calls.
+    /// Batches that wait for a connection, in the order of the calls.
     waiting: VecDeque<Waiting>,
-    /// Time at which the resolver last judged the server, or began to.
+    /// Start of the resolver's last check of the server.
     judged: Moment,
-    /// Terms (`max_ttl` and clock error) of the last batch, for the first request of a connection.
+    /// Terms (`max_ttl` and clock error) of the last batch, for a connection's first request.
     terms: Option<Terms>,
     /// Address (`host:port`) of the last connection.
     address: Option<Arc<str>>,
-    /// Address of the connection that is being made.
+    /// Address of the server to which a task is connecting now.
     trying: Option<Arc<str>>,
     connecting: bool,
-    /// True while a task keeps the node connected.
+    /// True while a task of the module `tend` keeps the node connected.
     tended: bool,
-    /// `run_id` of the last server process, and the largest number of replicas that followed it.
+    /// `run_id` of the last server process, and its largest number of replicas so far.
     replicas: Option<(Arc<str>, Arc<AtomicU32>)>,
     failures: u32,
-    /// Number of sessions in a row that ended before they answered an op.
+    /// Number of consecutive sessions that ended before their first reply to an op.
     flaps: u32,
-    /// The last try to connect, if it failed.
+    /// The last try to connect, if that try failed.
     failed: Option<Failed>,
 }
 
-/// A failed try to connect.
 struct Failed {
     /// Earliest time of the next try.
     until: Moment,
     /// Earliest time of the next try if there is no call.
     idle_until: Moment,
     cause: NodeError,
-    /// Version of the resolver when the try began; with a newer one the next try begins at once.
+    /// Version of the resolver at the start of the try. A newer version ends the pause.
     epoch: u64,
 }
 
 struct Current {
     session: Arc<Session>,
-    /// `host:port` of the server.
+    /// Address of the server, as `host:port`.
     at: Arc<str>,
     /// Runs the waits for replicas of this server.
     barriers: Arc<Barriers>,
-    /// The resolver's version when the session's address was requested.
+    /// Version of the resolver at the request for the address.
     epoch: u64,
     opened: Moment,
 }
 
 impl<R: Resolver> Link<R> {
-    /// Makes a link that connects at its first call.
+    /// Makes a link. The first call connects to the server.
     pub(crate) fn new(resolver: R, options: LinkOptions) -> Self {
         let shared = Shared {
             changed: resolver.changed(),
@@ -192,12 +188,12 @@ impl<R: Resolver> Link<R> {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Returns the resolver, from which the link has the server's address.
     pub(crate) fn resolver(&self) -> &R {
         &self.shared.resolver
     }
 
-    /// Returns why there is no connection now; `None` if there is one or none was tried.
+    /// Returns the reason for a missing connection. Returns `None` if there is a connection, or if
+    /// no try has failed yet.
     pub(crate) fn trouble(&self) -> Option<NodeError> {
         let state = self.shared.state();
         let failed = state.failed.as_ref().filter(|_| state.current.is_none())?;
@@ -216,22 +212,22 @@ impl<R: Resolver> Link<R> {
         Some(Arc::clone(&current.session.facts().run_id))
     }
 
-    /// Takes the facts that the connection received when it was opened; later calls return `None`.
+    /// Returns the facts from the opening of the connection; `None` at all later calls.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
         let state = self.shared.state();
         let usable = state.current.as_ref().filter(|current| self.shared.is_usable(current));
         usable?.session.first_facts()
     }
 
-    /// Subscribes to the signals of this node.
+    /// Returns a receiver of this node's signals.
     pub(crate) fn events(&self) -> broadcast::Receiver<NodeSignal> {
         self.shared.events.subscribe()
     }
 
-    /// Executes a batch by `deadline`: sent now, or after the batches that wait for a connection.
+    /// Executes a batch by `deadline`, after all batches that wait for a connection.
     pub(crate) fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         if Handle::try_current().is_err() {
-            // There is no runtime yet, so the batch is sent when the future is polled.
+            // There is no tokio runtime yet, so the batch is sent at the first poll of the future.
             return Box::pin(async move { self.call(batch, deadline).await });
         }
         let (shared, n) = (&self.shared, batch.ops.len());
@@ -264,7 +260,7 @@ impl<R: Resolver> Link<R> {
             }
             doubt.standing = done.as_ref().is_err_and(|e| faults::ends_session(e.fault()));
             done.unwrap_or_else(|e| match e.fault() {
-                // A person has to act on the error, and has to know on which server.
+                // A person has to correct this error, so the message contains the server.
                 NodeFault::Auth | NodeFault::NoPermission => {
                     Replies::fail(n, &e.at(&doubt.current.at, ""))
                 }
@@ -273,8 +269,8 @@ impl<R: Resolver> Link<R> {
         })
     }
 
-    /// Waits until replicas have what the server granted at `after`. Fails if the connection of
-    /// that grant is no longer used, because after any doubt the server may be another one.
+    /// Waits until replicas have the server's writes up to `after`. Fails if the connection is no
+    /// longer in use, because a new connection may lead to another server.
     pub(crate) async fn barrier(
         &self,
         after: BarrierPoint,
@@ -312,11 +308,11 @@ impl<R: Resolver> Link<R> {
 
 impl<R: Resolver> Shared<R> {
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code that holds the mutex can panic halfway through a change.
+        // A panic never interrupts a change under this mutex, so a poisoned mutex is safe to use.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the connection if it may be used, and has its server judged again if that is due.
+    /// Returns the connection if it may be used. Starts a check of its server if one is due.
     fn usable(self: &Arc<Self>, terms: Terms) -> Option<Arc<Current>> {
         let now = self.options.env.now();
         let (current, judge) = {
@@ -343,7 +339,8 @@ impl<R: Resolver> Shared<R> {
         !current.session.is_lost() && *self.changed.borrow() == current.epoch
     }
 
-    /// Stops using a connection. With `broke` it counts as a failure unless it has answered an op.
+    /// Stops the use of a connection. If `broke` is true, this counts as a failure, except for a
+    /// connection that has answered an op.
     fn part_with(&self, current: &Arc<Current>, broke: bool) {
         {
             let mut state = self.state();
@@ -363,7 +360,7 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Returns the cause of the last failed try, as long as the pause after it lasts.
+    /// Returns the cause of the last failed try during the pause after it.
     fn pausing(&self, state: &State) -> Option<NodeError> {
         let failed = state.failed.as_ref().filter(|_| !state.connecting)?;
         let pauses =
@@ -408,7 +405,7 @@ impl<R: Resolver> Shared<R> {
             }
         };
         for (waiting, cause) in refused {
-            // An error means that the caller has dropped its call.
+            // An error means that the caller has dropped the call.
             let _ = waiting.sent.send(Err(cause));
         }
         self.turns.send_modify(|n| *n = n.wrapping_add(1));
@@ -419,7 +416,7 @@ fn cut_off() -> NodeError {
     NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off")
 }
 
-/// A try to connect. Its drop ends the waiting calls, even if its task was never run.
+/// A try to connect. The drop of the value ends the waiting calls, even if the task never ran.
 struct Turn<R: Resolver> {
     shared: Arc<Shared<R>>,
     epoch: u64,
@@ -428,7 +425,7 @@ struct Turn<R: Resolver> {
 
 impl<R: Resolver> Turn<R> {
     fn new(shared: &Arc<Shared<R>>) -> Self {
-        // Read before the address is requested, so that a later change makes the session stale.
+        // The version is read before the address, so a later change makes the session outdated.
         let epoch = *shared.changed.borrow();
         Self { shared: Arc::clone(shared), epoch, outcome: None }
     }
@@ -441,7 +438,7 @@ impl<R: Resolver> Turn<R> {
             tokio::select! {
                 biased;
                 done = self.shared.open(epoch) => break done,
-                // Another server was named: it is useless to wait for the old one, perhaps frozen.
+                // The resolver has another server now. The wait for the old server ends.
                 () = moved_on(&mut changed, epoch) => self.epoch = *changed.borrow(),
                 () = sleep(limit) => {
                     let detail = self.shared.late(&format!("no connection within {limit:?}"));
@@ -452,7 +449,7 @@ impl<R: Resolver> Turn<R> {
         let connected = outcome.is_ok();
         self.outcome = Some(outcome);
         let shared = Arc::clone(&self.shared);
-        // Dropping the try notifies the waiting calls, so that comes first.
+        // The drop of this value notifies the waiting calls, so it comes first.
         drop(self);
         if connected {
             shared.tend();
@@ -468,9 +465,9 @@ impl<R: Resolver> Drop for Turn<R> {
     }
 }
 
-/// Doubt about the session of a call: while `standing`, dropping this gives the session up. A call
-/// that is dropped midway leaves an answer that no caller awaits, and after a time-out it is
-/// unknown which answers will still come.
+/// The session of a call with an unknown end. If `standing` is true at the drop of this value, the
+/// session is no longer used. A dropped call leaves a reply without a reader. After a time-out it
+/// is unknown which replies will still arrive.
 struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: Arc<Current>,
@@ -491,10 +488,10 @@ impl<R: Resolver> Drop for Doubt<'_, R> {
     }
 }
 
-/// Waits until the Sentinels' decision about the master is another one than that numbered `epoch`.
+/// Waits until the version of the resolver differs from `epoch`.
 async fn moved_on(changed: &mut watch::Receiver<u64>, epoch: u64) {
     if changed.wait_for(|now| *now != epoch).await.is_err() {
-        // The resolver is gone, so the decision never changes any more.
+        // The resolver was dropped, so the version never changes again.
         std::future::pending::<()>().await;
     }
 }

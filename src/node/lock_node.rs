@@ -17,25 +17,27 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One independent lock server.
 ///
-/// [`call`](Self::call) executes a batch of ops, and [`barrier`](Self::barrier) waits until
-/// replicas have what a batch wrote.
+/// [`call`](Self::call) executes a batch of ops. [`barrier`](Self::barrier) waits until replicas
+/// have received the writes of a batch.
 ///
 /// For implementers: `call` executes the ops in order, each atomically and by the rules of its
-/// [`Op`](crate::op::Op), and answers all of them by `deadline`. If an op may have been executed
-/// but no answer came, it is reported as *maybe executed*
+/// [`Op`](crate::op::Op), and answers all of them by `deadline`. If no answer arrived for an op
+/// that may have been executed, `call` reports the op as *maybe executed*
 /// ([`NodeError::maybe_executed`](crate::error::NodeError::maybe_executed)), and the node never
-/// repeats it. The caller may drop the future at any await; the request may then still take effect.
+/// repeats the op. The caller may drop the future at any await; the request may then still take
+/// effect.
 pub trait LockNode: Send + Sync + 'static {
     /// Executes a batch. If [`depth`](Self::depth) is more than one, batches take effect in the
     /// order in which this method was called, even if the returned futures are polled in another
     /// order.
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies>;
 
-    /// Waits until at least as many replicas as `level` requires have everything that the node had
-    /// written at `after`, and returns how many replicas have it. Fails, at the latest at
-    /// `deadline`, if fewer have it, if their number is not known, or if the node may have another
-    /// data history than the one in `after`. Never called with `Primary`. Every error is *maybe
-    /// executed*, because the batch before the barrier was executed.
+    /// Waits until at least as many replicas as `level` requires have received all writes that the
+    /// node had made at `after`. Returns the number of these replicas. Fails, at the latest at
+    /// `deadline`, if fewer replicas have received the writes, if the number of these replicas is
+    /// not known, or if the node may have another data history than `after`. `level` is never
+    /// `Primary`. Every error is *maybe executed*, because the batch before the barrier was
+    /// executed.
     ///
     /// The default is for a kind of node without replicas: it returns an error, so locks with a
     /// durability level above `Primary` get no vote of this node. A wrapper has to forward this
@@ -60,43 +62,44 @@ pub trait LockNode: Send + Sync + 'static {
         1
     }
 
-    /// Subscribes to the node's hints and events. Any of them may be lost, so only speed may depend
-    /// on them.
+    /// Subscribes to the node's hints and events. Each of these messages may be lost, so they may
+    /// affect only the speed of a caller, not its correctness.
     fn events(&self) -> broadcast::Receiver<NodeSignal>;
 
     /// Returns the name of this node for errors and logs. It is unique among the nodes of one
     /// handle and never contains a secret.
     fn name(&self) -> Arc<str>;
 
-    /// Returns the durations of a failover of this node; `None`, the default, if the node has no
-    /// failovers or does not know their settings. The method is called often, so it must not send a
-    /// request. A wrapper has to forward it.
+    /// Returns the durations of a failover of this node. Returns `None`, the default, if the node
+    /// has no failovers or does not know the settings of its failovers. This method is called
+    /// often, so an implementation must not send a request. A wrapper has to forward this method.
     fn failover(&self) -> Option<FailoverTimes> {
         None
     }
 
     /// Returns the address, as `host:port`, of the server that answers for this node now; `None` if
-    /// this kind of node has no address. It is only information for operators, who can distinguish
-    /// by it a restart from a switch to another server.
+    /// this kind of node has no address. The address is only shown to operators: it lets them
+    /// distinguish a restart from a switch to another server.
     fn address(&self) -> Option<Arc<str>> {
         None
     }
 
-    /// Returns the facts that the server reported when the present connection was opened. They are
-    /// returned once, and only until the connection has answered a batch. A caller that has them
-    /// learns one round trip sooner that another server answers. The default is `None`, and a
-    /// wrapper need not forward this method.
+    /// Returns the facts that the server reported when the present connection was opened. Only the
+    /// first call on a connection returns the facts, and only before the connection has answered a
+    /// batch. With the facts, a caller learns of a change of the server one round trip earlier. The
+    /// default is `None`. A wrapper need not forward this method.
     fn first_facts(&self) -> Option<TimedFacts> {
         None
     }
 
-    /// Returns the identity of the server that a batch would reach now, as in
-    /// [`Facts::identity`](crate::op::Facts::identity). A caller that knows only another server's
-    /// clock asks this server for its clock first. A node that has returned a server before returns
-    /// `None` while it has no connection. A kind of node that knows the server only from its
-    /// answers always returns `None`, which is the default; then the first batch that reaches
-    /// another server is refused there as late ([`NotAfter::on`](crate::op::NotAfter::on)). A
-    /// wrapper has to forward this method.
+    /// Returns the identity of the server that would receive a batch now, as in
+    /// [`Facts::identity`](crate::op::Facts::identity). If a caller knows only the clock of another
+    /// server, the caller asks this server for its clock first. A node that has returned an
+    /// identity before returns `None` while it has no connection.
+    ///
+    /// The default is `None`, for a kind of node that learns the identity only from answers. With
+    /// such a node, the first batch that reaches another server is refused there as late
+    /// ([`NotAfter::on`](crate::op::NotAfter::on)). A wrapper has to forward this method.
     fn server(&self) -> Option<Arc<str>> {
         None
     }

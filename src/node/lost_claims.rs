@@ -1,20 +1,20 @@
-//! Computes for how long a node may still lack a claim of an idempotency key, because it lost data.
+//! Computes for how long a node may still lack a claim of an idempotency key after a loss of data.
 //!
-//! Only time decides. A record on the node proves nothing: it may be an old copy, without the
-//! result that was stored later. For each loss of data the node knows two times between which all
-//! lost writes lie (quarantine 13). The answer depends on these times, on the largest possible age
-//! of the key, and on the length of a loss that the caller accepts.
+//! Only times decide. A record on the node proves nothing: the record may be an old copy that lacks
+//! the result that was stored later. For each loss of data the node has two times, and all lost
+//! writes lie between these two times (quarantine 13). The answer depends on these times, on the
+//! largest possible age of the key, and on the length of a loss that the caller accepts.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::op::{Began, Loss};
 
-/// Losses of a node's data, with the clock and the clock error by which they are judged.
+/// Losses of a node's data, with the clock and the clock error that are used to judge them.
 #[derive(Clone, Debug)]
 pub(crate) struct LostClaims {
     losses: Arc<[Loss]>,
-    /// State of the data when they began: marked as new, empty, or lost.
+    /// State of the data at their beginning: marked as new, empty, or lost.
     began: Began,
     /// E: the largest error of any clock.
     clock_error: Duration,
@@ -27,11 +27,11 @@ impl LostClaims {
         Self { losses, began, clock_error, now }
     }
 
-    /// Returns the time until the node certainly has every claim of a key: every claim since `born`
-    /// (milliseconds since 1970) or, without `born`, every claim within the retention. Zero if it
-    /// has them already. For a `born` that is not later than the lost writes, the time is that of a
-    /// key without `born`. Losses of at most `accepted` do not count. Milliseconds are truncated,
-    /// so an equal time is not taken to be later.
+    /// Returns the time until the node certainly has the claims of a key; zero if the node already
+    /// has them. With `born` (milliseconds since 1970) these are all claims since `born`. Without
+    /// `born` they are all claims within the retention. If `born` is not later than the lost
+    /// writes, the result is the same as without `born`. Losses of at most `accepted` are ignored.
+    /// Milliseconds are truncated, so `born` must be strictly later than the lost writes.
     pub(crate) fn unsure(
         &self,
         born: Option<u64>,
@@ -42,7 +42,7 @@ impl LostClaims {
         rests.map(|loss| self.unsure_after(*loss, born, retention)).max().unwrap_or_default()
     }
 
-    /// Returns the losses because of which [`unsure`](Self::unsure) is not zero.
+    /// Returns the losses for which [`unsure`](Self::unsure) returns more than zero.
     pub(crate) fn concerning(
         &self,
         born: Option<u64>,
@@ -55,23 +55,22 @@ impl LostClaims {
         self.losses.iter().filter(concerns).copied().collect()
     }
 
-    /// Returns true if the loss is longer than `accepted`, or has no proved length.
+    /// Returns true if the loss is longer than `accepted`, or if its length is unknown.
     fn counts(&self, loss: Loss, accepted: Duration) -> bool {
-        // The clocks by which a loss began and ended may differ by twice E.
+        // The beginning and the end of a loss may come from two clocks, which differ by at most 2E.
         let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
         length.is_none_or(|length| length > accepted)
     }
 
-    /// Returns true if the node may lack a claim of the key because its data began empty, and it is
-    /// still unknown whether the node was new or had lost data.
+    /// Returns true if three conditions hold: the data of the node began empty, it is unknown if
+    /// the node was new or had lost data, and the node may lack a claim of the key.
     pub(crate) fn is_fresh(&self, born: Option<u64>, retention: Duration) -> bool {
         let all = self.losses.first().filter(|loss| self.began == Began::Empty && loss.from == 0);
         all.is_some_and(|loss| !self.unsure_after(*loss, born, retention).is_zero())
     }
 
     fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
-        // The clocks of the server and of the program that made the request differ by up to twice
-        // E.
+        // The clocks of the server and of the program that made the request differ by at most 2E.
         let margin = millis(2 * self.clock_error);
         let lost_until = loss.to.saturating_add(margin);
         if born.is_some_and(|born| lost_until < born) {
@@ -111,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_birth_counts_when_it_lies_strictly_after_all_that_may_be_lost() {
-        // The margin is 1000 + 2E.
+        // The loss ends at 1000, and 2E is 500.
         let lost = [(0, 1_000)];
         assert_eq!(unsure(&lost, Some(1_501), 2_000), 0);
         assert!(unsure(&lost, Some(1_500), 2_000) > 0);
@@ -125,7 +124,7 @@ mod tests {
         assert_eq!(unsure(&lost, None, 11_500), 1, "equal is not later");
         assert_eq!(unsure(&lost, None, 11_501), 0);
         assert_eq!(unsure(&lost, Some(1_500), 11_501), 0, "an old birth is as none");
-        // If the birth does not help, the answer for keys without one is the same.
+        // A birth that is not later than the loss gives the same result as no birth.
         assert_eq!(unsure(&lost, Some(1_500), 2_000), unsure(&lost, None, 2_000));
     }
 
@@ -146,7 +145,8 @@ mod tests {
 
     #[test]
     fn the_rest_of_each_loss_that_counts_follows_from_the_longest_rest() {
-        // The last loss is accepted: it is not listed and does not lengthen the rest.
+        // The last loss is accepted, so `concerning` does not list it, and it does not lengthen
+        // `rest`.
         let known = lost_claims(&[(1, 1_000), (2_000, 4_000), (5_000, 5_100)], 6_000);
         let accepted = Duration::from_millis(601);
         let named = known.concerning(None, KEEP, accepted);

@@ -1,7 +1,7 @@
-//! A node in this process's memory: the reference semantics of every op, for tests and embedded
-//! use.
+//! A node in this process's memory, for tests and embedded use. It is the reference implementation
+//! of every op.
 //!
-//! It answers at once, and its entries expire by the clock of its [`Env`].
+//! The node answers at once, and its entries expire by the clock of its [`Env`].
 
 mod builder;
 #[cfg(feature = "test-util")]
@@ -38,15 +38,16 @@ use crate::name::LockKeys;
 use crate::op::{Batch, Facts, LockMode, Op, Replies, Reply};
 use crate::time::Moment;
 
-/// Number of signals by which a slow listener may lag before it misses the oldest.
+/// Capacity of the signal channel. A listener that falls behind by more signals misses the oldest
+/// ones.
 const EVENTS: usize = 1024;
 
 /// A lock server in memory. Cheap to clone; clones refer to the same node, so that several Redlock
 /// handles of one process can share their nodes.
 ///
-/// A new node is provably fresh: nothing was granted before, so it grants at once. It has no
-/// replicas. At [`Durability::AllReplicas`] it votes, because no replica can lack anything; at
-/// `Replicas(k)` it does not.
+/// A new node is provably fresh: it has granted nothing before, so it grants at once. A memory node
+/// has no replicas. It votes at [`Durability::AllReplicas`], because no replica can lack a write.
+/// It does not vote at `Replicas(k)`.
 ///
 /// ```
 /// use palisade::node::{MemoryNode};
@@ -66,20 +67,20 @@ struct Shared {
 }
 
 struct State {
-    /// Time by which this node's clocks are ahead of those of its `Env`.
+    /// Offset of this node's clocks: they are ahead of the clocks of its `Env` by this time.
     offset: Duration,
     /// Random number from which all identities and data history ids of this node are made.
     seed: u64,
-    /// Number of times that the node was restarted; each time begins a data history.
+    /// Number of restarts of the node. Each restart begins a new data history.
     lives: u64,
     windows: Windows,
     data: Data,
-    /// True if the node acts as if a client had seen its data before, so that empty data count as
-    /// lost.
+    /// True if the node acts as if a client had seen earlier data of this node. Then empty data
+    /// count as lost.
     is_known: bool,
 }
 
-/// The node's data: what a server would keep on disk.
+/// The node's data. A server would keep these data on disk.
 #[derive(Clone, Debug, Default)]
 struct Data {
     marker: Option<Marker>,
@@ -101,24 +102,24 @@ impl fmt::Debug for MemoryNode {
 }
 
 impl MemoryNode {
-    /// Makes a fresh node with a name of its own and the machine's clocks.
+    /// Makes a fresh node with a unique name and the machine's clocks.
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// Begins the settings of a new node.
+    /// Returns a builder for the settings of a new node.
     pub fn builder() -> MemoryNodeBuilder {
         MemoryNodeBuilder::new()
     }
 
-    /// Returns the number of locks, records and lists in memory, including those that have expired
-    /// and were not swept yet.
+    /// Returns the number of locks, records and lists in memory. Entries that have expired count
+    /// until the node removes them.
     pub fn len(&self) -> usize {
         let state = self.state();
         state.data.locks.len() + state.data.lists.len() + state.data.records.len()
     }
 
-    /// Returns true if nothing is in memory.
+    /// Returns true if there is no lock, record or list in memory.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -129,15 +130,15 @@ impl MemoryNode {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code that holds the mutex panics halfway through the change of an entry.
+        // A poisoned mutex can be used: no code panics while it holds the mutex and has changed an
+        // entry only in part.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn clock(&self, state: &State) -> Clock {
         let ahead = u64::try_from(state.offset.as_micros()).unwrap_or(u64::MAX);
         Clock {
-            // Never zero, because a marker whose `since` is zero is of a node that never lost
-            // anything.
+            // The clock is never zero, because a `since` of zero marks a node that never lost data.
             now: (self.0.env.now() + state.offset).as_nanos().saturating_add(1),
             micros: self.0.env.wall_micros().saturating_add(ahead),
         }
@@ -261,8 +262,8 @@ impl Data {
     }
 }
 
-/// Adds the hints for the handles that are to be woken: the first in the queue of the lock, or the
-/// readers at its head, and all that watch it.
+/// Adds the hints for the handles that have to wake up: the first handle in the queue of the lock,
+/// or the readers at the head of the queue, and all handles that watch the lock.
 fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiters }: Wake) {
     let key = || Arc::from(keys.lock());
     hints.extend(waiters.into_iter().map(|waiter| NodeSignal::Turn { key: key(), waiter }));
@@ -270,14 +271,14 @@ fn wake_up(hints: &mut Vec<NodeSignal>, keys: &LockKeys, Wake { watchers, waiter
 }
 
 impl LockNode for MemoryNode {
-    /// Executes all ops at the first poll, without interruption. It never waits, so no deadline is
-    /// missed.
+    /// Executes all ops at the first poll, without interruption. The call never waits, so it cannot
+    /// miss the deadline.
     fn call(&self, batch: Batch, _deadline: Moment) -> BoxFuture<'_, Replies> {
         Box::pin(async move { self.execute(&batch) })
     }
 
-    /// Returns at once, because the node has no replicas: [`Durability::AllReplicas`] is always
-    /// reached, and a number of replicas never is.
+    /// Returns at once, because the node has no replicas. [`Durability::AllReplicas`] always
+    /// succeeds, and `Replicas(k)` always fails.
     fn barrier(
         &self,
         after: BarrierPoint,

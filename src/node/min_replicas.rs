@@ -1,6 +1,6 @@
-//! Judges the min-replicas check of a node's servers by the facts that they report and by the rule
-//! in `min_replicas_rule`, and sends an event when the result changes. `RedisNode` and
-//! `SentinelNode` share this code.
+//! Checks the min-replicas settings of a node's servers. The input is the facts that the servers
+//! report, and the rule is in `min_replicas_rule`. Sends an event when the result changes.
+//! `RedisNode` and `SentinelNode` share this code.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,43 +21,39 @@ use crate::time::Moment;
 
 /// Longest time to connect to another server of the group and read its settings.
 const READ: Duration = Duration::from_secs(1);
-/// Age at which the setting that was read from another server of the group is read again.
+/// Age after which a setting of another server of the group is read again.
 const READ_EVERY: Duration = Duration::from_secs(60);
 
-/// Judges whether a node's servers may vote by their min-replicas check, and remembers the last
-/// result.
+/// Checks by the min-replicas settings that a node's servers may vote, and keeps the last result.
 pub(crate) struct Judge {
-    /// Name of the node.
     name: Arc<str>,
     rule: MinReplicasRule,
     last: Mutex<Last>,
 }
 
-/// Result of the last judgement.
+/// Result of the last check of the master's min-replicas settings.
 #[derive(Clone, Default)]
 pub(crate) struct Last {
     pub(crate) facts: Option<MinReplicasFacts>,
     /// Failover window (L) that follows from the master's settings.
     pub(crate) window: Option<Duration>,
     pub(crate) error: Option<NodeError>,
-    /// Address of the master when it was judged.
+    /// Address of the master at the last check.
     master: Option<String>,
-    /// For each server of the group, by address: its `min-replicas-max-lag`, or `None` if it is not
-    /// known, and the time at which it was last read.
+    /// `min-replicas-max-lag` of each server of the group, by address, and the time of the last
+    /// read. `None` if the setting of the server is unknown.
     lags: BTreeMap<String, (Option<Duration>, Moment)>,
-    /// True once the Sentinels have named the other servers, so that `lags` has every server of the
-    /// group.
+    /// True once the Sentinels have reported the other servers. Then `lags` has an entry for every
+    /// server of the group.
     lags_known: bool,
-    /// Fault of the check that was last reported as an event; it is not reported again until it
-    /// changes.
+    /// Fault that was last reported as an event. The same fault is not reported again.
     wrong: Option<String>,
-    /// Advice that was last logged as a warning; the same advice is not logged again.
+    /// Advice that was last logged as a warning. The same advice is not logged again.
     advised: Option<String>,
 }
 
 impl Last {
-    /// Remembers the present fault of the check. Returns an event if it differs from the one
-    /// before.
+    /// Stores the present fault of the check. Returns an event if the fault has changed.
     fn change(&mut self, wrong: Option<String>) -> Option<NodeEvent> {
         if self.wrong == wrong {
             return None;
@@ -70,7 +66,7 @@ impl Last {
     }
 }
 
-/// Facts of a group that its Sentinels report; both are `None` for a server without Sentinels.
+/// Facts that the Sentinels report about a group. Both are `None` for a server without Sentinels.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Group {
     /// Shortest `down-after-milliseconds` of any Sentinel.
@@ -91,12 +87,12 @@ impl Judge {
         self.lock().clone()
     }
 
-    /// Returns the terms that are sent with each batch. Any server of the group may have been the
-    /// master before this one, so the largest failover window (L) of all of them counts.
+    /// Returns the settings that are sent with each batch. Any server of the group may have been
+    /// the previous master, so the failover window (L) is the largest one of all servers.
     pub(crate) fn group_terms(&self) -> GroupTerms {
         let last = self.lock();
-        // This node lets no master vote whose lag is above `max_lag`, so no server of the group has
-        // a longer window than this.
+        // The node refuses the vote of a master whose lag is above `max_lag`. So no server of the
+        // group has a longer window than `longest`.
         let longest = self.rule.max_lag + LAG_SLACK;
         let own = last.window.unwrap_or(self.rule.unread());
         let read = last.lags.values().filter_map(|(lag, _)| *lag);
@@ -112,8 +108,8 @@ impl Judge {
         }
     }
 
-    /// Checks by its facts that the master at the address `at` may vote, and remembers for how long
-    /// it may still write once it is replaced.
+    /// Checks that the master at the address `at` may vote, and stores its failover window and its
+    /// lag.
     pub(crate) fn accept(
         &self,
         at: &str,
@@ -133,8 +129,8 @@ impl Judge {
         last.advised = advice;
         last.master = Some(at.to_owned());
         if let Some(lag) = facts.max_lag {
-            // The lag is needed after this master is replaced, when it may be down and cannot be
-            // asked any more.
+            // The lag is needed after this master is replaced. At that time the server may be down,
+            // and its settings cannot be read.
             last.lags.insert(at.to_owned(), (Some(lag), now));
         }
         last.facts = Some(facts);
@@ -149,8 +145,8 @@ impl Judge {
         error.map_or(Ok(()), Err)
     }
 
-    /// Reads the settings of the other servers of the group, and forgets servers that left it. An
-    /// empty list changes nothing, because it means that no Sentinel could be asked.
+    /// Reads the settings of the other servers of the group, and removes servers that have left the
+    /// group. An empty list changes nothing, because it means that no Sentinel answered.
     pub(crate) async fn read_others(&self, servers: &[Endpoint], now: Moment) {
         if servers.is_empty() {
             return;
@@ -169,7 +165,7 @@ impl Judge {
         self.lock().lags_known = true;
         while let Some((at, lag)) = reads.next().await {
             let mut last = self.lock();
-            // While a server does not answer, the lag that was last read from it counts.
+            // If a server does not answer, the last known lag of this server counts.
             let known = last.lags.get(&at).and_then(|(lag, _)| *lag);
             last.lags.insert(at, (lag.or(known), now));
         }
@@ -182,7 +178,8 @@ impl Judge {
     }
 
     fn lock(&self) -> MutexGuard<'_, Last> {
-        // No code that holds the mutex panics, and every value in it is always complete.
+        // A poisoned mutex can be used: no code panics while it holds the mutex, and each value is
+        // always complete.
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -196,9 +193,10 @@ fn min_replicas_facts(server: &ServerFacts) -> MinReplicasFacts {
     }
 }
 
-/// Returns how many replicas must have acknowledged, and how recently (in seconds), before the
-/// server may grant. The server's settings count, or those that this client requires if the server
-/// does not show its own. `(0, 0)` if the check is off.
+/// Returns the number of replicas that must have acknowledged, and the largest age of an
+/// acknowledgement in seconds, for the server to grant. Uses the server's settings if they are
+/// known, and otherwise the settings that this client requires. Returns `(0, 0)` if the check is
+/// off.
 fn good_replicas(rule: &MinReplicasRule, facts: Option<&MinReplicasFacts>) -> (u32, u64) {
     let Some(facts) = facts.filter(|facts| facts.is_on()) else { return (0, 0) };
     let asked = match rule.policy {
@@ -255,8 +253,8 @@ mod tests {
             min_replicas_max_lag: Some(2),
             eviction: None,
         };
-        // The master of then has become one of the other servers of the group, and is frozen: it
-        // takes connections and answers nothing.
+        // The previous master is now one of the other servers of the group. It is frozen: it
+        // accepts connections and never answers.
         let frozen = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = frozen.local_addr().unwrap().to_string();
         let then = Moment::default() + S(1_000);

@@ -1,57 +1,59 @@
-//! The rule for the min-replicas check of a master, of a lone server as well as of a group that
-//! Sentinels watch: whether the check is on and strong enough, and how long the failover window L
-//! is that follows from it. `min_replicas` applies it to a node's servers.
+//! The rule for the min-replicas check of a master. The rule decides if the check is on and strong
+//! enough, and computes the failover window L. It applies to a lone server and to a group that
+//! Sentinels watch. The module `min_replicas` applies the rule to a node's servers.
 //!
 //! L is the time for which a replaced master may still accept writes. The check
-//! (`min-replicas-to-write` with `min-replicas-max-lag`) bounds it: a master without fresh
+//! (`min-replicas-to-write` with `min-replicas-max-lag`) bounds L: a master without fresh
 //! acknowledgements from its replicas refuses writes after at most `max_lag + 2 s`. Without the
-//! check nothing bounds it: an isolated master accepts writes for the whole partition and for about
-//! eleven seconds after the heal, until a Sentinel demotes it. This module is pure: it makes a
-//! decision from facts.
+//! check nothing bounds L. An isolated master accepts writes for the whole partition, and then for
+//! about eleven seconds after the heal, until a Sentinel demotes it. This module is pure: it makes
+//! a decision from facts.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// Time that is added to `min-replicas-max-lag`: Redis counts the age of an acknowledgement in
-/// whole seconds, and reads it once a second.
+/// Time that is added to `min-replicas-max-lag`. Redis measures the age of an acknowledgement in
+/// whole seconds, and checks this age once a second.
 pub const LAG_SLACK: Duration = Duration::from_secs(2);
 
-/// Failover window (L) that is assumed for a server without the check; nothing enforces it.
+/// Assumed failover window (L) of a server without the check. Nothing enforces this window.
 const UNCHECKED: Duration = Duration::from_secs(15);
 
-/// Conduct of a node if its master's min-replicas check is off or too weak.
+/// Behaviour of a node if its master's min-replicas check is off or too weak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MinReplicas {
     /// The node does not vote while the check is off or weaker than required.
     #[default]
     Require,
-    /// The node votes; a warning is logged. Then nothing bounds the time for which a replaced
-    /// master accepts writes: the quarantine relies on the configured failover window, which
-    /// nothing enforces.
+    /// The node votes, and logs a warning. Then nothing bounds the time for which a replaced master
+    /// accepts writes. The quarantine relies on the configured failover window, which nothing
+    /// enforces.
     Warn,
-    /// The node votes as under `Warn`, but no warning is logged.
+    /// The node votes as under `Warn`, but logs no warning.
     Off,
 }
 
 /// Strength of the min-replicas check that a client requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinReplicasRule {
-    /// Conduct of the node if the check is weaker.
+    /// Behaviour of the node if the check is off or weaker than required.
     pub policy: MinReplicas,
-    /// Least `min-replicas-to-write` that is required.
+    /// Smallest permitted `min-replicas-to-write`.
     pub replicas: u32,
-    /// Largest `min-replicas-max-lag` that is allowed, in whole seconds.
+    /// Largest permitted `min-replicas-max-lag`, in whole seconds.
     pub max_lag: Duration,
-    /// Failover window (L) that the user has set. It is the least L if the servers do not show
-    /// their settings, and L itself if the check is not required. `None`: L is `max_lag` + 2 s,
-    /// which the nodes' scripts enforce, or 15 s if the check is not required.
+    /// Failover window (L) that the user has set. If the check is required, this is the least L
+    /// while the settings of a server are unknown. If the check is not required, this is L itself.
+    /// With `None`, L is `max_lag` + 2 s, which the nodes' scripts enforce, or 15 s if the check is
+    /// not required.
     pub window: Option<Duration>,
 }
 
 impl Default for MinReplicasRule {
-    /// Requires at least one replica, and a lag of at most ten seconds, the servers' own default.
+    /// Requires at least one replica and a lag of at most ten seconds, which is the servers'
+    /// default lag.
     fn default() -> Self {
         Self {
             policy: MinReplicas::Require,
@@ -62,7 +64,7 @@ impl Default for MinReplicasRule {
     }
 }
 
-/// Checks that a client can require these settings of a master.
+/// Checks that these requirements for a master are in their ranges.
 ///
 /// # Errors
 /// `replicas` is 0, or `max_lag` is not a whole number of seconds between one and 3600.
@@ -80,14 +82,14 @@ pub(crate) fn check_min_replicas(replicas: u32, max_lag: Duration) -> Result<(),
     Ok(())
 }
 
-/// Settings and counts that a master reports.
+/// Min-replicas settings and replica counts that a master reports.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct MinReplicasFacts {
-    /// `min_slaves_good_slaves`: replicas that acknowledged in time. Reported only while the check
-    /// is on, so `None` means off.
+    /// `min_slaves_good_slaves`: number of replicas that acknowledged in time. A server reports
+    /// this number only while the check is on, so `None` means that the check is off.
     pub good_replicas: Option<u32>,
-    /// `connected_slaves`: replicas that are connected, in any state.
+    /// `connected_slaves`: number of connected replicas, in any state.
     pub connected_replicas: Option<u32>,
     /// `min-replicas-to-write`; `None` if `CONFIG GET` is not allowed.
     pub min_replicas: Option<u32>,
@@ -97,7 +99,7 @@ pub struct MinReplicasFacts {
 
 impl MinReplicasFacts {
     /// Parses the text of `INFO replication` and the pairs of `CONFIG GET min-replicas-*`. `config`
-    /// is `None` if the server does not allow that command.
+    /// is `None` if the server does not allow `CONFIG GET`.
     pub fn parse(info: &str, config: Option<&[(String, String)]>) -> Self {
         let field = |name: &str| {
             info.lines().find_map(|line| {
@@ -120,7 +122,7 @@ impl MinReplicasFacts {
 
     /// Returns true if the min-replicas check is on.
     pub fn is_on(&self) -> bool {
-        // The check is also off if either setting is 0.
+        // The check is also off if `min_replicas` or `max_lag` is 0.
         let set = |v: Option<u64>| v.is_none_or(|v| v > 0);
         self.good_replicas.is_some()
             && set(self.min_replicas.map(u64::from))
@@ -148,27 +150,28 @@ impl fmt::Display for MinReplicasFacts {
     }
 }
 
-/// Result of judging a master's min-replicas check.
+/// Result of checking a master's min-replicas settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// The fault because of which the node does not vote, and the command that corrects it; `None`
-    /// if there is none.
+    /// The reason for which the node does not vote, and the command that corrects it; `None` if the
+    /// node may vote.
     pub fault: Option<String>,
-    /// A weakness to be logged, although the node may vote.
+    /// A weakness to log, although the node may vote.
     pub warning: Option<String>,
     /// L: time for which a replaced master may still accept writes.
     pub window: Duration,
 }
 
-/// Advised `min-replicas-max-lag`: with this and [`ADVISED_DOWN_AFTER`] a lease of 15 s outlives a
-/// failover of its group, and a short pause of the master starts none (sentinel-conf/README.md).
+/// Advised `min-replicas-max-lag`. With this lag and [`ADVISED_DOWN_AFTER`], a lease of 15 s
+/// outlives a failover of the group, and a short pause of the master does not start a failover
+/// (sentinel-conf/README.md).
 pub const ADVISED_LAG: Duration = Duration::from_secs(2);
 /// Advised `down-after-milliseconds` of the Sentinels.
 pub const ADVISED_DOWN_AFTER: Duration = Duration::from_secs(4);
 
 impl MinReplicasRule {
-    /// Judges a master by its own facts and by the group's `down-after` and number of replicas, as
-    /// far as the Sentinels report them.
+    /// Judges a master by its own facts and by the group's `down-after` and number of replicas. The
+    /// last two are `None` if the Sentinels do not report them.
     pub fn judge(
         &self,
         facts: &MinReplicasFacts,
@@ -183,8 +186,9 @@ impl MinReplicasRule {
             let warning = wrong.or_else(|| two_halves(facts, replicas));
             return Checked { fault: None, warning, window: self.hope() };
         }
-        // If CONFIG is not allowed, `INFO` shows only that the check is on, not how strong it is.
-        // Then the master may vote, and the script counts the replicas by the required strength.
+        // If CONFIG is not allowed, `INFO` shows that the check is on, but not the strength of the
+        // check. Then the master may vote, and the script counts the replicas by the required
+        // strength.
         let window = match facts.max_lag {
             Some(lag) if wrong.is_none() => lag + LAG_SLACK,
             _ => self.unread(),
@@ -192,18 +196,18 @@ impl MinReplicasRule {
         Checked { fault: wrong, warning: two_halves(facts, replicas), window }
     }
 
-    /// Returns L if no check bounds it: the one that the user has set, or an assumption.
+    /// Returns L if no check bounds it: the value that the user has set, or [`UNCHECKED`].
     fn hope(&self) -> Duration {
         self.window.unwrap_or(UNCHECKED)
     }
 
-    /// Returns the least L of a server that has the check but does not show its settings.
+    /// Returns the least L of a server whose check is on and whose settings are unknown.
     pub(crate) fn unread(&self) -> Duration {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }
 
-    /// Returns the fault of the check and the command that corrects it; `None` if there is none,
-    /// and under `Off`.
+    /// Returns the fault of the check and the command that corrects it. Returns `None` if there is
+    /// no fault or the policy is `Off`.
     pub(crate) fn wrong(
         &self,
         facts: &MinReplicasFacts,
@@ -235,9 +239,9 @@ impl MinReplicasRule {
     }
 }
 
-/// Returns the fault if `max_lag + 2 s ≤ down-after` does not hold: then the old master still
-/// accepts writes when the new one begins (sentinel 4; measured overlap with lag 10 and down-after
-/// 5 s: 4.9 s).
+/// Returns the fault if `max_lag + 2 s` is more than `down-after`. Then the old master may still
+/// accept writes after the new master has begun (sentinel 4). Measured overlap with a lag of 10 s
+/// and a down-after of 5 s: 4.9 s.
 fn lag_rule(
     facts: &MinReplicasFacts,
     requested: Duration,
@@ -250,8 +254,8 @@ fn lag_rule(
     }
     let enough = down_after.as_secs().saturating_sub(LAG_SLACK.as_secs());
     if facts.max_lag.is_none() && enough >= 1 {
-        // The servers' lag, which this user may not read, may be short enough; only the lag that
-        // this client assumes is too long.
+        // This user may not read the servers' lag. The real lag may be short enough; only the lag
+        // that this client assumes is too long.
         return Some(format!(
             "this user may not read min-replicas-max-lag (CONFIG), and the assumed {} s + {} s are \
              more than Sentinel's down-after-milliseconds ({}): set `min_replicas(…)` to the lag \
@@ -281,10 +285,9 @@ fn lag_rule(
     ))
 }
 
-/// Returns a warning if the group can be cut into two halves that both pass the check: if it has
-/// `2·(1 + k)` servers or more, with `min-replicas-to-write` k.
+/// Returns a warning if a network cut can leave two halves of the group that both pass the check.
+/// That is possible with `2·(1 + k)` servers or more, where k is `min-replicas-to-write`.
 fn two_halves(facts: &MinReplicasFacts, replicas: Option<u32>) -> Option<String> {
-    // The type is wider than those of the reported numbers, so no operation overflows.
     let (k, servers) = (u64::from(facts.min_replicas?), u64::from(replicas?) + 1);
     (servers >= 2 * (1 + k)).then(|| {
         format!(
@@ -326,7 +329,7 @@ mod tests {
     fn a_guard_that_is_strong_enough_bounds_the_window() {
         let verdict = rule(MinReplicas::Require, 1, 3).judge(&facts("1", "2"), Some(S(5)), Some(2));
         assert_eq!(verdict, Checked { fault: None, warning: None, window: S(4) });
-        // max_lag + 2 s = down-after is just enough.
+        // Largest permitted lag: max_lag + 2 s equals down-after.
         let edge = rule(MinReplicas::Require, 1, 3).judge(&facts("1", "3"), Some(S(5)), Some(2));
         assert_eq!(edge.fault, None);
         assert_eq!(edge.window, S(5));

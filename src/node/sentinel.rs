@@ -1,10 +1,11 @@
 //! A group that Sentinels monitor, as one node with one vote.
 //!
-//! The node never assumes which server is the master. A majority of the known Sentinels has to name
-//! it, and none of them under an older epoch than was accepted before. The server has to report
-//! itself as master on the very connection that is then used. And its min-replicas check has to be
-//! as strong as required. After a doubt (time-out, `READONLY`, a lost connection, another master or
-//! epoch) the connection is dropped, and all of this is checked again. See [`SentinelNode`].
+//! The node uses a server as master only after three checks. A majority of the known Sentinels
+//! names the server, and no Sentinel of this majority has an older epoch than the node has accepted
+//! before. The server reports itself as master on the connection that the node then uses. The
+//! min-replicas check of the server is as strong as required. After an error or a change (time-out,
+//! `READONLY`, a lost connection, another master or epoch), the node drops the connection and
+//! repeats these checks. See [`SentinelNode`].
 
 mod builder;
 mod find;
@@ -42,26 +43,29 @@ use crate::time::Moment;
 /// # }
 /// ```
 ///
-/// **Min-replicas check.** By default the node does not vote ([`NodeFault::MinReplicasMissing`])
-/// while the master lacks `min-replicas-to-write 1`, or has a `min-replicas-max-lag` above 10 s or
-/// one that breaks the rule `max_lag + 2 s ≤ down-after`. Only this check bounds the time for which
-/// a replaced master may still accept writes, and the quarantine after a failover is as long as the
-/// longest lease plus that bound. The error names the command that corrects it.
+/// **Min-replicas check.** By default the node does not vote ([`NodeFault::MinReplicasMissing`]) in
+/// three cases: the master lacks `min-replicas-to-write 1`, its `min-replicas-max-lag` is above 10
+/// s, or the lag breaks the rule `max_lag + 2 s ≤ down-after`. Only this check bounds the time for
+/// which a replaced master may still accept writes. The quarantine after a failover is as long as
+/// the longest lease plus that bound. The error names the command that corrects the settings.
 ///
 /// **Permissions.** The directory `sentinel-conf/` of the source code has an ACL profile for each
 /// user. At the Sentinels the documented minimal client profile is enough. If the user may not
-/// `SUBSCRIBE`, the node only polls; if it may not send `SENTINEL MASTER`, epochs and the lag rule
-/// cannot be checked. On the data servers the node reads with `CONFIG GET`, if that is allowed, how
-/// strong the min-replicas check is; otherwise `INFO` shows at least whether it is on.
+/// `SUBSCRIBE`, the node only polls. If the user may not send `SENTINEL MASTER`, the node cannot
+/// check epochs and the lag rule. On the data servers, the node reads the strength of the
+/// min-replicas check with `CONFIG GET`. If the user may not send `CONFIG GET`, `INFO` shows only
+/// that the check is on or off.
 ///
-/// **Durability.** [`Durability::AllReplicas`] waits for every replica that the Sentinels know,
-/// including those that are down, and for every replica that is attached to the master although the
-/// Sentinels do not know it (durability 3). A replica with priority 0 is waited for, too. A replica
-/// that left the group for good has to be removed from the Sentinels (`SENTINEL RESET`).
+/// **Durability.** [`Durability::AllReplicas`] waits for every replica that the Sentinels report,
+/// including replicas that are down. It also waits for every replica that is attached to the master
+/// and that the Sentinels do not report (durability 3). A replica with priority 0 counts, too.
+/// After a replica has left the group for good, an operator has to remove it from the Sentinels
+/// (`SENTINEL RESET`).
 ///
 /// **Requests.** The node asks the Sentinels every second, and after each of their events, for the
-/// master's address, its facts and the other Sentinels. It asks the master for its identity and its
-/// min-replicas settings on each new connection and every ten seconds of use.
+/// master's address, its facts and the other Sentinels. The node reads the identity and the
+/// min-replicas settings of the master on each new connection, and every ten seconds while it is
+/// used.
 ///
 /// [`NodeFault::MinReplicasMissing`]: crate::error::NodeFault::MinReplicasMissing
 pub struct SentinelNode {
@@ -70,8 +74,9 @@ pub struct SentinelNode {
 }
 
 impl SentinelNode {
-    /// Makes the node of the group that its Sentinels know as `name`. `sentinels` are their
-    /// addresses as `host:port`. All other settings have the defaults of [`SentinelNode::builder`].
+    /// Makes a node for the group `name`. The Sentinels use the same name for the group.
+    /// `sentinels` are the addresses of the Sentinels as `host:port`. All other settings have the
+    /// defaults of [`SentinelNode::builder`].
     ///
     /// # Errors
     /// The name is empty or has white space or control characters, an address is not `host:port` or
@@ -84,9 +89,9 @@ impl SentinelNode {
         Self::builder(name, sentinels).build()
     }
 
-    /// Begins the settings of the group that its Sentinels know as `name`. `sentinels` are their
-    /// addresses as `host:port`. The node learns of Sentinels that are not given from those that
-    /// are, so give Sentinels on at least two machines.
+    /// Returns a builder for the group `name`. The Sentinels use the same name for the group.
+    /// `sentinels` are the addresses of the Sentinels as `host:port`. These Sentinels report the
+    /// other Sentinels of the group to the node, so give Sentinels on at least two machines.
     pub fn builder<I>(name: impl Into<String>, sentinels: I) -> SentinelNodeBuilder
     where
         I: IntoIterator,
@@ -95,7 +100,7 @@ impl SentinelNode {
         SentinelNodeBuilder::new(name.into(), sentinels.into_iter().map(Into::into))
     }
 
-    /// Returns what the node knows about its group now, for operators. Sends no request.
+    /// Returns the present state of the group, for operators. This method sends no request.
     pub fn status(&self) -> SentinelStatus {
         let mut status = self.link.resolver().status();
         status.last_error = status.last_error.or_else(|| self.link.trouble());
@@ -117,8 +122,8 @@ impl LockNode for SentinelNode {
         Box::pin(self.link.barrier(after, level, deadline))
     }
 
-    /// Returns how many batches may be under way at once on the one connection, where the server
-    /// answers in order.
+    /// Returns the number of batches that may be under way at once. All batches share one
+    /// connection, and the server answers in the order of the requests.
     fn depth(&self) -> usize {
         link::DEPTH
     }
@@ -127,13 +132,13 @@ impl LockNode for SentinelNode {
         self.link.events()
     }
 
-    /// Returns the group's name at its Sentinels.
+    /// Returns the name of the group.
     fn name(&self) -> Arc<str> {
         self.name.clone()
     }
 
-    /// Returns the durations of a failover, once the Sentinels have reported their settings
-    /// (`SENTINEL MASTER`).
+    /// Returns the durations of a failover; `None` until the Sentinels have reported the settings
+    /// of the group (`SENTINEL MASTER`).
     fn failover(&self) -> Option<FailoverTimes> {
         self.link.resolver().failover()
     }

@@ -1,10 +1,9 @@
-//! Interface for writing a kind of node outside this crate: the trait, and the types of its
-//! messages.
+//! Interface for programs that add a kind of node: the trait, and the types in its methods.
 //!
-//! To add a kind of node, implement [`LockNode`], and nothing else, and run the contract suite of
-//! the package `palisade-testing` on it. The documentation of each [`Op`] defines what a node has
-//! to do, and [`MemoryNode`](crate::MemoryNode) is the reference. A node that wraps another one
-//! forwards every method. Programs that only use nodes need nothing from this module.
+//! To add a kind of node, implement only [`LockNode`], and run the contract suite of the package
+//! `palisade-testing` on the new kind. The documentation of each [`Op`] defines the behaviour of a
+//! node, and [`MemoryNode`](crate::MemoryNode) is the reference. A node that wraps another node
+//! forwards every method. Programs that only use nodes do not need this module.
 
 pub use super::event::NodeSignal;
 pub use super::lock_node::{BoxFuture, LockNode};

@@ -1,7 +1,8 @@
 //! Pauses between the attempts of one caller to acquire.
 //!
-//! Normally a hint from a node ends the wait before the next attempt. The pauses apply if no hint
-//! comes. The seed of their random part is an argument, so that tests can repeat them.
+//! Normally a hint from a node ends the wait before the next attempt. If no hint arrives, the wait
+//! ends after the pause. The seed of the random part is an argument, so that tests can repeat the
+//! pauses.
 
 use std::time::Duration;
 
@@ -11,9 +12,9 @@ use crate::error::ConfigError;
 
 /// Pauses between attempts that grow exponentially and have a random part (jitter).
 ///
-/// By default the first pause is 2 ms, and each further pause is twice as long, up to 250 ms. To
-/// each is added a random part of up to its own length, so that callers whose attempts met once do
-/// not meet again.
+/// By default the first pause is 2 ms, and each further pause is twice as long, up to 250 ms. A
+/// random part of up to the same length is added to each pause. So if two callers made their
+/// attempts at the same time, their next attempts are at different times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryPolicy {
     min: Duration,
@@ -28,8 +29,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Makes a policy whose pauses begin with `min` and are multiplied by `factor` up to `max`. A
-    /// random part is always added.
+    /// Makes a policy with growing pauses. The first pause is `min`. Each further pause is longer
+    /// by the factor `factor`, up to `max`. A random part is always added.
     ///
     /// # Errors
     /// [`ConfigError`] unless `0 < min ≤ max ≤ 60 s` and `1 ≤ factor ≤ 100`.
@@ -75,9 +76,9 @@ impl Iterator for Delays {
 impl TryFrom<backoff::ExponentialBackoff> for RetryPolicy {
     type Error = ConfigError;
 
-    /// Takes the initial interval, the multiplier and the largest interval of a `backoff` policy.
-    /// The policy's limit of the elapsed time is not used (set the lock's `acquire_timeout`
-    /// instead), and the random part is always that of this crate.
+    /// Uses the initial interval, the multiplier and the largest interval of a `backoff` policy.
+    /// The limit of the elapsed time in the policy is not used; set the lock's `acquire_timeout`
+    /// instead. The random part of the policy is not used either; this crate adds its own.
     fn try_from(b: backoff::ExponentialBackoff) -> Result<Self, ConfigError> {
         let ceiling = b.max_interval.min(Duration::from_secs(60));
         Self::exponential(b.initial_interval, ceiling, b.multiplier as f32)

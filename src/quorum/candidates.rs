@@ -1,9 +1,9 @@
-//! The candidates of an election, merged from the lists of a majority of nodes. The lists come from
-//! a read, or with the answers to a candidate that writes its own entry.
+//! The candidates of an election, merged from the lists of a majority of nodes. The lists are the
+//! answers to a read, or the answers to a candidate that writes its own entry.
 //!
-//! A candidate whose entry is on a majority of the nodes is in at least one answer of any majority,
-//! and so is always listed. A candidate whose entry is on fewer nodes may be listed, too. That does
-//! no harm, because nothing is decided by the list.
+//! If a candidate's entry is on a majority of the nodes, the entry is in at least one answer of any
+//! majority. So this candidate is always listed. If the entry is on fewer nodes, the candidate may
+//! be listed or not. Both are harmless, because nothing is decided by the list.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// A candidate's entry, merged from the nodes that have it.
+/// A candidate's entry, merged from the lists of all nodes that have the entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate<W> {
     /// Owner token of the candidate that wrote the entry.
     pub owner: OwnerToken,
-    /// Time until the last node drops the entry, unless it is written again.
+    /// Time until the last node drops the entry. A new write of the entry extends this time.
     pub remaining: Duration,
     /// Content that the candidate wrote last.
     pub content: W,
@@ -29,16 +29,16 @@ pub struct Candidate<W> {
 /// The state machine of one read of the list.
 #[derive(Clone, Debug)]
 pub struct Listing<R> {
-    /// Moment until which answers are awaited.
+    /// Moment until which the machine waits for answers.
     by: Moment,
     read: R,
     answers: Vec<Option<Result<Vec<Listed>, NodeError>>>,
 }
 
 impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Listing<R> {
-    /// Makes the machine of a read over `n` nodes, whose answers are awaited until `by`. `read`
-    /// decodes an entry, and returns its content with the number that orders the entries of one
-    /// owner. An entry that it cannot decode is left out.
+    /// Makes the machine of a read over `n` nodes. The machine waits for answers until `by`. `read`
+    /// decodes an entry, and returns the content of the entry and the number that orders the
+    /// entries of one owner. If `read` cannot decode an entry, the entry is skipped.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
         Self { by, read, answers: (0..n).map(|_| None).collect() }
     }
@@ -107,8 +107,9 @@ mod tests {
 
     const BY: Moment = Moment::from_nanos(1);
 
-    /// One word per node: `x` failed, `.` silent, `-` an empty list, otherwise entries separated by
-    /// commas: a letter for the owner, then the entry's number.
+    /// One word per node: `x` failed, `.` silent, `-` an empty list. Otherwise the word is a list
+    /// of entries with commas in between. An entry is a letter for the owner and then the number of
+    /// the entry.
     fn reply(cell: &str, node: usize) -> Option<Answer> {
         let listed = |text: &str| Listed {
             owner: OwnerToken::from_random(u128::from(text.as_bytes()[0])),

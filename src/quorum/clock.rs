@@ -2,18 +2,18 @@
 //! 4).
 //!
 //! The caller passes each reading of the clock to [`read`](ClockCheck::read), and then asks for the
-//! [`objection`](ClockCheck::objection). If a node's clock stepped, leases may end earlier there
-//! than their holders believe. So the node's votes do not count for one `max_ttl`.
+//! [`objection`](ClockCheck::objection). If the clock of a node stepped, a lease may end earlier on
+//! that node than its holder assumes. So the node's votes do not count for one `max_ttl`.
 
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
 use crate::time::{Drift, Moment};
 
-/// Largest change of a clock that the declared drift can justify over a long time without readings,
-/// in addition to the drift of `CRYSTAL`.
+/// Largest change of a clock that counts as drift after a long time without readings. The drift of
+/// `CRYSTAL` is added to this limit.
 const WANDER_MAX: Duration = Duration::from_secs(1);
-/// Drift of a clock without NTP. It is allowed for however long there was no reading.
+/// Drift of a clock without NTP. This drift is allowed for any time without readings.
 const CRYSTAL: Drift = Drift::from_ppm(100);
 
 /// One reading of a node's clock.
@@ -26,14 +26,15 @@ struct Reading {
 }
 
 impl Reading {
-    /// Returns by how many µs the node's clock has certainly gained or lost against the local clock
-    /// since an earlier reading. A value of zero or less shows no change.
+    /// Returns the smallest possible change, in µs, of the node's clock against the local clock
+    /// since an earlier reading. Gain and loss count alike. A result of zero or less shows no
+    /// change.
     fn change(&self, before: &Self) -> i128 {
         (self.offset.0 - before.offset.1).max(before.offset.0 - self.offset.1)
     }
 }
 
-/// A step of a node's clock: a change that is larger than its drift can be.
+/// A step of a node's clock: a change that is larger than the largest possible drift.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockStep {
     /// Size of the step in µs.
@@ -42,35 +43,36 @@ pub struct ClockStep {
     pub span: Duration,
 }
 
-/// The readings of one node's clock, and whether the node's votes count.
+/// The readings of one node's clock, and the time until which the node's votes do not count.
 #[derive(Clone, Debug)]
 pub struct ClockCheck {
     drift: Drift,
     ttl: Duration,
     max_ttl: Duration,
     last: Option<Reading>,
-    /// Two earlier readings. While the node is in use, the first is at most one ttl old and the
-    /// second between one and two. Against them a clock that gains little by little shows a step
-    /// that neighbouring readings do not show.
+    /// Two earlier readings. While the node is in use, the age of the first reading is at most one
+    /// ttl, and the age of the second is between one and two ttls. Consecutive readings cannot show
+    /// that a clock gains slowly, but a comparison with these older readings does.
     anchors: [Option<Reading>; 2],
     /// Time until which the node's votes do not count.
     discounted: Option<Moment>,
 }
 
 impl ClockCheck {
-    /// Makes the check of a clock that may drift by at most `drift`. The caller's leases are `ttl`
-    /// long, and those of all clients at most `max_ttl`.
+    /// Makes the check of a clock that may drift by at most `drift`. The caller's leases have the
+    /// length `ttl`. The leases of all clients have at most the length `max_ttl`.
     pub fn new(drift: Drift, ttl: Duration, max_ttl: Duration) -> Self {
         Self { drift, ttl, max_ttl, last: None, anchors: [None; 2], discounted: None }
     }
 
-    /// Drops all readings, because another server process has another clock.
+    /// Drops all readings. Call this after a change of the server process, because another server
+    /// process may have another clock.
     pub fn restart(&mut self) {
         (self.last, self.anchors) = (None, [None; 2]);
     }
 
-    /// Takes in the reading `micros` from a batch that was under way from `sent` to `received`.
-    /// Returns the step that the reading shows, if any.
+    /// Adds the reading `micros` from a batch that was under way from `sent` to `received`. Returns
+    /// the step of the clock if the reading shows one.
     pub fn read(&mut self, micros: u64, sent: Moment, received: Moment) -> Option<ClockStep> {
         let us = |m: Moment| i128::from(m.as_nanos() / 1_000);
         // The node read its clock at an unknown time between `sent` and `received`.
@@ -90,16 +92,16 @@ impl ClockCheck {
         step
     }
 
-    /// Returns the error because of which the node's votes do not count at `now`, if there is one.
+    /// Returns the error if the node's votes do not count at `now`; otherwise `None`.
     pub fn objection(&self, now: Moment) -> Option<NodeError> {
         let until = self.discounted.filter(|until| now < *until)?;
         let detail = format!("votes again in {:?}", until.since(now));
         Some(NodeError::maybe_executed(NodeFault::ClockJump, detail))
     }
 
-    /// Returns by how many µs the node's clock may change against the local clock within `span`.
-    /// The drift during one ttl is always allowed, because the validity of each lease is shortened
-    /// by it.
+    /// Returns the largest change, in µs, of the node's clock against the local clock that is
+    /// allowed within `span`. The drift during one ttl is always allowed, because the validity of
+    /// each lease is already shortened by this drift.
     fn budget(&self, span: Duration) -> i128 {
         let wandered = self.drift.of(span).min(WANDER_MAX + CRYSTAL.of(span));
         let budget = wandered.max(self.drift.of(self.ttl));
@@ -120,8 +122,8 @@ mod tests {
         ClockCheck::new(Drift::DEFAULT, secs(10), secs(30))
     }
 
-    /// Takes in a reading at `ms` of the local time, when the node's clock shows 1000 s and
-    /// `micros` µs. Returns true if the node's votes count.
+    /// Adds a reading at `ms` of the local time; the node's clock then shows 1000 s and `micros`
+    /// µs. Returns true if the node's votes count.
     fn votes(clock: &mut ClockCheck, ms: u64, micros: u64) -> bool {
         let step = clock.read(1_000_000_000 + micros, at(ms), at(ms));
         let objection = clock.objection(at(ms));
@@ -129,9 +131,9 @@ mod tests {
         objection.is_none()
     }
 
-    /// A line reads `0:0 1000:5 -> yes no`: at 0 ms the node's clock has gained 0 ms against the
-    /// local clock, and at 1000 ms it has gained 5 ms. Then follows, for each reading, whether the
-    /// node's votes count.
+    /// An example of a line is `0:0 1000:5 -> yes no`. At 0 ms the node's clock has gained 0 ms
+    /// against the local clock, and at 1000 ms it has gained 5 ms. After the arrow there is one
+    /// word for each reading: `yes` if the node's votes count.
     #[test]
     fn a_step_discounts_for_one_max_ttl_and_drift_does_not() {
         let table = include_str!("testdata/clock.txt");
@@ -156,7 +158,7 @@ mod tests {
                 .step_by(10)
                 .find(|ms| !votes(&mut clock, *ms, ms * 1_000 + ms * gain_ppm / 1_000))
         };
-        // The validity of a lease of 10 s allows for a drift of 100 ms.
+        // The validity of a lease of 10 s is shortened for a drift of 100 ms.
         assert_eq!(after(9_900), None, "a clock within the drift that was declared");
         let seen = after(12_000).expect("a lease would be shorter there than its holder believes");
         assert!(seen <= 20_000, "{seen} ms");
@@ -180,7 +182,8 @@ mod tests {
     fn a_pause_of_ours_is_not_a_step() {
         let mut clock = clock();
         assert!(clock.read(1_000_000, at(0), at(1)).is_none());
-        // Sent at 1 s, received at 20 s: the node may have read its clock anywhere in between.
+        // The batch was sent at 1 s and the answer arrived at 20 s. The node may have read its
+        // clock at any time in between.
         assert!(clock.read(3_000_000, at(1_000), at(20_000)).is_none());
         clock.restart();
         assert!(clock.read(9_000_000_000, at(20_001), at(20_002)).is_none(), "another process");

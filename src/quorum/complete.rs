@@ -1,8 +1,9 @@
-//! Storing the result of an idempotency key (phase 2 of consensus on it, idempotency 2), and
-//! reading a stored result.
+//! Stores the result of an idempotency key (phase 2 of the consensus on the key, idempotency 2),
+//! and reads a stored result.
 //!
-//! A result is stored once a majority has accepted it under its ballot. If fewer nodes accepted it,
-//! or the others refused it because they promised a higher ballot, it is *not known to be stored*.
+//! A result is stored once a majority has accepted the result under the ballot of its claim. In two
+//! cases the result is *not known to be stored*: fewer nodes accepted it, or the other nodes
+//! refused it because they have a higher ballot.
 
 use std::time::Duration;
 
@@ -12,15 +13,15 @@ use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// Pause before the nodes that failed are asked again for the first time. Each further pause is
+/// Pause before the first repetition of the request to the nodes that failed. Each further pause is
 /// twice as long.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The error of a completion whose result is not known to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unstored {
-    /// True if the nodes that refused the ballot leave no majority that could accept the result;
-    /// false if too few nodes answered.
+    /// True if no majority can accept the result, because too many nodes refused the ballot. False
+    /// if too few nodes answered.
     pub overtaken: bool,
     /// Answer of each node.
     pub nodes: Vec<NodeOutcome>,
@@ -30,48 +31,49 @@ pub struct Unstored {
 #[derive(Clone, Debug)]
 pub struct Complete {
     op: Op,
-    /// Time at which the machine gives up.
+    /// Time at which the machine stops without a majority.
     end: Moment,
-    /// Time at which the nodes without an answer are asked again. The repetition is harmless,
-    /// because a node accepts the same ballot twice.
+    /// Time at which the request to the nodes without an answer is repeated. A repetition is
+    /// harmless, because a node accepts the same ballot twice.
     again: Option<Moment>,
     pause: Duration,
     votes: Vec<NodeOutcome>,
-    /// True once the caller has asked for refusals by [`take_refusal`](Self::take_refusal).
+    /// True after the first call of [`take_refusal`](Self::take_refusal).
     examined: bool,
 }
 
 impl Complete {
-    /// Makes the machine of a completion over `n` nodes, to all of which the caller has sent `op`.
-    /// The machine gives up at `end`.
+    /// Makes the machine of a completion over `n` nodes. The caller has already sent `op` to all of
+    /// these nodes. The machine stops at `end`.
     pub fn new(n: usize, op: Op, end: Moment) -> Self {
         let votes = vec![NodeOutcome::Silent; n];
         Self { op, end, again: None, pause: PAUSE, votes, examined: false }
     }
 
-    /// Returns true at the first call if a node has refused the result. Such a node either promised
-    /// a higher ballot, or made its promise in an earlier data history, which a renewal of the
-    /// claim repairs. So the machine decides at a refusal without asking again. The caller may then
-    /// renew the claim, call [`renewed`](Self::renewed), and go on with this machine.
+    /// Returns true at the first call if a node has refused the result. There are two possible
+    /// reasons: the node has a higher ballot, or it stored the ballot in an earlier data history. A
+    /// renewal of the claim repairs the second case. So after a refusal the machine decides without
+    /// another request. The caller may then renew the claim, call [`renewed`](Self::renewed), and
+    /// continue with this machine.
     pub fn take_refusal(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.examined, true);
         first && self.votes.contains(&NodeOutcome::Refused)
     }
 
-    /// Records that the claim was renewed: the nodes that have not accepted the result are asked
-    /// again.
+    /// Records that the claim was renewed. The machine then repeats the request to each node that
+    /// has not accepted the result.
     pub fn renewed(&mut self, now: Moment) {
         self.forget(|vote| *vote != NodeOutcome::Granted);
         self.again = Some(now);
     }
 
-    /// Marks the nodes whose vote satisfies `whom` as not having answered.
+    /// Sets each vote for which `whom` returns true to [`NodeOutcome::Silent`].
     fn forget(&mut self, whom: impl Fn(&NodeOutcome) -> bool) {
         self.votes.iter_mut().filter(|v| whom(v)).for_each(|v| *v = NodeOutcome::Silent);
     }
 
-    /// Waits for a pause, and then asks the nodes without an answer again. Without time for another
-    /// pause it decides that the result is not known to be stored.
+    /// Waits for a pause, and then repeats the request to the nodes without an answer. If there is
+    /// no time for another pause, the machine decides that the result is not known to be stored.
     fn ask_again(&mut self, now: Moment) -> Progress<Result<(), Unstored>> {
         match self.again {
             Some(at) if now < at => Progress::Wait(at),
@@ -98,11 +100,12 @@ impl Complete {
 }
 
 impl Machine for Complete {
-    /// `Ok` if a majority accepted, so that this is the key's result.
+    /// `Ok` if a majority accepted the result. The result is then the result of the key.
     type Decision = Result<(), Unstored>;
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Self::Decision> {
-        // A node that has accepted keeps the result, whatever it answers to a repeated request.
+        // A node that has accepted the result keeps it. So its answer to a repeated request does
+        // not count.
         if self.votes[node] != NodeOutcome::Granted {
             self.votes[node] = match reply {
                 Ok(Reply::Done) => NodeOutcome::Granted,
@@ -136,30 +139,30 @@ impl Machine for Complete {
 /// Result of reading the record of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A majority shows this record, so it is the key's result.
+    /// A majority has this record. The result in the record is the result of the key.
     Stored(StoredRecord),
     /// A majority answered, but no result is certain.
     Open {
-        /// Number of claims of the key so far: the largest number that a node showed.
+        /// Number of claims of the key so far, which is the largest number in the answers.
         attempt: u32,
-        /// Time left of the lease that ends last; `None` if no claim's lease runs.
+        /// Remaining time of the lease that ends last; `None` if no claim has a running lease.
         lease: Option<Duration>,
-        /// True if a result is stored, but on too few nodes to be certain.
+        /// True if a result is stored on fewer nodes than a majority.
         partial: bool,
-        /// Highest ballot that a node has promised.
+        /// Highest ballot in the answers.
         promised: u64,
-        /// Set if too few of the nodes that answered certainly know every claim of the key, because
-        /// some lost data. Contains the time after which enough of them will, for keys whose birth
-        /// (the time of the request) is not known.
+        /// Set if some nodes lost data, so that fewer nodes than a majority certainly have every
+        /// claim of the key. Contains the time until enough nodes certainly have every claim again.
+        /// The time is for a key whose birth (the time of the request) is unknown.
         forgotten: Option<Duration>,
     },
-    /// The key was used with another fingerprint, so for another request.
+    /// The record has another fingerprint, so the key was used for another request.
     Mismatch,
     /// Too few nodes answered. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// Answer of a node to the lookup so far.
+/// Last answer of a node to the lookup.
 #[derive(Clone, Debug)]
 enum Seen {
     Silent,
@@ -171,13 +174,13 @@ enum Seen {
 /// The state machine of one lookup.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// Moment until which answers are awaited.
+    /// Moment until which the machine waits for answers.
     by: Moment,
     votes: Vec<Seen>,
 }
 
 impl Look {
-    /// Makes the machine of a lookup on `n` nodes, whose answers are awaited until `by`.
+    /// Makes the machine of a lookup on `n` nodes. The machine waits for answers until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, votes: vec![Seen::Silent; n] }
     }
@@ -193,8 +196,8 @@ impl Look {
         self.votes.iter().filter(|v| f(v)).count()
     }
 
-    /// Returns the time after which a majority certainly knows every claim of the key again; `None`
-    /// if a majority already does.
+    /// Returns the time until a majority certainly has every claim of the key again; `None` if a
+    /// majority already has every claim.
     fn forgotten(&self) -> Option<Duration> {
         let unsure = self.votes.iter().filter_map(|v| match v {
             Seen::State(_, unsure) => Some(*unsure),
@@ -240,7 +243,7 @@ impl Machine for Look {
             return Progress::Decided(Found::Mismatch);
         }
         if let Some(sure) = shown().find(|r| shown().filter(|x| x == r).count() >= need) {
-            // One mismatch is enough to withhold the result, because it may belong to another
+            // One mismatch is enough to return no result, because the result may belong to another
             // request.
             let stored = || Found::Stored(sure.clone());
             return Progress::Decided(if mismatches > 0 { Found::Mismatch } else { stored() });
@@ -252,9 +255,9 @@ impl Machine for Look {
         if states + mismatches < need {
             return Progress::Decided(Found::NoQuorum(self.outcomes()));
         }
-        // As for a claim, a mismatch on a minority does not count if a majority knows every claim
-        // of the key and shows no result: the claim with the other fingerprint then never had a
-        // majority.
+        // A mismatch on a minority does not count if a majority has every claim of the key and
+        // shows no result. The claim with the other fingerprint then never had a majority. A claim
+        // follows the same rule.
         if mismatches > 0
             && (states < need || shown().next().is_some() || self.forgotten().is_some())
         {

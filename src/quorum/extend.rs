@@ -1,15 +1,16 @@
 //! One attempt to extend a lease (renewal 1, 9).
 //!
 //! The new validity counts from the moment at which the extension was sent. A majority must confirm
-//! the extension before the old validity ends *and* before the new one ends. An extension never
-//! revives a lease that has ended, and never releases one.
+//! the extension before the old validity ends *and* before the new validity ends. An extension
+//! never revives a lease that has ended, and never releases a lease.
 //!
-//! The caller first sends the requests of [`ask_all`](Extend::ask_all). Two answers lead to a
-//! second request to the same node. If the node is in quarantine, the second request names that
-//! quarantine, provided that the holder may name it. If the request was past its deadline by the
-//! node's clock, it is repeated once, because the answer has shown what that clock is: it may have
-//! stepped forward and ended the lease, and the holder must not learn that only from the next
-//! renewal.
+//! The caller first sends the requests of [`ask_all`](Extend::ask_all). Two kinds of answers lead
+//! to a second request to the same node:
+//! - The node is in quarantine. The second request names this quarantine, if the holder may name
+//!   the quarantine.
+//! - The request was past its deadline by the node's clock. The request is repeated once, because
+//!   the answer has shown the reading of this clock. The clock may have stepped forward and ended
+//!   the lease, and the holder has to learn this before the next renewal.
 
 use std::time::Duration;
 
@@ -23,50 +24,53 @@ use crate::time::Moment;
 /// Result of an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extension {
-    /// The lease is held until this new deadline.
+    /// The lease is valid until this new deadline.
     Until(Moment),
-    /// A majority answered that another owner has the name, or no majority can ever confirm the
-    /// lease again.
+    /// The lease has ended: a majority answered that another owner has the name, or no majority can
+    /// ever confirm the lease again.
     Lost,
-    /// Too few nodes confirmed, so the old deadline stays. Contains the answer of each node.
+    /// Too few nodes confirmed the extension, so the old deadline stays. Contains the answer of
+    /// each node.
     Unknown(Vec<NodeOutcome>),
 }
 
 /// Times that limit one extension.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// End of the present validity: a later answer counts for nothing (invariant 3 of `quorum`).
+    /// End of the present validity. An answer after this time does not count (invariant 3 of
+    /// `quorum`).
     pub old: Moment,
-    /// End of the validity that this extension brings.
+    /// End of the validity if this extension succeeds.
     pub new: Moment,
-    /// Moment until which answers are awaited.
+    /// Moment until which the machine waits for answers.
     pub deadline: Moment,
-    /// Longest lease of any client; each quarantine is at least this long.
+    /// Longest lease of any client. Each quarantine is at least this long.
     pub max_ttl: Duration,
 }
 
 /// The state machine that decides one extension.
 #[derive(Clone, Debug)]
 pub struct Extend<K> {
-    /// Op that extends the lease on a node. It names no quarantine yet.
+    /// Op that extends the lease on a node. This op does not name a quarantine yet.
     op: Op,
     times: Times,
-    /// Returns what is known of the lease and of the node with this number. It is called again for
-    /// each request and each answer.
+    /// Returns the known facts about the lease and about the node with this number. The machine
+    /// calls this function for each request and each answer.
     known: K,
     votes: Vec<NodeOutcome>,
-    /// Bit set of the nodes that were asked again because the first request was past its deadline
-    /// there.
+    /// Bit set of the nodes with a second request, because the first request was past its deadline
+    /// on the node.
     late: u32,
-    /// Bit set of the nodes that were asked with the name of their quarantine.
+    /// Bit set of the nodes whose request named the quarantine of the node.
     reasserted: u32,
-    /// Bit set of the nodes that will not confirm the lease any more: their quarantine ends after
-    /// the lease, and what they confirmed earlier does not allow the holder to name it.
+    /// Bit set of the nodes that will not confirm the lease any more. The quarantine of such a node
+    /// ends after the lease, and the earlier confirmations of the node do not allow the holder to
+    /// name this quarantine.
     shut: u32,
 }
 
 impl<K: Fn(usize) -> Known> Extend<K> {
-    /// Makes the machine of an extension over `n` nodes, each of which is asked with `op`.
+    /// Makes the machine of an extension over `n` nodes. `op` is the request to each node.
     pub fn new(n: usize, op: Op, times: Times, known: K) -> Self {
         let times = Times { deadline: times.deadline.min(times.old), ..times };
         let votes = vec![NodeOutcome::Silent; n];
@@ -78,9 +82,9 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         (0..self.votes.len()).map(|node| (node, self.ask(node, now))).collect()
     }
 
-    /// Returns the request to a node. It names the quarantine that the node reported last, if the
-    /// holder may name it. A node outside the majority may have reported it only after the last
-    /// renewal was decided.
+    /// Returns the request to a node. The request names the quarantine that the node reported last,
+    /// if the holder may name it. A node outside the majority may have reported its quarantine
+    /// after the decision of the last renewal.
     fn ask(&self, node: usize, now: Moment) -> Op {
         self.naming((self.known)(node).reassert(now, self.times.max_ttl))
     }
@@ -93,8 +97,7 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         op
     }
 
-    /// Takes in a node's answer, and returns the second request to this node, if one has to be
-    /// sent.
+    /// Handles a node's answer. Returns the second request to this node, if one is needed.
     fn ask_again(&mut self, now: Moment, node: usize, reply: &Answer) -> Option<Op> {
         let bit = 1 << node;
         self.shut &= !bit;
@@ -119,9 +122,9 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         Some(self.naming(Some(*id)))
     }
 
-    /// Decides an extension that was not confirmed: as lost if the nodes that are not in `shut` are
-    /// no majority, otherwise as unknown. A node that refused is not in `shut`, because it may have
-    /// granted an attempt that will be rolled back.
+    /// Decides an extension without a majority. The lease is lost if the nodes that are not in
+    /// `shut` are fewer than a majority; otherwise the result is unknown. A node that refused is
+    /// not in `shut`, because this node may have granted another attempt that will be rolled back.
     fn undecided(&self) -> Progress<Extension> {
         let n = self.votes.len();
         if n - (self.shut.count_ones() as usize) < majority(n) {
@@ -144,8 +147,8 @@ impl<K: Fn(usize) -> Known> Machine for Extend<K> {
         }
         self.votes[node] = match reply {
             Ok(Reply::Done) => NodeOutcome::Granted,
-            // The node may have forgotten the lease, but did not give it to another owner. So this
-            // is neither a confirmation nor a proof that the lease is lost.
+            // The node may have lost the lease, but it did not give the lease to another owner. So
+            // this answer neither confirms the lease nor proves that the lease is lost.
             Ok(Reply::Quarantined { remaining, began, .. }) => {
                 NodeOutcome::quarantined(*remaining, *began)
             }

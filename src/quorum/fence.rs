@@ -1,30 +1,30 @@
 //! Settles one fencing token from the fences that the nodes granted (locks 3).
 //!
-//! The largest granted fence would not be a safe token. Of five nodes, three may grant 5, 3 and 3
-//! to a first attempt. A second attempt, which has only one of these nodes in its majority, may be
-//! granted 4, 1 and 1: the tokens would be 5 and then 4. So a token is either a value that a
-//! majority granted, or the largest granted value after a majority has been raised to it. `acquire`
-//! decides which nodes are asked to raise, and when.
+//! The largest granted fence is not a safe token. Example: of five nodes, three grant the fences 5,
+//! 3 and 3 to a first attempt. The majority of a second attempt may contain only one of these three
+//! nodes, and may grant 4, 1 and 1. The tokens would be 5 and then 4. So a token is one of two
+//! values: a value that a majority granted, or the largest granted value after a majority has been
+//! raised to this value. `acquire` decides on the requests to raise.
 
 use crate::quorum::majority::majority;
 
-/// Next step to settle the token, by the grants so far.
+/// Next step to settle the token, derived from the grants so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// A majority granted this value, so it is the token.
+    /// A majority granted this value. It is the token.
     Agreed(u64),
-    /// No value is on a majority. The nodes that granted less must be raised to this value, the
-    /// largest.
+    /// No value is on a majority. This is the largest granted value. The nodes that granted less
+    /// must be raised to this value.
     Raise(u64),
 }
 
-/// Decides how the token is settled. `grants` are the fences that at least a majority of `n` nodes
-/// granted.
+/// Returns the next step to settle the token. `grants` are the fences that the nodes granted; the
+/// caller has grants of at least a majority of the `n` nodes.
 pub fn settle(n: usize, grants: impl Iterator<Item = u64>) -> Settled {
     let mut values: Vec<u64> = grants.collect();
     values.sort_unstable();
     let need = majority(n);
-    // The value that a majority granted, if there is one; two different ones are impossible.
+    // The value that a majority granted, if there is one. There cannot be two such values.
     let agreed = values.windows(need).find(|w| w.first() == w.last()).map(|w| w[0]);
     match (agreed, values.last()) {
         (Some(t), _) => Settled::Agreed(t),

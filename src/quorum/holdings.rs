@@ -1,10 +1,11 @@
-//! The nodes that may hold the lock or the claim of one attempt, derived from their answers to the
-//! attempt and to its renewals.
+//! The nodes that may hold the lock or the claim of one attempt. They are derived from the answers
+//! of the nodes to the attempt and to its renewals.
 //!
-//! A release must go to each node that may hold something of the attempt, and to no other node
-//! ([`Holdings::may_hold`]). A renewal may name a node's quarantine only if that node had confirmed
-//! the lease for long enough ([`Known::reassert`]). Answers may arrive late and in any order, so
-//! each is recorded with the number of its round: 0 for the grant, then 1 for the first renewal.
+//! A release must go to each node that may hold the lock or the claim of the attempt, and to no
+//! other node ([`Holdings::may_hold`]). A renewal may name a node's quarantine only if the node had
+//! confirmed the lease for long enough ([`Known::reassert`]). Answers may arrive late and in any
+//! order. So each answer is recorded with the number of its round: 0 for the grant, then 1 for the
+//! first renewal.
 
 use std::time::Duration;
 
@@ -12,75 +13,74 @@ use crate::op::{QuarantineId, Reply};
 use crate::quorum::Answer;
 use crate::time::Moment;
 
-/// A quarantine of a node, as the node reported it.
+/// A quarantine that a node reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Name by which an extension refers to the quarantine.
+    /// Name of the quarantine, which an extension may contain.
     pub id: QuarantineId,
-    /// End of the quarantine by the local clock. It is too late by at most the time for which the
-    /// node's answer was under way.
+    /// End of the quarantine by the local clock. This time may be too late by the time for which
+    /// the node's answer was under way.
     pub ends: Moment,
 }
 
-/// Knowledge of a lease, and of one of the nodes that may hold it.
+/// Known facts about a lease, and about one of the nodes that may hold it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
     /// End of the lease's validity.
     pub until: Moment,
-    /// Time until which the node certainly keeps the lease that it confirmed; zero if it confirmed
-    /// none.
+    /// Time until which the node certainly keeps the confirmed lease; zero if the node confirmed no
+    /// lease.
     pub confirmed_until: Moment,
-    /// Quarantine that the node reported last, if it reported any.
+    /// Last quarantine that the node reported; `None` if the node reported none.
     pub quarantine: Option<Quarantine>,
 }
 
 impl Known {
-    /// Returns true if the holder's extension may name this quarantine of the node, so that it
-    /// counts although the node may have forgotten the lease (quarantine 6). For this the node must
-    /// have confirmed the lease until after the moment at which the master before it has certainly
-    /// stopped granting. Otherwise that earlier master could give the lock to another owner.
+    /// Returns true if an extension may name this quarantine (quarantine 6). An extension that
+    /// names the quarantine counts, although the node may have lost the lease. For this, the
+    /// confirmed lease must end after the moment at which the previous master has certainly
+    /// stopped granting. Otherwise the previous master could have given the lock to another owner.
     pub fn may_reassert(&self, quarantine: Quarantine, max_ttl: Duration) -> bool {
-        // A quarantine is at least max_ttl + L long, where L is the time for which a replaced
-        // master may still grant. In a longer quarantine `stopped` is later than necessary, which
-        // is safe.
+        // The length of a quarantine is at least max_ttl + L, where L is the time for which a
+        // replaced master may still grant. In a longer quarantine, `stopped` is later than
+        // necessary, which is safe.
         let stopped = quarantine.ends - max_ttl;
         stopped < self.confirmed_until
     }
 
-    /// Returns the quarantine that an extension names: the one that the node reported last, if it
-    /// has not ended and the holder may name it.
+    /// Returns the quarantine that an extension names: the last quarantine that the node reported.
+    /// Returns `None` if this quarantine has ended or the holder may not name it.
     pub fn reassert(&self, now: Moment, max_ttl: Duration) -> Option<QuarantineId> {
         let last = self.quarantine.filter(|quarantine| now < quarantine.ends)?;
         self.may_reassert(last, max_ttl).then_some(last.id)
     }
 }
 
-/// Parts of the attempt that one node may hold.
+/// State of one attempt on one node.
 #[derive(Clone, Debug)]
 struct Holding {
-    /// True once the node's first answer has arrived. Also true once an extension was sent to the
-    /// node, because from then on the first answer does not show what the node holds.
+    /// True once the node's first answer has arrived, or an extension was sent to the node. After
+    /// an extension, the first answer does not show the state of the node.
     answered: bool,
     may_hold: bool,
     confirmed_until: Moment,
-    /// Number of the round in which the node confirmed the lease last, and the node's data history
-    /// at that time.
+    /// Round in which the node last confirmed the lease, and the node's data history in that round.
     confirmed_in: Option<(u64, QuarantineId)>,
-    /// Number of the round in which the node last answered that it is in quarantine, and that
-    /// quarantine.
+    /// Round in which the node last reported a quarantine, and that quarantine.
     quarantine: Option<(u64, Quarantine)>,
 }
 
-/// Parts of one attempt that each node may hold.
+/// State of one attempt on each node.
 #[derive(Clone, Debug)]
 pub struct Holdings {
     nodes: Vec<Holding>,
-    /// Number of renewals so far; the round of the grant is 0.
+    /// Number of renewals so far. The round of the grant has the number 0.
     rounds: u64,
 }
 
 impl Holdings {
-    /// Makes the state of `n` nodes, all of which are about to be asked for a grant.
+    /// Makes the state of `n` nodes. The caller is about to send the request for a grant to all of
+    /// them.
     pub fn new(n: usize) -> Self {
         let holding = Holding {
             answered: false,
@@ -98,14 +98,15 @@ impl Holdings {
         self.rounds
     }
 
-    /// Records that an extension is sent to the node. The extension may create the key there again,
-    /// so an answer to the first request that arrives later does not show what the node holds.
+    /// Records that an extension is sent to the node. The extension may create the key on the node
+    /// again. So if the answer to the first request arrives later, it does not show the state of
+    /// the node.
     pub fn extended(&mut self, node: usize) {
         (self.nodes[node].may_hold, self.nodes[node].answered) = (true, true);
     }
 
-    /// Records the node's answer to the request of this round. If it is a grant, it confirms the
-    /// lease until `until`. The answer arrived at `at`, and `history` is the node's data history.
+    /// Records the node's answer to the request of this round. A grant confirms the lease until
+    /// `until`. The answer arrived at `at`, and `history` is the node's data history.
     pub fn answered(
         &mut self,
         node: usize,
@@ -131,9 +132,9 @@ impl Holdings {
         }
     }
 
-    /// Records that the node has begun the data history to which this quarantine belongs. Returns
-    /// true if the node last confirmed the lease in an earlier data history. The next extension
-    /// then names the quarantine, if the holder may name it.
+    /// Records that the node has begun the data history of this quarantine. Returns true if the
+    /// node last confirmed the lease in an earlier data history. The next extension then names the
+    /// quarantine, if the holder may name it.
     pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
         let of = &mut self.nodes[node];
         let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
@@ -148,7 +149,7 @@ impl Holdings {
         self.nodes[node].may_hold
     }
 
-    /// Returns what is known of the node, for a lease that is valid until `until`.
+    /// Returns the known facts about the node, for a lease that is valid until `until`.
     pub fn known(&self, node: usize, until: Moment) -> Known {
         let Holding { confirmed_until, quarantine, .. } = self.nodes[node];
         Known { until, confirmed_until, quarantine: quarantine.map(|(_, quarantine)| quarantine) }
@@ -169,10 +170,10 @@ mod tests {
         QuarantineId { history, since: 1 }
     }
 
-    /// One node. A line reads `yes@1 ext no@2 -> holds until 100`: events at a time in ms, then the
-    /// state of the node. `yes`, `no`, `fault`, `unsent` and `quarantined` are answers (`yes.2`
-    /// answers the second renewal). With `ext` an extension is sent, and with `switch` the node
-    /// begins another data history.
+    /// The table is for one node. An example of a line is `yes@1 ext no@2 -> holds until 100`:
+    /// first the events, each with a time in ms, and then the state of the node. `yes`, `no`,
+    /// `fault`, `unsent` and `quarantined` are answers (`yes.2` answers the second renewal). `ext`
+    /// sends an extension. With `switch` the node begins another data history.
     #[test]
     fn what_a_node_holds() {
         let table = include_str!("testdata/holdings.txt");
@@ -223,8 +224,9 @@ mod tests {
         }
     }
 
-    /// Each row has the end of the quarantine, the end of what the node confirmed and the present
-    /// time, all in ms, and whether the quarantine is named. Leases are at most 20 ms long.
+    /// Each row has the end of the quarantine, the end of the confirmed lease and the present time,
+    /// all in ms. `named` is true if the extension names the quarantine. A lease lasts at most 20
+    /// ms.
     #[test]
     fn a_quarantine_is_named_only_by_who_outlasts_the_replaced_master() {
         for (ends, confirmed, now, named) in [

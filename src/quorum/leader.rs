@@ -1,15 +1,15 @@
-//! Who leads an election, by the answers of a majority of nodes. The read does not wait for the
+//! The leader of an election, as a majority of nodes report it. The read does not wait for the
 //! slowest node.
 //!
-//! The nodes do not answer at one instant. The results are right all the same, for three reasons:
-//! 1. An owner that leads throughout the read is reported by each node of its majority. So if no
-//!    owner has a majority, and no answer that is still awaited can change that, there was a moment
-//!    without a leader: *vacant* is true.
-//! 2. The leader's metadata, which contain the proclaimed value, are numbered. Metadata that were
-//!    written to a majority are on some node of every majority that names the leader. So the
-//!    metadata with the highest number are never older than these.
-//! 3. A node that did not answer, or that may have forgotten a lock (quarantine), may name any
-//!    owner or none. It can prevent a decision, but never cause one.
+//! The nodes answer at different times. The results are correct all the same, for three reasons:
+//! 1. If an owner leads throughout the read, each node of its majority reports this owner. So if no
+//!    owner has a majority, and no further answer can change that, there was a moment without a
+//!    leader: *vacant* is true.
+//! 2. The leader's metadata contain the proclaimed value and are numbered. If metadata were written
+//!    to a majority, every majority that names the leader has a node with these metadata. So the
+//!    metadata with the highest number are never older than these metadata.
+//! 3. If a node did not answer, or may have lost a lock (quarantine), the machine assumes that this
+//!    node may name any owner or no owner. Such a node can prevent a decision, but never cause one.
 
 use std::time::Duration;
 
@@ -25,54 +25,54 @@ use crate::token::OwnerToken;
 enum OwnerReport<W> {
     /// The key holds a lock of this library.
     Held {
-        /// Owner of the lock.
         owner: OwnerToken,
         /// Time until the lock expires on this node.
         remaining: Duration,
-        /// Metadata that this owner published, with their number. Metadata of another owner are
-        /// left out.
+        /// Metadata that this owner published, with their number. `None` if the metadata are of
+        /// another owner.
         content: Option<(u64, W)>,
     },
-    /// The key has no value, or a value of another program, so by this node no owner leads.
+    /// The key has no value, or a value of another program. So on this node no owner leads.
     Absent,
-    /// Time for which this node may have forgotten the lock, or may have ended it early, and how
-    /// the node's data began: known, empty or lost.
+    /// The node may have lost the lock, or may have ended it early. Contains the remaining time of
+    /// this state, and the beginning of the node's data: known, empty or lost.
     Quarantined(Duration, Began),
-    /// The node gave no answer that counts.
+    /// The node gave no valid answer.
     Failed(NodeError),
 }
 
-/// Verdict of the answers so far about the leader.
+/// Result of the answers so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight<W> {
-    /// A majority names one owner, and that owner has published metadata.
+    /// A majority names one owner, and this owner has published metadata.
     Leads {
-        /// Metadata that the leader published last.
+        /// Latest metadata of the leader.
         content: W,
-        /// Time after which fewer nodes than a majority name the leader, unless it renews.
+        /// Time after which fewer nodes than a majority name the leader, if the leader does not
+        /// renew its lease.
         remaining: Duration,
     },
-    /// A majority names one owner, but no node shows metadata of that owner.
+    /// A majority names one owner, but no node has metadata of this owner.
     Mute,
     /// No owner has a majority, so there is no leader.
     Vacant,
-    /// Too few nodes gave an answer that counts. Contains the answer of each node.
+    /// Too few nodes gave a valid answer. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
 /// The state machine of one read of the leader.
 #[derive(Clone, Debug)]
 pub struct Leading<W, R> {
-    /// Moment until which answers are awaited.
+    /// Moment until which the machine waits for answers.
     by: Moment,
     read: R,
     answers: Vec<Option<OwnerReport<W>>>,
 }
 
 impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
-    /// Makes the machine of a read over `n` nodes, whose answers are awaited until `by`. `read`
-    /// returns an owner's metadata with their number from a node's answer. It must refuse metadata
-    /// that another owner left behind.
+    /// Makes the machine of a read over `n` nodes. The machine waits for answers until `by`. `read`
+    /// gets an owner and a node's answer, and returns the metadata of the owner and their number.
+    /// `read` must refuse metadata of another owner.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
         Self { by, read, answers: (0..n).map(|_| None).collect() }
     }
@@ -102,7 +102,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
         }
     }
 
-    /// Returns the largest number of nodes that name the same owner, and that owner.
+    /// Returns the owner that the most nodes name, and the number of these nodes.
     fn favourite(&self) -> (usize, Option<OwnerToken>) {
         let mut owners: Vec<OwnerToken> = self.held().map(|(owner, ..)| owner).collect();
         owners.sort_unstable();
@@ -164,7 +164,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leadi
                     Sight::Leads { content, remaining: self.remaining_of(owner, need) }
                 }
                 None if last => Sight::Mute,
-                // A node that has not answered yet may have the leader's metadata.
+                // A node whose answer has not arrived may have the leader's metadata.
                 None => return Progress::Wait(self.by),
             }
         } else if votes + unknown < need {
@@ -186,9 +186,9 @@ mod tests {
     use super::*;
     use crate::op::{Began, QuarantineId};
 
-    /// One word per node: `a` or `b` is held by this owner without metadata, `a1` held with
-    /// metadata number 1, `-` absent, `k` kept after a handover, `q` quarantined, `x` failed, `.`
-    /// silent.
+    /// One word per node. `a` or `b`: this owner holds the lock, without metadata. `a1`: the owner
+    /// has metadata with the number 1. `-` absent, `k` kept after a handover, `q` quarantined, `x`
+    /// failed, `.` silent.
     fn reply(cell: &str, node: usize) -> Option<Result<Reply, NodeError>> {
         let held = |owner: u128, content: &str| Holder {
             owner: Some(OwnerToken::from_random(owner)),

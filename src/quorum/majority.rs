@@ -1,31 +1,31 @@
-//! Majorities of the nodes. The algorithms use only one property of them: any two majorities share
-//! a node.
+//! Majorities of the nodes. The algorithms use only one property of majorities: any two majorities
+//! share a node.
 
-/// Returns the smallest number of nodes such that any two sets of that size share a node: `n / 2 +
-/// 1`.
+/// Returns the size of a majority of `n` nodes: `n / 2 + 1`. It is the smallest size at which any
+/// two sets of nodes share a node.
 pub const fn majority(n: usize) -> usize {
     n / 2 + 1
 }
 
 const _: () = assert!(majority(1) == 1 && majority(4) == 3 && majority(5) == 3);
 
-/// Count of the votes so far, by yes and no.
+/// Number of yes and no votes so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VoteCount {
-    /// Number of nodes that have a vote.
+    /// Number of nodes with a vote.
     pub n: usize,
-    /// Number of nodes that said yes.
+    /// Number of nodes that voted yes.
     pub yes: usize,
-    /// Number of nodes that cannot say yes any more.
+    /// Number of nodes that can no longer vote yes.
     pub no: usize,
 }
 
 /// Result of a vote that may still be open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VoteResult {
-    /// The vote can still be won or lost.
+    /// No majority yet; both results are possible.
     Pending,
-    /// A majority said yes.
+    /// A majority voted yes.
     Won,
     /// A majority for yes is no longer possible.
     Lost,

@@ -1,4 +1,4 @@
-//! The quorum core: pure state machines, each of which decides one operation by the answers of a
+//! The quorum core: pure state machines. Each machine decides one operation by the answers of a
 //! majority of the nodes.
 //!
 //! Each operation has a machine of its own. All machines have this shape:
@@ -8,19 +8,19 @@
 //!  timers  ─▶ on_time(now)               ─▶ Progress ─▶ Decided(result)
 //! ```
 //!
-//! The machines use no clock, no socket and no randomness. Every input carries its time as an
-//! argument, so a test can run whole histories of answers. The machines uphold these invariants
-//! (the rules in parentheses are in `docs/design/`):
-//! 1. An attempt is won only by a majority of grants **and** one fencing token on a majority, both
-//!    before `send + validity` (locks 2, 3).
+//! The machines use no clock, no socket and no randomness. Every input has a time as an argument,
+//! so a test can run whole histories of answers. The machines uphold these invariants (the rules in
+//! parentheses are in `docs/design/`):
+//! 1. An attempt succeeds only with a majority of grants **and** one fencing token on a majority,
+//!    both before `send + validity` (locks 2, 3).
 //! 2. A token is either a value that a majority granted, or the largest granted value after a
 //!    majority has been raised to it. A node accepts the raise only from the lock's owner (locks
 //!    3).
-//! 3. The validity of an extension counts from the moment at which it was sent, and only if a
-//!    majority answered before the old validity ended (renewal 1). A failed extension releases
-//!    nothing.
-//! 4. The caller is told "taken" only if a majority answered. Otherwise it is told "no quorum",
-//!    with the answer of each node (locks 7).
+//! 3. The validity of an extension counts from the moment at which the extension was sent. It
+//!    counts only if a majority answered before the old validity ended (renewal 1). A failed
+//!    extension releases nothing.
+//! 4. The result is "taken" only if a majority answered. Otherwise the result is "no quorum", with
+//!    the answer of each node (locks 7).
 
 use crate::error::NodeError;
 use crate::op::{Op, Reply};
@@ -42,32 +42,33 @@ pub mod release;
 mod tables;
 pub mod vote;
 
-/// A node's reply to one op, or the error if no reply came or the reply does not count.
+/// A node's reply to one op, or an error if no valid reply arrived.
 pub type Answer = Result<Reply, NodeError>;
 
-/// Next step of a machine, which the machine's caller carries out.
+/// Next step of a machine. The caller of the machine carries out this step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress<D> {
-    /// Do nothing until the next reply or until this moment, whichever is earlier.
+    /// Wait for the next reply, at most until this moment.
     Wait(Moment),
-    /// Send each op to the node with this number, then wait until this moment.
+    /// Send each op to the node with this number. Then wait for a reply, at most until this moment.
     Send(Vec<(usize, Op)>, Moment),
-    /// The machine has decided, and needs nothing more.
+    /// The machine has decided. No further calls are needed.
     Decided(D),
 }
 
 /// A state machine that decides one operation by the nodes' answers.
 ///
-/// The caller sends the first requests to the nodes before it uses the machine. It then calls
-/// [`on_time`](Self::on_time) to begin, and again at each moment that a step names. It passes every
-/// reply to [`on_reply`](Self::on_reply), and stops at [`Progress::Decided`].
+/// The caller first sends the requests to the nodes. Then the caller calls
+/// [`on_time`](Self::on_time) to begin, and again at each moment that a step contains. The caller
+/// passes every reply to [`on_reply`](Self::on_reply). After [`Progress::Decided`] the caller
+/// stops.
 pub trait Machine {
-    /// Result of the operation, which the machine decides.
+    /// Result of the operation.
     type Decision;
 
-    /// Takes in a reply or an error of the node with this number, and returns the next step.
+    /// Handles a reply or an error of the node with this number, and returns the next step.
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Self::Decision>;
 
-    /// Takes in that the time is `now`, and returns the next step.
+    /// Handles the passing of time, and returns the next step. `now` is the present time.
     fn on_time(&mut self, now: Moment) -> Progress<Self::Decision>;
 }

@@ -1,5 +1,5 @@
-//! One claim of an idempotency key over the nodes (idempotency 1). It is phase 1 of consensus on
-//! the key's result, and the fencing token is the ballot.
+//! One claim of an idempotency key over the nodes (idempotency 1). A claim is phase 1 of the
+//! consensus on the result of the key. The fencing token is the ballot.
 //!
 //! ```text
 //!  a majority shows the same record ─▶ Replay    fewer nodes show one ─▶ Repair, never the handler
@@ -8,10 +8,10 @@
 //!               ─▶ Promise marked `forgotten`, once no node is silent or the wait is over
 //! ```
 //!
-//! Invariants: 1. Nothing is promised without a majority. 2. A record that any node shows is
-//! replayed, repaired or adopted. 3. A node that may have forgotten claims does not count towards
-//! "there is no record". 4. All answers that count come before the validity ends. 5. Where any node
-//! shows another fingerprint, no result is replayed, repaired or adopted, because it may belong to
+//! Invariants: 1. A claim succeeds only with a majority. 2. If a node shows a record, the record is
+//! replayed, repaired or adopted. 3. A node that may have lost claims does not count towards "there
+//! is no record". 4. Only answers before the end of the validity count. 5. If a node shows another
+//! fingerprint, no result is replayed, repaired or adopted, because the result may belong to
 //! another request.
 
 mod forgotten;
@@ -29,17 +29,17 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// Time after which to claim again while the owner of another claim is storing its result.
+/// Pause before the next claim, while the owner of another claim is storing its result.
 const SOON: Duration = Duration::from_millis(20);
 
-/// Reason for which a majority promised nothing. The caller must give back what single nodes
-/// granted.
+/// Reason for which a claim failed. The caller must give back the grants of single nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// This is the key's final result; `None` if it was too large to be kept.
+    /// The final result of the key; `None` if the result was too large to be kept.
     Replay(Option<Arc<[u8]>>),
-    /// A result was seen, but not on a majority. The caller has to claim the key again with
-    /// `force`, and to complete the record that the new claim finds, or this one if it finds none.
+    /// A result was found, but not on a majority. The caller has to claim the key again with
+    /// `force`. If the new claim finds a record, the caller has to complete that record; otherwise
+    /// the caller has to complete this record.
     Repair(StoredRecord),
     /// The claim was refused for this reason.
     Refused(Refusal),
@@ -51,64 +51,69 @@ fn refused(refusal: Refusal) -> Step {
     Step::Decided(Err(Denied::Refused(refusal)))
 }
 
-/// Promise of a majority of the nodes to a claim.
+/// Result of a successful claim: a majority of the nodes stored the ballot of the claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// Ballot of the claim: the fencing token on which a majority agrees.
+    /// Ballot of the claim: the fencing token that a majority granted.
     pub token: FencingToken,
     /// Number of claims of the key so far, this one included.
     pub attempt: u32,
-    /// Result of an earlier claim, which must be completed instead of a new result.
+    /// Result of an earlier claim. If it is present, the caller must complete this result instead
+    /// of a new result.
     pub adopt: Option<StoredRecord>,
-    /// Handler steps that earlier attempts finished: of the lists that the promising nodes have,
-    /// those under the highest ballot, and of these the longest. It includes all steps that a
-    /// majority has.
+    /// Handler steps that earlier attempts finished. Of all lists on the granting nodes, this is
+    /// the list with the highest ballot, and of those with the same ballot the longest. The list
+    /// includes all steps that a majority has.
     pub steps: Option<StoredSteps>,
-    /// Set if too few of the nodes certainly know every claim of the key, because some lost data.
-    /// Then it is not certain that there is no record.
+    /// Set if some nodes lost data, so that fewer nodes than a majority certainly have every claim
+    /// of the key. An earlier record of the key may then be lost.
     pub forgotten: Option<Forgetting>,
 }
 
-/// Reason for which a majority cannot answer that a key was never claimed.
+/// Reason for which a majority cannot answer that a key was never claimed. Some nodes may have lost
+/// claims of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forgetting {
-    /// Time after which a majority certainly knows every claim again, for keys whose birth (the
-    /// time of the request) is not known.
+    /// Time until a majority certainly has every claim again. The time is for a key whose birth
+    /// (the time of the request) is unknown.
     pub remaining: Duration,
-    /// Losses of data on the nodes that granted but may have forgotten a claim, without duplicates.
-    /// Empty if one of these nodes did not report its loss.
+    /// Losses of data on the nodes that granted but may lack a claim, without duplicates. Empty if
+    /// one of these nodes did not report its losses.
     pub losses: Vec<Loss>,
-    /// Nodes whose data began empty, and that no operator confirmed as new. If they were known to
-    /// be new, enough nodes would know every claim. Empty if there would still be too few.
+    /// Nodes whose data began empty and that no operator has confirmed as new. If an operator
+    /// confirmed these nodes as new, enough nodes would certainly have every claim. Empty if there
+    /// would still be too few nodes.
     pub fresh: Vec<usize>,
-    /// True if enough nodes would know every claim if the nodes that gave no answer did.
+    /// True if there would be enough nodes with every claim, provided that all nodes without an
+    /// answer have every claim.
     pub unheard: bool,
 }
 
 /// Reason for which a claim was not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The claim of another owner is running.
+    /// Another owner has a running claim.
     InFlight {
-        /// Time until a majority could be free if the running claim is not renewed. It is at most
-        /// 20 ms while the owner is storing a result.
+        /// Time until a majority could be free, if the running claim is not renewed. At most 20 ms
+        /// while the other owner is storing a result.
         retry_after: Duration,
     },
-    /// Several claims met, and none has a majority. The caller may try again at once, and should at
-    /// the latest after `retry_after`.
+    /// Several claims ran at the same time, and none has a majority. The caller may try again at
+    /// once, and should try again at the latest after `retry_after`.
     Contended {
-        /// Time until a majority could be free if no other claim is given back.
+        /// Time until a majority could be free, if no other claim is given back earlier.
         retry_after: Duration,
     },
-    /// The key was used with another fingerprint, so for another request.
+    /// The record has another fingerprint, so the key was used for another request.
     Mismatch,
-    /// The request is older than the retention of the key, so a record of it may have expired.
+    /// The request is older than the retention of the key. A record of the request may have
+    /// expired.
     TooOld,
-    /// Too few nodes gave an answer that counts. Contains the answer of each node.
+    /// Too few nodes gave a valid answer. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// Answer of a node to the claim so far.
+/// Last answer of a node to the claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
@@ -123,7 +128,8 @@ enum Vote {
     InFlight(Duration),
     Mismatch,
     TooOld,
-    /// Time left of the node's quarantine, and how the node's data began: known, empty or lost.
+    /// Remaining time of the node's quarantine, and the beginning of the node's data: known, empty
+    /// or lost.
     Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),
@@ -133,26 +139,26 @@ enum Vote {
 #[derive(Clone, Debug)]
 pub struct Record {
     votes: Vec<Vote>,
-    /// Record to adopt: of the records that came with grants, the one with the highest ballot.
+    /// Record to adopt: of all records in the grants, the one with the highest ballot.
     adopt: Option<StoredRecord>,
-    /// Finished steps: of the lists that came with grants, the longest under the highest ballot.
+    /// Finished steps: of all lists in the grants, the longest list with the highest ballot.
     steps: Option<StoredSteps>,
-    /// Machine that settles one token over the grants that count.
+    /// Machine that settles one token from the grants that count.
     grants: Acquire,
-    /// True once the grants of nodes that may have forgotten claims count too. The promise will
-    /// then be marked `forgotten`.
+    /// True once the grants of nodes that may have lost claims count, too. The result of the claim
+    /// is then marked `forgotten`.
     relaxed: bool,
     /// True once the grants can no longer become a majority with one token.
     lost: bool,
-    /// Token on which the grants of a majority agree. It is set while the nodes that have not
-    /// answered may still show a result.
+    /// Token that a majority granted. Set while the machine waits for nodes without an answer,
+    /// because such a node may still show a result.
     won: Option<FencingToken>,
 }
 
 impl Record {
-    /// Makes the machine of a claim over `n` nodes, sent at `sent` and valid until `until`. The
-    /// answers to each request are awaited for `patience`. `raise` is the op that raises a node's
-    /// promise; the machine sets its ballot.
+    /// Makes the machine of a claim over `n` nodes. The claim was sent at `sent` and is valid until
+    /// `until`. The machine waits for the answers to each request for the time `patience`. `raise`
+    /// is the op that raises the ballot on a node; the machine sets the new ballot in this op.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         Self {
             votes: vec![Vote::Silent; n],
@@ -165,7 +171,7 @@ impl Record {
         }
     }
 
-    /// Returns the largest fence that a node granted to this claim.
+    /// Returns the largest fence in the grants to this claim.
     pub fn largest(&self) -> Option<u64> {
         let granted = self.votes.iter().filter_map(|v| match v {
             Vote::Granted { fence, .. } => Some(*fence),
@@ -224,7 +230,7 @@ impl Record {
         self.count(|v| *v == Vote::Silent)
     }
 
-    /// Returns true if a node that has not answered may still do so.
+    /// Returns true if there is a node without an answer, and the time for answers has not ended.
     fn awaits(&self, now: Moment) -> bool {
         self.silent() > 0 && now < self.by()
     }
@@ -233,7 +239,7 @@ impl Record {
         majority(self.votes.len())
     }
 
-    /// Returns the records that nodes showed, each with the number of nodes that showed an equal
+    /// Returns the records in the answers. Each comes with the number of nodes that showed an equal
     /// record.
     fn shown(&self) -> impl Iterator<Item = (&StoredRecord, usize)> {
         let shown = self.votes.iter().filter_map(|v| match v {
@@ -248,9 +254,9 @@ impl Record {
         if mismatches >= self.need() {
             return Some(refused(Refusal::Mismatch));
         }
-        // A record on a majority is the result, even if a repair is writing it again under a higher
-        // ballot. But one node with another fingerprint is enough to withhold the result, because
-        // it may belong to another request.
+        // If a majority has the same record, it is the result. This holds even while a repair
+        // writes the record again with a higher ballot. But if one node has another fingerprint,
+        // the result is not returned, because it may belong to another request.
         if let Some((record, _)) = self.shown().find(|(_, same)| *same >= self.need()) {
             return Some(if mismatches > 0 {
                 refused(Refusal::Mismatch)
@@ -265,8 +271,7 @@ impl Record {
         self.count(|v| *v == Vote::Mismatch)
     }
 
-    /// Counts all grants so far once more, this time with those of nodes that may have forgotten
-    /// claims.
+    /// Counts all grants so far again, now including the grants of nodes that may have lost claims.
     fn relax(&mut self, now: Moment) -> Progress<acquire::Outcome> {
         self.relaxed = true;
         self.grants = self.grants.anew();
@@ -276,8 +281,8 @@ impl Record {
                 Vote::Silent => continue,
                 Vote::Granted { fence, .. } => Ok(Reply::Granted { fence: *fence }),
                 Vote::InFlight(remaining) => Ok(Reply::InFlight { remaining: *remaining }),
-                // The node neither granted nor has a running claim. Any other reply tells `grants`
-                // this.
+                // The node did not grant and has no running claim. For `grants`, all such answers
+                // are alike.
                 _ => Ok(Reply::Mismatch),
             };
             let next = self.grants.on_reply(now, node, &reply);
@@ -296,15 +301,15 @@ impl Record {
         match step {
             Progress::Wait(at) if !self.lost => Step::Wait(at),
             Progress::Send(asks, by) => Step::Send(asks, by),
-            // Too few nodes remember every claim. So a node that has not answered yet may have the
-            // result that the others forgot.
+            // Too few nodes certainly have every claim. So a node without an answer may have a
+            // result that the other nodes have lost.
             Progress::Decided(Ok(token)) if self.relaxed && self.awaits(now) => {
                 self.won = Some(token);
                 Step::Wait(self.by())
             }
-            // If a majority that remembers every claim never saw the key, then no claim with the
-            // other fingerprint had a majority, and the mismatch does not count. Otherwise one may
-            // have had.
+            // If a majority certainly has every claim and has no record of the key, the claim with
+            // the other fingerprint never had a majority. Then the mismatch does not count.
+            // Otherwise that claim may have had a majority.
             Progress::Decided(Ok(_))
                 if self.mismatches() > 0 && (self.relaxed || self.adopt.is_some()) =>
             {
@@ -326,8 +331,8 @@ impl Record {
         }
     }
 
-    /// Returns the largest number of claims that a node counted. Each earlier attempt that ran had
-    /// grants of a majority, which shares a node with the majority of this claim.
+    /// Returns the largest number of claims in the grants. Each earlier attempt that ran had grants
+    /// of a majority. Each such majority shares a node with the majority of this claim.
     fn attempt(&self) -> u32 {
         let counts = self.votes.iter().map(|v| match v {
             Vote::Granted { attempt, .. } => *attempt,
@@ -336,7 +341,7 @@ impl Record {
         counts.max().unwrap_or(0).max(1)
     }
 
-    /// Returns the refusal that the answers result in when nothing is promised.
+    /// Returns the refusal that follows from the answers, for a claim that failed.
     fn refuse(&self, now: Moment) -> Step {
         let (need, silent) = (self.need(), self.silent());
         let granted = self.count(|v| matches!(v, Vote::Granted { .. }));
@@ -349,7 +354,7 @@ impl Record {
         let may = |have: usize| have + silent >= need;
         let open = spoke < need || may(same) || may(mismatched);
         if self.awaits(now) && spoke + silent >= need && open {
-            // The answers that are still awaited decide which refusal it is.
+            // The kind of refusal depends on answers that have not arrived yet.
             return Step::Wait(self.by());
         }
         if spoke < need {
@@ -373,8 +378,8 @@ impl Record {
             return refused(Refusal::TooOld);
         }
         let running = leases.len();
-        // As for locks, a node in quarantine is free when the quarantine ends, and a node that
-        // failed does not count as free.
+        // A node in quarantine counts as free after the quarantine, and a node that failed does not
+        // count as free. Locks have the same rule.
         leases.extend(self.votes.iter().filter_map(Vote::quarantine));
         leases.sort_unstable();
         let failed = self.count(|v| matches!(v, Vote::Failed(_)));
@@ -409,8 +414,8 @@ impl Machine for Record {
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
         if self.votes[node] != Vote::Silent {
-            // This is the answer to a raise. If it shows a record that appeared since the node's
-            // grant, that record must be adopted.
+            // This is the answer to a raise. If the answer contains a record, the record is newer
+            // than the node's grant, and it must be adopted.
             if let Ok(Reply::Completed(record)) = reply {
                 self.see(record);
             }

@@ -1,5 +1,5 @@
 //! The result of a release (renewal 5, 6). The caller sends the release, with the owner token, to
-//! each node that may have the lock, and their answers decide.
+//! each node that may have the lock. The answers of these nodes decide the result.
 
 use crate::error::{NodeError, NodeOutcome};
 use crate::op::Reply;
@@ -7,12 +7,12 @@ use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
-/// Answer of a majority of the nodes to a release.
+/// Result of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A majority still held the lock for our owner token, and deleted it.
+    /// A majority still had the lock of this owner token, and deleted it.
     Released,
-    /// The lock was not on a majority any more, and no other owner has it on a majority.
+    /// No majority had the lock any more, and no other owner has the lock on a majority.
     Gone,
     /// A majority answered that another owner has the lock.
     Other,
@@ -23,7 +23,7 @@ pub enum Found {
 /// The state machine that decides one release.
 #[derive(Clone, Debug)]
 pub struct Release {
-    /// Moment until which answers are awaited.
+    /// Moment until which the machine waits for answers.
     by: Moment,
     votes: Vec<Vote>,
 }
@@ -38,12 +38,13 @@ enum Vote {
 }
 
 impl Release {
-    /// Makes the machine of a release over `n` nodes, whose answers are awaited until `by`.
+    /// Makes the machine of a release over `n` nodes. The machine waits for answers until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
         Self { by, votes: vec![Vote::Silent; n] }
     }
 
-    /// Records that the node certainly never had the lock, and so is not sent the release.
+    /// Records that the node certainly never had the lock. The caller does not send the release to
+    /// this node.
     pub fn never_granted(&mut self, node: usize) {
         self.votes[node] = Vote::Absent;
     }
@@ -72,9 +73,9 @@ impl Machine for Release {
         self.on_time(now)
     }
 
-    /// Decides by the answers so far. If a majority answers "deleted", the lock was held until
-    /// then. A node of the minority that never granted the lock answers "absent", which must not
-    /// hide this.
+    /// Decides by the answers so far. If a majority answers "deleted", the owner had the lock until
+    /// then. A node that never granted the lock answers "absent"; such answers of a minority do not
+    /// change the result.
     fn on_time(&mut self, now: Moment) -> Progress<Found> {
         let n = self.votes.len();
         let need = majority(n);
@@ -88,8 +89,7 @@ impl Machine for Release {
                 Vote::Failed(_) => {}
             }
         }
-        // A node that is silent or failed may have held the lock, too, so it counts as one that
-        // did.
+        // A node without an answer, or with an error, counts as a node that had the lock.
         let held = n - absent - other >= need;
         Progress::Decided(if deleted >= need {
             Found::Released

@@ -1,8 +1,8 @@
-//! Tests of the machines by text tables: one history per line, readable by people.
+//! Tests of the machines by text tables. Each line has one history in a form that people can read.
 //!
-//! A line reads `n=3 0:grant=7@1 1:held=500@2 t@50 -> outcome`: node 0 grants fence 7 at 1 ms, node
-//! 1 answers at 2 ms that the lock is held for 500 ms, a timer fires at 50 ms. The outcome is the
-//! last step.
+//! An example of a line is `n=3 0:grant=7@1 1:held=500@2 t@50 -> outcome`. Node 0 grants fence 7 at
+//! 1 ms. Node 1 answers at 2 ms that the lock is held for 500 ms. A timer fires at 50 ms. The
+//! outcome is the last step.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ fn shown(moment: Moment) -> u64 {
     moment.as_nanos() / 1_000_000
 }
 
-/// Returns the answer of each node, as far as the caller is shown it.
+/// Returns one word for the answer of each node.
 pub(super) fn words(outcomes: &[NodeOutcome]) -> String {
     let word = |outcome: &NodeOutcome| match outcome {
         NodeOutcome::Silent => "silent",
@@ -104,7 +104,7 @@ pub(super) fn words(outcomes: &[NodeOutcome]) -> String {
     outcomes.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Fails with the lines whose outcome differs.
+/// Runs each line of the table. Panics if the outcome of a line differs from its expected outcome.
 fn check(table: &str, run: impl Fn(&Case) -> String) {
     let wrong: Vec<String> = cases(table)
         .iter()
@@ -115,7 +115,7 @@ fn check(table: &str, run: impl Fn(&Case) -> String) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs a history up to its decision, where the client side stops, too.
+/// Runs a history until the machine decides. The client side stops at the same point.
 fn run<M: Machine>(mut machine: M, case: &Case) -> Progress<M::Decision> {
     let mut last = machine.on_time(at(0));
     for e in &case.events {
@@ -141,7 +141,7 @@ fn acquire_awaiting_all() {
     check(include_str!("testdata/await_all.txt"), |case| attempted(run(attempt(case.n), case)));
 }
 
-/// Returns the last step of an attempt in the words of the tables.
+/// Returns the last step of an attempt, in the words of the tables.
 fn attempted(step: Progress<Outcome>) -> String {
     match step {
         Progress::Wait(until) => format!("wait {}", shown(until)),
@@ -176,8 +176,9 @@ fn extend() {
         meta: None,
         reassert: None,
     };
-    // Held until 60 ms; the new validity would end at 100 ms; answers are awaited until 40 ms. Each
-    // node has confirmed until 70 ms, and no lease is longer than 100 ms.
+    // The old validity ends at 60 ms, and the new validity would end at 100 ms. The machine waits
+    // for answers until 40 ms. Each node has confirmed the lease until 70 ms. No lease is longer
+    // than 100 ms.
     let ms = Duration::from_millis;
     let times = Times { old: at(60), new: at(100), deadline: at(40), max_ttl: ms(100) };
     let known = |_| Known { until: at(60), confirmed_until: at(70), quarantine: None };
@@ -196,7 +197,8 @@ fn extend() {
     });
 }
 
-/// A quarantine that a node reported after an earlier renewal had been decided is named at once.
+/// A node reported a quarantine after the decision of an earlier renewal. The first request of the
+/// next renewal names this quarantine.
 #[test]
 fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let key = std::sync::Arc::from("k");
@@ -208,7 +210,8 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let id = QuarantineId { history: 1, since: 1 };
     let known = |node| Known {
         until: at(60),
-        // The confirmation of node 1 ends too early to name the quarantine.
+        // Node 1 confirmed the lease for too short a time, so the holder may not name its
+        // quarantine.
         confirmed_until: at(if node == 1 { 10 } else { 70 }),
         quarantine: (node < 2).then_some(Quarantine { id, ends: at(150) }),
     };
@@ -216,7 +219,8 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     assert_eq!(asks.iter().map(|(_, op)| op.reasserts()).collect::<Vec<_>>(), [true, false, false]);
 }
 
-/// A new validity that is shorter than the old one, as with a shorter ttl, ends the wait.
+/// With a shorter ttl, the new validity may end before the old one. The wait then ends with the new
+/// validity.
 #[test]
 fn an_extension_is_over_with_the_new_validity_too() {
     let (owner, token, ttl) =
@@ -285,8 +289,8 @@ fn fence() {
     }
 }
 
-/// Random histories: in any order of the replies, a win needs a majority of grants and a token that
-/// is on a majority, and comes only before the validity ends.
+/// Random histories. In any order of the replies, an attempt succeeds only with a majority of
+/// grants and with a token that is on a majority, and only before the validity ends.
 #[test]
 fn acquire_wins_only_with_a_majority_at_the_token() {
     use proptest::prelude::*;

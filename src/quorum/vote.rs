@@ -1,10 +1,10 @@
-//! Rules that decide whether a node's answer counts as a vote, before any machine receives it. They
-//! depend on the state of the node that gave the answer.
+//! Rules that decide if a node's answer counts as a vote, before a machine receives the answer. The
+//! rules depend on the state of the node.
 //!
 //! - A grant of a node whose clock stepped does not count (renewal 8).
-//! - A fencing token that no node with a right clock can have given is refused (locks 6).
-//! - A node in quarantine is no witness of who holds a name, unless its data certainly show it
-//!   (quarantine 9).
+//! - A fencing token is refused if no node with a correct clock can have given it (locks 6).
+//! - A node in quarantine cannot show the holder of a name, unless the data of the node certainly
+//!   contain the holder (quarantine 9).
 //! - If two addresses lead to one server, that server has one vote (overview 8).
 
 use std::sync::Arc;
@@ -15,28 +15,28 @@ use crate::op::{Facts, Holder, Reply, Terms};
 use crate::quorum::Answer;
 use crate::time::{FENCE_SLACK, token_lead};
 
-/// Facts about a node that count when its answer is judged.
+/// Facts about a node that decide if its answer counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Witness<'a> {
     /// Facts that the node reported in the same batch; `None` if it reported none.
     pub facts: Option<&'a Facts>,
-    /// Error because of which the node's votes do not count, if there is one.
+    /// Error for which the node's votes do not count; `None` if they count.
     pub objection: Option<&'a NodeError>,
-    /// Longest lease and largest clock error, on which all clients of the node must agree.
+    /// Longest lease and largest clock error. All clients of the node must use the same values.
     pub terms: &'a Terms,
     /// This machine's wall clock, in µs since 1970.
     pub wall_micros: u64,
 }
 
 impl Witness<'_> {
-    /// Returns the answer, or the error that it counts as. `votes` is true if a grant makes the
-    /// caller a holder or keeps it one.
+    /// Returns the answer, or an error if the answer does not count. `votes` is true for an op
+    /// whose grant counts as a vote, which makes the caller a holder or extends its lease.
     pub fn judge(&self, reply: Answer, votes: bool) -> Answer {
         let reply = reply?;
         if let Some(error) = self.objection {
-            // The node executed the op, but its grant does not count as a vote. The answer that the
-            // name is free does not count either, because a clock that stepped forward ended leases
-            // early. A refusal counts: it can only make the caller more careful.
+            // The node executed the op, but its grant does not count as a vote. The answer "the
+            // name is free" does not count either, because a clock that stepped forward ends leases
+            // early. A refusal counts, because a refusal can only make the caller more careful.
             if votes && reply.is_grant() || reply == Reply::Holder(None) {
                 return Err(error.clone());
             }
@@ -52,25 +52,26 @@ impl Witness<'_> {
         }
     }
 
-    /// Returns true if no node with a right clock can have given this token, provided that this
-    /// machine's clock is right.
+    /// Returns true if no node with a correct clock can have given this token. This assumes that
+    /// the clock of this machine is correct.
     fn is_ahead(&self, fence: u64) -> bool {
         let lead = token_lead(self.terms.clock_error) + FENCE_SLACK;
         let lead = u64::try_from(lead.as_micros()).unwrap_or(u64::MAX);
         fence > self.wall_micros.saturating_add(lead)
     }
 
-    /// Returns the answer `Quarantined` in place of an answer about the holder that may show an
-    /// earlier data history; `None` if the answer counts. A node in quarantine may have forgotten
-    /// who holds the name, so its answer that the name is free proves nothing. A holder that it
-    /// shows counts only if the key was certainly written in this data history. That is certain if
-    /// the key's remaining time plus the age of the data history is longer than the longest lease
-    /// of any client plus 2E: an older key may have got its expiry from an earlier server of the
-    /// node, whose clock was 2E ahead of this server's.
+    /// Returns `Quarantined` if the answer about the holder may be from an earlier data history;
+    /// `None` if the answer counts.
+    ///
+    /// A node in quarantine may have lost the holder of the name, so its answer "the name is free"
+    /// proves nothing. An answer with a holder counts only if the key was certainly written in this
+    /// data history. That is certain if the key's remaining time plus the age of the data history
+    /// is longer than the longest lease of any client plus 2E. The 2E are for an older key: an
+    /// earlier server of the node, with a clock that was ahead by 2E, may have set its expiry.
     fn old_data(&self, holder: Option<&Holder>) -> Option<Reply> {
         let facts = self.facts.filter(|f| !f.quarantine.is_zero())?;
         let age = facts.quarantine_len.saturating_sub(facts.quarantine);
-        // If a quarantine is longer than this client asked for, another client has longer leases.
+        // If the quarantine is longer than this client requested, another client has longer leases.
         let longer = facts.quarantine_len.saturating_sub(facts.quarantine_asked);
         let longest = self.terms.max_ttl + longer + 2 * self.terms.clock_error;
         let rest = holder.and_then(|h| h.remaining);
@@ -81,18 +82,19 @@ impl Witness<'_> {
     }
 }
 
-/// The server processes that answered in one round, by the number of the node.
+/// Server processes that answered in one round. The index is the number of the node.
 #[derive(Clone, Debug)]
 pub struct Servers(Vec<Option<Arc<str>>>);
 
 impl Servers {
-    /// Makes the list for `n` nodes, none of which has answered yet.
+    /// Makes the list for `n` nodes. No node has answered yet.
     pub fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
 
     /// Returns the answer, or an error if the same server process has already answered for another
-    /// node: two addresses of one server have one vote, that of the first to answer.
+    /// node. Two addresses of one server have one vote, which belongs to the first node that
+    /// answered.
     pub fn admit(&mut self, node: usize, server: Option<&Arc<str>>, reply: Answer) -> Answer {
         let Some(server) = server else { return reply };
         let same =
@@ -116,8 +118,9 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const TERMS: Terms = Terms { max_ttl: Duration::from_secs(6), clock_error: SECOND };
 
-    /// Returns the facts of a node whose quarantine began `age` seconds ago; `None` if it is over.
-    /// The quarantine is 10 s long, and `others` seconds longer if other clients asked for that.
+    /// Returns the facts of a node whose quarantine began `age` seconds ago. With `None` the
+    /// quarantine has ended. The quarantine is 10 s long. It is `others` seconds longer if other
+    /// clients requested that.
     fn facts(age: Option<u32>, others: u32) -> Facts {
         let len = (10 + others) * SECOND;
         Facts {
@@ -140,9 +143,9 @@ mod tests {
         Holder { owner: None, fence: 1, remaining: Some(rest), meta: None }
     }
 
-    /// A line reads `grant=1000 stepped -> ClockJump`: a node's answer, the state of the node, and
-    /// what the answer counts as. Tokens are ms of this machine's clock, which shows 1000 s; E is 1
-    /// s.
+    /// An example of a line is `grant=1000 stepped -> ClockJump`: a node's answer, the state of the
+    /// node, and the result of the check. Tokens are in ms of this machine's clock, which shows
+    /// 1000 s. E is 1 s.
     #[test]
     fn an_answer_is_worth_what_its_node_is() {
         let stepped = NodeError::maybe_executed(NodeFault::ClockJump, "");
@@ -167,7 +170,7 @@ mod tests {
                 terms: &TERMS,
                 wall_micros: 1_000_000_000,
             };
-            // A release is no vote, so its answer counts even if the node's clock stepped.
+            // A release is no vote. So its answer counts even if the node's clock stepped.
             let got = match witness.judge(Ok(reply.clone()), node != "released") {
                 Ok(judged) if judged == reply => "counts".to_owned(),
                 Ok(Reply::Quarantined { .. }) => "quarantined".to_owned(),
@@ -181,8 +184,8 @@ mod tests {
     #[test]
     fn in_quarantine_a_holder_counts_only_if_it_was_written_since() {
         let (just, more) = (Duration::from_secs(5), Duration::from_millis(5_001));
-        // An earlier lease may have had 6 s + 2E when the quarantine began. Now, 3 s later, 5 s of
-        // it may be left.
+        // An earlier lease may have had 6 s + 2E left when the quarantine began. Now, 3 s later, it
+        // may still have 5 s left.
         for (age, others, rest, counted) in [
             (None, 0, None, true),
             (None, 0, Some(SECOND), true),
@@ -191,7 +194,7 @@ mod tests {
             (Some(3), 0, Some(just), false),
             (Some(3), 0, Some(more), true),
             (Some(4), 0, Some(just), true),
-            // Clients that ask for a longer quarantine may have longer leases.
+            // Clients that request a longer quarantine may have longer leases.
             (Some(3), 1, Some(more), false),
             (Some(3), 1, Some(SECOND + more), true),
         ] {

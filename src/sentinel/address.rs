@@ -1,4 +1,4 @@
-//! Addresses of servers, as Sentinels report them and people write them.
+//! Addresses of servers, in the form of the Sentinels' reports and of the user's settings.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::error::ConfigError;
 use crate::shown::is_plain;
 
-/// The longest possible host name.
+/// Largest length of a host name, in bytes.
 const HOST_MAX: usize = 255;
 
 /// A host (name, IPv4, or IPv6 without brackets) and a port.
@@ -17,28 +17,27 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Makes an address from parts that a server sent; `None` for port 0, and for a host that is
-    /// empty, too long, or has white space or control characters.
+    /// Makes an address from a host and a port that a server sent. Returns `None` for port 0, and
+    /// for a host that is empty, is too long, or has white space or control characters.
     pub(crate) fn new(host: &str, port: u16) -> Option<Self> {
         let bad = host.is_empty() || port == 0;
         let odd = host.len() > HOST_MAX || host.contains(char::is_whitespace) || !is_plain(host);
         (!bad && !odd).then(|| Self { host: host.into(), port })
     }
 
-    /// Returns the host.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Returns the port, never 0.
+    /// Returns the port, which is never 0.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Parses `host:port` or `[v6]:port`; the port may not be left out.
+    /// Parses `host:port` or `[v6]:port`. The port is required.
     ///
     /// # Errors
-    /// Names the field, its value, and the form that is expected.
+    /// The error contains the field, its value and the expected form.
     pub(crate) fn parse(field: &'static str, text: &str) -> Result<Self, ConfigError> {
         split(text).ok_or_else(|| {
             let rule = "write host:port, with a port from 1 to 65535 ([…] around an IPv6 address), \
@@ -48,8 +47,8 @@ impl Address {
     }
 }
 
-/// Returns the part of an invalid address that may be shown. Text before an `@` may be a password,
-/// and so may text in the place of a port.
+/// Returns the part of an invalid address that an error may show. Text before an `@` may be a
+/// password, and text in the place of a port may be a password, too.
 fn shown(text: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphabetic());
     let (secret, rest) = text.rsplit_once('@').unwrap_or(("", text));

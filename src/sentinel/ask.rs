@@ -1,4 +1,4 @@
-//! Asks all Sentinels at once, each within its own deadline.
+//! Asks all Sentinels at the same time. Each Sentinel has a deadline of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -17,21 +17,20 @@ use super::events::{EventCollector, Events};
 use crate::error::NodeError;
 use crate::tls;
 
-/// Settings for asking the Sentinels.
+/// Settings of the requests to the Sentinels.
 #[derive(Clone, Debug)]
 pub(crate) struct Inquiry {
-    /// Name of the group.
     pub(crate) name: Arc<str>,
     pub(crate) access: Access,
-    /// Time for each Sentinel to answer, connecting included.
+    /// Longest time for each Sentinel to answer, connecting included.
     pub(crate) within: Duration,
-    /// Addresses at which this client reaches those that Sentinels report; an address that is not
-    /// in the map is used as it is.
+    /// Reachable addresses of the servers that the Sentinels report. If a reported address is not
+    /// in the map, this client uses the reported address.
     pub(crate) map: BTreeMap<Address, Address>,
 }
 
-/// The connections to the Sentinels and the state of discovery. It runs one round of questions at a
-/// time.
+/// The connections to the Sentinels, and the state of discovery. An asker runs one round of
+/// requests at a time.
 pub(crate) struct Asker {
     inquiry: Inquiry,
     machine: Discovery,
@@ -42,22 +41,21 @@ pub(crate) struct Asker {
     logged_poll_only: AtomicBool,
 }
 
-/// Result of one round.
+/// Result of one round of requests.
 pub(crate) struct Round {
     pub(crate) decision: Result<Master, NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// More Sentinels than a minority report the master as down or in a failover, so at least one
-    /// must be right: the next round comes sooner.
+    /// True if more Sentinels than a minority report that the master is down or that a failover
+    /// runs. At least one of these Sentinels must be right, so the next round comes sooner.
     pub(crate) troubled: bool,
 }
 
-/// Replicas of a group.
 pub(crate) struct Replicas {
-    /// All replicas that any Sentinel names, by the reported address.
+    /// All replicas that at least one Sentinel reports, by the reported address.
     pub(crate) reported: BTreeSet<Address>,
-    /// Addresses at which this client reaches the replicas that a majority names. The client logs
-    /// in there, so one Sentinel alone must not choose the address.
+    /// Reachable addresses of the replicas that a majority reports. The client logs in at these
+    /// addresses, so one Sentinel alone must not choose them.
     pub(crate) agreed: BTreeSet<Address>,
 }
 
@@ -73,9 +71,9 @@ impl Asker {
         }
     }
 
-    /// Asks all known Sentinels, then those that were learned from the answers, and decides which
-    /// server is the master. Takes at most twice the deadline of one Sentinel. `hurry`: a caller
-    /// waits for the decision.
+    /// Asks all known Sentinels, then the Sentinels that these report, and decides on the master.
+    /// Takes at most twice the deadline of one Sentinel. `hurry` is true if a caller waits for the
+    /// decision.
     pub(crate) async fn round(&mut self, hurry: bool) -> Round {
         let first: Vec<Address> = self.machine.sentinels().to_vec();
         let mut answers = self.ask(&first, Vec::new(), hurry).await;
@@ -106,7 +104,8 @@ impl Asker {
         }
     }
 
-    /// Returns the replicas of the group, from the Sentinels that answer in time.
+    /// Returns the replicas of the group. Asks the Sentinels with an open connection; late answers
+    /// do not count.
     pub(crate) async fn replicas(&mut self) -> Replicas {
         let Self { inquiry, open, machine, .. } = self;
         let asking: FuturesUnordered<_> = open
@@ -121,8 +120,8 @@ impl Asker {
         for (at, named) in answers {
             match named {
                 Some(named) => lists.push(named),
-                // Nothing may be asked on the connection any more, because a late answer could be
-                // taken for the answer to the next question.
+                // The connection is closed, because a late answer could be mistaken for the answer
+                // to the next request.
                 None => drop(open.remove(&at)),
             }
         }
@@ -132,17 +131,18 @@ impl Asker {
         Replicas { reported, agreed: agreed.into_iter().map(reached).collect() }
     }
 
-    /// Asks the Sentinels `whom`, and adds their answers to `answers` in the order in which they
-    /// come. Without `hurry`, each Sentinel has its whole deadline, so that a distant one gets
-    /// connected at all. In a hurry, a frozen minority must not delay every caller:
-    /// - Once the answers so far decide, the other Sentinels get another fifth of the deadline,
-    ///   because one of them might know of a higher epoch.
-    /// - Sentinels that were silent in the last round, if they are a minority, get no more time
-    ///   once all others have answered and a decision is made. While none is made they get a fifth,
-    ///   because the others may be in the middle of a switch and will soon answer otherwise.
+    /// Asks the Sentinels `whom`, and adds their answers to `answers` in the order of arrival.
+    /// Without `hurry`, each Sentinel has its whole deadline, so that there is time to connect to a
+    /// distant Sentinel. With `hurry`, a frozen minority must not delay every caller:
+    /// - Once the answers so far give a decision, the other Sentinels have only another fifth of
+    ///   the deadline. One of them might report a higher epoch.
+    /// - If a minority of the Sentinels was silent in the last round, these Sentinels get no more
+    ///   time once all others have answered and the answers give a decision. Without a decision,
+    ///   these Sentinels get a fifth of the deadline. The other Sentinels may be in the middle of a
+    ///   switch, and their next answers may differ.
     /// - In all other cases each Sentinel has its whole deadline.
     ///
-    /// A connection whose answer is not awaited is dropped with its future.
+    /// If the wait for an answer ends, the future and its connection are dropped.
     async fn ask(
         &mut self,
         whom: &[Address],
@@ -203,8 +203,7 @@ async fn ask_one(
     let exchange = timeout(*within, async {
         if let Some(mut conn) = conn {
             let answer = conn.ask(at, name).await;
-            // That a kept connection broke proves nothing about the Sentinel, so a new one is
-            // opened.
+            // A broken connection proves nothing about the Sentinel, so a new connection is opened.
             if !matches!(answer.reply, SentinelReply::Failed(Trouble::Unreachable, _)) {
                 return (answer, Some(conn));
             }
@@ -238,7 +237,7 @@ async fn ask_one(
     }
 }
 
-/// Returns the addresses that more than half of the Sentinels name. Each Sentinel counts once.
+/// Returns the addresses that more than half of the Sentinels report. Each Sentinel counts once.
 fn named_by_most(lists: Vec<Vec<Address>>, sentinels: usize) -> BTreeSet<Address> {
     let mut votes = BTreeMap::<Address, usize>::new();
     for list in lists {
@@ -272,7 +271,7 @@ mod tests {
         let list = |ports: &[u16]| ports.iter().map(|p| at(*p)).collect::<Vec<_>>();
         let three = vec![list(&[1, 2]), list(&[2, 9, 9, 9]), list(&[2, 1])];
         assert_eq!(named_by_most(three, 3), BTreeSet::from([at(1), at(2)]));
-        // Sentinels that do not answer count for the majority, too.
+        // The majority is of all Sentinels, also of those that do not answer.
         assert!(named_by_most(vec![list(&[1])], 3).is_empty());
         assert_eq!(named_by_most(vec![list(&[1])], 1), BTreeSet::from([at(1)]));
     }

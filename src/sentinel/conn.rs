@@ -1,4 +1,4 @@
-//! One RESP3 connection to one Sentinel: requests and events on the same socket.
+//! One RESP3 connection to one Sentinel. Requests and events use the same socket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use crate::dial::{Line, Place, dial};
 use crate::shown::Secrets;
 use crate::tls::{self, Tls};
 
-/// Channels of a Sentinel whose events may announce a change of the group. They are hints only,
-/// because messages may be lost.
+/// Channels of a Sentinel whose events may announce a change of the group. The events are only
+/// hints, because messages may be lost.
 const CHANNELS: [&str; 8] = [
     "+switch-master",
     "+sdown",
@@ -33,14 +33,14 @@ const CHANNELS: [&str; 8] = [
     "+config-update-from",
 ];
 
-/// Login at the Sentinels: their own credentials, never those of the data servers.
+/// Login at the Sentinels. The credentials of the data servers are never used for the Sentinels.
 #[derive(Clone, Default)]
 pub(crate) struct Access {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
     /// TLS to the Sentinels, or `None` for plain TCP.
     pub(crate) tls: Option<Tls>,
-    /// Name that is expected in the Sentinels' certificates, if it is not the host.
+    /// Expected name in the Sentinels' certificates, if this name is not the host.
     pub(crate) tls_name: Option<Arc<str>>,
 }
 
@@ -56,7 +56,8 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    /// Returns login and transport of the Sentinels; the address in it is a placeholder.
+    /// Returns the login and the transport of the Sentinels. The address in this endpoint is a
+    /// placeholder.
     pub(crate) fn endpoint(&self) -> Endpoint {
         let tls = self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()));
         let mut like = Endpoint::over(tls);
@@ -89,8 +90,8 @@ impl Access {
     }
 }
 
-/// An open connection to a Sentinel. It is dropped after any time-out or error, because a late
-/// answer must never be taken for the answer to the next question.
+/// An open connection to a Sentinel. The connection is dropped after any time-out or error, because
+/// a late answer could be mistaken for the answer to the next request.
 pub(crate) struct SentinelConn {
     handle: Line,
     id: Option<Box<str>>,
@@ -99,13 +100,14 @@ pub(crate) struct SentinelConn {
 /// Result of the subscription on a new connection.
 pub(crate) enum Subscription {
     Events,
-    /// The Sentinel refused the subscription, for this reason, so it is only polled.
+    /// The Sentinel refused the subscription for this reason. So the client only polls this
+    /// Sentinel.
     PollOnly(String),
 }
 
 impl SentinelConn {
-    /// Connects, subscribes, and asks for the Sentinel's id. `within` bounds the wait for each
-    /// answer; the caller has to bound the whole time.
+    /// Connects, subscribes, and asks for the Sentinel's id. `within` limits the wait for each
+    /// answer. The caller has to limit the whole time.
     pub(crate) async fn open(
         at: &Address,
         name: &Arc<str>,
@@ -139,10 +141,11 @@ impl SentinelConn {
         Ok((Self { handle, id }, subscription))
     }
 
-    /// Asks for the master, its facts, and the other Sentinels, in one pipeline.
+    /// Asks for the master, the facts about the master, and the other Sentinels, in one pipeline.
     pub(crate) async fn ask(&mut self, from: &Address, name: &str) -> Answer {
-        // The facts come before the address: if a failover happens between the two, a new address
-        // comes with an old epoch and is outvoted, never the old address with the new epoch.
+        // The request for the facts comes before the request for the address. If a failover happens
+        // between the two, the answer has the new address with the old epoch, and such a vote does
+        // not count. The answer never has the old address with the new epoch.
         let mut pipe = redis::pipe();
         pipe.cmd("SENTINEL").arg("MASTER").arg(name);
         pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
@@ -160,24 +163,24 @@ impl SentinelConn {
         Answer { from: from.clone(), id: self.id.clone(), reply }
     }
 
-    /// Returns the addresses of the group's replicas, dead or alive.
+    /// Returns the addresses of the group's replicas, including replicas that are down.
     pub(crate) async fn replicas(&mut self, name: &str) -> RedisResult<Vec<Address>> {
         let ask = redis::cmd("SENTINEL").arg("REPLICAS").arg(name).take();
         ask.query_async(&mut *self.handle).await.map(|value: Value| places(&value))
     }
 }
 
-/// Returns the addresses in an answer to `SENTINEL REPLICAS`. A replica without an address is left
-/// out, because it cannot be reached anyway.
+/// Returns the addresses in an answer to `SENTINEL REPLICAS`. A replica without an address is
+/// skipped, because no client can reach it.
 fn places(answer: &Value) -> Vec<Address> {
     let Value::Array(items) = answer else { return Vec::new() };
     let place = |f: &Fields| Address::new(f.get("ip")?, f.get("port")?.parse().ok()?);
     items.iter().filter_map(fields).filter_map(|f| place(&f)).collect()
 }
 
-/// Makes one answer out of a Sentinel's three replies. If a reply contains garbage, the answer does
-/// not count: without its epoch it would be a vote that no higher epoch can make stale. Only if the
-/// user may not read the facts does the answer count without them.
+/// Combines a Sentinel's three replies into one answer. If a reply is malformed, the answer does
+/// not count: without an epoch, this vote would still count after any newer epoch. An answer
+/// without facts counts only if the user may not read the facts.
 fn judged(
     facts: RedisResult<Value>,
     address: RedisResult<Value>,
@@ -206,8 +209,8 @@ fn judged(
         Err(e) => return failed(&e),
     };
     let peers = match peers {
-        // A peer without an address is left out, because it cannot be asked. The number of
-        // Sentinels in `facts` still includes it.
+        // A peer without an address is skipped, because the client cannot connect to it. The number
+        // of Sentinels in `facts` still includes this peer.
         Ok(Value::Array(items)) => match items.iter().map(fields).collect::<Option<Vec<_>>>() {
             Some(all) => all.iter().filter_map(peer).collect(),
             None => return strange("SENTINEL SENTINELS is not a list of Sentinels"),
@@ -219,15 +222,15 @@ fn judged(
     SentinelReply::Master { at, facts, peers }
 }
 
-/// Returns the master's address. Host and port must be texts: the conversion of a number would cut
-/// it to the width of a port.
+/// Returns the master's address. Host and port must be text: the conversion of a number would
+/// truncate the number to the size of a port.
 fn master_address(value: &Value) -> Option<Address> {
     let Value::Array(items) = value else { return None };
     let [host, port] = items.as_slice() else { return None };
     Address::new(text(host)?, text(port)?.parse().ok()?)
 }
 
-/// Returns a Sentinel's own id; `None` if the user may not ask for it.
+/// Returns a Sentinel's own id; `None` if the user may not read the id.
 fn own_id(
     answer: RedisResult<Value>,
     secrets: &Secrets,
@@ -235,8 +238,8 @@ fn own_id(
     match answer {
         Ok(id) => match text(&id) {
             Some(id) if !id.is_empty() => Ok(Some(id.into())),
-            // An id that cannot be read is an error: without it, one Sentinel under two addresses
-            // would count twice.
+            // A malformed id is an error. Without the id, one Sentinel with two addresses would
+            // count twice.
             _ => Err((Trouble::Strange, "SENTINEL MYID is not an id".into())),
         },
         Err(e) if e.is_timeout() || e.is_io_error() => Err(trouble(&e, secrets)),
@@ -254,8 +257,8 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// Returns names with their values, all of them texts, from a map or a flat list; `None` if it is
-/// not so. No name may occur twice, because it would be unknown which value counts.
+/// Returns names with their values from a map or a flat list. Returns `None` if a name or a value
+/// is not text, or if a name occurs twice, because then the value of the name is ambiguous.
 pub(crate) fn fields(value: &Value) -> Option<Fields> {
     let pairs: Vec<(&Value, &Value)> = match value {
         Value::Map(pairs) => pairs.iter().map(|(name, value)| (name, value)).collect(),
@@ -293,9 +296,10 @@ fn peer(f: &Fields) -> Option<Peer> {
     Some(Peer { at, id })
 }
 
-/// Returns true if the push may announce a change of the group `name`. The message of
-/// `+switch-master` begins with the group's name. The others begin with the instance's kind and
-/// name and, for a Sentinel or replica, have the group after `@`. A lost connection counts, too.
+/// Returns true if the push message may announce a change of the group `name`. A lost connection
+/// counts, too. The message of `+switch-master` begins with the name of the group. The other
+/// messages begin with the kind and the name of an instance. For a Sentinel or a replica, the group
+/// follows after `@`.
 fn concerns(push: &PushInfo, name: &str) -> bool {
     if push.kind == PushKind::Disconnection {
         return true;
@@ -308,8 +312,8 @@ fn concerns(push: &PushInfo, name: &str) -> bool {
     payload.split(' ').any(|word| word == name)
 }
 
-/// Returns what `trouble` returns for the error, with a hint if TLS, or its absence, may be the
-/// cause.
+/// Returns the result of `trouble` for the error. Adds a hint if the cause may be TLS or missing
+/// TLS.
 fn no_connection(e: &RedisError, with_tls: bool, secrets: &Secrets) -> (Trouble, Box<str>) {
     let (kind, detail) = trouble(e, secrets);
     let hint = match kind {

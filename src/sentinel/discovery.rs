@@ -1,10 +1,12 @@
-//! Decides which server is the master: a pure state machine that reads the Sentinels' answers.
+//! Decides on the master of a group. This module is a pure state machine that reads the Sentinels'
+//! answers.
 //!
-//! One Sentinel's answer is not enough: a Sentinel that is cut off together with the old master
-//! still names it. So a master counts only if a majority of the *known* Sentinels name it, none of
-//! them under an older configuration epoch than was decided before. Nor can one Sentinel's answer
-//! prevent a decision: an epoch, a peer or the number of peers counts only if more Sentinels than a
-//! minority report it. There is no clock and no IO, and the order of the answers never matters.
+//! One Sentinel's answer is not enough: if a Sentinel is isolated together with the old master, it
+//! still names the old master. So a master counts only if a majority of the *known* Sentinels names
+//! it. The answers of this majority must not have an older configuration epoch than an earlier
+//! decision. One Sentinel's answer cannot prevent a decision either: an epoch, a peer or the number
+//! of peers counts only if more Sentinels than a minority report it. The machine uses no clock and
+//! no IO. The order of the answers never matters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,17 +15,17 @@ use std::time::Duration;
 use super::address::Address;
 use crate::error::{NodeError, NodeFault};
 
-/// Most Sentinels that are remembered, the configured ones included.
+/// Largest number of known Sentinels, including the configured Sentinels.
 pub const SENTINELS_MAX: usize = 16;
 
 /// Answer of one Sentinel in one round.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Answer {
-    /// Address at which the Sentinel was asked.
+    /// Address at which the client asked the Sentinel.
     pub from: Address,
-    /// The Sentinel's id (`SENTINEL MYID`). By it, one Sentinel under two addresses has one vote.
+    /// The Sentinel's id (`SENTINEL MYID`). Because of the id, one Sentinel with two addresses has
+    /// one vote.
     pub id: Option<Box<str>>,
-    /// Content of the answer.
     pub reply: SentinelReply,
 }
 
@@ -32,93 +34,92 @@ pub(crate) struct Answer {
 pub(crate) enum SentinelReply {
     /// The Sentinel names a master.
     Master {
-        /// Address of the master as the Sentinel reports it.
+        /// Address of the master in the Sentinel's report.
         at: Address,
-        /// Facts from `SENTINEL MASTER`; `None` if the user may not read them.
+        /// Facts from `SENTINEL MASTER`; `None` if the user may not read the facts.
         facts: Option<MasterFacts>,
-        /// Other Sentinels of this group that this one knows (`SENTINEL SENTINELS`).
+        /// Other Sentinels of this group in the Sentinel's report (`SENTINEL SENTINELS`).
         peers: Vec<Peer>,
     },
-    /// The Sentinel monitors no master of the name that it was asked for.
+    /// The Sentinel monitors no master with the requested name.
     Unknown,
-    /// The answer does not count, for this reason and with this text about it.
+    /// The answer does not count. Contains the reason and a text for people.
     Failed(Trouble, Box<str>),
 }
 
 /// Reason for which an answer does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trouble {
-    /// No connection could be made, or it broke.
+    /// The client could not connect, or the connection broke.
     Unreachable,
-    /// No answer in time.
     Timeout,
     /// A server that is not a Sentinel listens at the address.
     NotSentinel,
-    /// User name or password was refused.
+    /// The Sentinel refused the user name or the password.
     Auth,
-    /// The user may not even ask for the master's address.
+    /// The user may not read the address of the master.
     NoPermission,
     /// The TLS handshake failed, or the server does not speak TLS.
     Tls,
-    /// The answer cannot be understood, or is an error that none of the other reasons covers.
+    /// The answer is malformed, or is an error without a reason of its own in this list.
     Strange,
 }
 
 /// Answer to `SENTINEL MASTER`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MasterFacts {
-    /// Configuration epoch; grows by at least one with every failover.
+    /// Configuration epoch. Every failover increases the epoch by at least one.
     pub epoch: u64,
     /// Number of Sentinels that must agree that the master is down.
     pub quorum: u32,
-    /// Number of other Sentinels of the group that this one knows, dead or alive.
+    /// Number of other Sentinels of the group in the Sentinel's report, including those that are
+    /// down.
     pub others: u32,
-    /// Number of replicas of the group that this Sentinel knows, dead or alive.
+    /// Number of replicas of the group in the Sentinel's report, including those that are down.
     pub replicas: u32,
-    /// Time for which the master may be silent before this Sentinel considers it down.
+    /// The Sentinel considers the master down after this time without an answer.
     pub down_after: Duration,
-    /// True if the Sentinel considers the master down, or if a failover runs.
+    /// True if the Sentinel reports that the master is down or that a failover runs.
     pub troubled: bool,
 }
 
-/// A Sentinel of the group, as another Sentinel reports it.
+/// A Sentinel of the group in the report of another Sentinel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Peer {
-    /// Address of the reported Sentinel.
     pub at: Address,
-    /// Id of the reported Sentinel, if it is known.
+    /// Id of the reported Sentinel; `None` if the id is unknown.
     pub id: Option<Box<str>>,
 }
 
-/// The master that a majority names.
+/// The master that a majority of the Sentinels names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Master {
-    /// Address of the master, as the Sentinels report it.
+    /// Address of the master in the Sentinels' reports.
     pub at: Address,
     /// Configuration epoch; `None` if no Sentinel reports it.
     pub epoch: Option<u64>,
-    /// Shortest `down-after-milliseconds` that any Sentinel reported.
+    /// Shortest `down-after-milliseconds` in the Sentinels' reports.
     pub down_after: Option<Duration>,
-    /// Largest number of replicas that any Sentinel knows.
+    /// Largest number of replicas in the Sentinels' reports.
     pub replicas: Option<u32>,
 }
 
-/// State of discovery: the known Sentinels, and the highest epoch decided so far.
+/// State of discovery: the known Sentinels, and the highest epoch of the decisions so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Discovery {
-    /// Sentinels in the order in which they are asked; the one that replied first comes first.
+    /// Sentinels in the order of the requests. The Sentinel that replied first has the first place.
     sentinels: Vec<Address>,
     learned: BTreeSet<Address>,
     configured: usize,
     ids: BTreeMap<Address, Box<str>>,
-    /// Last `down-after-milliseconds` that each Sentinel reported. It is kept while a Sentinel is
-    /// silent, because the Sentinel may still begin a failover.
+    /// Last `down-after-milliseconds` of each Sentinel. The value is kept while a Sentinel is
+    /// silent, because this Sentinel may still begin a failover.
     down_after: BTreeMap<Address, Duration>,
     seen: Option<u64>,
 }
 
 impl Discovery {
-    /// Makes the state that knows the configured Sentinels.
+    /// Makes the state with the configured Sentinels only.
     pub(crate) fn new(sentinels: Vec<Address>) -> Self {
         Self {
             configured: sentinels.len(),
@@ -130,22 +131,22 @@ impl Discovery {
         }
     }
 
-    /// Returns the Sentinels to ask, in order.
+    /// Returns the Sentinels in the order of the requests.
     pub(crate) fn sentinels(&self) -> &[Address] {
         &self.sentinels
     }
 
-    /// Puts the Sentinel that replied first at the head of the list (Redis' guideline for Sentinel
-    /// clients, step 1).
+    /// Moves the Sentinel that replied first to the head of the list (step 1 of Redis' guideline
+    /// for Sentinel clients).
     pub(crate) fn first_replier(&mut self, at: &Address) {
         if let Some(i) = self.sentinels.iter().position(|s| s == at) {
             self.sentinels[..=i].rotate_right(1);
         }
     }
 
-    /// Remembers the Sentinels' ids, appends Sentinels that were not known yet (guideline, step 9),
-    /// and removes learned Sentinels that turn out to be configured ones under another address.
-    /// Returns true if there are new ones to ask.
+    /// Stores the Sentinels' ids and adds the new Sentinels in the answers (step 9 of the
+    /// guideline). Removes a learned Sentinel if its id is that of a configured Sentinel. Returns
+    /// true if there are new Sentinels to ask.
     pub(crate) fn learn(&mut self, answers: &[Answer]) -> bool {
         for a in answers {
             if let Some(id) = &a.id {
@@ -161,8 +162,8 @@ impl Discovery {
             by.insert(&a.from);
             *known = peer.min(known);
         }
-        // A peer counts only if more Sentinels than a minority name it. Otherwise one Sentinel
-        // could name many that do not exist or that repeat its answer.
+        // A peer counts only if more Sentinels than a minority report it. Otherwise one Sentinel
+        // could report many peers that do not exist or that repeat its answer.
         let enough = minority(self.configured) + 1;
         let peers = named.into_values().filter(|(by, _)| by.len() >= enough).map(|(_, peer)| peer);
         let (ids, learned) = (&self.ids, &self.learned);
@@ -181,7 +182,8 @@ impl Discovery {
                 self.ids.insert(peer.at.clone(), id.clone());
             }
         }
-        // Addresses that are no longer asked (a Sentinel redeployed elsewhere) need no entry.
+        // An address without further requests needs no entry, for example after a Sentinel has
+        // moved to another address.
         let sentinels = &self.sentinels;
         self.ids.retain(|at, _| sentinels.contains(at));
         self.down_after.retain(|at, _| sentinels.contains(at));
@@ -189,11 +191,12 @@ impl Discovery {
         self.sentinels.len() > before
     }
 
-    /// Returns the number of Sentinels of the group: the largest of the number that was configured,
-    /// the number that answers, and the number that the Sentinels report. Sentinels never forget
-    /// each other by themselves, so a part of them that is cut off still counts the others; that
-    /// makes a minority recognisable. If more than a majority report a number, the highest numbers
-    /// are ignored: as many of them as may be wrong.
+    /// Returns the number of Sentinels of the group. It is the largest of three numbers: the
+    /// configured Sentinels, the Sentinels that answered, and the number that the Sentinels report.
+    /// A Sentinel never removes other Sentinels by itself. So even an isolated part of the
+    /// Sentinels reports the full number, and can be recognised as a minority. If more Sentinels
+    /// than a majority report a number, the highest numbers are ignored: one for each Sentinel that
+    /// may be wrong.
     fn known(&self, voices: &[Voice<'_>]) -> usize {
         let mut reported: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
         reported.sort_unstable_by(|a, b| b.cmp(a));
@@ -203,10 +206,11 @@ impl Discovery {
         reported.max(self.configured).max(voices.len()).max(1)
     }
 
-    /// Decides by the answers of one round which server is the master.
+    /// Decides on the master by the answers of one round.
     ///
     /// # Errors
-    /// The fault that tells what to do, with every Sentinel's answer in the detail.
+    /// The Sentinels name no master, or do not agree. The detail contains the answer of every
+    /// Sentinel.
     pub(crate) fn decide(&mut self, answers: &[Answer]) -> Result<Master, NodeError> {
         let voices = voices(answers);
         let known = self.known(&voices);
@@ -216,11 +220,11 @@ impl Discovery {
         let Some((first, _)) = named.first() else {
             return Err(no_master_named(&voices, answers));
         };
-        // An answer below the epoch that was decided before is stale: that Sentinel does not know
-        // of the last failover and would lead back to the master that was replaced (sentinel 1). A
-        // higher epoch that no majority reports decides nothing: either the others will soon know
-        // of it, or it is wrong. Epochs decrease only when an operator resets the Sentinels; then
-        // all of them report that.
+        // An answer below the epoch of an earlier decision is stale. The Sentinel has not received
+        // the last failover, and its answer would lead back to the replaced master (sentinel 1). A
+        // higher epoch without a majority decides nothing: either the other Sentinels will soon
+        // receive it, or it is wrong. Epochs decrease only when an operator resets the Sentinels.
+        // Then all Sentinels report the lower epoch.
         let top = named.iter().filter_map(|(_, v)| v.epoch()).max();
         let all_agree =
             named.len() >= known && named.iter().all(|(at, v)| at == first && v.epoch() == top);
@@ -234,8 +238,8 @@ impl Discovery {
         let Some((at, by)) = winner else {
             return Err(no_agreement(answers, needed, floor));
         };
-        // Any Sentinel may begin the next failover, even one that does not know of the last, so the
-        // shortest `down-after-milliseconds` counts.
+        // Any Sentinel may begin the next failover, even a Sentinel that has not received the last
+        // failover. So the shortest `down-after-milliseconds` counts.
         let reported = named.iter().filter_map(|(_, v)| v.facts).map(|f| f.down_after);
         let down_after = reported.chain(self.down_after.values().copied()).min();
         let epoch = agreed_epoch(&by, needed);
@@ -246,31 +250,32 @@ impl Discovery {
             at: at.clone(),
             epoch,
             down_after,
-            // A Sentinel may promote a replica that only it knows, so the largest number counts.
+            // A Sentinel may promote a replica that no other Sentinel knows. So the largest number
+            // counts.
             replicas: voices.iter().filter_map(|v| v.facts).map(|f| f.replicas).max(),
         })
     }
 }
 
-/// Returns how many of this number of Sentinels may be wrong, cut off or lying while the others are
+/// Returns the largest number of Sentinels that may be wrong or isolated while the others are still
 /// a majority.
 pub(crate) fn minority(sentinels: usize) -> usize {
     sentinels.saturating_sub(1) / 2
 }
 
-/// Returns the highest epoch that at least `needed` of the Sentinels have reached or, if fewer
-/// report an epoch, that all of those have reached.
+/// Returns the highest epoch that at least `needed` Sentinels have reached. If fewer Sentinels
+/// report an epoch, returns the highest epoch that all of these have reached.
 fn agreed_epoch(by: &[&Voice<'_>], needed: usize) -> Option<u64> {
     let mut epochs: Vec<u64> = by.iter().filter_map(|v| v.epoch()).collect();
     epochs.sort_unstable_by(|a, b| b.cmp(a));
     epochs.get(needed.min(epochs.len()).checked_sub(1)?).copied()
 }
 
-/// The answer of one Sentinel, which may have several addresses.
+/// The answer of one Sentinel. A Sentinel with several addresses has one voice.
 struct Voice<'a> {
     at: Option<&'a Address>,
     facts: Option<&'a MasterFacts>,
-    /// Number of Sentinels that this one knows, itself included.
+    /// Number of Sentinels in this Sentinel's report, itself included.
     sentinels: Option<usize>,
     unknown: bool,
 }
@@ -282,10 +287,10 @@ impl Voice<'_> {
 }
 
 fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
-    // Of two answers with the same id, the one counts whose address more of the other Sentinels
-    // know under this id, and then the one with the higher epoch (two connections to one Sentinel
-    // may straddle a switch). The choice must not depend on which answer came first, hence a total
-    // order.
+    // Of two answers with the same id, only one counts. The first criterion is the number of other
+    // Sentinels that report this id at the address of the answer; more is better. The second
+    // criterion is the higher epoch, because a switch may happen between two answers of one
+    // Sentinel. The choice must not depend on the order of arrival, so the order is total.
     let known = |a: &Answer| {
         let is = |p: &Peer| p.at == a.from && p.id == a.id;
         answers.iter().filter(|other| other.from != a.from && other.peers().iter().any(is)).count()
@@ -314,7 +319,7 @@ fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
 }
 
 impl Answer {
-    /// Returns the other Sentinels that this Sentinel names.
+    /// Returns the other Sentinels in this Sentinel's report.
     fn peers(&self) -> &[Peer] {
         match &self.reply {
             SentinelReply::Master { peers, .. } => peers,
@@ -329,8 +334,8 @@ impl Answer {
         }
     }
 
-    /// Returns true if the Sentinel reports the master as down, or a failover as running: then the
-    /// Sentinels are asked again soon.
+    /// Returns true if the Sentinel reports that the master is down or that a failover runs. The
+    /// next round then comes sooner.
     pub(crate) fn troubled(&self) -> bool {
         match &self.reply {
             SentinelReply::Master { facts, .. } => facts.as_ref().is_some_and(|f| f.troubled),
@@ -374,8 +379,8 @@ fn all_answers(answers: &[Answer]) -> String {
     all.join("; ")
 }
 
-/// Returns the error if no Sentinel names a master. Of several causes, the one that is least likely
-/// to end by itself decides the fault, because a person has to act on it. Silence comes last.
+/// Returns the error if no Sentinel names a master. If there are several causes, the error has the
+/// cause that is least likely to end without a person. Silence is the last of these causes.
 fn no_master_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
     let has = |t| answers.iter().any(|a| matches!(a.reply, SentinelReply::Failed(x, _) if x == t));
     let fault = if voices.iter().any(|v| v.unknown) {

@@ -1,6 +1,6 @@
-//! Collects the events that Sentinels send. An event is only a reason to ask all Sentinels again,
-//! at most once a second for each Sentinel that sends events. Only events of several Sentinels make
-//! it urgent.
+//! Collects the events that Sentinels send. An event only causes another round of requests to all
+//! Sentinels, at most once a second for each Sentinel. Only events of several Sentinels make the
+//! round urgent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::address::Address;
 
-/// Shortest time between two rounds of questions that events of the same Sentinel cause.
+/// Shortest time between two rounds of requests because of events of the same Sentinel.
 const EACH: Duration = Duration::from_secs(1);
 /// Events of several Sentinels within this time belong to the same incident.
 const TOGETHER: Duration = Duration::from_secs(3);
@@ -23,7 +23,7 @@ pub(crate) struct Events {
     by: Mutex<BTreeMap<Address, Arc<EventCollector>>>,
 }
 
-/// Collector of the events of one Sentinel, from all connections to it.
+/// Collector of the events of one Sentinel. All connections to this Sentinel share the collector.
 #[derive(Debug)]
 pub(crate) struct EventCollector {
     notify: Arc<Notify>,
@@ -32,19 +32,18 @@ pub(crate) struct EventCollector {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct EventState {
-    /// True if the Sentinel has sent an event, and no round of questions was started since.
+    /// True if the Sentinel has sent an event, and no round of requests has started since then.
     waits: bool,
-    /// Time at which an event of the Sentinel last caused a round.
+    /// Start of the last round because of an event of this Sentinel.
     last_round: Option<Instant>,
 }
 
 impl EventCollector {
-    /// Returns true if an event waits already, so that another one would change nothing.
+    /// Returns true if an event already waits for a round. Another event would then change nothing.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.state).waits
     }
 
-    /// Records an event of the Sentinel.
     pub(crate) fn record(&self) {
         if !std::mem::replace(&mut lock(&self.state).waits, true) {
             self.notify.notify_one();
@@ -66,11 +65,11 @@ impl Events {
         lock(&self.by).retain(|at, _| known.contains(at));
     }
 
-    /// Resolves when events are a reason to ask the Sentinels; returns how many of them caused a
-    /// round within the last three seconds.
+    /// Waits until events are a reason for a round of requests. Returns the number of Sentinels
+    /// whose events caused a round within the last three seconds.
     ///
     /// # Cancellation safety
-    /// May be dropped; no event is lost.
+    /// The future may be dropped. No event is lost.
     pub(crate) async fn reason(&self) -> usize {
         loop {
             let now = Instant::now();
@@ -112,14 +111,16 @@ impl Events {
 }
 
 enum Due {
-    /// Ask now; this many Sentinels sent events lately.
+    /// Ask the Sentinels now. Contains the number of Sentinels whose events caused a round within
+    /// the last three seconds.
     Now(usize),
     At(Instant),
     Never,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code that holds one of these mutexes panics, and their values are always complete.
+    // A poisoned mutex can be used: no code panics while it holds one of these mutexes, and each
+    // value is always complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

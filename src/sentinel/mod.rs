@@ -1,7 +1,8 @@
 //! Finds the present master of a Sentinel group.
 //!
-//! [`discovery`] decides by the Sentinels' answers which server is the master; it is pure. `ask`
-//! fetches the answers, and `watch` asks regularly and listens for events.
+//! [`discovery`] decides on the master by the Sentinels' answers; this module is pure. `ask` sends
+//! the requests and collects the answers. `watch` repeats the requests regularly, and reacts to
+//! events.
 
 pub(crate) mod address;
 pub(crate) mod ask;

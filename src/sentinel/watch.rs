@@ -1,4 +1,4 @@
-//! Watches a group by polling its Sentinels. Events of the Sentinels only make the next poll come
+//! Watches a group by polling its Sentinels. After an event of a Sentinel, the next poll comes
 //! sooner.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,26 +16,26 @@ use crate::env::Env;
 use crate::error::NodeError;
 use crate::time::Moment;
 
-/// Longest pause between polls while Sentinels report trouble with the master.
+/// Longest pause between polls after Sentinels have begun to report trouble with the master.
 const ALARMED: Duration = Duration::from_millis(150);
-/// Number of polls for which the pause [`ALARMED`] is used.
+/// Number of polls with the pause [`ALARMED`].
 const ALARM_POLLS: u32 = 20;
 
-/// State of the group as the rounds of questions have found it.
+/// State of the group after the last rounds of requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// The master that was decided last.
+    /// The master of the last decision.
     pub(crate) master: Option<Master>,
-    /// Reason for which the last round decided on no master.
+    /// Error of the last round; `None` if the round decided on a master.
     pub(crate) error: Option<NodeError>,
     pub(crate) known: usize,
     pub(crate) reachable: usize,
-    /// Master that was decided anew, with the time of the last round that confirmed it; `None` once
-    /// a caller has taken it.
+    /// A new master, with the time of the last round that confirmed it. `None` after a caller has
+    /// taken this value.
     news: Option<(Moment, Master)>,
 }
 
-/// A watched group. The task that watches it ends with this value.
+/// A watched group. Dropping this value ends the watching task.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     poll_every: Duration,
@@ -47,8 +47,8 @@ struct Shared {
     events: Arc<Events>,
     seen: Mutex<Seen>,
     env: Arc<dyn Env>,
-    /// Grows when another master or epoch was decided, so that the present connection must no
-    /// longer be used.
+    /// Number that increases with each decision on another master or epoch. The present connection
+    /// must then not be used any more.
     version: watch::Sender<u64>,
 }
 
@@ -71,9 +71,9 @@ impl Watch {
         Self { shared, poll_every, task: Mutex::new(None) }
     }
 
-    /// Returns the master. If a round has just decided on another one, the first call returns that
-    /// one at once; otherwise the Sentinels are asked now. Starts the watching task at the first
-    /// call.
+    /// Returns the master. If a round has just decided on another master, the first call returns
+    /// this master at once. Otherwise the call asks the Sentinels now. The first call starts the
+    /// watching task.
     pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
         self.start();
         let news = lock(&self.shared.seen).news.take();
@@ -87,18 +87,19 @@ impl Watch {
         lock(&self.shared.seen).clone()
     }
 
-    /// Returns the replicas of the group, from the Sentinels that answered the last round.
+    /// Returns the replicas of the group. Asks the Sentinels that answered the last round.
     pub(crate) async fn replicas(&self) -> Replicas {
         self.shared.asker.lock().await.replicas().await
     }
 
-    /// Returns the version, which grows whenever another master or epoch was decided.
+    /// Returns the version. It increases with each decision on another master or epoch.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()
     }
 
-    /// Starts the watching task. This is not done in `new`, because a node may be built outside of
-    /// a runtime. If the task ended with an earlier runtime, it is started again.
+    /// Starts the watching task. `new` does not start it, because a program may build a node
+    /// outside of a runtime. If the task has ended with an earlier runtime, this function starts a
+    /// new task.
     fn start(&self) {
         let mut task = lock(&self.task);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -123,7 +124,7 @@ impl Shared {
     async fn round(&self, hurry: bool) -> Round {
         let mut asker = self.asker.lock().await;
         let round = asker.round(hurry).await;
-        // The mutex is still held, so that states are published in the order of the rounds.
+        // The mutex is still locked, so that states are published in the order of the rounds.
         self.publish(&round);
         round
     }
@@ -148,9 +149,9 @@ impl Shared {
                     self.version.send_modify(|g| *g += 1);
                 }
             }
-            // Without a decision the connection stays: that the Sentinels are unreachable does not
-            // make a running master invalid, and the min-replicas check bounds (L) how long it may
-            // still write if it was replaced unseen.
+            // Without a decision the connection stays. Unreachable Sentinels do not make the
+            // present master invalid. If the master was replaced, it may still accept writes for
+            // the time L, and the min-replicas check bounds L.
             Err(e) => (seen.error, seen.news) = (Some(e.clone()), None),
         }
     }
@@ -165,19 +166,19 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
             biased;
             by = shared.events.reason() => {
                 reported = true;
-                // A single Sentinel causes one round and no faster polling, because it might send
-                // events for ever.
+                // A single Sentinel causes one round and no faster polling, because it could send
+                // events without end.
                 if by > minority(shared.known()).max(1) {
                     alarm = ALARM_POLLS;
                 }
-                // Events come in bursts, and the first Sentinel that sends one is ahead of the
-                // others, so the round begins a moment later.
+                // Events come in bursts, and the other Sentinels may be slower than the first one.
+                // So the round begins a moment later.
                 sleep(Duration::from_millis(20)).await;
             }
             () = sleep(jittered(pause, &*shared.env)) => alarm = alarm.saturating_sub(1),
         }
-        // Polling becomes faster only when trouble begins, so that a group that stays down is not
-        // polled faster for ever.
+        // Polling becomes faster only at the beginning of a trouble. So a group that stays down is
+        // not polled faster without end.
         let was =
             std::mem::replace(&mut troubled, shared.round(reported || alarm > 0).await.troubled);
         if troubled && !was {
@@ -186,13 +187,15 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
     }
 }
 
-/// Returns nine to eleven tenths of `pause`, so that clients do not poll at the same time.
+/// Returns `pause` with a random change of up to 10 %, so that clients do not poll at the same
+/// time.
 fn jittered(pause: Duration, env: &dyn Env) -> Duration {
     let permille = (env.random() % 201) as u32 + 900;
     pause * permille / 1000
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // No code that holds one of these mutexes panics, and their values are always complete.
+    // A poisoned mutex can be used: no code panics while it holds one of these mutexes, and each
+    // value is always complete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! Builds a handle from the settings of a deployment: from addresses, from environment variables or
-//! from a file.
+//! Builds a handle from the settings of a deployment. The settings come from addresses, from
+//! environment variables or from a file.
 
 mod span;
 pub(crate) mod url;
@@ -14,11 +14,11 @@ use crate::error::ConfigError;
 use crate::redlock::{Redlock, RedlockBuilder};
 use crate::time::Drift;
 
-/// Settings of a handle that a program can read with its own configuration.
+/// Settings of a handle. A program can read them as a part of its own configuration.
 ///
-/// Serde deserializes them from any format. Durations are text with a unit (`250ms`, `15s`, `1m
-/// 30s`, `1h`), and `urls` is a list, or one text with white space between the addresses. A setting
-/// that is left out has its default.
+/// Serde can deserialize this type from any format. Durations are text with a unit (`250ms`, `15s`,
+/// `1m 30s`, `1h`). `urls` is a list, or one text with white space between the addresses. A missing
+/// setting has its default value.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,11 +32,11 @@ use crate::time::Drift;
 #[serde(try_from = "Written")]
 #[non_exhaustive]
 pub struct Settings {
-    /// Addresses of the nodes, in the form that [`Redlock::from_urls`] describes.
+    /// Addresses of the nodes. [`Redlock::from_urls`] describes the form of an address.
     pub urls: Vec<String>,
-    /// ACL user for data servers whose address has no login.
+    /// ACL user for data servers, if the address of the node has no login.
     pub username: Option<String>,
-    /// Password for data servers whose address has no login.
+    /// Password for data servers, if the address of the node has no login.
     pub password: Option<String>,
     /// ACL user for the Sentinels.
     pub sentinel_username: Option<String>,
@@ -58,7 +58,7 @@ pub struct Settings {
     pub allow_even_nodes: bool,
 }
 
-/// Writes the settings without the passwords and the addresses, which may contain passwords.
+/// Prints the settings without the passwords and the addresses. An address may contain a password.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
@@ -74,7 +74,7 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// The settings as they are written in a file.
+/// The settings in the form of a file.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Written {
@@ -137,10 +137,10 @@ fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
     span::parse(text).ok_or_else(refuse)
 }
 
-/// Prefix of the environment variables, which is followed by the name of the setting in capitals.
+/// Prefix of the environment variables. The name of the setting follows in capital letters.
 const VARIABLES: &str = "PALISADE_";
 
-/// Names of all settings, which are the names of their fields.
+/// Names of all settings. They are also the names of the fields.
 const NAMES: [&str; 12] = [
     "urls",
     "username",
@@ -160,8 +160,7 @@ fn variable(name: &str) -> String {
     format!("{VARIABLES}{}", name.to_uppercase())
 }
 
-/// Replaces the name of the setting in an error by the name of the environment variable that holds
-/// it.
+/// Changes an error of a setting to an error of the environment variable with that setting.
 fn of_environment(e: ConfigError) -> ConfigError {
     let (name, place) = match e.field() {
         "node" => ("urls", ""),
@@ -177,7 +176,8 @@ fn of_environment(e: ConfigError) -> ConfigError {
 }
 
 impl Settings {
-    /// Creates settings with nodes at these addresses, and defaults for the rest.
+    /// Creates settings with nodes at these addresses. All other settings have their default
+    /// values.
     pub fn new<I>(urls: I) -> Self
     where
         I: IntoIterator,
@@ -186,16 +186,15 @@ impl Settings {
         Self { urls: urls.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    /// Reads settings from environment variables, each of which has the name of its field:
-    /// `PALISADE_URLS` (required; addresses separated by white space), `PALISADE_USERNAME`,
-    /// `PALISADE_PASSWORD`, `PALISADE_SENTINEL_USERNAME`, `PALISADE_SENTINEL_PASSWORD`,
-    /// `PALISADE_TTL`, `PALISADE_MAX_TTL`, `PALISADE_NODE_DEADLINE`, `PALISADE_CLOCK_ERROR`
-    /// (durations with a unit), `PALISADE_DRIFT_PPM`, `PALISADE_PREFIX` and
+    /// Reads settings from environment variables. The name of a variable is `PALISADE_` and the
+    /// name of the field in capital letters: `PALISADE_URLS` (required; addresses separated by
+    /// white space), `PALISADE_USERNAME`, `PALISADE_PASSWORD`, `PALISADE_SENTINEL_USERNAME`,
+    /// `PALISADE_SENTINEL_PASSWORD`, `PALISADE_TTL`, `PALISADE_MAX_TTL`, `PALISADE_NODE_DEADLINE`,
+    /// `PALISADE_CLOCK_ERROR` (durations with a unit), `PALISADE_DRIFT_PPM`, `PALISADE_PREFIX` and
     /// `PALISADE_ALLOW_EVEN_NODES` (`true` or `false`).
     ///
     /// # Errors
-    /// [`ConfigError`] with the variable, its value (a password is not shown) and the accepted
-    /// form.
+    /// [`ConfigError`] with the variable, its value (passwords are hidden) and the accepted form.
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_variables(|name| match std::env::var(name) {
             Ok(text) => Ok(Some(text)),
@@ -248,11 +247,11 @@ impl Settings {
         })
     }
 
-    /// Returns a builder with these settings and nodes, to which a program can add settings that
-    /// only code can make.
+    /// Returns a builder with these settings and nodes. The program can then add settings that
+    /// exist only as methods of the builder.
     ///
     /// # Errors
-    /// [`ConfigError`] for the first invalid address, without possible secrets.
+    /// [`ConfigError`] for the first invalid address. Possible secrets are hidden.
     pub fn builder(&self) -> Result<RedlockBuilder, ConfigError> {
         let logins = self.logins();
         let mut builder = Redlock::builder();
@@ -285,7 +284,7 @@ impl Settings {
         if self.allow_even_nodes { builder.allow_even_nodes() } else { builder }
     }
 
-    /// Returns the nodes at all addresses, not built yet.
+    /// Returns the builders of the nodes at all addresses.
     pub(crate) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
         let logins = self.logins();
         let urls = self.urls.iter().enumerate();
@@ -301,10 +300,10 @@ impl Settings {
         }
     }
 
-    /// Builds the handle. Does not connect.
+    /// Builds the handle. This method makes no connection.
     ///
     /// # Errors
-    /// The same as for [`builder`](Self::builder) and [`RedlockBuilder::build`].
+    /// The errors of [`builder`](Self::builder) and of [`RedlockBuilder::build`].
     pub fn build(&self) -> Result<Redlock, ConfigError> {
         self.builder()?.build()
     }
@@ -320,13 +319,12 @@ impl Redlock {
     /// | `sentinel://[user:password@]host[:port],host[:port],…/master[/db]` | a group |
     /// | `memory://[name]` | this process's memory |
     ///
-    /// The login in the address of a group is for its data servers. In a password the reserved
-    /// characters are written as `%2F`, `%3F`, `%40` and so on. After a `?`, separated by `&`, the
-    /// address may contain settings of the node's builder: `trust_fresh`, `allow_eviction`,
-    /// `failover_window`, `min_replicas` and `max_lag` for a server or a group; `name`,
-    /// `connect_timeout` and `replicas` only for a server; `sentinel_username`,
-    /// `sentinel_password`, `tls`, `sentinel_tls`, `sentinel_deadline` and `poll_every` only for a
-    /// group.
+    /// The login in the address of a group is for its data servers. Write the reserved characters
+    /// in a password as `%2F`, `%3F`, `%40` and so on. The address may end with a `?` and settings
+    /// of the node's builder, separated by `&`: `trust_fresh`, `allow_eviction`, `failover_window`,
+    /// `min_replicas` and `max_lag` for a server or a group; `name`, `connect_timeout` and
+    /// `replicas` only for a server; `sentinel_username`, `sentinel_password`, `tls`,
+    /// `sentinel_tls`, `sentinel_deadline` and `poll_every` only for a group.
     ///
     /// ```
     /// # fn main() -> Result<(), palisade::ConfigError> {
@@ -340,15 +338,16 @@ impl Redlock {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError`] with the invalid address, without possible secrets, and the accepted form.
+    /// [`ConfigError`] with the invalid address (possible secrets are hidden) and the accepted
+    /// form.
     pub fn from_urls(urls: impl AsRef<str>) -> Result<Self, ConfigError> {
         Settings::new(urls.as_ref().split_whitespace()).build()
     }
 
-    /// Builds a handle from environment variables: see [`Settings::from_env`].
+    /// Builds a handle from environment variables. [`Settings::from_env`] lists the variables.
     ///
     /// # Errors
-    /// [`ConfigError`] with the variable, its value (without possible secrets) and the accepted
+    /// [`ConfigError`] with the variable, its value (possible secrets are hidden) and the accepted
     /// form.
     pub fn from_env() -> Result<Self, ConfigError> {
         Settings::from_env()?.build().map_err(of_environment)

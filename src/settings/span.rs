@@ -1,12 +1,12 @@
-//! Parses durations as people write them in settings: `250ms`, `15s`, `1m 30s`, `1h`.
+//! Parses durations in the form of settings: `250ms`, `15s`, `1m 30s`, `1h`.
 
 use std::time::Duration;
 
-/// Rule that the error for a text that is no duration contains.
+/// Rule in the error for a text that is not a duration.
 pub(super) const FORM: &str = "write a duration with its unit, as 250ms, 15s, 1m 30s, 1h or 1d";
 
-/// Parses one or more whole numbers with units, in any order, and adds them up; `None` if the text
-/// is no duration.
+/// Parses one or more whole numbers with units, in any order, and returns their sum. Returns `None`
+/// if the text is not a duration.
 pub(super) fn parse(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     if rest.is_empty() {

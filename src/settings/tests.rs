@@ -1,4 +1,4 @@
-//! Tests of settings that are accepted, and of the errors for the others.
+//! Tests of valid settings, and of the errors for invalid settings.
 
 use super::*;
 

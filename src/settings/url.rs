@@ -1,6 +1,7 @@
 //! Parses the addresses of nodes: `redis://…`, `sentinel://…`, `memory://…`.
 //!
-//! Errors contain an invalid address without its login and its options, which may be secrets.
+//! An error contains the invalid address without the login and the options, because these may be
+//! secrets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::shown::Quoted;
 /// Default port of a Sentinel.
 const SENTINEL_PORT: u16 = 26_379;
 
-/// Logins for addresses that contain none.
+/// Logins for addresses without a login.
 #[derive(Clone, Default)]
 pub(super) struct Logins {
     pub(super) username: Option<String>,
@@ -23,7 +24,7 @@ pub(super) struct Logins {
     pub(super) sentinel_password: Option<String>,
 }
 
-/// A node as its address describes it, not built yet.
+/// The builder of a node, made from the address of the node.
 #[derive(Debug)]
 pub enum NodeUrl {
     /// A single server, without Sentinels.
@@ -48,7 +49,8 @@ impl NodeUrl {
     }
 }
 
-/// Builds the node at `url`, the `n`th address in the setting `field`, which errors name.
+/// Builds the node at `url`. The address is the `n`th one in the setting `field`; an error contains
+/// `n` and `field`.
 pub(super) fn node(
     field: &str,
     n: usize,
@@ -58,13 +60,14 @@ pub(super) fn node(
     parse(field, n, url, logins)?.build().map_err(|e| refused(field, n, url, &e))
 }
 
-/// Converts an error in a part of an address to an error of the setting that contains the address:
-/// the `n`th in `field`. Shows the address without possible secrets.
+/// Changes an error in a part of an address to an error of the whole address, the `n`th one in the
+/// setting `field`. Possible secrets are hidden.
 pub(super) fn refused(field: &str, n: usize, url: &str, e: &ConfigError) -> ConfigError {
     ConfigError::new(format!("{field}, address {n}"), shown(url), e.to_string())
 }
 
-/// Parses `url`, the `n`th address in the setting `field`, which errors name.
+/// Parses `url`. The address is the `n`th one in the setting `field`; an error contains `n` and
+/// `field`.
 pub(super) fn parse(
     field: &str,
     n: usize,
@@ -87,14 +90,14 @@ pub(super) fn parse(
     made.map_err(|e| refused(field, n, url, &e))
 }
 
-/// Returns an address in a form that can be shown: without possible secrets.
+/// Returns the address for an error, with possible secrets hidden.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "\"…\"".to_owned() };
     let scheme: String = scheme.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
     let is_sure = rest.matches('@').count() <= 1 && !rest.contains('#');
     let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("…@", rest));
     let rest = rest.split('?').next().unwrap_or_default();
-    // If the host is missing, the text at the place of the port may be a password.
+    // If the host is missing, the text in the place of the port may be a password.
     let has_ports = rest.split('/').next().unwrap_or_default().split(',').all(|at| {
         let port = at.rsplit_once(':').map_or("0", |(_, port)| port);
         port.trim_end_matches(']').bytes().all(|b| b.is_ascii_hexdigit())
@@ -103,7 +106,7 @@ fn shown(url: &str) -> String {
     Quoted(&format!("{scheme}://{login}{rest}")).to_string()
 }
 
-/// An option of an address, which stands behind its `?`, with its value.
+/// An option after the `?` of an address, with its value.
 struct Given<'a> {
     name: &'a str,
     value: String,
@@ -111,8 +114,8 @@ struct Given<'a> {
 
 impl Given<'_> {
     fn refused(&self, rule: impl Into<String>) -> ConfigError {
-        // The value can be shown, because options with secrets are not refused here. The value of
-        // an unknown option may be a password, so `unknown` does not show it.
+        // The error may show the value, because this function is not used for options with secrets.
+        // The value of an unknown option may be a password, so `unknown` hides it.
         ConfigError::new(format!("?{}", plain(self.name)), Quoted(&self.value).to_string(), rule)
     }
 
@@ -150,7 +153,7 @@ fn unknown(name: &str, known: &str) -> ConfigError {
     ConfigError::new(format!("?{}", plain(name)), "not known", rule)
 }
 
-/// Decodes `%2F` and similar to the characters that they encode.
+/// Decodes `%2F` and other percent codes.
 fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     let refuse = || {
         let rule = "write two hexadecimal digits after a %, as in %25 for % itself, and UTF-8 only";
@@ -172,15 +175,15 @@ fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     String::from_utf8(bytes).map_err(|_| refuse())
 }
 
-/// Names of the options in the address of a single server, for errors; without options that the
-/// builder reads from the address itself, such as `protocol`.
+/// Names of the options in the address of a single server, for errors. The list has no options that
+/// the builder itself reads from the address, such as `protocol`.
 const LONE: &str = "name, trust_fresh, allow_eviction, failover_window, connect_timeout, replicas, \
                     min_replicas and max_lag";
 
 fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let is_path = address.split_once("://").is_some_and(|(scheme, _)| scheme.contains("unix"));
-    // An `@` after the `?` means that the `?` belongs to a password, so the address is not split
+    // An `@` after the `?` shows that the `?` is part of a password. So the address is not split
     // there.
     if query.contains('@') {
         return Ok(RedisNode::builder(url));
@@ -230,8 +233,8 @@ fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
     })
 }
 
-/// Returns the number of replicas and the largest lag that the min-replicas check has to have, if
-/// an option gave one of the two; the other one has its default.
+/// Returns the required number of replicas and the largest lag of the min-replicas check. Returns
+/// `None` if both options are missing. If only one is missing, it has its default value.
 fn strength(replicas: Option<u32>, lag: Option<Duration>) -> Option<(u32, Duration)> {
     let usual = (1, Duration::from_secs(10));
     (replicas.is_some() || lag.is_some())
@@ -289,7 +292,7 @@ fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError
     watched(node, query)
 }
 
-/// Applies the options that follow the address's `?` to the builder.
+/// Applies the options after the `?` of the address to the builder.
 fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBuilder, ConfigError> {
     let (mut replicas, mut lag) = (None, None);
     for given in options(query)? {
@@ -342,7 +345,7 @@ fn tls(_: SentinelNodeBuilder, given: &Given<'_>) -> Result<SentinelNodeBuilder,
 #[cfg(not(feature = "tls"))]
 use tls as sentinel_tls;
 
-/// Appends the default port of a Sentinel if the host has none.
+/// Appends the default port of a Sentinel if the address has no port.
 fn with_port(host: &str) -> String {
     let behind_v6 = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
     if behind_v6.contains(':') { host.to_owned() } else { format!("{host}:{SENTINEL_PORT}") }

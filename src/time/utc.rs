@@ -9,15 +9,15 @@ pub(crate) fn utc(ms: u64) -> String {
     format!("{date}T{time}Z")
 }
 
-/// Formats milliseconds since 1970 for people: `2026-11-23 14:03:21.4 UTC`. Rounded up to a tenth
-/// of a second.
+/// Formats milliseconds since 1970 for people: `2026-11-23 14:03:21.4 UTC`. The time is rounded up
+/// to a tenth of a second.
 pub fn until_utc(ms: u64) -> String {
     let (date, time) = tenths(ms.div_ceil(100).saturating_mul(100));
     format!("{date} {time} UTC")
 }
 
 /// Formats the span between two times in milliseconds since 1970: `2026-11-23 14:03:20.1–14:03:21.4
-/// UTC`. The first time is rounded down and the second one up, to tenths of a second.
+/// UTC`. The first time is rounded down and the second time is rounded up, to tenths of a second.
 pub(crate) fn span_utc(from: u64, to: u64) -> String {
     let ((day, begin), (last_day, end)) = (tenths(from), tenths(to.div_ceil(100) * 100));
     if day == last_day {
@@ -27,8 +27,8 @@ pub(crate) fn span_utc(from: u64, to: u64) -> String {
     }
 }
 
-/// A duration that is shown in at most two units: `1.3 s`, `2 min 5 s`, `3 h 12 min`, `2 d 4 h`.
-/// Rounded up, so that it is true after *at most*.
+/// A duration in at most two units: `1.3 s`, `2 min 5 s`, `3 h 12 min`, `2 d 4 h`. The duration is
+/// rounded up, so that the phrase "at most …" stays true.
 pub struct AtMost(pub Duration);
 
 impl fmt::Display for AtMost {
@@ -52,7 +52,7 @@ impl fmt::Display for AtMost {
     }
 }
 
-/// Returns the date, and the time of day cut off after tenths of a second.
+/// Returns the date and the time of day. The time is truncated to tenths of a second.
 fn tenths(ms: u64) -> (String, String) {
     let (date, mut time) = date_and_time(ms);
     time.truncate("00:00:00.0".len());
@@ -61,8 +61,8 @@ fn tenths(ms: u64) -> (String, String) {
 
 fn date_and_time(ms: u64) -> (String, String) {
     let (days, of_day) = (ms / 86_400_000, ms % 86_400_000);
-    // The calculation counts years from March, so that the leap day is the last day of a year, and
-    // eras of 400 years, which are all alike.
+    // The calculation uses years that begin in March, so that the leap day is the last day of a
+    // year. It uses eras of 400 years, because all such eras have the same length.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

@@ -1,5 +1,5 @@
-//! The part of TLS that uses rustls: it reads the certificates before a handshake, and finds the
-//! cause of a handshake that failed.
+//! The part of TLS that uses rustls. It reads the certificates before a handshake, and finds the
+//! cause of a failed handshake.
 
 use std::error::Error;
 use std::io;
@@ -17,19 +17,19 @@ use tokio_rustls::client::TlsStream;
 use super::inside;
 use crate::error::ConfigError;
 
-/// Settings of TLS with a server: the root certificates that are trusted, and the certificate of
-/// the client.
+/// Settings of TLS with a server: the trusted root certificates, and the client certificate.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
-    /// Name that the server's certificate must have; `None` if it must have the name of the host.
+    /// Required name in the server's certificate; `None` for the name of the host.
     name: Option<Arc<str>>,
 }
 
 impl Tls {
-    /// Makes the settings from PEM texts: a root certificate, or without one those of the system,
-    /// and a client certificate with its key. Errors quote nothing of these texts, not even rustls'
-    /// message, because the message may contain a line of the key.
+    /// Makes the settings from PEM texts. `root` is a root certificate; with `None` the system's
+    /// root certificates are used. `client` is a client certificate with its key. An error contains
+    /// no part of these texts. It does not contain rustls' message either, because this message may
+    /// contain a line of the key.
     pub fn new(
         field: &'static str,
         root: Option<&[u8]>,
@@ -60,7 +60,7 @@ impl Tls {
         Ok(Self { config: Arc::new(config), name: None })
     }
 
-    /// Sets the name that the server's certificate must have; `None` for the name of the host.
+    /// Sets the required name in the server's certificate; `None` for the name of the host.
     pub(crate) fn named(self, name: Option<&Arc<str>>) -> Self {
         Self { name: name.cloned(), ..self }
     }
@@ -79,8 +79,9 @@ impl Tls {
     }
 }
 
-/// Returns the crypto provider that this process has installed. Without one rustls would panic in
-/// the task that connects, and the user would see only that the attempt to connect was cut off.
+/// Returns the crypto provider that this process has installed. Without a provider, rustls would
+/// panic in the task that connects. The user would then see only that the try to connect was cut
+/// off.
 fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvider>, ConfigError> {
     CryptoProvider::get_default().ok_or_else(|| {
         let rule = "TLS needs a crypto provider; install one when the program starts, as \
@@ -89,7 +90,8 @@ fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvider>, ConfigE
     })
 }
 
-/// Returns the system's root certificates. If there are none, the handshake fails with that cause.
+/// Returns the system's root certificates. If the system has none, the handshake fails, and the
+/// error shows this cause.
 fn systems() -> RootCertStore {
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -106,7 +108,7 @@ fn given(field: &'static str, pem: &[u8]) -> Result<RootCertStore, ConfigError> 
     Ok(store)
 }
 
-/// Reads the client's certificate chain and key, and checks that they belong together.
+/// Reads the client's certificate chain and key, and checks that the key belongs to the chain.
 fn shown(
     field: &'static str,
     provider: &CryptoProvider,
@@ -128,8 +130,8 @@ fn shown(
     Ok((chain, key))
 }
 
-/// Checks that the name is one for which a server can have a certificate: a host name or an IP
-/// address.
+/// Checks that the name is a host name or an IP address. A server can have a certificate only for
+/// such a name.
 pub(crate) fn server_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     ServerName::try_from(name).map(|_| ()).map_err(|_| {
         let shown: String = name.chars().take(64).collect();
@@ -143,15 +145,16 @@ fn certificates(
     what: &dyn Fn() -> String,
 ) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    // A text that is not PEM counts as PEM without any certificate, so an empty list is refused,
-    // too.
+    // For a text that is not PEM, the list is empty and there is no error. So an empty list is
+    // refused, too.
     found.ok().filter(|list| !list.is_empty()).ok_or_else(|| {
         ConfigError::new(field, what(), "must be PEM with at least one BEGIN CERTIFICATE")
     })
 }
 
-/// Returns what to change so that the handshake succeeds, and rustls' message, which may contain
-/// the names in the server's certificate; `None` if the error is not one of TLS.
+/// Returns the change that makes the handshake succeed, and rustls' message. The message may
+/// contain the names in the server's certificate. Returns `None` if the error is not an error of
+/// TLS.
 pub(crate) fn refusal(e: &(dyn Error + 'static)) -> Option<(&'static str, String)> {
     let e = inside::<rustls::Error>(e)?;
     Some((remedy(e), e.to_string()))

@@ -1,9 +1,10 @@
-//! The contract suite: the rules of [`Op`] as cases that every kind of node passes.
+//! The contract suite: the rules of [`Op`] as test cases. Every kind of node has to pass these
+//! cases.
 //!
 //! [`Op`]: palisade::node::spi::Op
 //!
 //! Each case uses new random names, so all cases can run at the same time on one shared server.
-//! Times are only waited for, never measured: a slow machine makes a case slow, not wrong.
+//! Cases wait for events, so a slow machine makes a case slow, but does not make it fail.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -16,8 +17,8 @@
 //! # });
 //! ```
 
-// All cases use the same short names: b is the bench, k a lock's keys, r a record's key, a and c
-// are owners, t is a token.
+// All cases use the same short names: b is the bench, k has the keys of a lock, r is the key of a
+// record, a and c are owners, t is a token.
 #![expect(clippy::many_single_char_names)]
 
 mod barriers;
@@ -53,7 +54,8 @@ use self::bench::Bench;
 type Hook = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 type ForeignHook = Arc<dyn Fn(String, Option<Duration>) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Actions on the server that only its owner can do. Cases that need a missing hook are skipped.
+/// Actions on the server under test. The caller of the suite provides these hooks. A case is
+/// skipped if the hook that it needs is missing.
 #[derive(Clone, Default)]
 pub struct Hooks {
     restart_empty: Option<Hook>,
@@ -97,8 +99,8 @@ impl Hooks {
         self
     }
 
-    /// Sets the hook that closes the server as for a planned handover, for one to three seconds,
-    /// and does nothing else.
+    /// Sets the hook that closes the server for one to three seconds, like the beginning of a
+    /// planned handover. The hook does nothing else.
     #[must_use]
     pub fn close<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -108,8 +110,8 @@ impl Hooks {
         self
     }
 
-    /// Sets the hook that makes another process take over as planned, with all the data. The hook
-    /// returns when that process answers.
+    /// Sets the hook that hands the node over to another process with all the data (a planned
+    /// handover). The hook returns when the other process answers.
     #[must_use]
     pub fn hand_over<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -119,8 +121,8 @@ impl Hooks {
         self
     }
 
-    /// Sets the hook that writes another program's value (of another type) under a lock's main key,
-    /// for the given time or without an end.
+    /// Sets the hook that writes a value of another program under a lock's main key. The value has
+    /// another type than a lock. It expires after the given time; with `None` it never expires.
     #[must_use]
     pub fn put_foreign<F: Future<Output = ()> + Send + 'static>(
         mut self,
@@ -165,25 +167,25 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns the rule, in short.
+    /// Returns the name of the case. The name is a short form of the rule.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Returns true if the case puts the whole node into quarantine. Such a case must run alone,
-    /// and after the cases that do not: those request a longer quarantine, and the longest one
-    /// requested counts.
+    /// Returns true if the case puts the whole node into quarantine. Such a case must run alone.
+    /// All other cases must run before such a case, because they request a longer quarantine, and
+    /// the longest request of all clients counts.
     pub fn disturbs(&self) -> bool {
         !matches!(self.need, Need::Nothing | Need::Foreign)
     }
 
-    /// Runs the case. Returns false if it was skipped because a hook is missing.
+    /// Runs the case. Returns false if the case was skipped because its hook is missing.
     ///
     /// # Panics
-    /// If the node breaks a rule; the message names the case and the rule.
+    /// The node breaks a rule. The message contains the name of the case and the rule.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the names of the case stay on the node until they expire.
+    /// If the future is dropped, the keys of the case stay on the node until they expire.
     pub async fn run(&self, node: Arc<dyn LockNode>, hooks: &Hooks) -> bool {
         let has = match self.need {
             Need::Nothing => true,
@@ -201,8 +203,9 @@ impl Case {
             let before = after.facts().await.quarantine_len;
             (self.run)(bench).await;
             if matches!(self.need, Need::HandOver) {
-                // The node is not handed over again before it has settled: it settles for the
-                // length that counted at the handover, which may be shorter by now.
+                // The next handover has to wait until the node has settled. The settling time is
+                // the length of the quarantine at the time of the handover. This length may be
+                // longer than the present length.
                 tokio::time::sleep(after.facts().await.quarantine_len.max(before)).await;
             }
         }
@@ -210,8 +213,8 @@ impl Case {
     }
 }
 
-/// Returns all cases. Those that disturb the node come after the others, and those after which
-/// another server may be the node's master come last.
+/// Returns all cases. The cases that put the node into quarantine come after the other cases. The
+/// cases of a planned handover come last, because they may change the node's master.
 pub fn cases() -> Vec<Case> {
     let mut all = locks::cases();
     all.extend(extends::cases());
@@ -243,7 +246,7 @@ pub fn cases() -> Vec<Case> {
 /// Runs all cases, one after the other, and returns the number of cases that ran.
 ///
 /// # Panics
-/// Panics at the first rule that the node breaks.
+/// The node breaks a rule. No further case runs.
 ///
 /// # Cancellation safety
 /// The same as for [`Case::run`].

@@ -1,4 +1,5 @@
-//! Crashes at every point of a message's life: between the nodes, the effect and the result.
+//! Tests with a crash at every point of a message's delivery: at each request to a node, each
+//! answer, and each effect.
 
 use std::fmt;
 use std::future::{Future, pending};
@@ -16,19 +17,19 @@ use tokio::time::sleep;
 
 /// Largest number of deliveries in one trial.
 const MOST: u32 = 20;
-/// Step of a node's clock by [`CrashKind::SkewClock`]; it is within the default `clock_error`.
+/// Size of the clock step of [`CrashKind::SkewClock`]. It is within the default `clock_error`.
 const SKEW: Duration = Duration::from_secs(1);
 
 /// Fault that is injected at a crash point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CrashKind {
-    /// The process dies: its futures are dropped, and none of its later requests is sent.
+    /// The process dies: its futures are dropped, and it sends no further request.
     Kill,
-    /// The request, or its answer, is under way for longer than a lease.
+    /// The request or its answer is under way for longer than a lease.
     Stall,
-    /// The node loses its data, like a new master that had none of them. Other processes have a
-    /// record of them.
+    /// The node loses its data, like a new master without the data of the old one. Other processes
+    /// have recorded that the node had data.
     LoseData,
     /// The node's clock steps forward by a second, within `clock_error`.
     SkewClock,
@@ -37,20 +38,20 @@ pub enum CrashKind {
 /// Result of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// The message is done, and is acknowledged.
+    /// The handling has ended, and the message is acknowledged.
     Done,
     /// The message has to be delivered again.
     Again,
-    /// The message is parked: a person has to decide.
+    /// The message is parked, because a person has to decide.
     Parked,
 }
 
-/// A test of code that handles messages: each trial has a crash at one point of a delivery.
+/// A test of code that handles messages. Each trial has a crash at one point of a delivery.
 ///
-/// The points are each request to a node and each answer, and both sides of each
-/// [effect](Process::effect). After the crash the message is delivered again, to a new process,
-/// until it is done or parked. No time passes in reality: run it in a test with tokio's time
-/// paused.
+/// There is a crash point at each request to a node and at each answer, and before and after each
+/// [effect](Process::effect). After the crash, the message is delivered to a new process, again and
+/// again until it is done or parked. Run the trials in a test with tokio's time paused, so that no
+/// real time passes.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -87,7 +88,7 @@ pub struct Crashes {
 #[derive(Clone, Debug)]
 #[must_use = "what broke is in here"]
 pub struct CrashReport {
-    /// The trials, one for each point.
+    /// The trials, one for each crash point.
     pub trials: Vec<Trial>,
 }
 
@@ -97,18 +98,19 @@ pub struct CrashReport {
 pub struct Trial {
     /// The injected fault.
     pub kind: CrashKind,
-    /// The point, for example `before Claim at node-1`; `None` if the trial did not reach its
+    /// The crash point, for example `before Claim at node-1`; `None` if the trial did not reach its
     /// point.
     pub point: Option<String>,
-    /// Number of times that the effect happened.
+    /// Number of effects.
     pub effects: u32,
-    /// Result of the last delivery; `None` if the message did not end within twenty deliveries.
+    /// Result of the last delivery; `None` if the message was neither done nor parked within twenty
+    /// deliveries.
     pub ended: Option<Delivery>,
     /// Number of deliveries of the message.
     pub deliveries: u32,
 }
 
-/// A process that handles a delivery, and may die. Cheap to clone.
+/// A process that handles a delivery. A crash may end it. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct Process(Arc<Inner>);
 
@@ -118,7 +120,7 @@ struct Inner {
     life: Arc<Life>,
 }
 
-/// The nodes, the clock and the effects, which outlive a process.
+/// The nodes, the clock and the number of effects. They outlive a process.
 #[derive(Debug)]
 struct World {
     env: Arc<TokioEnv>,
@@ -126,10 +128,10 @@ struct World {
     effects: Arc<AtomicU32>,
 }
 
-/// State of a process: alive or dead, and the point at which it crashes.
+/// State of a process: alive or dead, and the crash point.
 #[derive(Debug)]
 struct Life {
-    /// The crash and the number of its point; `None` if there is none.
+    /// The crash and the number of its point; `None` for a process without a crash.
     crash: Option<(CrashKind, usize)>,
     passed: AtomicUsize,
     crashed_at: Mutex<Option<String>>,
@@ -140,18 +142,19 @@ struct Life {
 }
 
 impl Crashes {
-    /// Creates trials over this number of nodes in memory.
+    /// Creates trials with this number of memory nodes.
     pub fn new(nodes: usize, kind: CrashKind) -> Self {
         Self { nodes, kind }
     }
 
-    /// Runs one delivery without a crash, and one trial for each point that the delivery passed.
+    /// Runs one delivery without a crash. Then runs one trial for each crash point that this
+    /// delivery passed.
     ///
     /// # Errors
     /// [`ConfigError`] if no handle can be made with this number of nodes.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any time; it has no effect outside itself.
+    /// The future may be dropped at any time. The trials have no effect outside of this future.
     pub async fn run<F, Fut>(self, deliver: F) -> Result<CrashReport, ConfigError>
     where
         F: Fn(Process) -> Fut,
@@ -175,7 +178,7 @@ impl Crashes {
     {
         let world = World::new(self.nodes);
         let mut crash = Some((self.kind, at));
-        // A process that is not killed stays alive, so its handle is kept.
+        // A process that was not killed stays alive, so its handle is not dropped.
         let mut alive = Vec::new();
         let (mut deliveries, mut ended, mut point) = (0, None, None);
         while deliveries < MOST {
@@ -236,11 +239,11 @@ impl Process {
         &self.0.redlock
     }
 
-    /// Counts one effect, with a point before and a point after it.
+    /// Counts one effect, with a crash point before and a crash point after it.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the effect may have happened; a probe finds out by
-    /// [`effects`](Self::effects).
+    /// If the future is dropped, the effect may have happened. A probe can read the number of
+    /// effects from [`effects`](Self::effects).
     pub async fn effect(&self) {
         let life = &self.0.life;
         life.pass("before the effect", &life.first).await;
@@ -248,7 +251,7 @@ impl Process {
         life.pass("behind the effect", &life.first).await;
     }
 
-    /// Returns the number of effects so far, in all processes: the answer that a probe would get.
+    /// Returns the number of effects so far, in all processes. A probe would get this number.
     pub fn effects(&self) -> u32 {
         self.0.life.effects.load(Ordering::Relaxed)
     }
@@ -256,12 +259,12 @@ impl Process {
 
 impl Life {
     fn crashed_at(&self) -> MutexGuard<'_, Option<String>> {
-        // Each change of the value is one statement, so a poisoned lock has a valid value.
+        // A poisoned mutex can be used, because each change of the value is one statement.
         self.crashed_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes a point, and returns the time for which the request or answer stalls there. Never
-    /// resolves in a process that dies.
+    /// Passes a crash point. Returns the time for which the request or the answer is delayed at
+    /// this point. If the process dies, the future never resolves.
     async fn pass(&self, what: &str, node: &MemoryNode) -> Duration {
         if self.dead.load(Ordering::Acquire) {
             return pending().await;
@@ -291,7 +294,7 @@ impl Life {
     }
 }
 
-/// A node as a process reaches it: each call has a crash point before it and one after it.
+/// A node with crash points: each call has one crash point before it and one after it.
 #[derive(Debug)]
 struct CrashingNode {
     node: MemoryNode,
@@ -305,7 +308,7 @@ impl CrashingNode {
         let at = |side| format!("{side} {what} at {}", self.node.name());
         let stalls = self.life.pass(&at("before"), &self.node).await;
         if !stalls.is_zero() {
-            // The request arrives nevertheless, long after its sender has given up.
+            // The request still arrives, but long after the sender has stopped waiting for it.
             let node = self.node.clone();
             tokio::spawn(async move {
                 sleep(stalls).await;
@@ -367,11 +370,11 @@ fn operation(op: &Op) -> &'static str {
 }
 
 impl CrashReport {
-    /// Panics unless in each trial the effect happened at most once, the message ended, and a
-    /// message that is done has its effect.
+    /// Checks that in each trial the effect happened at most once and the message was done or
+    /// parked. If the message was done, the effect must have happened.
     ///
     /// # Panics
-    /// The message names each trial that violates this.
+    /// A trial fails this check. The message lists all such trials.
     pub fn assert_at_most_once(&self) {
         let broken = |t: &&Trial| {
             t.effects > 1 || t.ended.is_none() || t.ended == Some(Delivery::Done) && t.effects == 0
@@ -379,10 +382,10 @@ impl CrashReport {
         self.assert_none(broken);
     }
 
-    /// Panics unless in each trial the effect happened once, and the message is done.
+    /// Checks that in each trial the effect happened once and the message was done.
     ///
     /// # Panics
-    /// The same as for [`assert_at_most_once`](Self::assert_at_most_once).
+    /// A trial fails this check. The message lists all such trials.
     pub fn assert_exactly_once(&self) {
         self.assert_none(|t| t.effects != 1 || t.ended != Some(Delivery::Done));
     }

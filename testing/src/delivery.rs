@@ -1,7 +1,7 @@
-//! Points in a consumer's handling of a message at which a test kills the process.
+//! Crash points in a consumer's handling of a message. A test can kill the process at each point.
 //!
-//! [`CrashPoints`] wraps any broker. The points in between, after the claim and after the effect,
-//! belong to the handler.
+//! [`CrashPoints`] wraps any broker. It has no crash points after the claim and after the effect.
+//! The handler has to add these two points.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,17 +16,18 @@ use palisade::idempotency::consumer::{Broker, BrokerError, Delivery, Disposition
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CrashPoint {
-    /// The broker has delivered the message; nothing is claimed.
+    /// The broker has delivered the message. The key of the message is not claimed yet.
     Fetched,
-    /// The message's result is stored. No acknowledgement has been sent to the broker.
+    /// The message's result is stored. The consumer has sent no acknowledgement to the broker.
     Completed,
-    /// The broker has received the acknowledgement, as far as it confirms one.
+    /// The consumer has sent the acknowledgement, and the broker has confirmed it if this kind of
+    /// broker does.
     Acknowledged,
 }
 
 type Hook = Arc<dyn Fn(CrashPoint) + Send + Sync>;
 
-/// A broker whose messages pass crash points: `hook` is called at each point, for each message.
+/// A broker with crash points. `hook` is called at each point, for each message.
 pub struct CrashPoints<B> {
     broker: B,
     hook: Hook,
@@ -38,7 +39,7 @@ pub struct Watched<S> {
     hook: Hook,
 }
 
-/// A delivery of [`CrashPoints`]; it derefs to the broker's delivery.
+/// A delivery of [`CrashPoints`]. It dereferences to the broker's delivery.
 pub struct Passing<D> {
     delivery: D,
     hook: Hook,

@@ -1,7 +1,8 @@
-//! Fault injection around any node: delay, loss, duplicates, a freeze, a cut, loss of data.
+//! Fault injection for any node: delay, loss, duplicates, a freeze, a cut, loss of data.
 //!
-//! The fate of a call is decided by a script, or else at random from a given seed. Waiting uses
-//! only `tokio::time`. So a history repeats exactly from its seed under a paused clock.
+//! A script decides on the faults of a call. Without a script, random numbers from a given seed
+//! decide. All waits use `tokio::time`. So with a paused clock, the same seed causes the same
+//! faults at the same times.
 
 mod plan;
 
@@ -24,13 +25,14 @@ use tokio::time::sleep;
 use self::plan::Dice;
 pub use self::plan::{Fate, Odds, Step};
 
-/// A node behind a bad network. Without a script, odds, freeze or cut it changes nothing.
+/// A node behind a bad network. Without a script, odds, a freeze or a cut, the wrapper causes no
+/// faults.
 ///
-/// Clones are handles of the same wrapper. Its [`FaultControl`] sets the faults.
+/// All clones share the node and its faults. [`FaultControl`] sets the faults.
 #[derive(Clone)]
 pub struct Fault(Arc<Shared>);
 
-/// The control of the faults of one [`Fault`]. Cheap to clone.
+/// Controls the faults of one [`Fault`]. Clones are cheap.
 #[derive(Clone)]
 pub struct FaultControl(Arc<Shared>);
 
@@ -49,41 +51,41 @@ struct State {
     dice: Option<Dice>,
     cut: bool,
     frozen: bool,
-    /// True while a thaw executes the queue; calls that arrive meanwhile are appended to it.
+    /// True while a thaw executes the queued requests. New requests are then appended to the queue.
     draining: bool,
     queue: VecDeque<Job>,
     calls: u64,
 }
 
-/// A request on its way to the node. It is independent of its caller, who may be gone.
+/// A request on its way to the node. The request continues even if its caller has dropped the call.
 struct Job {
     batch: Batch,
-    /// Time that the caller allows for the node's answer.
+    /// Time that the caller has set for the node's answer.
     budget: Duration,
     step: Step,
     reply: oneshot::Sender<Replies>,
 }
 
 impl Fault {
-    /// Wraps a node.
+    /// Wraps a node with fault injection.
     pub fn new(inner: impl LockNode) -> Self {
         Self::over(Arc::new(inner))
     }
 
-    /// Wraps a node that is already shared.
+    /// Wraps a shared node with fault injection.
     pub fn over(inner: Arc<dyn LockNode>) -> Self {
         Self::build(inner, Arc::new(SystemEnv), None)
     }
 
-    /// Sets the clock by which deadlines are read. Default: the machine's clock.
+    /// Sets the clock that is used for deadlines. Default: the machine's clock.
     #[must_use]
     pub fn env(self, env: Arc<dyn Env>) -> Self {
         Self::build(self.0.inner.clone(), env, self.0.forget.clone())
     }
 
-    /// Sets the function by which [`FaultControl::forget`] and [`Step::forgetting`] remove data of
-    /// the node, for example `move || memory.restart_empty()`. Call it before the wrapper is
-    /// cloned.
+    /// Sets the function that removes data of the node, for example `move ||
+    /// memory.restart_empty()`. [`FaultControl::forget`] and [`Step::forgetting`] use this
+    /// function. Call this method before you clone the wrapper.
     #[must_use]
     pub fn forget_by(self, forget: impl Fn() + Send + Sync + 'static) -> Self {
         let (inner, env) = (self.0.inner.clone(), self.0.env.clone());
@@ -101,33 +103,35 @@ impl Fault {
 }
 
 impl FaultControl {
-    /// Appends the fates of the next calls to the script, one step for each call. When the script
-    /// is used up, the dice decide again.
+    /// Appends steps to the script. Each step has the faults of one call. After the last step, the
+    /// random numbers decide again.
     pub fn script(&self, steps: impl IntoIterator<Item = Step>) {
         self.0.state().script.extend(steps);
     }
 
-    /// Lets the dice decide from now on: the same seed, odds and order of calls cause the same
-    /// faults.
+    /// Sets the random faults of all further calls. The same seed, odds and order of calls cause
+    /// the same faults.
     pub fn dice(&self, seed: u64, odds: Odds) {
         self.0.state().dice = Some(Dice::new(seed, odds));
     }
 
-    /// Removes the script and the dice. A freeze or a cut stays.
+    /// Removes the script and the random faults. A freeze or a cut continues.
     pub fn clear(&self) {
         let mut state = self.0.state();
         state.script.clear();
         state.dice = None;
     }
 
-    /// Queues requests without an answer from now on, like a process that a signal stopped.
+    /// Begins a freeze: further requests are queued without an answer, as in a process that a
+    /// signal has stopped.
     pub fn freeze(&self) {
         self.0.state().frozen = true;
     }
 
-    /// Executes the queued requests in their order. Most of their callers are gone.
+    /// Ends a freeze: executes the queued requests in their order. Most callers of these requests
+    /// no longer wait.
     ///
-    /// Must be called inside a tokio runtime.
+    /// Call this method inside a tokio runtime.
     pub fn thaw(&self) {
         let mut state = self.0.state();
         state.frozen = false;
@@ -137,19 +141,19 @@ impl FaultControl {
         }
     }
 
-    /// Refuses requests at once from now on: no request reaches the node. Requests that are already
-    /// under way still arrive.
+    /// Begins a cut: further requests are refused at once and do not reach the node. Requests that
+    /// are already under way still arrive.
     pub fn cut(&self) {
         self.0.state().cut = true;
     }
 
-    /// Ends a cut: requests reach the node again.
+    /// Ends a cut: further requests reach the node again.
     pub fn heal(&self) {
         self.0.state().cut = false;
     }
 
-    /// Calls the function of [`Fault::forget_by`], by which the node loses data; does nothing if
-    /// none was set.
+    /// Makes the node lose data: calls the function of [`Fault::forget_by`]. Does nothing if no
+    /// function was set.
     pub fn forget(&self) {
         self.0.forget();
     }
@@ -205,10 +209,12 @@ impl Shared {
             return;
         }
         if step.after.is_zero() {
-            // The caller may be gone, so an error is ignored; the request took effect.
+            // An error means that the caller has dropped the call. The request took effect all the
+            // same.
             let _ = reply.send(replies);
         } else {
-            // A separate task delays the reply, so that requests in the queue do not wait for it.
+            // A separate task delays the reply, so that the requests in the queue do not wait for
+            // this delay.
             tokio::spawn(async move {
                 sleep(step.after).await;
                 let _ = reply.send(replies);
@@ -217,8 +223,8 @@ impl Shared {
     }
 }
 
-/// Executes the requests that were queued during a freeze; a new freeze stops it between two
-/// requests.
+/// Executes the requests that were queued during a freeze. A new freeze stops this function before
+/// the next request.
 async fn drain(shared: Arc<Shared>) {
     loop {
         let job = {
@@ -249,8 +255,8 @@ async fn answer(reply: oneshot::Receiver<Replies>) -> Replies {
 impl LockNode for Fault {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         let n = batch.ops.len();
-        // The fate is decided here and not at the first poll, so that the order of the calls
-        // decides.
+        // The faults are chosen here and not at the first poll, so that they depend only on the
+        // order of the calls.
         let (step, cut, plain) = {
             let mut state = self.0.state();
             state.calls += 1;
@@ -285,8 +291,8 @@ impl LockNode for Fault {
         })
     }
 
-    /// Passes the barrier on. A cut refuses it, and a freeze delays it until its deadline. Scripts
-    /// and dice do not change it.
+    /// Forwards the barrier to the node. A cut refuses the barrier, and a freeze delays it until
+    /// its deadline. Scripts and random faults do not change barriers.
     fn barrier(
         &self,
         after: BarrierPoint,

@@ -1,4 +1,5 @@
-//! Each fault as the caller and as the node see it, under tokio's paused clock.
+//! Tests of each fault, from the side of the caller and from the side of the node. Tokio's clock is
+//! paused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +75,7 @@ impl Scene {
         let start = self.env.now();
         let error = self.ask(op).await.unwrap_err();
         assert_eq!((error.fault(), error.is_ambiguous()), (NodeFault::Timeout, true));
-        // Tokio's timers are whole milliseconds.
+        // Tokio's timers have a resolution of one millisecond.
         assert!((BUDGET..=BUDGET + MS).contains(&self.env.now().since(start)));
     }
 
@@ -110,7 +111,7 @@ async fn delays_before_and_behind_the_node() {
     assert!(s.env.now().since(start) >= 20 * MS);
     s.times_out(release(1)).await;
     assert_eq!(s.holder().await, None);
-    // Late, but not cancelled: the request takes effect after its caller has given up.
+    // The request is late but not cancelled: it takes effect after its caller has stopped waiting.
     s.times_out(acquire(2)).await;
     assert_eq!(s.holder().await, None);
     sleep(100 * MS).await;
@@ -137,7 +138,7 @@ async fn a_frozen_node_runs_its_queue_in_order_when_it_thaws() {
     s.times_out(acquire(2)).await;
     assert_eq!(s.holder().await, None);
     s.control.thaw();
-    // Comes behind the queue, not before it.
+    // This request arrives during the thaw and is executed after the queued requests.
     assert!(matches!(s.ask(acquire(3)).await, Ok(Reply::Held { .. })));
     assert_eq!(s.holder().await, Some(OwnerToken::from_random(2)));
     assert_eq!(s.ask(release(2)).await, Ok(Reply::Done));

@@ -1,5 +1,6 @@
-//! Invalid settings are refused where they are given, before anything is sent. The error is a
-//! sentence that names the field, the value and the rule, and never shows a secret.
+//! Invalid settings cause an error in the call that sets or builds them, before anything is sent to
+//! a server. The error is a sentence with the field, the value and the rule, and never contains a
+//! secret.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -8,11 +9,12 @@ use palisade::Drift;
 use palisade::node::{RedisNode, SentinelNode};
 use palisade::{Advice, ConfigError, MemoryNode, Redlock, RedlockBuilder, RetryPolicy, RunError};
 
+const NS: Duration = Duration::from_nanos(1);
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Asserts that the error reads "`field` is value: …rule…" and advises a person to act.
+/// Asserts that the error is "`field` is value: …rule…" and tells a person the next step.
 #[track_caller]
 fn refused<T: Debug>(got: Result<T, ConfigError>, field: &str, value: &str, rule: &str) {
     let error = got.map(|_| ()).expect_err("refused");
@@ -20,7 +22,7 @@ fn refused<T: Debug>(got: Result<T, ConfigError>, field: &str, value: &str, rule
     assert_eq!(error.field(), field, "{text}");
     assert_eq!(error.advice(), Advice::Misconfigured, "{text}");
     let says = format!("`{field}` is {value}: ");
-    // Only the name of the lock, election or key may come before it.
+    // Only the name of a lock, an election or a key may come before this text.
     let (of, rest) = text.split_once(&says).unwrap_or_else(|| panic!("{text:?} without {says:?}"));
     assert!(of.is_empty() || of.ends_with("\": "), "{text:?} begins otherwise");
     assert!(rest.contains(rule), "{text:?} should say {rule:?}");
@@ -52,7 +54,7 @@ fn the_number_of_nodes() {
 fn a_main_that_returns_it_prints_the_sentence() {
     let error = nodes(2).build().map(drop).expect_err("an even number");
     assert_eq!(format!("{error:?}"), error.to_string());
-    // `main` prints the error that it returns in this way.
+    // If `main` returns the error, Rust prints it in this form.
     let returned: Box<dyn std::error::Error> = error.clone().into();
     assert_eq!(format!("{returned:?}"), error.to_string());
 }
@@ -91,8 +93,8 @@ fn times_of_the_handle() {
 
 #[test]
 fn a_ttl_without_room_for_its_renewal_is_reported_with_the_sum() {
-    // ttl/4 + 2·node_deadline + 2 ms must fit in ttl·(1 − 1 %). With 250 ms it fits from about 679
-    // ms.
+    // ttl/4 + 2·node_deadline + 2 ms must be at most ttl·(1 − 1 %). With a node_deadline of 250 ms,
+    // this needs a ttl of at least about 679 ms.
     let short = nodes(1).ttl(650 * MS).build();
     refused(short, "ttl", "650ms", "use a longer ttl or a shorter node_deadline");
     nodes(1).ttl(700 * MS).build().expect("room enough");
@@ -117,7 +119,7 @@ fn names() {
         refused(handle().mutex(name).build(), "name", value, rule);
         refused(handle().election(name).build(), "name", value, rule);
     }
-    // These unusual names are valid, because a name is data and never part of a command's text.
+    // These unusual names are valid, because a name is always data and never a part of a command.
     for name in ["n".repeat(512).as_str(), "a b", "{a}:b", "ключ", "\"'\\;*", " "] {
         handle().mutex(name).build().expect("a name");
     }
@@ -162,6 +164,22 @@ fn idempotency_settings() {
     let long = named().retention(366 * DAY + SECOND).build();
     refused(long, "retention", "31622401s", "at most 366 days");
     named().lease(15 * SECOND).retention(16 * SECOND).build().expect("longer than the lease");
+}
+
+#[test]
+fn idempotency_settings_at_their_limits() {
+    let named = || handle().idempotency("n").at_most_once();
+    named().max_result(8 << 20).build().expect("8 MiB");
+    named().retention(366 * DAY).build().expect("366 days");
+    let longer = named().retention(366 * DAY + NS).build();
+    refused(longer, "retention", "31622400.000000001s", "at most 366 days");
+    named().lease(15 * SECOND).retention(15 * SECOND + NS).build().expect("longer than the lease");
+    named().lease(15 * SECOND).build().expect("max_ttl");
+    let longer = named().lease(15 * SECOND + NS).build();
+    refused(longer, "lease", "15.000000001s", "at most max_ttl (15s)");
+    let accepting = |longest| named().retention(DAY).accept_loss(longest).build();
+    accepting(Duration::new(86_399, 999_999_999)).expect("less than the retention");
+    refused(accepting(DAY), "accept_loss", "86400s", "less than the retention (86400s)");
 }
 
 #[tokio::test]

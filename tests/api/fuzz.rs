@@ -1,5 +1,6 @@
 //! Fuzz tests of all input from users and stores through the public interface: settings, names,
-//! keys and stored results. Answers of servers are fuzzed beside their parsers, in `src`.
+//! keys and stored results. The fuzz tests for answers of servers are next to the parsers, in
+//! `src`.
 //!
 //! `make fuzz` runs all fuzz tests for longer.
 
@@ -50,7 +51,7 @@ fn tail_of() -> impl Strategy<Value = &'static str> {
     proptest::sample::select(&["}:fence", "}:queue", "}:meta"][..])
 }
 
-/// The documented rule for names, implemented a second time.
+/// The documented rule for names, implemented independently of the library.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 512 && !name.chars().any(char::is_control)
 }
@@ -120,7 +121,7 @@ proptest! {
         odd in "[:/?#@%\\[\\]&= .]{0,3}",
         host in prop_oneof![Just("@h:1"), Just("@h"), Just("@"), Just(""), Just("@[::1]:x")],
     ) {
-        // Without a host, the text after an @ in `odd` would be the host.
+        // Without a host in `host`, the text after an @ in `odd` would be the host.
         if !host.contains('@') && odd.contains('@') {
             return Ok(());
         }
@@ -218,14 +219,15 @@ proptest! {
     }
 }
 
-/// A result type, as a user would define it.
+/// A result type, as in a user's program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Paid {
     id: u32,
     note: String,
 }
 
-/// Stores these bytes under the key `k` of `pay`, as another program or version might.
+/// Stores these bytes under the key `k` of `pay`. Another program or another version could have
+/// stored them.
 async fn plant(node: &MemoryNode, bytes: &[u8]) {
     let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(60) };
     let complete = Op::Complete {
@@ -250,7 +252,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-/// Returns the results of a lookup and a run for these stored bytes. The handler never starts.
+/// Returns the results of a lookup and of a run for these stored bytes. The handler never runs.
 fn answers(bytes: &[u8]) -> (Option<Paid>, Option<Paid>) {
     block_on(async {
         let node = MemoryNode::new();
@@ -320,7 +322,8 @@ proptest! {
             2 => bytes.extend(&junk),
             _ => bytes = junk,
         }
-        // The oracle parses the bytes as generic JSON first.
+        // The expected result is computed independently: the bytes are parsed as generic JSON
+        // first.
         let want = serde_json::from_slice::<serde_json::Value>(&bytes).ok().and_then(|json| {
             let id = u32::try_from(json.get("id")?.as_u64()?).ok()?;
             Some(Paid { id, note: json.get("note")?.as_str()?.to_owned() })
@@ -329,7 +332,7 @@ proptest! {
     }
 }
 
-/// Returns the outcome of a handler that ran now, at the default durability.
+/// Returns the outcome of a run in which the handler has just run, at the default durability.
 fn executed<T>(value: T, attempt: u32) -> Outcome<T> {
     Outcome::Executed { value, attempt, durability: palisade::Achieved::default(), kept: true }
 }

@@ -1,4 +1,4 @@
-//! The health that a handle reports, compared with the later behaviour of its nodes.
+//! Compares the health that a handle reports with the later behaviour of its nodes.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -63,7 +63,7 @@ async fn after_a_loss_it_says_until_when_and_it_is_so() {
     sleep(rest + Duration::from_millis(1)).await;
     let health = redlock.health().await;
     assert!(health.is_ready() && grants(&redlock).await, "{health}");
-    // For one retention, the nodes cannot tell the past of keys without a birth.
+    // For one retention, the nodes cannot know if a key without a birth was used before.
     let Ability::After(rest) = health.new_keys() else { panic!("{health}") };
     assert!((23 * 3_600 * S..=25 * 3_600 * S).contains(&rest), "{rest:?}");
     assert!(!runs(&redlock, "old", None).await);
@@ -76,7 +76,7 @@ async fn after_a_loss_it_says_until_when_and_it_is_so() {
 async fn a_namespace_is_judged_by_its_own_retention() {
     let (redlock, nodes, _) = world(1);
     nodes[0].restart_empty();
-    // The node's loss counts from the moment when a client first meets the restarted node.
+    // The loss of the node ends when a client first connects to the restarted node.
     assert!(!redlock.health().await.is_ready());
     sleep(3_600 * S).await;
     let short = redlock.idempotency("n").at_most_once().retention(60 * S).build().unwrap();

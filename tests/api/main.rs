@@ -1,5 +1,5 @@
-//! The public interface: settings that are refused, the texts of errors, values that are never
-//! shown, and malformed input from outside.
+//! Tests of the public interface: invalid settings, the texts of errors, secrets that must stay
+//! hidden, and malformed input from outside.
 
 mod conventions;
 mod errors;

@@ -1,5 +1,5 @@
-//! A password is never shown, whatever the server answers: not in an error, not in `Debug`, not in
-//! the log of a failed login. This holds for data servers and for Sentinels, with builders and with
+//! No output contains a password, for any answer of the server: neither an error, nor `Debug`, nor
+//! the log of a failed login. The tests use data servers and Sentinels, with builders and with
 //! URLs.
 
 use std::fmt::{Debug, Write as _};
@@ -13,10 +13,10 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::support::logs::Log;
 use crate::support::server::{Server, free_port};
 
-/// The password, as it is and as it is written in a URL.
+/// The password as plain text, and its form in a URL.
 const SECRET: &str = "s3cr3t/of ours";
 const IN_URL: &str = "s3cr3t%2Fof%20ours";
-/// Part of both forms: any output that contains one of them contains this.
+/// A part of both forms. Any output with one of the forms contains this part.
 const NEEDLE: &str = "s3cr3t";
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Shown {
         writeln!(self.0, "{what:?}\n{what:#?}").unwrap();
     }
 
-    /// Collects everything that a user sees of a node whose login fails.
+    /// Collects all output about a node whose login fails.
     async fn failing(&mut self, node: impl LockNode + Debug) -> String {
         self.debug(&node);
         let node = Arc::new(node);
@@ -55,11 +55,11 @@ impl Shown {
     }
 }
 
-/// Starts servers that refuse a login in different ways, each with a word of its refusal.
+/// Starts servers that refuse a login in different ways. Each comes with a word of its error.
 fn refusing() -> Vec<(Server, &'static str)> {
     vec![
         (Server::start(&["--requirepass", "another"]), "WRONGPASS"),
-        // This server's error repeats the whole command, including the password.
+        // The error of this server repeats the whole command with the password.
         (Server::start(&["--rename-command", "HELLO", ""]), "no command renamed"),
         (
             Server::start(&["--rename-command", "HELLO", "", "--rename-command", "AUTH", ""]),
@@ -120,7 +120,7 @@ async fn a_password_is_never_shown() {
             shown.debug(&node.status());
         }
     }
-    // These addresses are refused before anything is sent.
+    // These addresses are invalid, and the error comes before anything is sent.
     for bad in ["redis://joe:PW@h:99999", "http://joe:PW@h", "redis://joe:PW@h/x", "redis://:PW"] {
         let e = RedisNode::new(bad.replace("PW", SECRET)).unwrap_err();
         writeln!(shown.0, "{e} {e:?}").unwrap();

@@ -1,5 +1,5 @@
-//! The errors that an operator reads when a setting is wrong: what happened, where, and what to
-//! change. Each test uses real servers and a lock. The table of the errors is in the manual
+//! The errors that an operator gets for a wrong setting: the fault, its place, and the setting to
+//! change. Each test uses real servers and a lock. The manual has the table of the errors
 //! (`troubleshooting`).
 
 use std::time::Duration;
@@ -12,10 +12,10 @@ use palisade::{Advice, Redlock};
 use crate::support::proxy::{Proxy, overwrite};
 use crate::support::server::{Server, free_port};
 
-/// Maximum time for an event that must happen; it does not assert a speed.
+/// Longest time for an event that must happen. The test does not check the speed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Returns the error's text when a lock cannot be acquired, and its advice.
+/// Tries to acquire a lock, which fails. Returns the text of the error, and its advice.
 async fn sentence(node: impl LockNode) -> (String, Advice) {
     let ttl = Duration::from_secs(20);
     let redlock = Redlock::builder().node(node).ttl(ttl).node_deadline(PATIENCE).build().unwrap();
@@ -43,7 +43,8 @@ fn lone(server: &Server) -> RedisNodeBuilder {
     RedisNode::builder(server.url()).trust_fresh(true)
 }
 
-/// Starts a Sentinel that names this master; its decisions do not matter here.
+/// Starts a Sentinel that reports this master. The test does not use the failovers of this
+/// Sentinel.
 fn watched(master: &str, port: u16) -> Server {
     let sentinel = Server::start_program("redis-sentinel", &["sentinel.conf"]);
     let port = port.to_string();
@@ -65,7 +66,7 @@ async fn a_wrong_password_at_a_data_server() {
     says(&sentence(lone(&server).password("wrong").build().unwrap()).await, &words);
     let words = ["user name or password refused", &at, "NOAUTH", change];
     says(&sentence(lone(&server).build().unwrap()).await, &words);
-    // In a group the error contains the server's address, not only the group's name.
+    // For a group, the error contains the server's address in addition to the name of the group.
     let sentinel = watched("127.0.0.1", server.port());
     let words = ["orders: user name or password refused", &at, "WRONGPASS", change];
     says(&sentence(group(&sentinel).password("wrong").build().unwrap()).await, &words);
@@ -81,7 +82,7 @@ async fn a_wrong_password_at_a_sentinel() {
     let at = format!("the Sentinels: {}: credentials refused: WRONGPASS", sentinel.addr());
     let words = ["user name or password refused", &at, change];
     says(&sentence(node().sentinel_password("wrong").build().unwrap()).await, &words);
-    // The node does not try the data servers' password at a Sentinel.
+    // The node does not use the password of the data servers at a Sentinel.
     assert_eq!(sentinel.cli(&["acl", "setuser", "default", "off"]), "OK");
     let at = format!("the Sentinels: {}: credentials refused: NOAUTH", sentinel.addr());
     let words = ["user name or password refused", &at, change];
@@ -146,13 +147,14 @@ async fn a_server_that_may_delete_locks_to_make_room() {
             redlock.build().unwrap().mutex("m").build().unwrap().acquire().await.expect("accepted");
         assert!(guard.release().await.is_ok());
     }
-    // The command named in the error corrects the setting.
+    // The command in the error corrects the setting.
     assert_eq!(server.cli(&["config", "set", "maxmemory-policy", "noeviction"]), "OK");
     let redlock = Redlock::builder().node(lone(&server).build().unwrap()).build().unwrap();
     drop(redlock.mutex("n").build().unwrap().acquire().await.expect("it votes"));
 }
 
-/// A memory limit alone deletes no keys, nor does a policy without a limit.
+/// A server deletes keys only if it has both a memory limit and a policy. One of the two alone
+/// deletes no keys.
 #[tokio::test]
 async fn a_server_that_refuses_writes_when_it_is_full_votes() {
     for args in [["--maxmemory", "100mb"], ["--maxmemory-policy", "allkeys-lru"]] {
@@ -173,8 +175,8 @@ async fn a_server_that_is_too_old() {
     says(&sentence(node.build().unwrap()).await, &words);
 }
 
-/// As behind NAT, the address that a Sentinel announces cannot be reached: connections to it are
-/// refused or get no answer.
+/// The client cannot reach the address that a Sentinel announces, as behind NAT. A connection to
+/// this address is refused, or gets no answer.
 #[tokio::test]
 async fn a_sentinel_that_announces_an_address_that_cannot_be_reached() {
     for (host, port) in [("127.0.0.1", free_port()), ("192.0.2.1", 6_379)] {
@@ -189,7 +191,7 @@ async fn a_sentinel_that_announces_an_address_that_cannot_be_reached() {
         ] {
             assert!(text.contains(words), "{words:?} in {text:?}");
         }
-        // The fault may end by itself: a server that restarts looks the same.
+        // The fault may end by itself, because a server that is restarting causes the same error.
         assert!(matches!(advice, Advice::RetryAfter(_)), "{text:?}");
     }
 }
@@ -205,7 +207,7 @@ async fn no_server_at_the_address_of_a_lone_server() {
     assert!(!text.contains("Sentinel"), "{text:?}");
 }
 
-/// Every error of these tests has its line in the manual.
+/// The manual has a line for every error of these tests.
 #[test]
 fn the_manual_has_a_line_for_each() {
     let path = [env!("CARGO_MANIFEST_DIR"), "src/manual/troubleshooting.md"].join("/");

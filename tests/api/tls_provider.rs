@@ -1,5 +1,5 @@
-//! A program without a crypto provider gets an error when it builds a node. No other test of this
-//! binary may install a provider, because a provider belongs to the process.
+//! If a program has no crypto provider, building a node with TLS fails. No other test of this
+//! binary may install a provider, because the whole process shares one provider.
 
 use palisade::error::ConfigError;
 use palisade::node::{RedisNode, SentinelNode};

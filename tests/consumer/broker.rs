@@ -1,5 +1,5 @@
-//! A broker in memory that behaves like a real one: at-least-once delivery, an acknowledgement
-//! time, delayed redelivery and dead letters. Each connection can be cut.
+//! A broker in memory with the behaviour of a real broker: at-least-once delivery, an
+//! acknowledgement time, delayed redelivery and dead letters. A test can cut each connection.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use palisade::idempotency::consumer::{
 };
 use tokio::time::{Instant, sleep};
 
-/// Maximum time for which a delivery may stay unacknowledged.
+/// Longest time without an acknowledgement. After this time the message is delivered again.
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ struct Message {
     created: Option<SystemTime>,
     /// Earliest time of the next delivery.
     due: Instant,
-    /// Number of the delivery that currently holds the message.
+    /// Number of the delivery that has the message now; `None` if no delivery has it.
     tag: Option<u64>,
 }
 
@@ -34,16 +34,15 @@ struct State {
     messages: BTreeMap<u64, Message>,
     tags: u64,
     dead: Vec<(String, DeadLetterReason)>,
-    /// Dispositions of all deliveries, in order.
+    /// Dispositions of all deliveries, in the order of their arrival.
     log: Vec<(String, Disposition)>,
     extended: u32,
 }
 
-/// The queue.
+/// The broker with its queue. Clones share the queue.
 #[derive(Clone, Default)]
 pub(crate) struct Broker(Arc<Mutex<State>>);
 
-/// One consumer's connection to the broker.
 #[derive(Clone)]
 pub(crate) struct Connection {
     broker: Broker,
@@ -53,7 +52,6 @@ pub(crate) struct Connection {
     created: Option<SystemTime>,
 }
 
-/// A delivered message.
 pub(crate) struct Handed {
     broker: Broker,
     cut: Arc<AtomicBool>,
@@ -78,7 +76,7 @@ impl Broker {
         self.put(key, body, None);
     }
 
-    /// Publishes a message with the time when it was made.
+    /// Publishes a message that was made at the time `at`.
     pub(crate) fn publish_at(&self, key: &str, body: &str, at: SystemTime) {
         self.put(key, body, Some(at));
     }
@@ -91,7 +89,7 @@ impl Broker {
         state.messages.insert(id, message);
     }
 
-    /// Returns a connection to the broker, and the flag that cuts it.
+    /// Returns a connection to the broker, and a flag. Setting the flag cuts the connection.
     pub(crate) fn connect(&self) -> (Connection, Arc<AtomicBool>) {
         let cut = Arc::new(AtomicBool::new(false));
         let (broker, cut_too) = (self.clone(), Arc::clone(&cut));
@@ -117,12 +115,12 @@ impl Broker {
 }
 
 impl Connection {
-    /// Makes the broker leave all dispositions unanswered.
+    /// Changes the connection: the broker answers no disposition.
     pub(crate) fn silent(self) -> Self {
         Self { silent: true, ..self }
     }
 
-    /// Makes the broker refuse to hand out messages.
+    /// Changes the connection: the broker refuses to deliver messages.
     pub(crate) fn refused(self) -> Self {
         Self { refuses: true, ..self }
     }
@@ -145,7 +143,7 @@ impl Connection {
         handed
     }
 
-    /// Makes each message report this time as the time when it was made.
+    /// Changes the connection: each message without a creation time gets the time `at`.
     pub(crate) fn created(self, at: SystemTime) -> Self {
         Self { created: Some(at), ..self }
     }
@@ -198,7 +196,8 @@ impl Handed {
         &self.message.body
     }
 
-    /// Returns the delivery's message in the broker, unless another consumer has received it.
+    /// Returns the message of this delivery. Returns `None` if another consumer has received the
+    /// message.
     fn mine<'a>(&self, state: &'a mut State) -> Option<&'a mut Message> {
         state.messages.get_mut(&self.id).filter(|m| m.tag == Some(self.tag))
     }
@@ -232,7 +231,7 @@ impl Delivery for Handed {
         }
         let mut state = self.broker.state();
         state.log.push((self.message.key.clone(), how.clone()));
-        // A late disposition of a message that another consumer has received changes nothing.
+        // If another consumer has received the message, a late disposition changes nothing.
         let Some(message) = self.mine(&mut state) else { return Err(gone()) };
         match how {
             Disposition::Retry(after) => {

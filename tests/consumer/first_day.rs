@@ -1,4 +1,5 @@
-//! A deployment that was never initialised makes no dead letters: messages wait for a person.
+//! A deployment without initialisation makes no dead letters. The messages wait until a person runs
+//! the initialisation.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -11,11 +12,11 @@ use crate::support::logs::Log;
 use crate::support::server::Server;
 
 const MESSAGES: usize = 79;
-/// Default number of messages handled at once.
+/// Default number of messages that a consumer handles at the same time.
 const CONCURRENCY: usize = 16;
 const CLOSED: [&str; 2] = ["no messages are taken", "palisade init"];
 
-/// A consumer that books each message once, until it is stopped.
+/// A consumer that books each message once. The test can stop it.
 struct Running {
     booked: Arc<AtomicUsize>,
     stop: Arc<Notify>,
@@ -46,7 +47,7 @@ fn full() -> Broker {
     broker
 }
 
-/// Returns the number of times that any message was returned to the broker.
+/// Returns the number of deliveries that the consumer returned to the broker.
 fn given_back(broker: &Broker) -> usize {
     let log = broker.log();
     assert!(log.iter().all(|(_, how)| matches!(how, Disposition::Retry(_))), "{log:?}");
@@ -62,7 +63,7 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     let orders = w.redlock.idempotency("orders").at_most_once().retention(keep).build().unwrap();
     let broker = full();
     let consumer = running(&orders, &broker);
-    // Wait for the log line. Before it, the nodes are in quarantine and answer for no key.
+    // Waits for the log line. Before this line, the nodes are in quarantine and answer for no key.
     while log.lines(&CLOSED).is_empty() {
         sleep(Duration::from_secs(1)).await;
     }
@@ -79,7 +80,7 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     let lines = log.lines(&CLOSED);
     assert!((10..=11).contains(&lines.len()), "{lines:?}");
     assert_eq!((consumer.booked.load(SeqCst), broker.dead().len()), (0, 0));
-    // After one retention, earlier keys no longer matter.
+    // After one retention, all earlier claims of these keys would have expired.
     while broker.left() > 0 {
         assert!(began.elapsed() < 2 * keep);
         sleep(Duration::from_secs(1)).await;

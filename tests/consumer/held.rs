@@ -1,5 +1,5 @@
-//! Messages whose keys are forgotten because of a loss of data are held until an operator decides
-//! about the loss (consumers 12).
+//! Holds messages after a loss of data. If the loss concerns the key of a message, the message is
+//! held until an operator decides about the loss (consumers 12).
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::support::idem::{World, at, secs};
 use super::support::logs::Log;
 use super::{Ledger, consumer, empty, once};
 
-/// Lets nodes lose their data while messages wait. These messages are held, later ones are handled,
-/// and one decision ends the hold.
+/// Lets two nodes lose their data. The messages from before the loss are held, and later messages
+/// are handled. One decision ends the hold.
 async fn held(decision: Decision) {
     let log = Log::of_this_thread(LevelFilter::INFO);
     let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
@@ -40,7 +40,7 @@ async fn held(decision: Decision) {
     let operate = async {
         sleep(secs(300)).await;
         assert_eq!((of.metrics().held, broker.left(), broker.dead().len()), (300, 300, 0));
-        // A message made after the loss is handled meanwhile.
+        // Meanwhile the consumer handles a message that was made after the loss.
         broker.publish_at("new", "10 GBP", at(w.now()));
         sleep(secs(1)).await;
         assert_eq!((broker.left(), ledger.with(1)), (300, 1));
@@ -50,12 +50,13 @@ async fn held(decision: Decision) {
     };
     let (ended, ()) = tokio::join!(consume, operate);
     let ended = ended.unwrap();
-    // The first key has its result on one node, so a decision to run replays it.
+    // One node has the result of the first key. So with the decision to run, this result is
+    // replayed.
     let (booked, dead) = if decision == Decision::Run { (300, 0) } else { (1, 300) };
     assert_eq!((ledger.with(1), broker.dead().len()), (booked, dead), "{ended:?}");
     assert!(broker.dead().iter().all(|(_, why)| *why == DeadLetterReason::Forgotten));
     assert_eq!((of.metrics().held, broker.left()), (0, 0));
-    // After the first minute, a held message is delivered at most once in 45 s.
+    // After the first minute, each held message is delivered at most once in 45 s.
     assert!(ended.retried < 300 * 16, "{ended:?}");
     let logged = |words: &str| log.lines(&["palisade::consumer", words]).len();
     let reports = logged("held=");
@@ -89,14 +90,14 @@ async fn nodes_that_lost_their_data_know_of_messages_made_later() {
             async move { books.book(&cx) }
         }
     };
-    // This message was made a moment ago, after the loss, so no consumer can have handled it
+    // This message was made a moment ago, after the loss. So no consumer can have handled it
     // before.
     let (connection, _) = broker.connect();
     let connection = connection.created(at(w.now()));
     let one = consumer(&w.redlock, connection, Rules::default().concurrency(1));
     one.run(book(ledger.clone()), empty(broker.clone())).await.unwrap();
     assert_eq!((ledger.with(1), broker.dead().len()), (2, 0));
-    // This message has no birth; it becomes a dead letter if the rules demand that.
+    // This message has no birth. With `park_forgotten` it becomes a dead letter.
     broker.publish("order-3", "10 GBP");
     let (connection, _) = broker.connect();
     let parks = consumer(&w.redlock, connection, Rules::default().park_forgotten());

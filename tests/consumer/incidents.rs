@@ -1,5 +1,5 @@
-//! Three losses of data on real servers, each decided about by one call while a consumer holds the
-//! messages. The test's ledger is the oracle.
+//! Three losses of data on real servers. A consumer holds the messages, and one call decides about
+//! each loss. The ledger of the test shows the expected effects.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,9 +18,9 @@ use super::{Ledger, empty};
 
 const TTL: Duration = Duration::from_secs(5);
 const ERROR: Duration = Duration::from_millis(50);
-/// Maximum time of a step, even on a busy machine.
+/// Longest time of one step, even on a busy machine.
 const LONG: Duration = Duration::from_secs(400);
-/// Number of messages made after the loss.
+/// Number of messages that are made after the loss.
 const NEW: usize = 20;
 
 fn redlock(builder: RedlockBuilder) -> Redlock {
@@ -28,7 +28,7 @@ fn redlock(builder: RedlockBuilder) -> Redlock {
     builder.node_deadline(Duration::from_secs(1)).build().unwrap()
 }
 
-/// Returns a handle on one server, which another handle has marked as new before.
+/// Returns a handle on one server. Another handle has first marked the server as new.
 async fn lone(server: &Server) -> Redlock {
     let node = |new| RedisNode::builder(server.url()).trust_fresh(new).build().unwrap();
     assert!(redlock(Redlock::builder().node(node(true))).health().await.is_ready());
@@ -60,7 +60,7 @@ impl Lab {
         (0..n).for_each(|n| self.broker.publish(&format!("{name}-{n}"), "10 GBP"));
     }
 
-    /// Consumes until no message is left.
+    /// Consumes messages until the queue is empty.
     async fn consume(&self) {
         let books = self.ledger.clone();
         let book = move |cx: Context, _: Arc<Handed>| {
@@ -73,7 +73,7 @@ impl Lab {
         consumer.run(book, empty(self.broker.clone())).await.unwrap();
     }
 
-    /// Waits until this number of messages is held, publishes new ones, and decides.
+    /// Waits until `held` messages are held, publishes new messages, and decides about the loss.
     async fn decided(&self, held: usize, decision: Decision) {
         let booked = self.ledger.with(1);
         let operate = async {
@@ -128,7 +128,8 @@ async fn what_a_backup_has_is_replayed_and_what_it_lost_is_parked_by_one_decisio
     lab.consume().await;
     assert_eq!(lab.ledger.with(1), 300);
     block_in_place(|| server.restart());
-    // All messages are delivered again, and some for the first time.
+    // The messages `before` and `lost` are delivered a second time, and the messages `old` for the
+    // first time.
     lab.publish("before", 100);
     lab.publish("lost", 200);
     lab.publish("old", 300);
@@ -147,7 +148,7 @@ async fn messages_of_a_failover_run_by_one_decision() {
     let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name];
     let old = cli(&groups.sentinels(0)[0], &ask).lines().collect::<Vec<_>>().join(":");
     block_in_place(|| groups.break_("failover", 0, &[]));
-    // From then on the old master accepts no claim.
+    // Once the old master is a replica, it accepts no claim.
     until("it follows another one", || {
         block_in_place(|| cli(&old, &["ROLE"])).starts_with("slave")
     })

@@ -1,5 +1,6 @@
-//! Promises of message consumers, on a broker in memory and in virtual time: one effect per message
-//! wherever a process dies, no early acknowledgement, and no message left behind.
+//! Tests of message consumers, with a broker in memory and in virtual time. They check three rules:
+//! each message has one effect, even if a process dies at any point; no message is acknowledged too
+//! early; no message is left behind.
 
 mod broker;
 mod first_day;
@@ -26,7 +27,7 @@ use support::idem::{World, secs};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A downstream system that refuses old tokens, answers probes, and counts every effect.
+/// A downstream system. It refuses old tokens, answers probes, and counts the effects of each key.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<String, (u64, u32)>>>);
 
@@ -121,7 +122,8 @@ async fn a_message_at_work_elsewhere_is_never_acknowledged() {
     };
     let waits: Vec<_> = log.iter().filter_map(|l| pause(&l.1)).collect();
     assert_eq!((acks, ledger.with(1)), (2, 1));
-    // The duplicate is delivered again after growing pauses, at most a lease of ten seconds apart.
+    // The duplicate is delivered again after pauses that grow. No pause is longer than a lease of
+    // ten seconds.
     assert!((4..12).contains(&waits.len()) && waits[0] <= secs(1), "{waits:?}");
     assert!(waits.iter().all(|wait| *wait <= secs(5)), "{waits:?}");
     assert!(begun.elapsed() < secs(37), "{:?}", begun.elapsed());
@@ -157,7 +159,8 @@ enum Death {
 }
 
 impl Death {
-    /// Returns the crash point if it is in the consumer. The others are in the handler.
+    /// Returns the crash point, if it is in the consumer. The other crash points are in the
+    /// handler.
     fn point(self) -> Option<CrashPoint> {
         match self {
             Self::Fetched => Some(CrashPoint::Fetched),
@@ -168,9 +171,9 @@ impl Death {
     }
 }
 
-/// Runs a process that dies at the first message that reaches this crash point: its connections to
-/// the broker and the nodes are cut, and it does nothing more. Panics if no message reaches the
-/// crash point.
+/// Runs a process until a first message reaches this crash point. The process then dies: its
+/// connections to the broker and to the nodes are cut, and it does nothing more. Panics if no
+/// message reaches the crash point.
 async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {
     let handle = w.handle(0);
     let (connection, cut) = broker.connect();
@@ -217,7 +220,7 @@ async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {
     }
 }
 
-/// Returns the number of orders whose results are on the nodes.
+/// Returns the number of orders with a result on the nodes.
 async fn stored(redlock: &Redlock) -> usize {
     let mut stored = 0;
     for n in 0..8 {
@@ -238,7 +241,7 @@ async fn whatever_dies_at_any_crash_point_each_message_has_one_effect() {
             broker.publish(&format!("order-{n}"), "10 GBP");
         }
         doomed(&w, &broker, &ledger, death).await;
-        // The process died exactly at this crash point, neither before nor after it.
+        // The process died at this crash point, neither earlier nor later.
         assert_eq!(ledger.with(1) > 0, !matches!(death, Fetched | Claimed), "{death:?}");
         let is_stored = stored(&w.redlock).await > 0;
         assert_eq!(is_stored, matches!(death, Completed | Acknowledged), "{death:?}");

@@ -54,7 +54,7 @@ async fn put_aside_is_logged_when_it_has_happened() {
     }
 }
 
-/// A broker that records the name of each consumer that is built over it.
+/// A broker that records the names of all its consumers.
 #[derive(Clone, Debug, Default)]
 struct Roll(Arc<Mutex<Vec<Arc<str>>>>);
 
@@ -72,7 +72,8 @@ impl consumer::Broker for Roll {
     }
 }
 
-/// A broker hands the messages of a consumer that died to another name.
+/// Names must differ, because a broker delivers the messages of a dead consumer to a consumer with
+/// another name.
 #[tokio::test(start_paused = true)]
 async fn no_two_consumers_have_the_same_name_at_a_broker() {
     let (w, roll) = (World::new(1), Roll::default());

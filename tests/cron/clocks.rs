@@ -1,4 +1,4 @@
-//! Hosts whose wall clocks are wrong, or are set while a job runs.
+//! Hosts with wrong wall clocks, and hosts whose clock changes during a run.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ async fn quick(_: Tick) -> Result<(), palisade::Failed> {
     Ok(())
 }
 
-/// Returns the seconds since 1970 by a correct clock.
+/// Returns the seconds since 1970 of a correct clock.
 fn seconds(world: &World) -> i64 {
     let since = world.now().duration_since(std::time::UNIX_EPOCH).unwrap();
     i64::try_from(since.as_secs()).unwrap()
 }
 
-/// Asserts that each tick from `from` until now was run once, and at its time.
+/// Asserts that each tick from `from` until now ran exactly once.
 fn each_ran_once(world: &World, from: i64) {
     let now = seconds(world);
     let mut ran: Vec<_> = world.runs().iter().map(|run| run.at).collect();
@@ -84,7 +84,7 @@ async fn a_clock_that_is_set_during_a_run_does_not_make_the_job_count_as_running
         sleep(3 * SECOND).await;
         host.set_ahead(first);
         sleep(Duration::from_millis(500)).await;
-        // Wait until a run is under way.
+        // Waits until a run is under way.
         let begun = world.runs().len();
         for _ in 0..1_000 {
             if world.runs().len() > begun {
@@ -116,10 +116,11 @@ async fn a_host_whose_clock_goes_back_while_it_waits_runs_the_job_later() {
     sleep(3 * SECOND).await;
     let host = world.host();
     let second = world.process_on(&host, every_second("job"), slow);
-    // The shifts make the clock change at different phases of the scheduler's loop.
+    // The delays differ, so that the clock changes at different phases of the scheduler's loop.
     for n in 0..40 {
         sleep(Duration::from_millis(1_300 + 17 * n)).await;
-        // 20 s is more than a birth may be ahead; 2 s already makes nodes refuse tokens.
+        // A birth may not be ahead by 20 s. Nodes refuse the tokens of a clock that is wrong by 2
+        // s.
         host.set_ahead(if n % 2 == 0 { -20 } else { -2 });
         sleep(3 * SECOND).await;
         host.set_ahead(0);
@@ -128,7 +129,7 @@ async fn a_host_whose_clock_goes_back_while_it_waits_runs_the_job_later() {
     sleep(10 * SECOND).await;
     let before = world.completed().len();
     sleep(20 * SECOND).await;
-    // Only every third tick is run, because the others are due during a run.
+    // Only every third tick runs, because the other ticks are due during a run.
     assert!(world.completed().len() >= before + 5, "{:?}", world.runs());
     drop(second);
 }

@@ -1,5 +1,5 @@
-//! Singleton cron over nodes in memory and in virtual time: several processes run the same job, and
-//! an independent ledger records the runs.
+//! Singleton cron with memory nodes and in virtual time. Several processes run the same job, and an
+//! independent ledger records the runs.
 
 mod clocks;
 mod policies;
@@ -32,7 +32,7 @@ async fn each_tick_is_run_once_by_one_of_three_processes() {
     assert!(runs.windows(2).all(|w| w[1].at == w[0].at + 1), "each once, in order: {runs:?}");
     assert!(runs.windows(2).all(|w| w[1].token > w[0].token), "tokens rise");
     assert!(runs.iter().all(|run| run.attempt == 1));
-    // One process led, and its runs came first.
+    // One process led the election, and it ran all later ticks.
     let by: std::collections::BTreeSet<_> = runs[3..].iter().map(|run| run.by).collect();
     assert_eq!(by.len(), 1, "{by:?}");
 }
@@ -47,7 +47,7 @@ async fn no_tick_is_lost_or_doubled_while_leaders_come_and_go() {
         let leader = three.iter().position(world::Process::leads).unwrap_or(n % 3);
         match n % 3 {
             0 => three[leader].cron.step_down(),
-            // The leader dies, and another process is started in its place.
+            // The leader dies, and another process takes its place.
             _ => three[leader] = world.process(job()),
         }
     }
@@ -73,7 +73,7 @@ async fn an_operator_takes_the_lead_from_a_process_and_each_tick_is_still_once()
     let operator = world.redlock().election("cron:lead").build().unwrap();
     sleep(5 * SECOND).await;
     for n in 0..4 {
-        // Some of the hand-overs come in the middle of a run.
+        // Some of these changes of the leader come in the middle of a run.
         sleep(Duration::from_millis(300 * n)).await;
         let before = three.iter().position(world::Process::leads).unwrap();
         let down = operator.step_down("maintenance", 10 * SECOND).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_tick_whose_process_died_is_run_again_or_left_as_the_job_says() {
             assert_eq!(again, [1]);
             assert_eq!(stuck.state, TickState::Interrupted);
         }
-        // Ticks that were due while no process could run the job are late, not missed.
+        // A tick that was due while no process could run the job is late, not missed.
         assert!(world.completed().len() >= 12, "{:?}", world.completed());
     }
 }
@@ -134,7 +134,7 @@ async fn a_rare_tick_is_not_lost_when_the_leader_leaves_just_before_it() {
     for _ in 0..3 {
         let next = three[0].cron.upcoming(&job(), 1).unwrap()[0];
         let left = next.duration_since(world.now()).unwrap();
-        // Just before the tick the leader steps down, and its successor, too.
+        // The leader steps down just before the tick, and its successor also steps down.
         sleep(left.saturating_sub(Duration::from_millis(200))).await;
         for process in &three {
             process.cron.step_down();
@@ -220,7 +220,7 @@ async fn after_an_outage_or_a_death_the_newest_tick_alone_is_run() {
         drop(process);
         let runs = world.runs();
         let after = &runs[before..];
-        // One tick was run each second, and none from before.
+        // One tick ran each second after the outage, and no tick of the outage ran.
         assert!((4..=12).contains(&after.len()), "dies: {dies}: {after:?}");
         let late = |run: &world::Run| run.began.cast_signed() / 1_000 - run.at;
         assert!(after.iter().all(|run| late(run) <= 1), "dies: {dies}: {after:?}");

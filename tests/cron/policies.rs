@@ -1,4 +1,4 @@
-//! The policies for ticks that are missed, that overlap, or that run too long.
+//! Policies for ticks that are missed, for ticks that overlap, and for runs that take too long.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,14 +32,14 @@ async fn missed_ticks_are_skipped_or_caught_up_as_the_job_says() {
     {
         let world = World::new();
         let job = || Job::new("job", "* * * * *").missed(policy);
-        // Begin shortly after a full minute, so that the ticks' positions are known.
+        // The test begins shortly after a full minute, so that the times of the ticks are known.
         let into = world.now().duration_since(at(0)).unwrap().as_secs() % 60;
         sleep(SECOND * (65 - into as u32)).await;
         let first = world.process(job());
         world.sleep(2 * MINUTE).await;
         first.end().await;
         assert_eq!(world.runs().len(), 2);
-        // The process is down for nine ticks, the last of which is still on time.
+        // The process is down for nine ticks. The last of these ticks is still on time.
         world.sleep(9 * MINUTE).await;
         let second = world.process(job());
         world.sleep(10 * SECOND).await;
@@ -49,7 +49,7 @@ async fn missed_ticks_are_skipped_or_caught_up_as_the_job_says() {
         assert!(runs.windows(2).all(|w| w[0].at < w[1].at));
         drop(second);
     }
-    // With no tick on time, the latest one is run late.
+    // If no tick is on time, the latest tick runs late.
     let world = World::new();
     let job = || Job::new("job", "0 * * * *").missed(Missed::RunLatest);
     let into = world.now().duration_since(at(0)).unwrap().as_secs() % 3_600;
@@ -86,7 +86,7 @@ async fn ticks_that_are_due_during_a_run_follow_the_policy() {
     let (world, report) = overlapping(Overlap::Skip).await;
     let all = ends(&report);
     let done = all.iter().filter(|end| **end == Some(End::Done)).count();
-    // One of three ticks is run; the two that are due during its run are not.
+    // One of three ticks runs. The other two are due during its run and are skipped.
     assert!((3..=5).contains(&done), "{all:?}");
     assert!(all.windows(2).all(|w| w[0] == skipped || w[1] == skipped), "{all:?}");
     let runs = world.runs();
@@ -122,7 +122,7 @@ async fn a_run_counts_for_at_least_and_is_cancelled_at_most() {
     let job = || Job::new("long", "* * * * *").at_most(10 * SECOND);
     let process = world.process_with(job(), |_| std::future::pending());
     sleep(2 * MINUTE).await;
-    // The last tick may have begun just now, so ask for two.
+    // The history has two ticks, because the run of the last tick may have begun just now.
     let report = process.cron.history(&job(), 2).await.unwrap();
     let over =
         |r: &TickReport| if let TickState::Over(run) = &r.state { Some(run.clone()) } else { None };
@@ -136,7 +136,8 @@ async fn a_cancelled_run_is_told_and_has_its_grace() {
     let world = World::new();
     let grace = Duration::from_millis(400);
     let job = || Job::new("job", "*/5 * * * * *").overlap(Overlap::CancelPrevious).grace(grace);
-    // Of three ticks, one run ignores the cancellation, one ends well, and one fails as stopped.
+    // There are three kinds of runs: the first ignores the cancellation, the second ends well, and
+    // the third fails with "stopped".
     let process = world.process_with(job(), |tick: Tick| async move {
         if tick.unix_seconds() % 3 == 0 {
             std::future::pending::<()>().await;
@@ -148,7 +149,7 @@ async fn a_cancelled_run_is_told_and_has_its_grace() {
     world.sleep(MINUTE + 15 * SECOND).await;
     let report = process.cron.history(&job(), 11).await.unwrap();
     let mut seen = [0; 3];
-    // The last two runs may not be over: one may be in its grace time.
+    // The last two runs may still be running: one of them may be in its grace time.
     for tick in &report[2..] {
         let TickState::Over(run) = &tick.state else { panic!("{tick:?}") };
         let at = tick.at.duration_since(at(0)).unwrap().as_millis() as u64;
@@ -207,7 +208,7 @@ async fn an_edited_schedule_runs_nothing_belatedly_and_says_what_it_leaves_out()
     let at_edit = i64::try_from(world.now().duration_since(at(0)).unwrap().as_secs()).unwrap();
     sleep(15 * MINUTE).await;
     process.end().await;
-    // With the old schedule again, ticks of the other schedule do not count as missed.
+    // The old schedule is used again. The ticks of the other schedule do not count as missed.
     let process = world.process(old());
     sleep(6 * MINUTE).await;
     drop(process);
@@ -247,7 +248,7 @@ async fn a_tick_is_not_run_again_by_a_frozen_process_with_the_schedule_of_before
     let old = world.process(job("0 * * * *"));
     sleep(SECOND).await;
     let new = world.process(job("* * * * *"));
-    // The hourly tick is due for both processes, and waits for its jitter.
+    // The hourly tick is due on both processes, which wait for the jitter of the tick.
     sleep(Duration::from_millis(3_600_000 - into_hour() + 200)).await;
     old.freeze(true);
     sleep(125 * MINUTE).await;

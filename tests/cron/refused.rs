@@ -1,4 +1,4 @@
-//! Nodes that refuse this process for a while, on a real server.
+//! Tests with a real server that refuses the process for some time.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::support::server::Server;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An operator changes the server's password before the processes have the new one, and restores it
-/// later.
+/// An operator changes the password on the server, before the process has the new password. Later
+/// the operator restores the password.
 #[tokio::test]
 async fn a_process_that_was_refused_for_a_while_is_a_candidate_again() {
     let server = Server::start_with_users(
@@ -34,7 +34,8 @@ async fn a_process_that_was_refused_for_a_while_is_a_candidate_again() {
     });
     let passwords = async {
         timeout(PATIENCE, leading.wait_for(Option::is_some)).await.expect("it leads").unwrap();
-        // Wait for a tick first, because a refusal of the first request would end `run`.
+        // The test waits for a tick first, because `run` would end if the server refused its first
+        // request.
         timeout(PATIENCE, ran.notified()).await.expect("a tick is run");
         server.cli(&["acl", "setuser", "default", "resetpass", ">other"]);
         server.cli(&["client", "kill", "user", "default"]);
@@ -47,7 +48,7 @@ async fn a_process_that_was_refused_for_a_while_is_a_candidate_again() {
         };
         timeout(PATIENCE, refused).await.expect("the node refuses");
         timeout(PATIENCE, leading.wait_for(Option::is_none)).await.expect("it is over").unwrap();
-        // In this time the process's candidate is refused, too.
+        // During this second, the server also refuses the requests of the process's candidate.
         tokio::time::sleep(Duration::from_secs(1)).await;
         server.cli(&["acl", "setuser", "default", "resetpass", ">right"]);
         timeout(PATIENCE, leading.wait_for(Option::is_some)).await.expect("it leads").unwrap();

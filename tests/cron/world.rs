@@ -14,7 +14,7 @@ use palisade_testing::fault::{Fault, FaultControl};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A record of the ledger, made when a run begins.
+/// A record in the ledger. It is written when a run begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) at: i64,
@@ -22,7 +22,7 @@ pub(crate) struct Run {
     pub(crate) token: u64,
     pub(crate) backfilled: bool,
     pub(crate) by: u32,
-    /// Time of the run's beginning by a correct clock, in milliseconds.
+    /// Beginning of the run by a correct clock, in milliseconds.
     pub(crate) began: u64,
 }
 
@@ -32,7 +32,7 @@ struct Ledger {
     completed: Vec<i64>,
 }
 
-/// A host whose wall clock a test sets. Its monotonic clock is the same as on all hosts.
+/// A host with a wall clock that the test sets. The monotonic clock is the same on all hosts.
 #[derive(Debug)]
 pub(crate) struct Host {
     env: Arc<dyn Env>,
@@ -41,12 +41,12 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// After this number of readings, the wall clock once shows a time two seconds back.
+    /// Makes the wall clock wrong once: after `looks` readings, one reading is two seconds too low.
     pub(crate) fn flick_after(&self, looks: i64) {
         self.flick.store(looks, Ordering::Relaxed);
     }
 
-    /// Sets the wall clock this many seconds ahead from now on.
+    /// Sets the wall clock ahead by this number of seconds.
     pub(crate) fn set_ahead(&self, seconds: i64) {
         self.ahead.store(seconds, Ordering::Relaxed);
     }
@@ -76,7 +76,7 @@ pub(crate) struct World {
     count: AtomicU32,
 }
 
-/// A process. Dropping it kills it.
+/// A process. Dropping this value kills the process.
 pub(crate) struct Process {
     pub(crate) cron: Cron,
     redlock: Redlock,
@@ -85,7 +85,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Stops the loop of the process's job where it is, or lets it continue.
+    /// Freezes the process's job at its present point, or lets the job continue.
     pub(crate) fn freeze(&self, frozen: bool) {
         self.frozen.send_replace(frozen);
     }
@@ -94,13 +94,14 @@ impl Process {
         self.cron.leading().borrow().is_some()
     }
 
-    /// Ends the process cleanly, so that it holds nothing that others wait for.
+    /// Ends the process cleanly: it gives up its locks, so that no other process has to wait for
+    /// them.
     pub(crate) async fn end(self) {
         drop(self.redlock.close(Duration::from_secs(1)).await);
     }
 }
 
-/// Polls `work` only while it is not frozen.
+/// Polls `work` only while `frozen` is false.
 async fn unless_frozen<F: Future>(mut frozen: watch::Receiver<bool>, work: F) -> F::Output {
     let mut work = std::pin::pin!(work);
     loop {
@@ -171,7 +172,7 @@ impl World {
         self.ledger.lock().unwrap().runs.clone()
     }
 
-    /// Returns the ticks whose runs were completed, in order.
+    /// Returns the ticks with a completed run, sorted by time.
     pub(crate) fn completed(&self) -> Vec<i64> {
         let mut all = self.ledger.lock().unwrap().completed.clone();
         all.sort_unstable();
@@ -182,7 +183,6 @@ impl World {
         self.process_with(job, |_| async { Ok(()) })
     }
 
-    /// Starts a process with its own handle and candidate.
     pub(crate) fn process_with<H, Fut>(&self, job: Job, handler: H) -> Process
     where
         H: Fn(Tick) -> Fut + Send + Sync + 'static,
@@ -191,7 +191,6 @@ impl World {
         self.process_on(&self.host(), job, handler)
     }
 
-    /// Starts a process on this host.
     pub(crate) fn process_on<H, Fut>(&self, host: &Arc<Host>, job: Job, handler: H) -> Process
     where
         H: Fn(Tick) -> Fut + Send + Sync + 'static,

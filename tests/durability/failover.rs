@@ -1,5 +1,5 @@
-//! Locks granted under load before a failover: at `AllReplicas` all of them survive it, at
-//! `Primary` not all do.
+//! Locks that are granted under load before a failover. At `AllReplicas` all of these locks survive
+//! the failover. At `Primary` some locks are lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::*;
 
 use crate::support::group::{Groups, cli};
 
-/// Lease of the locks, long enough that no lock ends before the test looks for it.
+/// Lease of the locks. It is so long that no lock ends before the test looks for the lock.
 const HELD: Duration = Duration::from_secs(29);
 
-/// Returns a handle on one group, without the min-replicas check, which could refuse writes.
+/// Returns a handle on one group. The min-replicas check is off, because it could refuse writes.
 fn redlock(groups: &Groups, group: usize) -> Redlock {
     let node = SentinelNode::builder(groups.name(group), groups.sentinels(group));
     let node = node.min_replicas_check(MinReplicas::Off).trust_fresh(true).build().unwrap();
@@ -24,17 +24,17 @@ fn redlock(groups: &Groups, group: usize) -> Redlock {
     Redlock::builder().node(node).ttl(HELD).node_deadline(node_deadline).build().unwrap()
 }
 
-/// Returns the master that the first Sentinel names.
+/// Returns the master in the report of the first Sentinel.
 fn master(groups: &Groups, group: usize) -> String {
     let name = groups.name(group);
     let text = cli(&groups.sentinels(group)[0], &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name]);
     text.lines().collect::<Vec<_>>().join(":")
 }
 
-/// Granted locks by name, with the end of their holders' validity.
+/// Granted locks by name. Each has the end of its holder's validity.
 type Granted = BTreeMap<String, Moment>;
 
-/// Runs eight callers that acquire one lock after the other, each with its own names.
+/// Runs eight callers. Each acquires one lock after the other, with names of its own.
 async fn load(redlock: Redlock, level: Durability, stop: Arc<AtomicBool>) -> Granted {
     let caller = |caller: usize| {
         let (redlock, stop) = (redlock.clone(), Arc::clone(&stop));
@@ -50,10 +50,10 @@ async fn load(redlock: Redlock, level: Durability, stop: Arc<AtomicBool>) -> Gra
                 match mutex.try_acquire().await {
                     Ok(TryAcquire::Acquired(guard)) => {
                         granted.insert(name, guard.valid_until());
-                        // The guard is not dropped, so its holder continues to rely on the lock.
+                        // The guard is not dropped, so its holder still relies on the lock.
                         std::mem::forget(guard);
                     }
-                    // Refusals come while masters change, and while the new master is in
+                    // Attempts are refused while the masters change, and while the new master is in
                     // quarantine.
                     _ => tokio::time::sleep(Duration::from_millis(5)).await,
                 }
@@ -69,7 +69,7 @@ async fn load(redlock: Redlock, level: Durability, stop: Arc<AtomicBool>) -> Gra
     all
 }
 
-/// Returns the locks that are still valid for their holders but missing on the server.
+/// Returns the locks that are missing on the server although their holders still rely on them.
 fn lost(at: &str, granted: &Granted) -> Vec<String> {
     let names: Vec<&str> = granted.keys().map(String::as_str).collect();
     let mut lost = Vec::new();
@@ -122,7 +122,7 @@ async fn a_switch_by_hand_under_load_loses_no_lock_that_all_replicas_have() {
         if *level == Durability::AllReplicas {
             assert_eq!(lost, Vec::<String>::new());
         } else {
-            // Without a loss at `Primary`, the test could not fail at `AllReplicas`.
+            // If no lock is lost at `Primary`, the load shows nothing about `AllReplicas`.
             assert!(!lost.is_empty());
         }
     }
@@ -143,8 +143,8 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
         assert_eq!(cli(server, &["EXISTS", "a"]), "1");
     }
 
-    // One replica confirms and cannot be promoted. The other can be promoted and does not have the
-    // lock. `WAIT` returns only the number of confirmations, not the replicas.
+    // The first replica confirms, but cannot be promoted. The second replica can be promoted, but
+    // does not have the lock. `WAIT` returns only the number of replicas that confirm.
     assert_eq!(cli(&servers[1], &["CONFIG", "SET", "replica-priority", "0"]), "OK");
     groups.break_("freeze", 0, &["--server", "a3"]);
     let e = word(attempt("b", Durability::AllReplicas).await.unwrap_err());
@@ -154,7 +154,7 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     assert_eq!(one.durability().replicas, 1);
     assert_eq!(cli(&servers[1], &["EXISTS", "c"]), "1");
 
-    // The replica is down, but it may be promoted when it is back.
+    // The replica is down. It may be promoted after it is up again.
     groups.break_("kill", 0, &["--server", "a3"]);
     until("it is gone", || {
         cli(&servers[0], &["INFO", "replication"]).contains("connected_slaves:1")
@@ -164,8 +164,8 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     assert!(e.detail().contains("only 1 connected"), "{e}");
     until("rolled back", || cli(&servers[0], &["EXISTS", "b", "d"]) == "0");
 
-    // A user that may not read the number of replicas cannot wait for all of them. The error names
-    // the missing right.
+    // If the user may not read the number of replicas, the node cannot wait for all replicas. The
+    // error names the missing permission.
     for sentinel in groups.sentinels(0) {
         let text = ["ACL", "SETUSER", "default", "-sentinel|master"];
         assert_eq!(cli(&sentinel, &text), "OK");
@@ -189,7 +189,7 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     assert_eq!(one.durability().replicas, 1);
 }
 
-/// A server copies the master, but no Sentinel has discovered it yet.
+/// The stranger is a server that copies the master, and that no Sentinel has discovered yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_stranger_does_not_confirm_in_place_of_a_known_replica() {
     let groups = Groups::up_with(1, 3_000, 0, &[]);

@@ -1,5 +1,6 @@
-//! Durability levels on real servers: the grants that count, the refusals, which leave nothing
-//! behind, and the locks after a failover. The tests read the replicas' keys by `redis-cli`.
+//! Durability levels on real servers. The tests check the grants that count, the refusals, which
+//! leave no lock behind, and the locks after a failover. They read the replicas' keys with
+//! `redis-cli`.
 
 mod failover;
 mod refused;
@@ -16,7 +17,7 @@ use support::server::Server;
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// A master with two replicas that have all its data.
+/// A master and two replicas. The replicas have all data of the master.
 struct Trio {
     master: Server,
     replicas: [Server; 2],
@@ -33,8 +34,8 @@ impl Trio {
         trio
     }
 
-    /// Waits until both replicas confirm a write. The master sends nothing to a new replica before
-    /// its first acknowledgement, which may take a second.
+    /// Waits until both replicas confirm a write. The master sends no data to a new replica before
+    /// the replica's first acknowledgement, which may take a second.
     fn follow(&self) {
         until("both replicas confirm a write", || {
             self.master.session("SET warm up PX 1\nWAIT 2 500\n").trim_end().ends_with('2')
@@ -46,7 +47,7 @@ impl Trio {
         self.redlock_within(Duration::from_secs(1))
     }
 
-    /// Returns a handle with this node deadline and the master as its only node.
+    /// Returns a handle with the master as its only node, and with this node deadline.
     fn redlock_within(&self, node_deadline: Duration) -> Redlock {
         let node = RedisNode::builder(self.master.url()).trust_fresh(true).build().unwrap();
         Redlock::builder().node(node).ttl(TTL).node_deadline(node_deadline).build().unwrap()
@@ -58,7 +59,6 @@ impl Trio {
     }
 }
 
-/// Waits until `good` returns true.
 fn until(what: &str, mut good: impl FnMut() -> bool) {
     for _ in 0..1_000 {
         if good() {
@@ -69,7 +69,7 @@ fn until(what: &str, mut good: impl FnMut() -> bool) {
     panic!("never happened: {what}");
 }
 
-/// Returns the error of the only node.
+/// Returns the error of the only node in a failed attempt.
 fn word(error: AcquireError) -> NodeError {
     let AcquireError::NoQuorum(no) = error else { panic!("another error: {error}") };
     match no.nodes.into_iter().next() {
@@ -78,7 +78,7 @@ fn word(error: AcquireError) -> NodeError {
     }
 }
 
-/// Returns the number of calls of this command that the server has counted.
+/// Returns the number of calls of this command on the server.
 fn calls(server: &Server, command: &str) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let line = stats.lines().find_map(|l| l.strip_prefix(&format!("cmdstat_{command}:calls=")));
@@ -151,14 +151,15 @@ async fn results_are_as_durable_as_asked() {
         assert_eq!(replica.cli(&["HGET", "idem:orders:7", "val"]), "[2,2]");
     }
 
-    // A call at a higher level does not receive a result that the replicas do not have.
+    // A call with a higher level must not return a result that the replicas lack.
     trio.replicas[1].freeze();
     let one = orders(Durability::Primary);
     assert!(one.key("8").run(|_| async { Ok::<_, String>(1) }).await.unwrap().is_executed());
     let run = || all.key("8").run(|_| async { Err::<i32, _>("must not run".to_owned()) });
     match run().await {
         Err(RunError::NoQuorum { error: no, .. }) => {
-            // The second text comes if this process receives the server's answer too late.
+            // The error has the second text if the server's answer arrives too late at this
+            // process.
             let said = ["1 of 2 replicas have it within", "not known to be on all replicas within"];
             let text = no.to_string();
             assert!(said.iter().any(|said| text.contains(said)), "{text}");

@@ -1,5 +1,5 @@
-//! Refusals because of too few replicas, a new data history or a missing permission: no grant, an
-//! error with the reason, and nothing left behind.
+//! Refusals because of too few replicas, a new data history or a missing permission. The lock is
+//! not granted, the error contains the reason, and no lock is left behind.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use palisade::node::spi::{Env as _, SystemEnv};
 
 use super::*;
 
-/// Waits until the rollback has reached the server, long before the ttl would end the lock.
+/// Waits until the rollback has reached the server. The rollback comes long before the end of the
+/// ttl.
 fn nothing_stands(trio: &Trio, name: &str) {
     until("the grant is rolled back", || trio.master.cli(&["EXISTS", name]) == "0");
 }
@@ -31,7 +32,7 @@ async fn a_frozen_replica_is_a_typed_refusal_in_time() {
     assert!(text.contains("bring the replicas up, or use a lower durability"), "{text}");
     nothing_stands(&trio, "k");
 
-    // One replica is enough for a lock that requires one.
+    // One replica is enough for a lock that requires one replica.
     for turn in 0..20 {
         let name = format!("one-{turn}");
         let one = redlock
@@ -46,7 +47,7 @@ async fn a_frozen_replica_is_a_typed_refusal_in_time() {
         assert_eq!(trio.replicas[1].cli(&["EXISTS", &name]), "1");
     }
 
-    // A held lock is not renewed, and it is not lost before its lease ends.
+    // The holder cannot renew its lock. The lock is not lost before its lease ends.
     let held = redlock
         .mutex("held")
         .durability(Durability::Replicas(1))
@@ -116,8 +117,8 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
         assert!(e.detail().contains("only 1 connected"), "{e}");
         nothing_stands(&trio, name);
     }
-    // A new handle has not seen the killed replica. A third replica counts as soon as it is
-    // connected.
+    // The new handle has never seen the killed replica, so the handle does not wait for it. When
+    // the replica runs again and is connected, it counts.
     let late = node(None);
     let guard = all(&late, "b").try_acquire().await.unwrap().acquired().unwrap();
     assert_eq!(guard.durability().replicas, 1);
@@ -149,7 +150,8 @@ async fn a_master_demoted_while_it_waits_grants_nothing() {
         let e = word(attempt.await.unwrap().unwrap_err());
         assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NotMaster, true), "{e}");
     }
-    // The server is master again and the replicas run: the refused lock is still not granted.
+    // The server is master again, and the replicas run. The lock that was refused is still not
+    // granted.
     assert_eq!(trio.master.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     for replica in &trio.replicas {
         replica.resume();
@@ -185,8 +187,8 @@ async fn a_barrier_knows_one_history_of_one_process() {
     let first = point().await;
     assert_eq!(ask(&first).await, Ok(2));
 
-    // Demoting and promoting the master begins a new data history at the same address, in which its
-    // grants may be lost.
+    // The master is demoted and promoted again. This begins a new data history at the same address,
+    // and the grants of the old data history may be lost.
     let port = trio.replicas[0].port().to_string();
     assert_eq!(trio.master.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
     assert_eq!(trio.master.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
@@ -201,7 +203,7 @@ async fn a_barrier_knows_one_history_of_one_process() {
     trio.follow();
     assert_eq!(ask(&second).await, Ok(2));
 
-    // A restart makes another process at the same address.
+    // After a restart, another server process has the same address.
     trio.master.restart();
     assert!(ask(&second).await.is_err());
     let third = point().await;
@@ -258,7 +260,8 @@ async fn a_missing_permission_is_named() {
     assert_eq!(all.acquire().await.unwrap().durability().replicas, 2);
 }
 
-/// A barrier writes a key, so that replicas have something to confirm, and overwrites its value.
+/// A barrier writes a key of its own and replaces its value, so that replicas have a write to
+/// confirm.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lock_is_held_under_the_key_of_barriers() {
     let server = Server::start(&[]);
@@ -306,7 +309,7 @@ async fn a_new_connection_forgets_no_replica_of_the_same_server() {
     }
 }
 
-/// To the server, a backup by `redis-cli --rdb` is a replica for as long as it runs.
+/// While a backup by `redis-cli --rdb` runs, the server reports it as a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_backup_that_came_and_went_is_not_waited_for() {
     use std::io::{Read as _, Write as _};
@@ -322,7 +325,8 @@ async fn a_backup_that_came_and_went_is_not_waited_for() {
         until("so many replicas", || trio.master.cli(&["INFO", "replication"]).contains(&line));
     };
     let mut backup = std::net::TcpStream::connect(trio.master.addr()).unwrap();
-    // With half a second for each key, the backup runs for as long as this test needs.
+    // The server saves each key with a delay of half a second, so that the backup runs long enough
+    // for this test.
     trio.master.cli(&["CONFIG", "SET", "rdb-key-save-delay", "500000"]);
     backup.write_all(b"REPLCONF rdb-only 1\r\n").unwrap();
     backup.read_exact(&mut [0; "+OK\r\n".len()]).unwrap();

@@ -1,5 +1,5 @@
-//! Three nodes, each with its own report of its replicas: the votes that count, and the rollback of
-//! the others. The clock is paused.
+//! Three nodes, each with its own reply to a barrier. The tests check the votes that count, and the
+//! rollback of the other grants.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,12 +16,12 @@ use super::*;
 #[derive(Clone)]
 enum BarrierReply {
     Have(u32),
-    /// A fault that says "not executed", although the request was executed.
+    /// An error with "not executed", although the request was executed.
     NotExecuted(NodeFault),
     Nothing,
 }
 
-/// A node in memory that reports replicas.
+/// A memory node with fixed replies about replicas.
 #[derive(Clone)]
 struct ReportingNode {
     memory: MemoryNode,
@@ -75,13 +75,14 @@ fn three(replies: [BarrierReply; 3]) -> Three {
         levels: Arc::default(),
     };
     let nodes: Vec<_> = replies.into_iter().map(node).collect();
-    // Wrap the node, as a user's wrapper does, to see that the wrapper forwards barriers.
+    // Each node is inside a wrapper, like the wrapper of a user. So the tests also check that the
+    // wrapper forwards barriers.
     let builder = nodes.iter().fold(Redlock::builder(), |b, n| b.node(Fault::new(n.clone())));
     Three { nodes, redlock: builder.build().unwrap() }
 }
 
 impl Three {
-    /// Waits until the rollback has arrived at all nodes, when any caller gets the name at once.
+    /// Waits until the rollback has reached all nodes. Then a try to acquire the name succeeds.
     async fn nothing_stands(&self, name: &str) {
         for _ in 0..200 {
             match self.redlock.mutex(name).build().unwrap().try_acquire().await.unwrap() {
@@ -121,8 +122,8 @@ async fn the_default_level_sends_no_barrier() {
 
 #[tokio::test]
 async fn a_minority_at_the_level_is_a_refusal_and_all_of_it_is_rolled_back() {
-    // The first node has too few replicas, the second claims that nothing was executed, and the
-    // third has enough.
+    // The first node has too few replicas. The second node reports that nothing was executed. The
+    // third node has enough replicas.
     let t = three([
         BarrierReply::Have(1),
         BarrierReply::NotExecuted(NodeFault::NotMaster),
@@ -189,7 +190,7 @@ async fn a_result_counts_only_at_the_level() {
     let out = one.key("7").run(|_| async { Ok::<_, String>(7) }).await.unwrap();
     let Outcome::Executed { value: 7, durability, .. } = out else { panic!("{out:?}") };
     assert_eq!((durability.level, durability.replicas), (Durability::Replicas(1), 1));
-    // The result is stored, but not as durably as this call requires.
+    // The result is stored, but on fewer replicas than this call requires.
     let two = orders(Durability::Replicas(2));
     let again = two.key("7").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert!(matches!(again, Err(RunError::NoQuorum { .. })), "{again:?}");
@@ -200,7 +201,8 @@ async fn a_result_counts_only_at_the_level() {
     let again = two.key("7").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert_eq!(again.unwrap(), Outcome::Replayed(7));
 
-    // The replicas disappear after the handler ran: the error reports it, and no result is lost.
+    // The replicas disappear after the handler has run. The error reports this, and the result is
+    // not lost.
     let nodes = t.nodes.clone();
     let out = two.key("8").run(|_| async move {
         for node in &nodes {

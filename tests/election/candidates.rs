@@ -1,4 +1,4 @@
-//! Candidates: their listing, their priorities, and their eligibility.
+//! Candidates: the list of candidates, their priorities, and their eligibility.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::world::{LONG, TTL, World};
 
-/// Maximum time for which a candidate leaves attempts to others.
+/// Longest time for which a candidate leaves the attempts to other candidates.
 const HELD_BACK_MAX: Duration = Duration::from_millis(750);
 
 fn built(redlock: &Redlock, set: impl FnOnce(ElectionBuilder) -> ElectionBuilder) -> Election {
@@ -22,7 +22,7 @@ fn preferred(world: &World, priority: u8) -> Election {
     built(&world.process().0, |e| e.priority(priority))
 }
 
-/// Campaigns in the background. The value also identifies the leader.
+/// Campaigns in a separate task. The value tells the test which candidate leads.
 fn campaigns(election: &Election, value: &str) -> JoinHandle<(Leadership, Instant)> {
     let (election, value) = (election.clone(), value.to_owned());
     tokio::spawn(async move { (election.campaign(value).await.unwrap(), Instant::now()) })
@@ -65,7 +65,7 @@ async fn candidates_are_listed_in_order_and_the_leader_is_marked() {
         let eligible: Vec<_> = shown.iter().map(|c| c.eligible).collect();
         assert_eq!(eligible, [true, true, true, true, false]);
         assert!(shown[2].since <= shown[3].since);
-        // Candidates are listed for as long as they campaign, and no longer.
+        // A candidate stays in the list while it campaigns.
         sleep(10 * TTL).await;
         assert_eq!(values(&asks).await, order);
         tasks.iter().for_each(JoinHandle::abort);
@@ -86,7 +86,7 @@ async fn a_candidate_that_dies_is_gone_after_its_ttl() {
     sleep(TTL).await;
     let asks = world.election();
     assert_eq!(values(&asks).await, ["leads", "dies"]);
-    // None of the candidate's requests arrives any more, not even the one that removes it from the
+    // No further request of the candidate arrives, not even the request that removes it from the
     // list.
     links.iter().for_each(FaultControl::cut);
     ghost.abort();
@@ -112,7 +112,8 @@ async fn the_list_is_bounded_and_who_finds_no_room_campaigns_all_the_same() {
     let asks = world.election();
     assert_eq!(asks.candidates().await.unwrap().len(), 1 + MAX_LISTED);
     leadership.resign().await.unwrap();
-    // Each candidate leads in its turn, including those without a place in the list.
+    // All candidates lead, one after the other. This includes the candidates without a place in the
+    // list.
     for task in crowd {
         assert_eq!(timeout(LONG, task).await.unwrap().unwrap(), Ok(()));
     }
@@ -143,8 +144,8 @@ async fn the_preferred_candidate_leads_next_whichever_way_the_leader_goes() {
             let (redlock, links) = world.process();
             let leadership = built(&redlock, |e| e).campaign("leads").await.unwrap();
             let mut all = Vec::new();
-            // The candidates wait already; with `TTL` between them they have also updated their
-            // listing.
+            // The candidates already wait for the lock. With `TTL` in between, each candidate has
+            // also renewed its entry in the list.
             let apart = if resigns { Duration::from_millis(20) } else { TTL };
             for (value, priority) in [("low", 0), ("middle", 5), ("high", 9)] {
                 all.push(campaigns(&preferred(&world, priority), value));
@@ -163,8 +164,8 @@ async fn the_preferred_candidate_leads_next_whichever_way_the_leader_goes() {
                 assert_eq!(&*next.value(), name);
                 let leader = world.election().leader().await.unwrap().unwrap();
                 assert_eq!(leader.priority, if name == "high" { 9 } else { leader.priority });
-                // Each leads for a while: a new candidate of higher priority does not depose the
-                // leader.
+                // Each candidate leads for some time. A candidate with a higher priority does not
+                // depose the leader.
                 sleep(TTL).await;
                 assert!(next.is_valid());
                 next.resign().await.unwrap();
@@ -191,8 +192,8 @@ async fn candidates_of_one_handle_are_preferred_as_those_of_many() {
 
 #[tokio::test(start_paused = true)]
 async fn a_listed_candidate_that_cannot_lead_delays_the_others_for_a_bounded_time() {
-    // The candidates have died, or they reach only the node that lists them and can never be
-    // elected.
+    // The candidates have died, or they can reach only one node. Such a candidate is still in the
+    // list, but cannot be elected.
     for dead in [true, false] {
         let world = World::new(3);
         let leadership = world.election().campaign("leads").await.unwrap();
@@ -248,7 +249,7 @@ async fn who_is_not_eligible_observes_and_campaigns_when_it_becomes_so() {
     assert!(matches!(attempt, Err(CampaignError::Ineligible { .. })), "{attempt:?}");
     let waits = campaigns(&idle, "idle");
     sleep(3 * TTL).await;
-    // The name is free, but an ineligible candidate does not lead.
+    // The name is free, but a candidate that is not eligible does not try to lead.
     assert!(!waits.is_finished());
     assert_eq!(idle.leader().await.unwrap(), None);
     assert_eq!(idle.state(), State::Following);
@@ -258,7 +259,7 @@ async fn who_is_not_eligible_observes_and_campaigns_when_it_becomes_so() {
     let (leadership, _) = timeout(TTL, waits).await.unwrap().unwrap();
     assert_eq!(idle.candidates().await.unwrap()[0].term, Some(leadership.term()));
 
-    // A leader that becomes ineligible continues to lead, and does not campaign again.
+    // If a leader becomes ineligible, it still leads. After its term it does not campaign again.
     idle.set_eligible(false);
     sleep(TTL).await;
     assert!(leadership.is_valid());
@@ -302,7 +303,7 @@ async fn a_preferred_candidate_takes_over_where_the_leader_is_asked_to_step_down
     let waits = campaigns(&high, "high");
     sleep(3 * TTL).await;
     assert!(!waits.is_finished(), "a higher priority deposes nobody");
-    // From here on the test follows the manual's recipe.
+    // The following steps are those of the manual.
     let all = high.candidates().await.unwrap();
     assert!(all[0].term.is_some() && all[0].priority < high.priority());
     let down = high.step_down("a higher priority waits", TTL).await.unwrap();

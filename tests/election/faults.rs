@@ -1,4 +1,4 @@
-//! Faults that a term survives, faults that end it, and the state afterwards.
+//! Faults that do not end a term, faults that end a term, and the state after these faults.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -39,8 +39,9 @@ async fn a_deposed_leader_cannot_proclaim() {
     assert_eq!(world.election().leader().await.unwrap().unwrap().value, "new");
 }
 
-/// Returns the leader as soon as the nodes report one. A node in quarantine reports only what was
-/// certainly written since. Panics at a reported vacancy and at an error that would not end.
+/// Waits until the nodes report a leader, and returns it. In a quarantine, a node reports a leader
+/// only if the leader was certainly written in the present data history. Panics if the nodes report
+/// no leader, and at an error that would not end by itself.
 async fn reported(election: &Election) -> Leader {
     let ask = async {
         loop {
@@ -67,7 +68,7 @@ async fn a_leader_loses_by_its_own_clock_before_anyone_else_leads() {
         });
         sleep(2 * TTL).await;
         assert!(leadership.is_valid());
-        // A majority freezes: requests are neither refused nor answered.
+        // A majority of the nodes freezes: it neither refuses nor answers requests.
         links.iter().take(n / 2 + 1).for_each(FaultControl::freeze);
         timeout(LONG, leadership.lost()).await.unwrap();
         let (reported, deadline) = (env.now(), leadership.valid_until());
@@ -94,7 +95,7 @@ async fn a_minority_that_restarts_does_not_end_a_term() {
             sleep(TTL).await;
             assert!(leadership.is_valid());
         }
-        // Each node was emptied twice, and all of them have the leader and its value again.
+        // Each node was emptied twice. All nodes have the leader and its value again.
         for node in &world.nodes {
             let one = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).env(Arc::clone(&world.env));
             let one = one.node(node.clone()).build().unwrap().election("e").build().unwrap();
@@ -113,7 +114,8 @@ async fn after_a_total_loss_of_data_the_leader_comes_back_and_no_other_candidate
         assert!(matches!(observer.next().await, Some(Observation::Leader { gap: false, .. })));
         sleep(TTL).await;
         world.nodes.iter().for_each(MemoryNode::restart_empty);
-        // No node can tell whether there is a leader, which differs from a vacancy.
+        // No node can report a leader or the absence of a leader. The error differs from the result
+        // "no leader".
         let unknown = world.election().leader().await;
         assert!(matches!(unknown, Err(LeaderError::NoQuorum(_))), "{unknown:?}");
         let rival = tokio::spawn({
@@ -131,7 +133,7 @@ async fn after_a_total_loss_of_data_the_leader_comes_back_and_no_other_candidate
         assert!(leadership.resign().await.is_ok());
         let next = timeout(LONG, rival).await.unwrap().unwrap();
         assert!(next.term() > term);
-        // The observer has reported no vacancy while there was a leader.
+        // The observer reported no vacancy while a candidate led.
         let mut seen = Vec::new();
         while let Ok(item) = timeout(2 * TTL, observer.next()).await {
             seen.push(item.unwrap());
@@ -207,7 +209,7 @@ async fn a_resignation_dropped_at_any_poll_goes_on() {
     }
 }
 
-/// A campaign that owns its election.
+/// A campaign whose future owns its election.
 trait Owned {
     fn campaign_owned(
         self,
@@ -224,7 +226,8 @@ impl Owned for Election {
     }
 }
 
-/// A node that becomes another server just before it receives the first value.
+/// A node that loses its data and begins a new data history, just before it receives the first
+/// value.
 struct FailsOver(MemoryNode);
 
 impl LockNode for FailsOver {
@@ -246,7 +249,7 @@ impl LockNode for FailsOver {
 
 #[tokio::test(start_paused = true)]
 async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_another_process() {
-    // With so long a failover window, the value may not be re-asserted there.
+    // The failover window is so long that the value may not be re-asserted on this node.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
     let redlock = Redlock::builder().node(FailsOver(node)).build().unwrap();
     let election = redlock.election("cron").build().unwrap();
@@ -254,7 +257,8 @@ async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_another_proce
     assert!(matches!(asked, Err(CampaignError::NoQuorum(_))), "nobody leads: {asked:?}");
 }
 
-/// A node that grants the lock and refuses every value: another process has the lock by then.
+/// A node that grants the lock and refuses every value, as if another process had taken the lock
+/// meanwhile.
 struct RefusesValues(MemoryNode, Arc<AtomicU32>);
 
 impl LockNode for RefusesValues {
@@ -300,7 +304,8 @@ async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_cl
     let node = &world.nodes[0];
     let handle = || Redlock::builder().ttl(TTL).env(Arc::clone(&world.env));
     let election = || handle().node(node.clone()).build().unwrap().election("e").build().unwrap();
-    // The master's clock is ahead of the replica's by the maximum difference between two clocks.
+    // The master's clock is ahead of the replica's clock by 2E, the largest difference between two
+    // clocks.
     let error = handle().node(node.clone()).build().unwrap().config().clock_error;
     let ahead = MemoryNode::builder().env(Arc::clone(&world.env)).build();
     ahead.jump_clock(2 * error);
@@ -308,14 +313,16 @@ async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_cl
     let leadership = old.campaign("old").await.unwrap();
     let replica = ahead.snapshot();
     assert!(leadership.resign().await.is_ok());
-    // The replica never received the resignation, and its copy lasts longer by its own clock.
+    // The replica never received the resignation. By the replica's own clock, its copy of the lock
+    // lasts longer.
     node.restore(replica);
     for _ in 0..8 {
         let asked = election().leader().await;
         assert!(matches!(asked, Err(LeaderError::NoQuorum(_))), "a ghost leads: {asked:?}");
         sleep(TTL / 10).await;
     }
-    // When nothing of the earlier data history can be left, the node reports a vacancy.
+    // Once no lease of the earlier data history can be left, the node reports that there is no
+    // leader.
     let vacant = async {
         while !matches!(election().leader().await, Ok(None)) {
             sleep(TTL / 10).await;
@@ -338,7 +345,7 @@ async fn a_leader_of_an_earlier_history_is_not_shown_while_the_servers_clock_doe
     for _ in 0..2 {
         let asked = observer.leader().await;
         assert!(matches!(asked, Err(LeaderError::NoQuorum(_))), "a ghost leads: {asked:?}");
-        // The first answer was by another clock, so this server's votes do not count now.
+        // The first answer had another clock reading. So this server's votes do not count now.
         node.jump_clock(TTL / 3);
     }
 }

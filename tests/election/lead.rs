@@ -1,4 +1,5 @@
-//! `lead`: work that only the leader does, repeated after each loss, and the lock-delay after it.
+//! `Election::lead`: work that only the leader does. The work starts again after each loss of the
+//! leadership. A new leader waits for the lock-delay of the lost one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,8 +12,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::world::{LONG, TTL, World};
 
-/// A resource that refuses a smaller token than it has seen. It keeps the accepted tokens with
-/// their times.
+/// A resource with fencing: refuses a token smaller than the last accepted one. Stores each
+/// accepted token with its time.
 #[derive(Default)]
 struct Ledger(Mutex<Vec<(FencingToken, Instant)>>);
 
@@ -27,7 +28,7 @@ impl Ledger {
     }
 }
 
-/// Records the time at which the work was dropped.
+/// Guard value of the leader's work. Records the time at which the work is dropped.
 struct Dropped(Arc<Mutex<Vec<Instant>>>);
 
 impl Drop for Dropped {
@@ -36,7 +37,7 @@ impl Drop for Dropped {
     }
 }
 
-/// Writes every 7 ms for ever.
+/// The leader's work: writes to the ledger every 7 ms, without end.
 async fn write(ledger: Arc<Ledger>, term: FencingToken, _until: Dropped) {
     loop {
         assert!(ledger.write(term), "a leader that leads was refused");
@@ -65,7 +66,7 @@ async fn a_frozen_leaders_work_is_cancelled_before_another_fenced_write_succeeds
                 })
             })
             .into();
-        // The leader is cut off three times. Each time it campaigns again, and leads again later.
+        // The current leader is cut off three times. Each time another leader must follow.
         for round in 1..=3 {
             sleep(3 * TTL).await;
             let leads = world.election().leader().await.unwrap().unwrap().value;
@@ -169,7 +170,7 @@ async fn the_drain_time_applies_after_an_unclean_loss_and_not_after_a_clean_end(
                 };
                 tokio::spawn(elect)
             };
-            // A clean end has no lock-delay.
+            // A leader that resigns leaves no lock-delay.
             let follower = follows("b");
             sleep(2 * TTL).await;
             assert!(leadership.resign().await.is_ok());
@@ -178,7 +179,7 @@ async fn the_drain_time_applies_after_an_unclean_loss_and_not_after_a_clean_end(
             assert!(elected.duration_since(resigned) < TTL / 10, "n = {n}, {drain:?}");
             assert!(next.resign().await.is_ok());
 
-            // The process disappears, so it releases nothing.
+            // The leader's process disappears, so it does not release the leadership.
             let leadership = election.campaign("a").await.unwrap();
             let follower = follows("b");
             sleep(2 * TTL).await;
@@ -191,7 +192,7 @@ async fn the_drain_time_applies_after_an_unclean_loss_and_not_after_a_clean_end(
             assert!(left <= drain && left + Duration::from_millis(5) >= drain, "{left:?}");
             let (next, elected) = timeout(LONG, follower).await.unwrap().unwrap();
             assert!(elected >= lost + drain, "n = {n}, {drain:?}: {:?}", elected - lost);
-            // The limit is the ttl, the lock-delay, a round trip, and the drift of clocks.
+            // Upper limit: the ttl, the lock-delay, one round trip, and the drift between clocks.
             let most = TTL + drain + (TTL + drain) / 50 + Duration::from_millis(50);
             assert!(elected.duration_since(gone) <= most, "{:?}", elected - gone);
             assert!(next.is_valid());

@@ -1,5 +1,5 @@
-//! Leader election over in-memory nodes and in virtual time. tokio's paused clock drives nodes,
-//! renewers and candidates, so time passes at once and in order.
+//! Leader election over in-memory nodes in virtual time. tokio's paused clock drives nodes,
+//! renewers and candidates.
 
 mod candidates;
 mod faults;
@@ -101,8 +101,8 @@ async fn sixteen_candidates_lead_one_at_a_time_and_an_observer_sees_them_in_orde
     }
 }
 
-/// Checks a stream of observations: terms are real and in order, so are the values of each term,
-/// and gaps are marked.
+/// Checks a stream of observations: terms are real and in order, the values of each term are in
+/// order, and gaps are marked.
 fn check_stream(seen: &[Observation], terms: &[palisade::FencingToken]) {
     let mut last = None;
     for pair in seen.windows(2) {
@@ -167,7 +167,7 @@ async fn no_reader_is_ever_shown_a_value_of_another_term() {
 
 #[tokio::test(start_paused = true)]
 async fn resigning_wakes_the_next_candidate() {
-    // The candidate's own attempts are a minute apart, so only a hint can wake it in time.
+    // The candidate attempts to lead once a minute, so only a hint can wake it in time.
     let minute = Duration::from_secs(60);
     let lazy = palisade::RetryPolicy::exponential(minute, minute, 1.0).unwrap();
     for dropped in [false, true] {
@@ -231,7 +231,7 @@ async fn an_observer_yields_vacancy_doubt_and_missed_changes() {
     assert!(
         matches!(&again, Some(Observation::Leader { leader, gap: false }) if leader.number == 4)
     );
-    // Observations after a time without answers are marked with a gap.
+    // The observer marks the first observation after a time without replies with a gap.
     links.iter().take(2).for_each(FaultControl::cut);
     assert!(matches!(observer.next().await, Some(Observation::Disconnected(_))));
     leadership.proclaim("5").await.unwrap();
@@ -274,7 +274,7 @@ async fn refusals_are_distinguished_and_in_time() {
     assert!(why.to_string().contains("2 of 3 nodes needed"), "{why}");
     let election = redlock.election("e").acquire_timeout(TTL).build().unwrap();
     assert!(matches!(election.campaign("c").await, Err(CampaignError::NoQuorum(_))));
-    // Without a deadline the campaign continues, and wins when the nodes answer.
+    // A campaign without a deadline continues, and wins when the nodes reply again.
     let patient = redlock.election("other").build().unwrap();
     let campaign = tokio::spawn(async move { patient.campaign("d").await });
     sleep(10 * TTL).await;

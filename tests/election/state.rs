@@ -1,4 +1,4 @@
-//! The state of a process in an election, as a watcher sees it, and the election's metrics.
+//! State of a process in an election, as a watcher receives it, and the election's metrics.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn following_leading_jeopardy_lost_and_following_again() {
         links.iter().for_each(FaultControl::heal);
         assert!(timeout(4 * TTL, states.next()).await.is_err(), "what is lost stays lost");
 
-        // The next campaign begins and succeeds before the watcher looks again.
+        // The next campaign begins and succeeds before the watcher reads the state.
         let again = election.campaign("a").await.unwrap();
         assert_eq!(states.next().await, State::Leading { term: again.term() });
         drop(leadership);
@@ -57,14 +57,14 @@ async fn silence_is_jeopardy_before_a_renewal_has_failed_and_a_loss_is_never_lef
     let mut states = election.watch_state();
     assert_eq!(states.next().await, State::Leading { term: leadership.term() });
     links[0].freeze();
-    // The state follows from the clock alone: no renewal has failed yet.
+    // No renewal has failed yet. The state changes only because the lease has half of its ttl left.
     while leadership.remaining() >= TTL / 2 {
         sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(election.state(), State::Jeopardy { term: leadership.term() });
     sleep(TTL).await;
     links[0].thaw();
-    // The term is lost and another one won before the watcher looks.
+    // The process loses the term and wins another one before the watcher reads the state.
     let lost = leadership.term();
     drop(leadership);
     let next = timeout(LONG, election.campaign("b")).await.unwrap().unwrap();
@@ -98,7 +98,7 @@ async fn what_is_counted_is_what_happened() {
     leadership.lost().await;
     let margin = election.metrics().least_margin.expect("it was lost");
     assert!(margin >= drain && margin < drain + TTL / 10, "{margin:?}");
-    // For this process, the election is leaderless from the end of the lease on the nodes.
+    // For this process, the time without a leader begins when the lease ends on the nodes.
     let lost = Instant::now();
     sleep(4 * TTL).await;
     let counted = election.metrics();
@@ -142,4 +142,29 @@ async fn a_follower_and_an_observer_count_the_time_without_a_leader() {
     let passed = vacant.elapsed();
     assert!(counted.leaderless_now + TTL > passed && counted.leaderless_now <= passed);
     watch.abort();
+}
+
+/// A leader that resigns does not use the rest of its lease. This rest counts as time without a
+/// leader.
+#[tokio::test(start_paused = true)]
+async fn a_read_that_finds_no_leader_begins_the_time_without_one() {
+    let world = World::new(3);
+    let (leads, watcher) = (world.election(), world.election());
+    assert_eq!(watcher.leader().await.unwrap(), None);
+    let begun = Instant::now();
+    sleep(TTL).await;
+    let counted = watcher.metrics();
+    assert_eq!((counted.leaderless, counted.leaderless_now), (begun.elapsed(), begun.elapsed()));
+
+    let leadership = leads.campaign("a").await.unwrap();
+    assert!(watcher.leader().await.unwrap().is_some());
+    let before = watcher.metrics();
+    assert_eq!((before.leaderless, before.leaderless_now), (begun.elapsed(), Duration::ZERO));
+    assert!(leadership.resign().await.is_ok());
+    assert_eq!(watcher.leader().await.unwrap(), None);
+    let resigned = Instant::now();
+    sleep(TTL / 4).await;
+    let counted = watcher.metrics();
+    assert_eq!(counted.leaderless_now, resigned.elapsed());
+    assert_eq!(counted.leaderless, before.leaderless + resigned.elapsed());
 }

@@ -1,4 +1,4 @@
-//! Requests from outside that a leader resign.
+//! Requests that ask a leader to resign.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,14 +39,15 @@ async fn a_leader_that_listens_resigns_and_lets_others_come_first() {
         let (request, asked) = leader.await.unwrap();
         assert_eq!((&*request.reason, request.by), ("maintenance", Identity::here()));
         assert!(asked.duration_since(begun) < TTL / 4, "the hint brings it before a renewal");
-        // A leader that has resigned on request leaves the next attempts to others.
+        // A leader that resigned on request makes no attempt for some time, so another candidate
+        // wins.
         assert!(matches!(leads.try_campaign("a").await.unwrap(), TryCampaign::Following(_)));
         let (next, elected) = timeout(LONG, follows).await.unwrap().unwrap();
         assert!(elected.duration_since(begun) < TTL / 4 && next.term() > term);
         assert!(next.resign().await.is_ok());
         let again = leads.campaign("a").await.unwrap();
         assert!(asked.elapsed() >= TTL && asked.elapsed() < 2 * TTL);
-        // A request to an earlier term does not apply to a new term.
+        // A request to resign from an earlier term does not apply to a new term.
         assert!(timeout(4 * TTL, again.asked_to_resign()).await.is_err());
     }
 }
@@ -60,7 +61,7 @@ async fn a_leader_that_does_not_listen_still_leads_and_that_is_said() {
     assert!(matches!(down, StepDown::StillLeads(l) if l.term == leadership.term()));
     assert!(begun.elapsed() >= 2 * TTL && begun.elapsed() < 3 * TTL);
     assert!(leadership.is_valid());
-    // The request was withdrawn when `step_down` returned.
+    // `step_down` withdraws its request before it returns.
     assert!(timeout(4 * TTL, leadership.asked_to_resign()).await.is_err());
 }
 

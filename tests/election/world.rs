@@ -38,7 +38,7 @@ impl Env for Virtual {
     }
 }
 
-/// Nodes shared by several handles, each of which stands for a process.
+/// Memory nodes shared by several handles. Each handle represents one process.
 pub(crate) struct World {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) nodes: Vec<MemoryNode>,
@@ -52,7 +52,7 @@ impl World {
         Self { nodes: (0..n).map(node).collect(), env }
     }
 
-    /// Returns a new handle, with the controls of its connections to the nodes.
+    /// Returns a new handle and the fault controls of its nodes.
     pub(crate) fn process(&self) -> (Redlock, Vec<FaultControl>) {
         let mut builder = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).env(Arc::clone(&self.env));
         let mut links = Vec::new();

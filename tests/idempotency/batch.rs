@@ -22,7 +22,7 @@ async fn a_batch_costs_each_node_few_requests() {
         assert!(outcome.unwrap().is_executed());
     }
     for fault in &handle.faults {
-        // One request claims, and one or two store the results.
+        // One request claims all keys, and one or two requests store the results.
         assert!(fault.calls() <= 3, "{} requests for 100 orders", fault.calls());
     }
     let replayed: Vec<_> = run(100).await.into_iter().map(Result::unwrap).collect();
@@ -69,7 +69,8 @@ async fn each_call_has_its_own_outcome_and_duplicates_have_that_of_the_first() {
         "Mismatch",
     ];
     assert_eq!(short, want);
-    // Three keys have results. A failure without effect is also tried by its duplicate.
+    // Three keys have results. The key of a failure without effect is tried twice: by the first
+    // call and by its duplicate.
     assert_eq!(effects.load(SeqCst), 5);
 }
 
@@ -88,14 +89,15 @@ async fn no_more_handlers_run_at_once_than_asked_for() {
     };
     let calls: Vec<_> = (0..12).map(|i| (orders.key(format!("order-{i}")), ())).collect();
     let begun = Instant::now();
-    // Twelve handlers need six turns of four seconds, which is longer than two leases of ten.
+    // Two handlers run at once, for four seconds each. Twelve handlers take 24 s, longer than two
+    // leases of ten seconds.
     let done = orders.run_each(calls, 2, handler).await;
     assert!(done.into_iter().all(|outcome| outcome.unwrap().is_executed()));
     assert_eq!(most.load(SeqCst), 2);
     assert!(begun.elapsed() < secs(24) + Duration::from_secs(1), "{:?}", begun.elapsed());
 }
 
-/// The way in which a process leaves its batch.
+/// Way in which a process leaves its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The future is dropped.
@@ -162,7 +164,7 @@ async fn a_batch_that_ends_in_a_handler_parks_only_what_was_begun() {
             }
             let at = format!("{end:?} in handler {last}, {concurrency} at once");
             let (begun, completed) = (begun.into_inner().unwrap(), completed.into_inner().unwrap());
-            // Other handlers that were ready also began before the batch was dropped.
+            // Handlers that were ready at the same time may also begin before the batch is dropped.
             assert!((last..last + concurrency).contains(&begun.len()), "{at}: {begun:?}");
             let parked = parked(&w.orders()).await;
             let unbegun = parked.iter().filter(|i| !begun.contains(i)).count();
@@ -178,8 +180,8 @@ async fn a_batch_that_ends_in_a_handler_parks_only_what_was_begun() {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_ends_at_any_moment_parks_only_what_was_begun() {
-    // Requests and answers take 10 ms each and a handler 5 ms, so these moments hit each part of a
-    // turn.
+    // Requests and replies take 10 ms each, and a handler takes 5 ms. So these moments hit each
+    // part of a turn.
     for end in [End::Drop, End::Kill] {
         for moment in (0..120).step_by(3).map(Duration::from_millis) {
             let w = World::new(3);

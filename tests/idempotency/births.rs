@@ -1,5 +1,5 @@
-//! The birth of a key, and the answer of nodes that lost data. The histories are stepped to the
-//! millisecond, in virtual time.
+//! The birth of a key, and the outcome on nodes that lost data. The tests step virtual time by
+//! milliseconds.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ fn orders(w: &World, skew: i64) -> Idempotency {
     builder.retention(KEEP).build().unwrap()
 }
 
-/// Lets the nodes find their new data history, waits until they grant, and returns the time when
-/// that history began.
+/// Sends a request, so that the nodes detect their new data history. Waits until their quarantine
+/// has ended. Returns the time when the new data history began.
 async fn settle(w: &World) -> u64 {
     let since = w.now();
     let look = orders(w, 0).key("settle").lookup::<u32>().await;
@@ -30,8 +30,10 @@ async fn settle(w: &World) -> u64 {
     since
 }
 
-/// Returns true if a new key runs. If it does not run, it is parked as forgotten, or the call is
-/// refused because no loss was reported; a lookup must have the same result.
+/// Returns true if the call of a new key runs its handler.
+///
+/// Otherwise the key must be parked as forgotten, or the call refused because the server is not
+/// initialised. A lookup must agree with the call.
 async fn runs(call: Call) -> bool {
     let look = call.clone().lookup::<u32>().await.unwrap();
     let outcome = match call.run(|_| async { Ok::<_, String>(1) }).await {
@@ -117,12 +119,13 @@ async fn without_a_birth_memory_is_whole_after_the_retention() {
     let whole = since + 7_000 + 2 * E + KEEP.as_millis() as u64;
     sleep(Duration::from_millis(whole - w.now())).await;
     let orders = orders(&w, 0);
-    // An equal time is not later. The parked key reports how long it remains forgotten.
+    // At exactly the end of this time, the key is still forgotten. The outcome reports one more
+    // millisecond.
     let parked = orders.key("a").run(|_| async { Ok::<_, String>(1) }).await.unwrap();
     assert!(matches!(&parked, Outcome::Parked(p) if p.forgotten_for == MS), "{parked:?}");
     sleep(MS).await;
     assert!(runs(orders.key("a")).await);
-    // From now on, every request of an age that counts was made after the loss.
+    // From now on, each request within the retention was made after the loss.
     assert!(runs(orders.key("b").created_at(at(w.now()) - KEEP)).await);
 }
 
@@ -138,7 +141,7 @@ async fn the_namespace_may_be_younger_than_the_loss() {
     let (old, young) = (since_of(since + 2 * E), since_of(since + 2 * E + 1));
     assert!(!runs(old.key("a")).await);
     assert!(runs(young.key("a")).await);
-    // The later of the namespace's start and the key's birth counts.
+    // The later time counts: the start of the namespace or the birth of the key.
     assert!(runs(old.key("b").created_at(at(since + 2 * E + 1))).await);
     assert!(runs(young.key("c").created_at(at(since - 10_000))).await);
     assert!(!runs(old.key("d").created_at(at(since))).await);
@@ -154,16 +157,16 @@ async fn a_minority_that_lost_data_asks_for_no_birth() {
     let since = settle(&w).await;
     assert!(!runs(orders(&w, 0).key("b")).await);
     assert!(runs(orders(&w, 0).key("c").created_at(at(since + 2 * E + 1))).await);
-    // The other nodes still have the result from before the losses.
+    // The other nodes still have the result that was stored before the losses.
     let again = orders(&w, 0).key("a").run(|_| async { Ok::<_, String>(2) }).await.unwrap();
     assert_eq!(again, Outcome::Replayed(1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_an_old_master_ran_is_not_run_again_whatever_the_clocks() {
-    // A replica is promoted. Its old master accepts claims for up to L more, which the new one
-    // never receives. The clocks of the new master and of the request's maker are off by E, in both
-    // directions.
+    // A replica is promoted. For up to L more, its old master accepts claims, and the new master
+    // never receives them. The clocks of the new master and of the client that made the request are
+    // off by up to E, in both directions.
     const L: u64 = 5_000;
     for maker in [-2_000_i64, 0, 2_000] {
         for node in [-2_000_i64, 0, 2_000] {
@@ -188,7 +191,7 @@ async fn what_an_old_master_ran_is_not_run_again_whatever_the_clocks() {
                 let again = run(&new).await.unwrap();
                 assert!(matches!(again, Outcome::Parked(_)), "{maker} {node} {after}: {again:?}");
                 assert_eq!(e.count(), 1);
-                // A key made now is known to be new.
+                // A key that is made now cannot have run before.
                 assert!(runs(new.key("new").created_at(at(w.now()))).await);
             }
         }
@@ -197,7 +200,7 @@ async fn what_an_old_master_ran_is_not_run_again_whatever_the_clocks() {
 
 #[tokio::test(start_paused = true)]
 async fn between_replay_and_too_old_there_is_no_gap() {
-    // The clocks of the node and of the request's maker are off by as much as is allowed.
+    // The clocks of the node and of the client that made the request are off by at most E.
     for node in [-2_000, 0, 2_000] {
         for maker in [-2_000, 0, 2_000] {
             let w = World::with_nodes(&[node], Duration::ZERO);
@@ -208,7 +211,7 @@ async fn between_replay_and_too_old_there_is_no_gap() {
             assert!(call().run(|_| e.act(Duration::ZERO)).await.unwrap().is_executed());
             sleep(secs(90)).await;
             let mut last = None;
-            // The record outlives the retention by the lease of its claim, too.
+            // A record is kept for the retention and, in addition, for the lease of its claim.
             for _ in 0..320 {
                 let said = call().run(|_| e.act(Duration::ZERO)).await.unwrap();
                 match (&said, &last) {
@@ -234,9 +237,9 @@ async fn too_old_is_judged_by_the_node_to_the_millisecond() {
     let run =
         |key: &str, made| orders.key(key).created_at(made).run(|_| async { Ok::<_, String>(1) });
     assert_eq!(run("a", oldest - MS).await.unwrap(), Outcome::TooOld);
-    // The refused call has left neither a claim nor a fingerprint.
+    // The refused call left neither a claim nor a fingerprint.
     assert!(run("a", oldest).await.unwrap().is_executed());
-    // A result is replayed however old the request is.
+    // A stored result is replayed at any age of the request.
     assert_eq!(run("a", oldest - MS).await.unwrap(), Outcome::Replayed(1));
     // An operator can also decide about old requests.
     let resolved = orders.key("b").created_at(oldest - MS).resolve(&2).await.unwrap();

@@ -1,4 +1,4 @@
-//! Keys that are claimed together, and completed together later.
+//! Keys that are claimed in one batch, and completed in one batch later.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::server::Server;
 
 type Claims = Vec<Result<Claimed<u32>, RunError>>;
 
-/// Returns one word for each answer, or the place of the call with the same key.
+/// Returns a short text for the result of each claim.
 fn short(claims: &Claims) -> Vec<String> {
     let word = |one: &Result<Claimed<u32>, RunError>| match one {
         Ok(Claimed::Ours(claim)) => format!("ours {}", claim.context().key()),
@@ -36,7 +36,7 @@ async fn claim(orders: &Idempotency, keys: &[&str]) -> Claims {
     orders.claim_many(keys.iter().map(|key| orders.key(*key))).await
 }
 
-/// Returns the answer to another caller, whose handler must not run.
+/// Returns the outcome of another call with this key. Its handler must not run.
 async fn seen(orders: &Idempotency, key: &str) -> Outcome<u32> {
     let never = |_| async { panic!("it ran") as Result<u32, Failed> };
     orders.key(key).run(never).await.unwrap()
@@ -52,7 +52,7 @@ async fn a_batch_is_one_request_to_each_node_and_so_are_its_results() {
     let handle = w.handle(0);
     let orders = handle.orders();
     let calls = || (0..100).map(|i| orders.key(format!("order-{i}")));
-    // The very first request also asks for the node's clock, so it is not counted.
+    // The first request to a node also reads the node's clock, so this request is not counted.
     seen_or_run(&orders, "first").await;
     let before = handle.faults[0].calls();
     let requests = || handle.faults.iter().map(|f| f.calls() - before).collect::<Vec<_>>();
@@ -160,14 +160,15 @@ async fn claims_are_renewed_until_they_are_completed_or_dropped() {
     let w = World::new(3);
     let orders = w.orders();
     let mut claims = ours(claim(&orders, &["kept", "dropped"]).await);
-    // This is longer than two leases of ten seconds.
+    // The wait is longer than two leases of ten seconds.
     sleep(secs(25)).await;
     assert!(claims.iter().all(|claim| claim.context().is_valid()));
     let dropped = claims.pop().unwrap();
     let lost = dropped.context().lost_signal();
     drop(dropped);
     lost.lost().await;
-    // The claim may have had an effect, so no other caller may run before its lease has ended.
+    // The dropped claim may have had an effect. So no other caller may run before the lease of the
+    // claim has ended.
     let in_flight = |outcome: &Outcome<u32>| matches!(outcome, Outcome::InFlight { .. });
     let others = w.handle(0).orders();
     assert!(in_flight(&seen(&others, "dropped").await));
@@ -188,11 +189,11 @@ async fn a_batch_that_is_dropped_while_it_waits_gives_everything_back() {
     let busy = ours(claim(&others, &["busy"]).await);
     let calls = || [orders.key("free"), orders.key("busy").in_flight_timeout(secs(60))];
     let waits = orders.claim_many::<u32>(calls());
-    // This is longer than a lease, so claims that were already granted are renewed.
+    // The wait is longer than a lease, so the granted claims are renewed meanwhile.
     assert!(tokio::time::timeout(secs(25), waits).await.is_err());
     sleep(secs(1)).await;
     assert_eq!(status(&orders, "free").await, Status::Absent);
-    // Make the same calls again, until they end.
+    // Repeat both calls, until they end.
     let (claims, ()) = tokio::join!(orders.claim_many::<u32>(calls()), async {
         sleep(secs(25)).await;
         let done = busy.into_iter().map(|claim| (claim, Ok::<_, Failed>(9)));
@@ -231,7 +232,7 @@ async fn a_claim_that_was_lost_meanwhile_is_no_claim() {
     let handle = w.handle(0);
     let (orders, others) = (handle.orders(), w.orders());
     let busy = ours(claim(&others, &["busy"]).await);
-    // The waiting call is on another handle, which is never cut off.
+    // The waiting call uses another handle, whose links are never cut.
     let calls = [orders.key("free"), others.key("busy").in_flight_timeout(secs(60))];
     let (claims, ()) = tokio::join!(orders.claim_many::<u32>(calls), async {
         sleep(secs(1)).await;

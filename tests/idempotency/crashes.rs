@@ -1,4 +1,4 @@
-//! The crash kit, applied to this library's promises and to code that breaks them.
+//! The crash kit, applied to calls that keep the library's guarantees and to calls that break them.
 
 use palisade::idempotency::{Call, Context};
 use palisade::{Failed, Outcome, Probed, RunError};
@@ -88,7 +88,8 @@ async fn a_finished_step_is_not_repeated_at_any_point_behind_it() {
     });
     let report = report.await.unwrap();
     assert!(points(&report).iter().any(|p| p.starts_with("behind Steps")), "{report:?}");
-    // A crash inside the step cannot be undone; after the step was recorded it can.
+    // A crash inside a step may repeat the effect of the step. A crash after the step was recorded
+    // must not.
     let mut recorded = 0;
     for trial in &report.trials {
         let point = trial.point.as_deref().unwrap_or_default();

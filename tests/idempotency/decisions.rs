@@ -1,5 +1,5 @@
-//! One decision about a loss answers every key that the loss made forgotten (idempotency 20), in
-//! every process. It answers no key of another loss.
+//! One decision about a loss applies to every key that the loss made forgotten, in every process
+//! (idempotency 20). The decision does not apply to keys of another loss.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use tokio::time::sleep;
 
 use crate::support::idem::{Effects, World, at, secs};
 
-/// Time after which a process reads decisions again.
+/// Time after which a process has certainly read the decisions again.
 const READ_AGAIN: Duration = Duration::from_secs(6);
 
 fn orders(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-/// Lets nodes lose data, and waits until their quarantine is over.
+/// Makes the nodes lose data, and waits until the quarantine of these nodes has ended.
 async fn lose(w: &World, nodes: &[usize], how: impl Fn(&MemoryNode)) {
     // The handle must have seen the nodes with data before.
     let _ = w.orders().key("look").lookup::<u32>().await;
@@ -32,7 +32,7 @@ async fn run(of: &Idempotency, key: &str, effects: &Effects) -> Outcome<u32> {
     of.key(key).run(|_| effects.act(Duration::ZERO)).await.unwrap()
 }
 
-/// Runs a key that must be forgotten. Returns true if it is undecided.
+/// Runs a forgotten key. Returns true if no operator has decided about its losses yet.
 async fn is_undecided(of: &Idempotency, key: &str) -> bool {
     let outcome = run(of, key, &Effects::default()).await;
     let Outcome::Parked(Parked { reason: ParkedReason::Forgotten, undecided, losses, .. }) =
@@ -88,14 +88,15 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
         assert!(run(&of, "second", &effects).await.is_executed());
         sleep(secs(120)).await;
         assert!(run(&before, "again", &effects).await.is_executed());
-        // This process has just read the decision when the next nodes lose data.
+        // The process of `before` has just read the decision when the next nodes lose data.
         lose(&w, &[1, 2], how).await;
         for of in [&before, &of] {
             assert!(!run(of, "second", &effects).await.is_executed());
             assert!(is_undecided(of, "third").await);
         }
         if is_kept {
-            // The parked key names only the later loss, because the first one is already decided.
+            // The parked key names only the later loss, because an operator has already decided
+            // about the first loss.
             let Outcome::Parked(parked) = run(&of, "third", &effects).await else { panic!() };
             let incidents = incidents(&of).await.incidents;
             let (first, later) = (&incidents[0], &incidents[1]);
@@ -108,7 +109,7 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
         let _ = decide(&of, Decision::Run, false).await;
         sleep(READ_AGAIN).await;
         if !is_kept {
-            // Two of three nodes lost the first decision, so it must be made again.
+            // Two of three nodes lost the first decision, so an operator must decide again.
             assert!(is_undecided(&of, "third").await);
             let first = incidents(&of).await.incidents.remove(0);
             let audit = Audit::new("alice", "the same again").unwrap();
@@ -177,7 +178,7 @@ async fn what_has_a_result_is_replayed_whatever_was_decided() {
         let of = orders(&w.redlock);
         assert!(run(&of, "done", &effects).await.is_executed());
         lose(&w, &[0, 1], MemoryNode::restart_empty).await;
-        // Only one node has the result, so it is uncertain whether that is the last one.
+        // Only one node still has the result, so no majority confirms the result.
         assert!(is_undecided(&of, "done").await);
         let _ = decide(&of, decision, false).await;
         sleep(READ_AGAIN).await;

@@ -1,4 +1,4 @@
-//! A result whose nodes begin a new data history just before it is stored.
+//! Nodes that begin a new data history just before the result of a handler is stored.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ async fn a_result_is_stored_on_nodes_with_a_new_data_history() {
 
 #[tokio::test(start_paused = true)]
 async fn who_was_only_forgotten_was_not_overtaken() {
-    // With so long a failover window, a claim of ten seconds may not be re-asserted.
+    // The failover window is longer than the claim's lease of ten seconds, so the claim may not be
+    // re-asserted.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
     let redlock = Redlock::builder().node(node.clone()).build().unwrap();
     let orders = redlock.idempotency("orders").at_most_once().build().unwrap();

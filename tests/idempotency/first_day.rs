@@ -52,13 +52,14 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
     let Advice::RetryAfter(wait) = error.advice() else { panic!("{text}") };
     assert!(wait <= Duration::from_secs(1), "{wait:?}");
     tokio::time::sleep(wait + Duration::from_millis(50)).await;
-    // A key made since then is known to be new: it is executed and then replayed.
+    // This key is made after the wait, so the key is certainly new. The call is executed once and
+    // then replayed.
     let ordered = Some(SystemTime::now());
     assert!(executed(&deliver(&payments, "b", ordered).await.unwrap()));
     let again = deliver(&payments, "b", ordered).await.unwrap();
     assert!(matches!(again, Outcome::Replayed(_)), "{again:?}");
-    // A key made before, or without a birth, is refused: no operator has declared that the server
-    // is new.
+    // Keys that were made before the wait, or whose birth is unknown, are refused. No operator has
+    // declared that the server is new.
     let older = [("c", Some(early)), ("d", None)];
     for (key, ordered) in older {
         let error = deliver(&payments, key, ordered).await.unwrap_err();
@@ -72,7 +73,8 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
     }
     let look = payments.key("d").lookup::<String>().await.unwrap();
     assert!(matches!(look, Status::Forgotten { .. }), "{look:?}");
-    // An operator initialises the server, and the keys run; results stored before stay.
+    // An operator initialises the server, and then the refused keys run. Results stored before
+    // remain.
     let done = palisade_ops::init(&Deployment::new().node(server.url()), "").await.unwrap();
     assert!(done.is_done(), "{done}");
     for (key, ordered) in older {

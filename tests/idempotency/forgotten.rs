@@ -1,5 +1,4 @@
-//! Forgotten keys are visible: as an event, a line in the log, in counters, in reports and in
-//! lookups.
+//! Forgotten keys appear as an event, as a log line, in counters, in reports and in lookups.
 
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
     orders.key(key).run(|_| async { Ok::<_, String>(1) }).await.unwrap()
 }
 
-/// Lets nodes lose their data, and waits until their quarantine is over.
+/// Makes the nodes lose their data, and waits until the quarantine of these nodes has ended.
 async fn lose(w: &World, nodes: &[usize]) {
     // The handle must have seen the nodes with data before.
     let _ = w.orders().key("look").lookup::<u32>().await;
@@ -34,7 +33,7 @@ async fn lose(w: &World, nodes: &[usize]) {
     sleep(secs(31)).await;
 }
 
-/// Returns the events about keys, with their nodes.
+/// Returns the events about forgotten keys, each with its node.
 fn reported(events: &mut NodeEvents) -> Vec<String> {
     let mut reported = Vec::new();
     while let Some(named) = events.try_next() {
@@ -59,9 +58,10 @@ async fn it_is_said_once_per_node_and_loss() {
         assert!(matches!(run(&orders, key).await, Outcome::Parked(_)));
         sleep(secs(60)).await;
     }
-    // Keys stay forgotten for a retention and twice E from the loss; the quarantine is part of it.
+    // Keys stay forgotten for the retention and twice E, counted from the loss. The quarantine is
+    // part of this time.
     assert_eq!(reported(&mut events), ["node-0 for 3542s", "node-1 for 3573s"]);
-    // A further loss of that node is reported again.
+    // A further loss of the same node is reported again.
     lose(&w, &[1]).await;
     assert!(matches!(run(&orders, "e").await, Outcome::Parked(_)));
     assert_eq!(reported(&mut events), ["node-1 for 3573s"]);
@@ -93,7 +93,7 @@ async fn counters_and_looks_show_it() {
     assert_eq!(known, Status::Absent);
     let call = orders.key("b").on_forgotten(Forgotten::Run).run(|_| async { Ok::<_, String>(1) });
     assert!(call.await.unwrap().is_executed());
-    // This key runs by its policy, and its handler fails.
+    // This key runs because of its policy, and its handler fails.
     let failed = orders.key("c").on_forgotten(Forgotten::Run).run(|_| boom()).await;
     assert!(failed.is_err());
     let m = orders.metrics();
@@ -122,7 +122,7 @@ async fn one_line_of_the_log_says_until_when() {
     let log = Log::of_this_thread(LevelFilter::INFO);
     let w = World::new(1);
     lose(&w, &[0]).await;
-    // The namespaces of a handle share the events about its nodes.
+    // The namespaces of one handle share the events about the nodes.
     for keep in [KEEP, KEEP / 2] {
         let orders = orders(&w.redlock, keep);
         for key in 0..10 {
@@ -151,7 +151,8 @@ async fn a_node_that_stumbles_beside_one_that_lost_data_parks_nothing() {
     };
     let (new, ()) = tokio::join!(h.orders().key("new").run(|_| e.act(secs(1))), stumbles);
     assert!(matches!(new.unwrap(), Outcome::Executed { value: 2, attempt: 1, .. }));
-    // While the node is away, the answer is `Parked`, after the time for asking again.
+    // While the node is cut off, the outcome is `Parked`. The call first waits for the time in
+    // which it repeats its requests.
     h.faults[2].cut();
     let began = tokio::time::Instant::now();
     match h.orders().key("newer").run(|_| e.act(secs(1))).await.unwrap() {

@@ -1,4 +1,5 @@
-//! Idempotency under faults: whole histories with an oracle, and another program's key on a node.
+//! Idempotency under random faults: whole histories, checked by an oracle. Also a key of another
+//! program on a node.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -8,15 +9,15 @@ use palisade::{Lapsed, Outcome, RunError};
 
 use crate::support::idem::{Effects, World, secs};
 
-/// The results returned to the callers of one key, and the number of late handler starts.
+/// Results returned to the callers of one key, and number of handler starts after the first result.
 #[derive(Default)]
 struct HistoryOutcome {
     results: BTreeSet<u32>,
     late_starts: u32,
 }
 
-/// Runs one history: processes with bad networks call one key at random times, some of them die,
-/// and one node is restarted without its data.
+/// Runs one history. Processes with bad networks call one key at random times, and some of these
+/// processes die. One node restarts without its data.
 async fn history(seed: u64, policy: Lapsed) -> (HistoryOutcome, u32) {
     let w = World::new(if seed.is_multiple_of(3) { 5 } else { 3 });
     let e = Effects::default();
@@ -43,7 +44,7 @@ async fn history(seed: u64, policy: Lapsed) -> (HistoryOutcome, u32) {
                     e.act(Duration::from_millis(work))
                 });
                 let run = async {
-                    // Record the result in the same poll, before another caller can act.
+                    // Record the result in the same poll, before another caller runs.
                     if let Ok(Some(value)) = run.await.map(Outcome::into_value) {
                         outcome.lock().unwrap().results.insert(value);
                     }

@@ -1,5 +1,5 @@
-//! Large results. Above `max_result` only the fact of a result is stored, not its value, and the
-//! handler never runs again.
+//! Large results. Above `max_result` the nodes store only that there was a result, without its
+//! value. The handler never runs again.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::support::idem::{World, secs};
 
-/// Length of a large result. As JSON it is two bytes longer.
+/// Length of a large result in bytes. Its JSON form is two bytes longer.
 const LARGE: usize = 64;
 
 fn orders(redlock: &Redlock, most: usize) -> Idempotency {
@@ -82,7 +82,7 @@ async fn on_too_few_nodes_it_is_repaired_as_a_fact() {
         let out = out.await;
         assert!(matches!(&out, Err(RunError::NotRecorded(_))), "{out:?}");
         sleep(secs(11)).await;
-        // This process would store the value, but no node has it any more.
+        // The limit of this process would allow the value, but no node has the value.
         let orders = orders(&w.redlock, 1 << 20);
         assert_eq!(orders.key("k").lookup::<String>().await.unwrap(), Status::Unsettled);
         assert_eq!(orders.key("k").run(|_| never()).await.unwrap(), Outcome::NotKept);
@@ -105,7 +105,8 @@ async fn what_a_probe_found_is_answered_and_kept_as_a_fact() {
 
 #[tokio::test(start_paused = true)]
 async fn a_late_result_that_is_too_large_is_reported_as_its_own() {
-    // The completion meets nodes with a new data history, and its second try stores the fact.
+    // The nodes begin a new data history before the result is stored. The second try stores only
+    // that there was a result.
     for life in [MemoryNode::restart_keeping, MemoryNode::restart_empty] {
         let w = World::new(3);
         let nodes = w.nodes.clone();

@@ -1,5 +1,5 @@
-//! Idempotency keys over nodes in memory and on real servers: one result per key, whatever crashes
-//! or loses data.
+//! Idempotency keys over memory nodes and real servers: each key has one result, also after crashes
+//! and losses of data.
 
 mod batch;
 mod births;

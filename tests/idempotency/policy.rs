@@ -1,4 +1,5 @@
-//! Both policies, the probe and births, in every combination; and the state after a failed handler.
+//! Both policies, the probe and births in every combination. Also the state of a key after a failed
+//! handler.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::support::idem::{Effects, World, at, boom, secs};
 
-/// The birth of the request.
+/// Birth of the request, relative to the loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
     Unknown,
@@ -18,7 +19,7 @@ enum Made {
     AfterTheLoss,
 }
 
-/// One combination.
+/// One combination of the state of a key and the policies of a call.
 #[derive(Clone, Debug)]
 struct Case {
     nodes: usize,
@@ -58,12 +59,12 @@ impl Case {
         }
     }
 
-    /// Builds the namespace with the policies, by a preset if one fits, otherwise by its overrides.
-    /// With `by_call` the call sets the policies.
+    /// Builds the namespace with the policies of this case. Uses a preset if one fits. With
+    /// `by_call` the call sets the policies instead.
     fn orders(&self, w: &World, by_call: bool) -> Idempotency {
         let b = w.redlock.idempotency("orders");
         let b = match (self.on_lapsed, self.on_forgotten) {
-            // The namespace gets another policy than the call sets.
+            // The namespace has another policy than the call.
             (Lapsed::Park, _) if by_call => b.at_least_once(),
             _ if by_call => b.at_most_once(),
             (Lapsed::Park, Forgotten::Park) => b.at_most_once(),
@@ -136,7 +137,8 @@ impl Case {
         assert_eq!(w.redlock.held(), 0);
     }
 
-    /// Asserts that looking at a parked key changes nothing, and that a person can decide.
+    /// Asserts that a lookup does not change a parked key, and that an operator can decide about
+    /// the key.
     async fn stays_parked(
         &self,
         w: &World,
@@ -222,7 +224,7 @@ async fn a_failure_of_unknown_effect_is_decided_by_the_next_call_at_once() {
     for n in [1, 3, 5] {
         let (w, e) = (World::new(n), Effects::default());
         let (first, other) = (w.handle(0), w.handle(1));
-        // A minority of the nodes receives the requests later.
+        // The first node does not receive the requests of the process `first`.
         if n > 1 {
             first.faults[0].freeze();
         }
@@ -275,7 +277,8 @@ async fn what_may_be_repeated_runs_again_whatever_the_policy_and_keeps_its_reque
             assert_eq!(effect(out.await), Effect::Repeatable);
             let look = w.orders().key("k").lookup::<u32>().await.unwrap();
             assert_eq!(look, Status::Absent);
-            // The failed handler may have acted for this request, so no other request gets the key.
+            // The failed handler may have acted for this request. So a request with another
+            // fingerprint does not get the key.
             let other = w.orders().key("k").fingerprint("another").run(|_| boom()).await.unwrap();
             assert_eq!(other, Outcome::Mismatch);
         }
@@ -296,7 +299,7 @@ async fn a_failure_speaks_for_its_own_attempt_only() {
             Err::<u32, _>(failed("not now"))
         });
         assert_ne!(effect(out.await), Effect::Unknown);
-        // The first attempt's effect is as unknown as before.
+        // The effect of the first attempt is still unknown.
         let out = orders.key("k").run(|_| e.act(secs(1))).await.unwrap();
         let one = |p: &Parked| (p.attempt, p.reason) == (1, ParkedReason::Lapsed);
         assert!(matches!(&out, Outcome::Parked(p) if one(p)), "{out:?}");
@@ -366,7 +369,8 @@ async fn dropped_while_its_claim_ends_a_failure_means_what_it_said() {
                 tokio::task::yield_now().await;
             }
             drop(run);
-            // No lease has to end first: the requests that were sent arrive.
+            // The dropped call ends its lease itself, and its last requests still arrive. So no
+            // caller waits for the end of the lease.
             sleep(Duration::from_millis(100)).await;
             let out = orders.key(&key).run(|_| e.act(Duration::ZERO)).await.unwrap();
             match &out {

@@ -1,10 +1,10 @@
-//! Decisions of a probe about keys that nodes have forgotten.
+//! Probes for keys that the nodes have forgotten.
 
 use palisade::{MemoryNode, Outcome, Probed};
 
 use crate::support::idem::{Effects, World, secs};
 
-/// Lets two of three nodes lose their data. The first node still has the result.
+/// Two of three nodes lose the result of a call. The first node still has this result.
 async fn forgotten_but_for_one(w: &World, e: &Effects) {
     assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     w.nodes[1..].iter().for_each(MemoryNode::restart_empty);
@@ -22,7 +22,7 @@ async fn the_probe_decides_about_a_result_that_too_few_remember() {
     tokio::time::sleep(secs(40)).await;
     let call = w.orders().key("k").probe(async |_| Probed::Found(1));
     assert_eq!(call.run(|_| e.act(secs(1))).await.unwrap(), Outcome::Replayed(1));
-    // A majority has the result again, so no probe is needed any more.
+    // The last call stored the result on a majority again, so this call needs no probe.
     let again = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
     assert_eq!((again, e.count()), (Outcome::Replayed(1), 1));
 }

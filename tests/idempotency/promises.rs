@@ -1,5 +1,5 @@
-//! A stored result never changes: not by late completions with wrong clocks, and not by other
-//! requests under the same key.
+//! A stored result never changes, neither by a late completion with a wrong clock nor by another
+//! request with the same key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -9,8 +9,8 @@ use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
 use palisade::idempotency::{Call, Status};
 use palisade::node::spi::BoxFuture;
-use palisade::node::spi::{Batch, NodeSignal, Op, Replies};
-use palisade::{Idempotency, MemoryNode, Outcome, Redlock, node::spi::LockNode};
+use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply};
+use palisade::{Idempotency, MemoryNode, Outcome, Redlock, RunError, node::spi::LockNode};
 use palisade_testing::fault::FaultControl;
 use tokio::sync::broadcast;
 use tokio::time::sleep;
@@ -21,8 +21,9 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A process with a clock ahead by nearly E is paused in its handler. It completes after its
-/// record's retention has ended and another process, with a clock behind by nearly E, has run.
+/// A process whose clock is ahead by nearly E is paused in its handler. Meanwhile the retention of
+/// its record ends, and a process whose clock is behind by nearly E runs the key. Then the paused
+/// process completes.
 #[tokio::test(start_paused = true)]
 async fn a_paused_process_that_completes_late_changes_no_result() {
     for n in [1, 3] {
@@ -52,8 +53,8 @@ async fn a_paused_process_that_completes_late_changes_no_result() {
                 let what = format!("{n} nodes, {ahead} and {behind} ms, paused for {pause} ms");
                 let ran = matches!(&second, Outcome::Executed { value, .. } if value == "soon");
                 assert!(ran, "{what}: {second:?}");
-                // The late process's own value is no result: its answer is the other value, or an
-                // error.
+                // The result of the late process was not stored. So its call returns the other
+                // result or an error.
                 if let Ok(first) = &first {
                     assert_eq!(first, &Outcome::Replayed("soon".to_owned()), "{what}");
                 }
@@ -64,7 +65,7 @@ async fn a_paused_process_that_completes_late_changes_no_result() {
     }
 }
 
-/// A node that rejects claims for a while.
+/// A node that rejects claims as long as its flag is set.
 struct Deaf(MemoryNode, Arc<AtomicBool>);
 
 impl LockNode for Deaf {
@@ -86,7 +87,8 @@ impl LockNode for Deaf {
     }
 }
 
-/// Claims Alice's request on two of three nodes. The third one receives it with the result.
+/// Stores the result of a request with the fingerprint `alice`. Two of three nodes grant the claim.
+/// The third node receives only the result.
 async fn alices(w: &World, at_least_once: bool) -> Idempotency {
     let deaf = Arc::new(AtomicBool::new(true));
     let builder = w.over(&w.nodes[..2], 0).node(Deaf(w.nodes[2].clone(), deaf.clone()));
@@ -121,7 +123,7 @@ async fn another_requests_receipt_is_never_shown() {
                     assert_eq!(bob().lookup::<String>().await.unwrap(), Status::Mismatch);
                     sleep(ms(600)).await;
                 }
-                // Copies of Alice's own request still get its result.
+                // A request with the fingerprint `alice` still gets its result.
                 let alice = run(orders.key("k").fingerprint("alice"), "again").await.unwrap();
                 assert_eq!(alice, Outcome::Replayed("alice's".to_owned()));
                 let look = orders.key("k").fingerprint("alice").lookup::<String>().await.unwrap();
@@ -142,8 +144,44 @@ async fn a_majority_that_forgot_runs_nothing_for_another_request_while_one_node_
         let said = run(orders.key("k").fingerprint("bob"), "bob's").await.unwrap();
         assert_eq!(said, Outcome::Mismatch);
     }
-    // Alice's own request gets the result that the third node still has; it may run again but need
-    // not.
+    // The third node still has the result of the request with the fingerprint `alice`, so its call
+    // gets this result.
     let alice = run(orders.key("k").fingerprint("alice"), "again").await.unwrap();
     assert_eq!(alice, Outcome::Replayed("alice's".to_owned()));
+}
+
+/// A node on which another claim always overtakes the one that stores its result.
+struct Contested(MemoryNode);
+
+impl LockNode for Contested {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let results: Vec<_> =
+            batch.ops.iter().map(|op| matches!(op, Op::Complete { .. })).collect();
+        Box::pin(async move {
+            let mut replies = self.0.call(batch, deadline).await;
+            for (item, _) in replies.items.iter_mut().zip(results).filter(|(_, is)| *is) {
+                *item = Ok(Reply::NotOwner);
+            }
+            replies
+        })
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.0.name()
+    }
+}
+
+#[tokio::test]
+async fn a_result_that_others_overtake_again_and_again_is_given_up() {
+    let w = World::new(1);
+    let node = Contested(w.nodes[0].clone());
+    let redlock = w.over(&[], 0).node(node).build().unwrap();
+    let orders = redlock.idempotency("orders").at_least_once().build().unwrap();
+    let resolved = tokio::time::timeout(secs(20), orders.key("k").resolve(&9)).await;
+    let resolved = resolved.expect("every wait has an end");
+    assert!(matches!(resolved, Err(RunError::NotRecorded(_))), "{resolved:?}");
 }

@@ -1,6 +1,6 @@
-//! A replica that lags behind when Sentinel promotes it. The keys that it lacks were used within
-//! the loss that the new master proves. The oracle is the test's list of the keys and the times of
-//! their runs.
+//! Promotion of a replica that lags behind its master. The keys that the replica lacks were used
+//! within the loss that the new master reports. The oracle is a list, kept by the test, of all keys
+//! with the times of their runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::group::{Groups, cli};
 
-/// The longest lease, by which the loss is longer after a promotion.
+/// Longest lease. A loss after a promotion ends this time after the promotion.
 const TTL: Duration = Duration::from_secs(2);
 const ERROR: Duration = Duration::from_millis(50);
-/// Longer than any promotion of this test.
+/// Time limit that is longer than any promotion in this test.
 const LONG: Duration = Duration::from_secs(120);
 /// Maximum age of the marker's note when a record is written, in milliseconds.
 const NOTED: u64 = 1_001;
@@ -27,7 +27,7 @@ fn now() -> u64 {
     SystemEnv.wall_micros() / 1_000
 }
 
-/// Runs the key, and tries again while there is no master or it is in quarantine.
+/// Runs the key. Repeats the call as long as there is no master or the master is in quarantine.
 async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
     let end = Instant::now() + LONG;
     loop {
@@ -39,7 +39,7 @@ async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
     }
 }
 
-/// A key that was run, with the times when its run was requested and when it was certainly stored.
+/// A key whose handler ran, with the times before and after its call, in milliseconds since 1970.
 struct Ran {
     key: String,
     begun: u64,
@@ -71,7 +71,8 @@ async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
     let stop = Arc::new(AtomicBool::new(false));
     let running = tokio::spawn(ledger(accepting.clone(), Arc::clone(&stop)));
     sleep(Duration::from_secs(2)).await;
-    // The replicas lose the master and cannot attach to it again; clients continue with it.
+    // The replicas lose the connection to the master and cannot connect again. Clients can still
+    // use the master.
     let master = &groups.servers(0)[0];
     assert_eq!(cli(master, &["ACL", "SETUSER", "default", "-psync", "-sync"]), "OK");
     assert_eq!(cli(master, &["CLIENT", "KILL", "TYPE", "replica"]), "2");
@@ -107,8 +108,8 @@ async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
         assert!(*stored + 1_000 >= behind_since, "{key} was lost though it was replicated");
         assert!(from <= *stored && *begun <= to, "{key} {begun} {stored}: {from} {to}");
     }
-    // The loss is no longer than necessary: its start is accurate to the note's second, and its end
-    // is the longest lease after the promotion.
+    // The loss is as short as possible. It begins at most the note's age before the newest stored
+    // key. It ends at most one longest lease after the promotion.
     let newest = kept.iter().map(|ran| ran.begun).max().expect("some");
     assert!(from + NOTED >= newest, "{from} is long before {newest}");
     let lease = TTL.as_millis() as u64;

@@ -1,6 +1,6 @@
-//! A server that lost its last writes proves the maximum extent of the loss, and a namespace that
-//! accepts so short a loss continues. The oracle is the test's list of the keys and the times of
-//! their runs.
+//! A server that lost its last writes reports how long the loss can be at most. A namespace that
+//! accepts a loss of this length continues. The oracle is a list, kept by the test, of all keys
+//! with the times of their runs.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::support::server::Server;
 
 const TTL: Duration = Duration::from_secs(2);
 const ERROR: Duration = Duration::from_millis(50);
-/// Longer than any restart of this test.
+/// Time limit that is longer than any restart in this test.
 const LONG: Duration = Duration::from_secs(60);
-/// Maximum age of the marker's note when a record is written, in milliseconds, by the server's
-/// clock, which is this machine's.
+/// Maximum age of the marker's note when a record is written, in milliseconds. The server and this
+/// test read the same machine's clock.
 const NOTED: u64 = 1_001;
 
 fn now() -> u64 {
@@ -29,7 +29,7 @@ struct Orders {
     strict: Idempotency,
 }
 
-/// Returns the namespaces of a new handle, on a deployment that was initialised.
+/// Returns the namespaces of a new handle. The server was initialised before.
 fn orders(server: &Server) -> Orders {
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
     let redlock =
@@ -41,7 +41,7 @@ fn orders(server: &Server) -> Orders {
     }
 }
 
-/// Runs the key, and tries again while the server restarts or is in quarantine.
+/// Runs the key. Repeats the call as long as the server restarts or is in quarantine.
 async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
@@ -57,8 +57,8 @@ fn is_forgotten(outcome: &Outcome<u32>) -> bool {
     matches!(outcome, Outcome::Parked(Parked { reason: ParkedReason::Forgotten, .. }))
 }
 
-/// Asserts that the loss begins at most one note's age before the keys that came back. Each of
-/// these keys was written after it was begun.
+/// Asserts that the loss does not begin too early: at most the note's age before each key that the
+/// restarted server still has.
 fn begins_late(from: u64, kept: &[(String, u64, u64)], what: &str) {
     for (key, begun, stored) in kept {
         assert!(from + NOTED >= *begun, "{what}: {key} {begun} {stored} came back: {from}");
@@ -74,7 +74,7 @@ fn loss(server: &Server) -> (u64, u64) {
     (from, next())
 }
 
-/// Runs keys for this time. Returns each with the times when it was begun and certainly stored.
+/// Runs new keys for the time `span`. Returns each key with the times before and after its call.
 async fn ledger(orders: &Orders, keys: &str, span: Duration) -> Vec<(String, u64, u64)> {
     let (mut all, end) = (Vec::new(), Instant::now() + span);
     while Instant::now() < end {
@@ -103,7 +103,7 @@ async fn restarted(args: &[&str]) {
     begins_late(from, &kept, &format!("{args:?}"));
     assert!(lost.is_empty() || !args.contains(&"always"), "{args:?}: {lost:?} was confirmed");
     assert!(from <= to && killed <= to && to <= now(), "{args:?}: {killed}, {to}");
-    // The health report shows the same loss, as long as it matters.
+    // The health report shows the same loss, unless the namespace accepts a loss of this length.
     let health = orders.strict.health().await;
     let shown = health.nodes[0].losses.iter().map(|loss| (loss.from, loss.to));
     assert_eq!(shown.collect::<Vec<_>>(), [(from, to)]);

@@ -31,7 +31,7 @@ async fn of_32_duplicates_at_once_one_runs() {
         let e = Effects::default();
         let tasks: Vec<_> = (0..32)
             .map(|i| {
-                // There are four handles, so that requests cross each other on the way to the
+                // Four handles send the requests, so requests overtake each other on the way to the
                 // nodes.
                 let (orders, e) = (w.handle(i % 4).orders(), e.clone());
                 tokio::spawn(async move {
@@ -62,7 +62,8 @@ async fn another_request_under_the_same_key_is_a_mismatch() {
         let (orders, e) = (w.orders(), e.clone());
         async move { orders.key("k").fingerprint(request).run(|_| e.act(secs(1))).await.unwrap() }
     };
-    // The other request comes once while the first one runs, and once after it.
+    // The request `buy 4` is made twice: while the first call runs, and after the first call has
+    // ended.
     let (first, second) = tokio::join!(run("buy 3"), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         run("buy 4").await
@@ -83,7 +84,7 @@ async fn a_failed_handler_lapses_at_once_and_parks_for_good() {
     let e = Effects::default();
     let out = w.orders().key("k").run(|_| boom()).await;
     assert_eq!(effect(&out), Effect::Unknown);
-    // No caller waits for the rest of a lease that its holder has ended.
+    // The holder of the lease ended its lease early, so no caller waits.
     for _ in 0..5 {
         match w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap() {
             Outcome::Parked(p) => assert_eq!((p.attempt, p.reason), (1, ParkedReason::Lapsed)),
@@ -109,7 +110,7 @@ async fn a_failure_without_effect_frees_the_key_at_once() {
         assert_eq!(effect(&out), Effect::None);
         assert_eq!(w.orders().key("k").lookup::<u32>().await.unwrap(), Status::Absent);
     }
-    // Even the fingerprint is gone.
+    // The nodes have dropped the fingerprint, too.
     let out = w.orders().key("k").fingerprint("second try").run(|_| e.act(secs(1))).await;
     assert_eq!(out.unwrap(), executed(1, 1));
 }
@@ -186,8 +187,7 @@ async fn a_late_completion_does_not_overwrite_and_learns_the_result() {
         async move {
             let mine = e.act(Duration::ZERO).await;
             faults.iter().for_each(palisade_testing::fault::FaultControl::cut);
-            // The claim is lost by the process's own clock, before another process can hold the
-            // key.
+            // By its own clock, the process loses the claim before another process can get the key.
             cx.lost().await;
             assert!(!cx.is_valid());
             tokio::time::sleep(secs(5)).await;
@@ -251,7 +251,7 @@ async fn a_record_on_one_node_is_repaired_and_never_run_again() {
             }
             other => panic!("{other:?}"),
         }
-        // The leases still run on the other nodes, so the owner may be storing the result.
+        // On the other nodes the lease has not ended, so the owner may still store the result.
         let out = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
         assert!(matches!(out, Outcome::InFlight { .. }), "{out:?}");
         tokio::time::sleep(secs(11)).await;
@@ -260,7 +260,7 @@ async fn a_record_on_one_node_is_repaired_and_never_run_again() {
             let out = w.orders().key("k").rerun(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, Outcome::Replayed(1));
         }
-        // A majority has the result now, so the node that had it may lose it.
+        // A majority has the result now, so the first node may lose the result.
         w.nodes[0].restart_empty();
         let out = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
         assert_eq!((out, e.count()), (Outcome::Replayed(1), 1));
@@ -278,7 +278,6 @@ async fn losing_one_node_loses_nothing() {
             let out = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, Outcome::Replayed(1));
         }
-        // New keys run, too.
         assert!(w.orders().key("new").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     }
 }
@@ -310,7 +309,7 @@ async fn after_the_loss_of_all_nodes_a_key_counts_as_forgotten() {
         assert_eq!(e.count(), 1);
         let out = w.orders().key("k").rerun(|_| e.act(secs(1))).await.unwrap();
         assert_eq!(out, executed(2, 1));
-        // After one retention, keys without a record count as new again.
+        // After one retention, a key without a record counts as new again.
         tokio::time::sleep(secs(25 * 3_600)).await;
         assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     }
@@ -330,7 +329,7 @@ async fn a_minority_may_be_down_and_a_majority_may_not() {
         } else {
             assert!(matches!(out, Err(RunError::NoQuorum { .. })), "{out:?}");
             assert_eq!(e.count(), 0);
-            // The grants of the other nodes were released.
+            // The first call released its grants on the other nodes.
             h.faults.iter().for_each(palisade_testing::fault::FaultControl::heal);
             let out = h.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, executed(1, 1));
@@ -371,7 +370,7 @@ async fn an_operator_resolves_a_parked_key() {
     assert_eq!(orders.key("k").resolve(&8).await.unwrap(), Resolved::AlreadyStored(9));
     let out = orders.key("k").run(|_| e.act(secs(1))).await.unwrap();
     assert_eq!((out, e.count()), (Outcome::Replayed(9), 1));
-    // Resolving does not interrupt a running handler.
+    // `resolve` does not interrupt a running handler.
     let (run, resolved) = tokio::join!(orders.key("run").run(|_| e.act(secs(5))), async {
         tokio::time::sleep(secs(1)).await;
         orders.key("run").resolve(&7).await.unwrap()
@@ -392,7 +391,7 @@ async fn dropped_at_any_await_nothing_runs_twice_and_nothing_stays() {
             if futures_util::poll!(run.as_mut()).is_ready() {
                 break;
             }
-            // Let the node queues take some steps, or let time pass.
+            // Let the tasks of the node queues run, or let time pass.
             if k % 2 == 0 {
                 tokio::task::yield_now().await;
             } else {
@@ -479,7 +478,7 @@ async fn no_handler_starts_under_a_lost_claim() {
     assert_eq!(e.count(), 1);
 }
 
-/// Returns the effect that a failed handler reported.
+/// Returns the effect that the handler reported with its failure.
 fn effect<T: std::fmt::Debug>(out: &Result<Outcome<T>, RunError>) -> Effect {
     match out {
         Err(RunError::Handler { failed, .. }) => failed.effect(),
@@ -487,7 +486,7 @@ fn effect<T: std::fmt::Debug>(out: &Result<Outcome<T>, RunError>) -> Effect {
     }
 }
 
-/// Returns the outcome of a handler that ran now, at the default durability.
+/// Returns the outcome of a handler that ran in this call, at the default durability.
 fn executed<T>(value: T, attempt: u32) -> Outcome<T> {
     Outcome::Executed { value, attempt, durability: palisade::Achieved::default(), kept: true }
 }

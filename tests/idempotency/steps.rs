@@ -1,5 +1,5 @@
-//! Steps: a finished step of an earlier attempt does not run again, and another attempt's late step
-//! does not count.
+//! Steps. A step that finished in an earlier attempt does not run again. A step that an outdated
+//! attempt finishes late does not count.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,12 +13,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::idem::{World, secs};
 
-/// Number of times each step's work was begun.
+/// Number of starts of each step's work.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<&'static str, u32>>>);
 
 impl Ledger {
-    /// Runs the work of a step: its effect. Returns the number of times it was begun.
+    /// Returns the work of a step. The work counts its starts, and returns this count.
     fn act(self, name: &'static str) -> impl Future<Output = Result<u32, Failed>> {
         std::future::poll_fn(move |_| {
             let mut all = self.0.lock().unwrap();
@@ -38,7 +38,7 @@ fn reruns(redlock: &Redlock) -> Idempotency {
     orders.on_lapsed(Lapsed::Rerun).build().unwrap()
 }
 
-/// Runs three steps. Hangs before the step with this number.
+/// Runs three steps in order. Waits for an hour before the step with the index `hangs`.
 async fn three(cx: Context, ledger: Ledger, hangs: usize) -> Result<Vec<u32>, Failed> {
     let mut values = Vec::new();
     for (i, name) in ["reserve", "charge", "ship"].into_iter().enumerate() {
@@ -83,7 +83,7 @@ async fn a_step_that_one_node_has_is_made_certain_before_it_is_answered() {
     let first = w.handle(0);
     let (l, network) = (ledger.clone(), first.faults.clone());
     let died = reruns(&first.redlock).key("k").run(|cx| async move {
-        // From here on only the first node receives the attempt's requests.
+        // From here on only the first node receives the requests of this attempt.
         network[1].cut();
         network[2].cut();
         cx.step("charge", l.act("charge")).await
@@ -93,7 +93,8 @@ async fn a_step_that_one_node_has_is_made_certain_before_it_is_answered() {
     assert!(!e.to_string().contains("another attempt"), "{e}");
     drop(first);
     sleep(secs(20)).await;
-    // The second attempt reaches the first node, replays the step, and dies.
+    // The second attempt reads the step's value from the first node, replays the step, and is then
+    // dropped.
     let second = w.handle(0);
     second.faults[2].cut();
     let l = ledger.clone();
@@ -105,7 +106,7 @@ async fn a_step_that_one_node_has_is_made_certain_before_it_is_answered() {
     assert!(timeout(secs(2), died).await.is_err());
     drop(second);
     sleep(secs(20)).await;
-    // The third attempt reaches only the other nodes.
+    // The third attempt reaches only the second and the third node.
     let third = w.handle(0);
     third.faults[0].cut();
     let l = ledger.clone();
@@ -125,7 +126,8 @@ async fn a_late_step_of_an_attempt_that_was_overtaken_is_refused() {
     let zombie = tokio::spawn(call.run(move |cx| async move {
         cx.step("reserve", l.clone().act("reserve")).await?;
         let late = async {
-            // The step's work hangs while its lease ends and another attempt completes.
+            // The work of the step hangs. Meanwhile its lease ends and another attempt completes
+            // the key.
             network.iter().for_each(palisade_testing::fault::FaultControl::cut);
             sleep(secs(30)).await;
             network.iter().for_each(palisade_testing::fault::FaultControl::heal);
@@ -154,7 +156,7 @@ async fn a_changed_handler_is_told_what_is_recorded() {
     let orders = w.redlock.idempotency("orders").at_most_once().build().unwrap();
     let ledger = Ledger::default();
     let l = ledger.clone();
-    // The failure may be repeated, so the next call runs whatever the policy is.
+    // The handler fails with `Failed::retry`, so the next call runs under each policy.
     let first = orders.key("k").run(|cx| async move {
         cx.step("reserve", l.clone().act("reserve")).await?;
         cx.step("charge", l.act("charge")).await?;
@@ -175,7 +177,7 @@ async fn a_changed_handler_is_told_what_is_recorded() {
         orders.key("k").run(|cx| async move { cx.step("reserve", l.act("reserve")).await });
     let e = steps_of(shorter.await.unwrap_err());
     assert_eq!(e, StepError::Missing { recorded: "charge".into() });
-    // The effect of the changed handler is unknown, so a person must decide.
+    // The effect of the changed handler is unknown, so an operator must decide.
     let l = ledger.clone();
     let out = orders.key("k").run(|cx| three(cx, l, 9)).await.unwrap();
     assert!(matches!(out, Outcome::Parked(_)), "{out:?}");
@@ -197,7 +199,7 @@ async fn no_effect_behind_a_finished_step_keeps_the_step() {
             if round < 2 { Err(Failed::no_effect("nothing to ship yet")) } else { Ok(receipt) }
         });
         assert_eq!(out.await.is_ok(), round == 2);
-        // A call dropped before its handler runs undoes no step either.
+        // A call that is dropped before its handler runs removes no step either.
         drop(orders.key("k").run(|_| async { Ok::<_, Failed>(9) }));
     }
     assert_eq!(ledger.counts(), [("charge", 1)]);
@@ -210,7 +212,7 @@ async fn steps_that_overlap_repeat_or_are_too_large_are_errors() {
     let e = |failed: Failed| failed.downcast_ref::<StepError>().expect("of a step").clone();
     let ok = || async { Ok::<_, Failed>(u128::MAX) };
     let out = orders.key("k").run(|cx| async move {
-        // A failed step is not recorded, and may be tried again.
+        // A failed step is not recorded, so the handler may try this step again.
         let fails = cx.step("a", async { Err::<u128, _>(Failed::retry("not yet")) }).await;
         assert!(fails.is_err());
         assert_eq!(cx.step("a", ok()).await.ok(), Some(u128::MAX));

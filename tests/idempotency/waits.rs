@@ -1,5 +1,5 @@
-//! Waiting for the result of another caller's handler: a hint wakes the waiter, and few requests
-//! are needed.
+//! Waiting for the result of another caller's handler. A hint wakes the waiter. The wait needs few
+//! requests.
 
 use std::time::Duration;
 
@@ -26,8 +26,9 @@ async fn who_waits_is_woken_by_the_result_and_asks_three_times() {
         assert!(runs.await.unwrap().unwrap().is_executed());
         assert!(begun.elapsed() <= 800 * MS, "{n} nodes: {:?}", begun.elapsed());
         for fault in &waiter.faults {
-            // The waiter sends a claim, one that asks for a hint, and one that gets the result. The
-            // first two are each followed by a request that undoes a possible grant.
+            // The waiter sends three claims: the first claim, a claim that asks for a hint, and a
+            // claim that gets the result. After each of the first two, the waiter sends a request
+            // that undoes a possible grant.
             assert!(fault.calls() <= 5, "{n} nodes: {} requests", fault.calls());
         }
     }
@@ -81,7 +82,7 @@ async fn a_process_that_died_wakes_no_waiter_and_its_lease_ends_the_wait() {
     let call = w.orders().key("k").in_flight_timeout(secs(30));
     let out = call.run(|_| boom()).await.unwrap();
     assert!(matches!(out, Outcome::Parked(_)), "{out:?}");
-    // The wait lasts as long as the lease, and at most one more look.
+    // The wait ends at the end of the lease. One more check of the key may follow.
     assert!(begun.elapsed() <= secs(11), "{:?}", begun.elapsed());
 }
 

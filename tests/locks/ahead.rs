@@ -1,4 +1,4 @@
-//! A node with a wrong clock gives its fencing token to no lock.
+//! No lock gets the fencing token of a node whose clock is wrong.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use palisade::{AcquireError, MemoryNode, Moment, Redlock};
 const NOW: u64 = 1_600_000_000_000_000;
 const SECOND: u64 = 1_000_000;
 
-/// The machine's clocks, except for a wall clock that stands still at this time.
+/// The machine's clocks, except for a wall clock that is stopped at this time.
 #[derive(Debug)]
 struct Wall(u64);
 
@@ -37,7 +37,7 @@ fn redlock(nodes: impl IntoIterator<Item = MemoryNode>) -> Redlock {
     builder.env(Arc::new(Wall(NOW))).build().unwrap()
 }
 
-/// With E = 2 s, a node's token is at least its own time minus E, and a token counts if it is at
+/// With E = 2 s, the lowest valid token is the node's own time minus E. A token counts if it is at
 /// most 4E + 1 s ahead.
 #[tokio::test]
 async fn a_token_counts_up_to_four_times_the_clock_error_and_a_second_ahead() {

@@ -1,7 +1,7 @@
-//! Any public future may be dropped at any await: no key outlives its ttl, and no guard reports a
-//! wrong state.
+//! Every public future may be dropped at each of its awaits. After the drop, no key remains longer
+//! than its ttl, and each guard reports the right state.
 //!
-//! Each future is polled k times and then dropped, for every k until it completes.
+//! Each test polls a future k times and then drops it. k grows until the future completes.
 
 use std::future::Future;
 use std::task::Poll;
@@ -15,7 +15,7 @@ use crate::support::memory::Cluster;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Polls at most `k` times, then drops the future. Returns its output if it completed.
+/// Polls `future` at most `k` times, then drops it. Returns its output if it completed.
 pub(crate) async fn poll_times<F: Future>(k: usize, future: F) -> Option<F::Output> {
     let mut future = Box::pin(future);
     let mut polls = 0;
@@ -40,7 +40,7 @@ fn slow(c: &Cluster, seed: u64) {
     }
 }
 
-/// Waits until the name is free, long before its ttl of 20 s.
+/// Waits until the lock of this name is free. The wait is much shorter than the lock's ttl of 20 s.
 async fn becomes_free(r: &Redlock, name: &str) {
     let wait = async {
         loop {

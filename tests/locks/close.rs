@@ -1,5 +1,5 @@
-//! `Redlock::close`: the calls it refuses, the work it waits for, the locks it keeps, and its
-//! report.
+//! `Redlock::close`: the calls that it refuses, the work that it waits for, the locks that it does
+//! not release, and its report.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::support::server::Server;
 const S: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(20);
 
-/// Returns two handles over one node in memory, in virtual time.
+/// Returns two handles on the same memory node, in virtual time.
 fn two_handles() -> [Redlock; 2] {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let node = MemoryNode::builder().env(Arc::clone(&env)).build();
@@ -93,7 +93,8 @@ async fn a_close_does_not_release_locks_in_use() {
     let quiet = redlock.mutex("quiet").auto_renew(false).build().unwrap().acquire().await.unwrap();
     let begun = Instant::now();
     let left = redlock.close(40 * S).await;
-    // The lock is renewed while `close` waits for it; the lock without renewal has expired.
+    // While `close` waits, the lock of `guard` is renewed. The lock without automatic renewal has
+    // expired.
     assert!(begun.elapsed() >= 40 * S);
     assert!(!quiet.is_valid());
     assert_eq!(left.held, [Resource::Lock("work".into())]);
@@ -102,9 +103,10 @@ async fn a_close_does_not_release_locks_in_use() {
     assert!(guard.is_valid(), "its holder may finish");
     let taken = other.mutex("work").build().unwrap().try_acquire().await.unwrap();
     assert!(taken.acquired().is_none(), "somebody else has it already");
-    // The lock is not renewed after `close`, and the loss is reported in time.
+    // After `close`, the lock is not renewed. The guard reports the loss in time.
     timeout(16 * S, guard.lost()).await.expect("renewed although the handle is closed");
-    // The guard's deadline comes before the nodes' end of the lock.
+    // The guard's deadline comes earlier than the end of the lock on the nodes. So the next caller
+    // may have to wait.
     let next = other.mutex("work").acquire_timeout(S).build().unwrap().acquire().await.unwrap();
     assert!(next.fencing_token() > guard.fencing_token());
 }
@@ -142,7 +144,7 @@ async fn a_close_sends_pending_releases_or_reports_them() {
     let cut = &left.owed[0].0;
     assert!(left.to_string().contains(&format!("{cut}: 2 releases without an answer")), "{left}");
     c.controls[2].heal();
-    // A second call continues where the first one stopped.
+    // A second call continues the work of the first one.
     let left = r.close(LONG).await;
     assert!(left.is_clean(), "{left}");
     let other = c.redlock();
@@ -166,10 +168,10 @@ async fn a_close_that_is_dropped_takes_nothing_away() {
     assert!(guard.release().await.is_ok());
 }
 
-/// Environment variable with the name to lock and the server's URL for the test's own program.
+/// Environment variable for the test `a_program`: the name to lock and the server's URL.
 const ORDER: &str = "PALISADE_TEST_CLOSE";
 
-/// Runs the program of another test, as a user's `main` in a separate process.
+/// Other tests start this test as a separate process. It acts as the `main` of a user's program.
 #[test]
 fn a_program() {
     let Ok(order) = std::env::var(ORDER) else { return };
@@ -199,7 +201,8 @@ fn what_a_program_drops_last_is_released() {
             .status()
             .unwrap();
         assert!(ended.success());
-        // The fence outlives the lock, so it shows that the lock was held.
+        // The key of the fence remains longer than the lock. So this key shows that the program has
+        // held the lock.
         assert_eq!(server.cli(&["exists", &format!("{{{name}}}:fence")]), "1");
         if server.cli(&["exists", &name]) != "0" {
             stayed.push(name);

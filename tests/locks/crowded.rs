@@ -1,5 +1,5 @@
-//! Very many locks and waiters in one process: held locks come before new work, and not every
-//! waiter of a name asks for it.
+//! Very many locks and waiters in one process. Renewals of held locks come before new work. Not
+//! every waiter of a name sends requests for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use palisade::error::{AcquireError, Advice, NodeError, NodeFault, NodeOutcome};
 use palisade::node::MemoryNode;
-use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, NodeSignal, Op, Replies};
+use palisade::node::spi::{Batch, BoxFuture, Env, IfHeld, LockNode, NodeSignal, Op, Replies};
 use palisade::test_util::TokioEnv;
 use palisade::{LockGuard, Moment, Redlock, TryAcquire};
 use tokio::sync::broadcast;
@@ -40,8 +40,34 @@ impl LockNode for Slow {
     }
 }
 
-/// Returns a handle over a node that takes this time for each batch, another handle over the same
-/// node, and the number of acquires that the first one has sent.
+/// A node on which another program sends false hints: one for each acquire that joins the queue.
+struct Forged {
+    node: Slow,
+    hints: broadcast::Sender<NodeSignal>,
+}
+
+impl LockNode for Forged {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        for op in &batch.ops {
+            if let Op::Acquire { keys, if_held: Some(IfHeld::Queue(place)), .. } = op {
+                let hint = NodeSignal::Turn { key: keys.lock().into(), waiter: place.waiter };
+                self.hints.send(hint).expect("the handle listens");
+            }
+        }
+        self.node.call(batch, deadline)
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
+        self.hints.subscribe()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.node.name()
+    }
+}
+
+/// Returns two handles on one node, and a counter of the acquires of the first handle. The node
+/// needs the time `takes` for each batch.
 fn handles(takes: Duration) -> (Redlock, Redlock, Arc<AtomicUsize>) {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
@@ -52,7 +78,8 @@ fn handles(takes: Duration) -> (Redlock, Redlock, Arc<AtomicUsize>) {
     (slow, other, acquires)
 }
 
-/// Acquires `n` locks. Returns those acquired, and the number refused because renewals come first.
+/// Tries to acquire `n` locks. Returns the acquired locks, and the number of attempts that were
+/// refused because renewals come first.
 async fn hold(redlock: &Redlock, n: usize) -> (Vec<LockGuard>, usize) {
     let mut all = JoinSet::new();
     for i in 0..n {
@@ -78,7 +105,7 @@ fn is_shed(refused: &AcquireError) -> bool {
 }
 
 /// The node executes 1,280 requests a second. So it can renew 4,800 locks in a quarter of their
-/// ttl, and four times as many within the ttl.
+/// ttl, and 19,200 locks in the whole ttl.
 #[tokio::test(start_paused = true)]
 async fn locks_that_are_held_come_before_new_ones() {
     let (redlock, _, _) = handles(Duration::from_millis(100));
@@ -91,7 +118,7 @@ async fn locks_that_are_held_come_before_new_ones() {
         assert_eq!(lost, 0, "of {} after {:?}", held.len(), begun.elapsed());
         sleep(Duration::from_millis(500)).await;
     }
-    // With fewer locks to renew there is time for new work again.
+    // With fewer locks to renew, the node has time for new work again.
     held.truncate(2_000);
     sleep(Duration::from_secs(15)).await;
     for i in 0..20 {
@@ -103,7 +130,44 @@ async fn locks_that_are_held_come_before_new_ones() {
     assert!(held.iter().all(LockGuard::is_valid));
 }
 
-/// The first waiter of a handle asks on behalf of all waiters of this handle.
+/// The renewals are spread over one second. So some renewals have been sent but not answered when
+/// the locks are released.
+#[tokio::test(start_paused = true)]
+async fn locks_that_are_released_during_a_renewal_are_kept_alive_no_longer() {
+    let (redlock, _, _) = handles(Duration::from_millis(100));
+    let (held, _) = hold(&redlock, 256).await;
+    assert_eq!((held.len(), redlock.held()), (256, 256));
+    sleep(Duration::from_secs(3)).await;
+    drop(held);
+    assert_eq!(redlock.held(), 0);
+    // By now the node has replied to all renewals.
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(redlock.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn forged_hints_cost_a_node_a_hundred_requests_a_second_at_most() {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let acquires = Arc::<AtomicUsize>::default();
+    let (takes, count) = (Duration::from_millis(2), Arc::clone(&acquires));
+    let node = Slow { inner: inner.clone(), takes, acquires: count };
+    let node = Forged { node, hints: broadcast::channel(64).0 };
+    let redlock = Redlock::builder().node(node).env(Arc::clone(&env)).build().expect("a handle");
+    let other = Redlock::builder().node(inner).env(env).build().expect("a handle");
+    let blocker = other.mutex("hot").build().unwrap().acquire().await.expect("it is free");
+    let mutex = redlock.mutex("hot").acquire_timeout(Duration::from_secs(600)).build().unwrap();
+    let waiter = tokio::spawn(async move { mutex.acquire().await });
+    sleep(Duration::from_secs(1)).await;
+    let before = acquires.load(Ordering::Relaxed);
+    sleep(Duration::from_secs(20)).await;
+    let asked = acquires.load(Ordering::Relaxed) - before;
+    assert!((1_000..=20 * 105).contains(&asked), "{asked} in 20 s");
+    blocker.release().await.expect("it was held");
+    waiter.await.expect("a waiter").expect("free again").release().await.expect("it was held");
+}
+
+/// Of all waiters of a handle, only the first one sends requests.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_one_process_ask_no_more_often_the_more_they_are() {
     let (redlock, other, acquires) = handles(Duration::from_millis(1));
@@ -130,7 +194,8 @@ async fn waiters_of_one_process_ask_no_more_often_the_more_they_are() {
     assert!(begun.elapsed() < Duration::from_secs(120), "after {:?}", begun.elapsed());
 }
 
-/// Callers that wait for a permit of their handle do not all ask the nodes when it closes.
+/// Some callers wait for a permit of their handle. When the handle closes, these callers end
+/// without a request to the nodes.
 #[tokio::test(start_paused = true)]
 async fn a_close_ends_attempts_that_have_no_permit_without_asking_the_nodes() {
     let (redlock, _, acquires) = handles(Duration::from_millis(200));

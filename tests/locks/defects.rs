@@ -1,4 +1,4 @@
-//! Defects that were reproduced in other lock libraries, as promises of this one.
+//! Defects of other lock libraries. Each test asserts that this library does not have the defect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +23,7 @@ async fn is_free(r: &Redlock, name: &str) -> bool {
     }
 }
 
-/// Waits until the name is free, long before its ttl would free it.
+/// Waits until the lock of this name is free, long before its ttl ends.
 async fn becomes_free(r: &Redlock, name: &str) {
     let wait = async {
         while !is_free(r, name).await {
@@ -54,7 +54,8 @@ async fn an_extension_below_quorum_releases_nothing() {
 #[tokio::test]
 async fn a_frozen_node_of_three_blocks_no_caller() {
     let c = Cluster::new(3);
-    // The deadline is long enough that waiting for the frozen node would be noticed.
+    // The node deadline is longer than the limit below, so a wait for the frozen node would fail
+    // the test.
     let r = c.builder().node_deadline(Duration::from_secs(3)).ttl(LONG).build().unwrap();
     assert!(is_free(&r, "warm").await);
     c.controls[1].freeze();
@@ -105,7 +106,7 @@ async fn a_short_ttl_and_a_long_job() {
     let r = c.builder().ttl(ms(400)).node_deadline(ms(50)).build().unwrap();
     let guard = r.mutex("short").build().unwrap().acquire().await.unwrap();
     sleep(ms(1_500)).await;
-    // The lock is renewed or reported as lost; it is never lost and reported as held.
+    // A lock that is not valid must be reported as lost.
     if guard.is_valid() {
         assert!(!is_free(&r, "short").await);
         assert!(guard.release().await.is_ok());
@@ -113,7 +114,7 @@ async fn a_short_ttl_and_a_long_job() {
         timeout(LONG, guard.lost()).await.unwrap();
         assert!(guard.release().await.is_err());
     }
-    // Without renewal the loss is reported, and the release returns an error.
+    // Without automatic renewal, the guard reports the loss, and its release returns an error.
     let guard = r.mutex("short").auto_renew(false).build().unwrap().acquire().await.unwrap();
     timeout(LONG, guard.lost()).await.expect("loss is reported by the local deadline");
     assert!(!guard.is_valid());
@@ -186,7 +187,7 @@ async fn a_late_release_of_one_attempt_never_deletes_the_next() {
     let c = Cluster::new(1);
     let r = c.redlock();
     let first = r.mutex("reuse").build().unwrap().acquire().await.unwrap();
-    // The release is executed a second time after the next holder has come.
+    // The node executes the release a second time, when the next holder already has the lock.
     c.controls[0].script([Step::duplicate(ms(50))]);
     assert!(first.release().await.is_ok());
     let second = r.mutex("reuse").build().unwrap().acquire().await.unwrap();

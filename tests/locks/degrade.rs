@@ -1,5 +1,5 @@
-//! Locks that may degrade: work goes on without the lock while no majority answers. In virtual
-//! time.
+//! Locks that may degrade: while no majority of the nodes replies, work runs without the lock. In
+//! virtual time.
 
 mod never;
 
@@ -27,14 +27,14 @@ use crate::support::logs::Log;
 const S: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// A node behind a fault wrapper, which counts the acquires that it is sent.
+/// A node behind a fault wrapper. It counts the acquires that it receives.
 #[derive(Clone)]
 struct Node {
     inner: Fault,
     acquires: Arc<AtomicUsize>,
-    /// Fault of every answer, if there is one.
+    /// Error of every reply, if set.
     error: Arc<Mutex<Option<NodeError>>>,
-    /// Time that every answer takes.
+    /// Delay of every reply.
     takes: Arc<Mutex<Duration>>,
 }
 
@@ -86,7 +86,7 @@ impl World {
         Self { env, memories, links, nodes }
     }
 
-    /// Returns a handle over all nodes: a process of its own.
+    /// Returns a new handle over all nodes. The handle represents a separate process.
     fn process(&self) -> Redlock {
         let builder = Redlock::builder().env(Arc::clone(&self.env));
         self.nodes.iter().fold(builder, |b, node| b.node(node.clone())).build().unwrap()
@@ -100,7 +100,7 @@ impl World {
         self.links.iter().for_each(FaultControl::heal);
     }
 
-    /// Returns how many acquires the first node was sent.
+    /// Returns the number of acquires that the first node received.
     fn acquires(&self) -> usize {
         self.nodes[0].acquires.load(Ordering::Relaxed)
     }
@@ -110,7 +110,7 @@ impl World {
     }
 }
 
-/// Returns a mutex whose calls wait for 3 s at most.
+/// Returns a mutex whose calls wait at most 3 s.
 fn mutex(redlock: &Redlock, name: &str, policy: OnUnavailable) -> DegradingMutex {
     redlock.mutex(name).acquire_timeout(3 * S).build().unwrap().on_unavailable(policy)
 }
@@ -230,7 +230,7 @@ async fn in_one_process_the_local_lock_comes_first_also_while_the_nodes_answer()
     first.release().await.unwrap();
     let second = waits.await.unwrap().unwrap();
     assert!(second.lock().unwrap().fencing_token() > token);
-    // A guard of either kind keeps out the other kind.
+    // A degraded guard and a guard with the lock exclude each other.
     world.cut([0, 1, 2]);
     let waits = spawn(&m);
     sleep(S).await;
@@ -320,13 +320,14 @@ async fn during_an_outage_one_call_a_second_asks_and_no_other_waits() {
             waited += usize::from(call.await.unwrap());
         }
         let asked = world.acquires() - before;
-        // A node that has not answered several requests is sent no more until they have timed out.
+        // A handle sends no more requests to a node with several unanswered requests, until these
+        // have timed out.
         assert!((5..=20).contains(&asked), "{asked} probes in 20 s");
         assert!(waited <= 20, "{waited} calls waited");
     }
 }
 
-/// A node that answers may know a holder, so each lock is asked for.
+/// A node that replies may report a holder, so the handle asks this node about each lock.
 #[tokio::test(start_paused = true)]
 async fn where_a_node_answers_the_outcome_of_one_lock_is_not_that_of_another() {
     let world = World::new(3);
@@ -434,7 +435,7 @@ async fn closing_ends_all_who_wait_and_lets_no_call_go_on() {
     assert!(matches!(e, AcquireError::Closed(_)), "{e}");
     drop(closed.await.unwrap());
 
-    // The handle closes during the attempt after which the call would have gone on.
+    // The handle closes during the last attempt before the call would continue without the lock.
     world.heal();
     world.links.iter().for_each(FaultControl::freeze);
     let redlock = world.process();
@@ -453,7 +454,7 @@ async fn closing_ends_all_who_wait_and_lets_no_call_go_on() {
     let waits = spawn(&m);
     sleep(S / 10).await;
     let begun = Instant::now();
-    // A degraded guard holds nothing that a close would wait for.
+    // A degraded guard holds no lock, so `close` does not wait for it.
     drop(redlock.close(10 * S).await);
     let e = waits.await.unwrap().unwrap_err();
     assert!(matches!(e, AcquireError::Closed(_)), "{e}");

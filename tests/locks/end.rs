@@ -1,4 +1,4 @@
-//! The results of a late release or resignation, and the time that operations wait for nodes in
+//! Results of a late release or a late resignation. Also the time that operations wait for nodes in
 //! quarantine. In virtual time.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn nodes(n: usize, env: &Arc<dyn Env>) -> Vec<MemoryNode> {
     (0..n).map(|_| MemoryNode::builder().env(Arc::clone(env)).build()).collect()
 }
 
-/// Drift with which a holder's validity ends a tenth of the ttl before the nodes drop the lock.
+/// Drift that ends a holder's validity a tenth of the ttl before the nodes drop the lock.
 const EARLY: Drift = Drift::from_ppm(100_000);
 
 #[tokio::test(start_paused = true)]
@@ -39,16 +39,34 @@ async fn a_guard_that_was_lost_is_never_released_whatever_the_nodes_still_have()
         let mutex = redlock.mutex("late").auto_renew(false).build().unwrap();
         let guard = mutex.acquire().await.unwrap();
         guard.lost().await;
-        // The nodes still have the keys: they drop the lock later than the holder's validity ends.
+        // The nodes drop the lock later than the holder's validity ends, so they still have the
+        // keys.
         let late = guard.release().await.unwrap_err();
         assert!(matches!(late, ReleaseError::Lost(_)), "{late:?}");
         assert!(late.to_string().contains("lock \"late\""), "{late}");
-        // The late release freed the lock all the same, and a held lock can be released.
+        // The late release freed the lock, although the release returned an error.
         assert!(mutex.acquire().await.unwrap().release().await.is_ok());
     }
 }
 
-/// A node that refused the acquire may have the lock by a renewal whose answer is lost.
+#[tokio::test(start_paused = true)]
+async fn a_signal_resolves_at_the_instant_at_which_its_guard_is_dropped() {
+    let env = env();
+    let redlock = over(&nodes(3, &env), &env).build().unwrap();
+    let guard = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
+    let signal = guard.lost_signal();
+    let ended = tokio::spawn(async move {
+        signal.lost().await;
+        Instant::now()
+    });
+    sleep(S / 8).await;
+    assert!(!ended.is_finished(), "it is held");
+    let dropped = Instant::now();
+    drop(guard);
+    assert_eq!(ended.await.unwrap(), dropped);
+}
+
+/// A node that refused the acquire may have the lock from a renewal whose reply is lost.
 #[tokio::test(start_paused = true)]
 async fn a_release_goes_to_nodes_that_may_have_the_lock_by_a_renewal_only() {
     let env = env();
@@ -60,7 +78,8 @@ async fn a_release_goes_to_nodes_that_may_have_the_lock_by_a_renewal_only() {
     links[2].control().cut();
     let guard = mutex.acquire().await.unwrap();
     links[2].control().heal();
-    // The first request to the node only reads its clock.
+    // The first request after the cut only reads the node's clock. The second request is the
+    // renewal.
     links[2].control().script([Step::fine(), Step::lose_reply()]);
     guard.extend().await.unwrap();
     sleep(S).await;
@@ -79,7 +98,8 @@ async fn a_leadership_that_was_lost_is_never_resigned() {
     let redlock = over(&nodes, &env).drift(EARLY).build().unwrap();
     let election = redlock.election("late").build().unwrap();
     let leadership = election.campaign("me").await.unwrap();
-    // As in a process on a sleeping machine, no lease is renewed while the nodes' clocks run.
+    // The handle is closed, so the lease is not renewed. A process on a sleeping machine is in the
+    // same state.
     let deadline = leadership.valid_until();
     let left = redlock.close(Duration::ZERO).await;
     assert_eq!(left.held.len(), 1, "{left}");
@@ -90,8 +110,8 @@ async fn a_leadership_that_was_lost_is_never_resigned() {
     assert!(late.to_string().contains("election \"late\""), "{late}");
 }
 
-/// Returns a handle's builder over nodes in quarantine. Its longest lease of 40 s is longer than
-/// the test's waits.
+/// Returns the builder of a handle over nodes in quarantine. The longest lease is 40 s, longer than
+/// the waits of the tests.
 fn restarted(n: usize, env: &Arc<dyn Env>) -> RedlockBuilder {
     let node = |_| MemoryNode::builder().env(Arc::clone(env)).quarantined().build();
     let nodes: Vec<_> = (0..n).map(node).collect();
@@ -191,7 +211,8 @@ async fn a_refusal_of_nodes_whose_clocks_stepped_counts_at_once() {
         let guard =
             redlock.mutex("stepped").auto_renew(false).build().unwrap().acquire().await.unwrap();
         sleep(8 * S).await;
-        // By the nodes' clocks the lease has expired, so they grant the name to another caller.
+        // The lease has expired by the nodes' clocks, so the nodes grant the lock to another
+        // caller.
         for node in &nodes {
             node.jump_clock(8 * S);
         }

@@ -1,4 +1,5 @@
-//! Log lines about leases: each trouble once, with the lease's name, and its end. In virtual time.
+//! Log lines about leases. Each problem is logged once, with the name of the lease, and so is the
+//! end of the problem. In virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +14,15 @@ use crate::support::logs::Log;
 
 const S: Duration = Duration::from_secs(1);
 
-/// Asserts that this number of log lines contain all of these parts.
+/// Asserts that exactly `times` log lines contain all of these parts.
 #[track_caller]
 fn assert_logged(log: &Log, times: usize, parts: &[&str]) {
     let lines = log.lines(parts);
     assert_eq!(lines.len(), times, "{parts:?}: {lines:#?}");
 }
 
-/// Returns a handle over three nodes that can be cut off, and the log of this thread.
+/// Returns a handle over three nodes, the fault controls of these nodes, and the log of this
+/// thread.
 fn world() -> (Redlock, Vec<FaultControl>, Log) {
     let log = Log::of_this_thread(LevelFilter::INFO);
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());

@@ -1,4 +1,4 @@
-//! Tests of locks: acquiring, holding, renewing, losing, releasing, closing.
+//! Tests of locks.
 
 mod ahead;
 mod cancel;

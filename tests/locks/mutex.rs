@@ -61,8 +61,8 @@ async fn sixty_four_tasks_take_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn the_keeper_holds_a_lock_far_beyond_its_ttl() {
-    // Paused time would differ from the machine's clock (see `Env`), so this test uses the real
-    // clock.
+    // This test uses the real clock, because paused time would differ from the machine's clock (see
+    // `Env`).
     tokio::time::resume();
     let (r, _nodes) = redlock(3);
     let m = r.mutex("long").ttl(Duration::from_millis(900)).build().unwrap();

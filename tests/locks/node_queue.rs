@@ -1,5 +1,5 @@
-//! Requests from the queue of a node: never more than the node takes, each answer to its caller, no
-//! release before its own acquire, and large results one after the other.
+//! The node queue: sends no more than the node accepts, returns each reply to its caller, sends no
+//! release before its own acquire, and sends large results one after the other.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ const DEPTH: usize = 6;
 
 type Call = (Batch, Moment, oneshot::Sender<Replies>);
 
-/// A memory node behind one connection. It executes one batch after the other, in order, and takes
+/// A memory node behind one connection. It executes one batch after the other, in order, and needs
 /// some time for each.
 struct Connection {
     inner: Arc<MemoryNode>,
@@ -40,7 +40,8 @@ struct Seen {
     under_way: AtomicUsize,
     most: AtomicUsize,
     largest: AtomicUsize,
-    /// Owners whose release has arrived. `overtaken` counts the acquires that arrived after it.
+    /// Owners whose release has arrived. `overtaken` counts the acquires that arrived after the
+    /// release of their owner.
     released: Mutex<BTreeSet<String>>,
     overtaken: AtomicUsize,
 }
@@ -77,7 +78,7 @@ impl Connection {
                 sleep(Duration::from_micros(200 + n % 7 * 300)).await;
                 let replies = node.call(batch, deadline).await;
                 let looks = Arc::clone(&looks);
-                // The way back takes the same time for all answers, so they arrive in order, some
+                // All replies have the same delay. So they arrive in order, and some arrive
                 // together.
                 tokio::spawn(async move {
                     sleep(Duration::from_millis(2)).await;
@@ -121,8 +122,8 @@ impl LockNode for Connection {
     }
 }
 
-/// Runs sixty-four callers on a few names, each of which may have one holder at a time. Some
-/// callers give up while they wait. Returns the number of acquires.
+/// Runs sixty-four callers that compete for a few names. Asserts that each name has one holder at a
+/// time. Some callers give up while they wait. Returns the number of acquires.
 async fn crowd(lock: &Redlock) -> u32 {
     let (held, pairs) = (Arc::new(<[AtomicU32; 24]>::default()), Arc::<AtomicU32>::default());
     let callers = (0..64_usize).map(|caller| {
@@ -179,12 +180,13 @@ async fn each_of_several_nodes_is_given_four() {
     }
 }
 
-/// A node that returns at most `shows` results in an answer, and takes some time for it.
+/// A node that returns at most `shows` results in one batch, and needs the time `takes` for each
+/// batch.
 struct Stingy {
     inner: MemoryNode,
     shows: usize,
     takes: Duration,
-    /// Largest number of bytes to store in one batch, and the batch's number of ops.
+    /// Largest number of result bytes in one batch, and the number of ops in this batch.
     stored: Arc<Mutex<(usize, usize)>>,
 }
 
@@ -233,7 +235,7 @@ impl LockNode for Stingy {
     }
 }
 
-/// Returns a handle over this node, and a namespace with one result under `k`.
+/// Returns a handle over this node, and a namespace. The key `k` of the namespace has a result.
 async fn with_a_result(node: Stingy) -> (Redlock, Idempotency) {
     let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(4));
     let redlock = redlock.build().expect("a handle");
@@ -302,8 +304,8 @@ async fn a_batch_asks_a_node_to_store_a_mebibyte_at_most_or_one_result() {
     assert_eq!(ops, 2, "{bytes} bytes");
 }
 
-/// Returns the time of `n` acquires at once, each of another name, at a node that executes 128 in
-/// 20 ms.
+/// Returns the duration of `n` concurrent acquires of different names. The node executes 128
+/// requests in 20 ms.
 async fn at_once(n: usize) -> Duration {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
@@ -351,21 +353,38 @@ async fn a_try_that_finds_no_place_is_refused_with_advice() {
     assert!(begun.elapsed() < Duration::from_secs(2), "after {:?}", begun.elapsed());
 }
 
-/// On this runtime the queue's task never runs. Releases are accepted even if the queue is full.
+/// Makes attempts until one is refused. Returns the number of attempts before, and the error.
+///
+/// Each attempt is dropped at once, and leaves an acquire and a release in the node queue. The task
+/// of the node queue does not run meanwhile.
+fn fill(mutex: &palisade::Mutex) -> (usize, AcquireError) {
+    let refused = (0..150_000).find_map(|n| Some((n, mutex.try_acquire().now_or_never()?)));
+    let (n, outcome) = refused.expect("the queue is bounded");
+    (n, outcome.expect_err("the queue is full"))
+}
+
 #[tokio::test]
 async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
     let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
     let mutex = redlock.mutex("n").build().unwrap();
-    let refused = (0..150_000).find_map(|n| {
-        // The future is dropped at once, and a second request undoes the first one.
-        Some((n, mutex.try_acquire().now_or_never()?))
-    });
-    let (n, outcome) = refused.expect("the queue is bounded");
-    assert!((40_000..=100_000).contains(&n), "{n}");
-    let Err(AcquireError::NoQuorum(why)) = outcome else { panic!("{outcome:?}") };
+    let (n, refused) = fill(&mutex);
+    assert_eq!(2 * n, 100_000, "requests that wait");
+    let AcquireError::NoQuorum(why) = refused else { panic!("{refused}") };
     let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Busy, false), "{e}");
     assert!(e.to_string().contains("100000 requests wait already"), "{e}");
-    // The queue empties without help, so the lock can be acquired.
+    let faults = &redlock.metrics()[0].faults;
+    assert_eq!(faults.get(&NodeFault::Busy), Some(&1), "{faults:?}");
+    // The node queue sends its requests, so the lock can be acquired again.
     drop(mutex.acquire().await.expect("free again"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_accepts_a_release() {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let guard = redlock.mutex("held").build().unwrap().acquire().await.expect("it is free");
+    let _ = fill(&redlock.mutex("n").build().unwrap());
+    assert_eq!(guard.release().await, Ok(()));
 }

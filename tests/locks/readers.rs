@@ -1,4 +1,4 @@
-//! Read-write locks over several handles: who holds beside whom, tokens, waiting, and their end.
+//! Read-write locks over several handles: holders at the same time, tokens, waiting, and ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::server::Server;
 
-/// Nodes that several handles share.
+/// Nodes that several handles use.
 enum Nodes {
     Memory(Vec<MemoryNode>),
     Redis(Vec<Server>),
@@ -22,7 +22,7 @@ impl Nodes {
         Self::Memory((0..n).map(|_| MemoryNode::new()).collect())
     }
 
-    /// Memory nodes and servers of each number.
+    /// Returns memory nodes and servers, in groups of different sizes.
     fn all() -> Vec<Self> {
         let servers = |n: usize| Self::Redis((0..n).map(|_| Server::start(&[])).collect());
         vec![Self::memory(1), Self::memory(3), Self::memory(5), servers(1), servers(3)]
@@ -117,14 +117,15 @@ async fn a_downgrade_lets_readers_in_and_no_writer() {
     }
 }
 
-/// No writer gets in between, on no node: the guard is confirmed by each renewal.
+/// The nodes of a majority did not execute the downgrade. The next renewal executes it, and no
+/// writer gets the lock before.
 #[tokio::test]
 async fn a_half_done_downgrade_is_finished_by_the_next_renewal() {
     let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
     let nodes = Nodes::Memory(all.clone());
     let (a, b) = (nodes.lock(), nodes.lock());
     let writer = a.write().await.unwrap();
-    // Two nodes are closed as for a handover, and answer nothing.
+    // Two nodes are closed, as in a planned handover. They do not reply.
     for node in &all[..2] {
         assert!(node.close(Duration::from_millis(300)));
     }
@@ -147,7 +148,7 @@ async fn an_inspection_shows_the_readers() {
         let (a, b) = (nodes.lock(), nodes.lock());
         assert!(a.inspect().await.unwrap().is_free());
         let (one, two) = (a.read().await.unwrap(), b.read().await.unwrap());
-        // The slowest node may have its answer later than the caller.
+        // A caller does not wait for the slowest node, which may grant later.
         let begun = Instant::now();
         loop {
             let seen = a.inspect().await.unwrap();
@@ -218,8 +219,8 @@ async fn a_name_that_is_not_allowed_is_refused_with_the_rule() {
     assert!(error.to_string().contains("ttl"), "{error}");
 }
 
-/// Readers that come and go so that always some of them hold the lock; a writer gets it, although
-/// it was never free since it began to wait.
+/// Readers overlap, so at least one of them always holds the lock. A writer gets the lock, although
+/// the lock was never free during the wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_gets_past_readers_without_end() {
     for nodes in Nodes::all() {
@@ -290,8 +291,8 @@ async fn a_reader_gets_past_writers_without_end() {
     }
 }
 
-/// A writer whose process dies while it waits keeps new readers out for 3 s at most, although an
-/// earlier reader reads on.
+/// The process of a waiting writer dies. The writer's place keeps new readers out for at most 3 s,
+/// although an earlier reader still holds the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_dies_while_it_waits_keeps_readers_out_for_a_moment() {
     for nodes in [Nodes::memory(3), Nodes::Redis(vec![Server::start(&[])])] {
@@ -309,7 +310,7 @@ async fn a_writer_that_dies_while_it_waits_keeps_readers_out_for_a_moment() {
             assert!(begun.elapsed() < Duration::from_secs(10), "the writer never waits");
             sleep(Duration::from_millis(10)).await;
         }
-        // As a process that is killed: nothing is sent any more.
+        // The process is killed, so it sends no more requests.
         process.shutdown_background();
         drop(writer);
         let guard = timeout(Duration::from_secs(15), other.read()).await;
@@ -318,7 +319,7 @@ async fn a_writer_that_dies_while_it_waits_keeps_readers_out_for_a_moment() {
     }
 }
 
-/// Readers of one handle that wait for a writer are let in together.
+/// Readers wait for a writer. After the writer's release, all readers get the lock together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_waited_for_a_writer_read_together() {
     for nodes in Nodes::all() {
@@ -330,7 +331,7 @@ async fn readers_that_waited_for_a_writer_read_together() {
                 let (lock, meet) = (if i % 2 == 0 { b.clone() } else { a.clone() }, meet.clone());
                 tokio::spawn(async move {
                     let guard = lock.read().await.unwrap();
-                    // Each holds the lock until all hold it.
+                    // Each reader holds the lock until all readers hold it.
                     meet.wait().await;
                     guard.release().await.unwrap();
                 })
@@ -351,7 +352,8 @@ fn seldom() -> RetryPolicy {
     RetryPolicy::exponential(pause, pause, 1.0).unwrap()
 }
 
-/// A reader gave up and left its place in the queue. Its handle passes the lock on.
+/// A reader gave up, and its place is still in the queue. The reader's handle passes the lock on to
+/// the next waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_gave_up_does_not_swallow_the_release_for_the_next_writer() {
     for nodes in [Nodes::memory(3), Nodes::Redis((0..3).map(|_| Server::start(&[])).collect())] {
@@ -369,7 +371,7 @@ async fn a_reader_that_gave_up_does_not_swallow_the_release_for_the_next_writer(
     }
 }
 
-/// Readers of many handles waited once. Their places do not keep a later writer out of the queue.
+/// Readers of many handles gave up. Their places in the queue do not keep out a later writer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_of_readers_that_ask_no_more_leave_room_for_a_writer() {
     let nodes = Nodes::memory(3);
@@ -389,7 +391,7 @@ async fn places_of_readers_that_ask_no_more_leave_room_for_a_writer() {
     let writer = tokio::spawn(async move { writer.write().await.map(drop) });
     let done = Arc::new(AtomicBool::new(false));
     let over = Arc::clone(&done);
-    // Readers that overlap without end.
+    // The readers overlap without end.
     let readers = tokio::spawn(async move {
         for lock in all.iter().cycle() {
             if over.load(SeqCst) {

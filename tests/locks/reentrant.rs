@@ -1,4 +1,4 @@
-//! Reentrant locks: what an owner holds it acquires again at once, and no other owner does.
+//! Reentrant locks. An owner can acquire its own lock again at once. Other owners cannot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ async fn the_owner_enters_again_without_the_nodes_and_all_others_wait() {
     let (owner, other) = (Owner::new(), Owner::new());
     let m = mutex(&redlock, "m");
     let outer = m.acquire(&owner).await.unwrap();
-    // Another mutex of the same name and handle is the same lock, and a clone is the same owner.
+    // A second mutex with the same name and handle is the same lock. A clone is the same owner.
     link.cut();
     let begun = Instant::now();
     let inner = mutex(&redlock, "m").acquire(&owner.clone()).await.unwrap();
@@ -47,10 +47,10 @@ async fn the_owner_enters_again_without_the_nodes_and_all_others_wait() {
     assert!(m.try_acquire(&other).await.unwrap().acquired().is_none());
     let e = m.acquire(&other).await.unwrap_err();
     assert!(matches!(e, AcquireError::TimedOut { .. }), "{e}");
-    // Another name is another lock.
+    // A mutex with another name is another lock.
     let elsewhere = mutex(&redlock, "n").acquire(&owner).await.unwrap();
     assert!(elsewhere.fencing_token() > outer.fencing_token() && elsewhere.depth() == 1);
-    // The order in which the guards go does not matter; the last one releases.
+    // The guards may be dropped in any order. The last guard releases the lock.
     drop(outer);
     assert_eq!(third.release().await, Ok(1));
     assert!(!is_free(&redlock, "m").await);
@@ -75,7 +75,7 @@ async fn calls_of_one_owner_make_one_attempt_and_share_its_lock() {
     let mut calls: Vec<_> = (0..5).map(|_| ask()).collect();
     sleep(S / 10).await;
     assert!(m.try_acquire(&owner).await.unwrap().acquired().is_none(), "a call is under way");
-    // The call that asks the nodes is dropped; the next one asks them.
+    // The call that sends requests to the nodes is dropped, so the next waiting call sends them.
     calls.remove(0).abort();
     sleep(S / 10).await;
     held.release().await.unwrap();
@@ -103,7 +103,7 @@ async fn a_call_that_waits_for_its_owners_other_call_ends_at_its_own_deadline() 
     let e = m.acquire(&owner).await.unwrap_err();
     assert!(matches!(e, AcquireError::TimedOut { waited, .. } if waited == 2 * S), "{e}");
     assert_eq!(begun.elapsed(), 3 * S);
-    // After the other call has ended, what is left of the own wait counts.
+    // The other call ends. After that, the waiting call uses the rest of its own timeout.
     let (asks, late) = (owner.clone(), redlock.mutex("m").acquire_timeout(4 * S).build().unwrap());
     let waits = tokio::spawn(async move { late.reentrant().acquire(&asks).await });
     sleep(S).await;
@@ -167,7 +167,7 @@ async fn a_scope_names_the_owner_of_its_own_future_only() {
     assert_ne!(outer, inner);
 }
 
-/// Two handles are two holders, also with one owner.
+/// One owner with two handles counts as two holders.
 #[tokio::test(start_paused = true)]
 async fn an_owner_holds_a_name_of_each_handle_by_itself() {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
@@ -181,7 +181,7 @@ async fn an_owner_holds_a_name_of_each_handle_by_itself() {
     drop(mutex(&b, "m").acquire(&owner).await.unwrap());
 }
 
-/// An owner that lives as long as its process does not keep what it has released.
+/// The owner lives as long as its process. It forgets the locks that it has released.
 #[tokio::test(start_paused = true)]
 async fn an_owner_of_many_names_enters_the_one_that_it_holds() {
     let (redlock, _) = world();

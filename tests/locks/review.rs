@@ -1,4 +1,5 @@
-//! Locks with an impatient user, a shared server and a dying runtime.
+//! Locks with users that give up early, with a server that other programs use, and with a runtime
+//! that shuts down.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// Polls once. Tasks that it spawns on a current-thread runtime have not run after that.
+/// Polls `future` once. On a current-thread runtime, tasks that the future spawns have not run yet.
 async fn poll_once<F: Future>(future: F) -> bool {
     let mut future = Box::pin(future);
     std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
@@ -56,7 +57,7 @@ fn a_request_in_the_queue_of_a_dying_runtime_is_answered() {
     let answer = second.spawn(async move { queued.try_acquire().await.map(drop) });
     std::thread::sleep(ms(100));
     first.shutdown_background();
-    // The answer comes long before the requested lease would have expired.
+    // The timeout is shorter than the ttl of the requested lock.
     let answer = second.block_on(async { timeout(ms(4_000), answer).await });
     let text = answer.expect("nobody answered").unwrap().unwrap_err().to_string();
     assert!(text.contains("queue"), "{text}");
@@ -73,7 +74,7 @@ fn leases_are_renewed_after_the_runtime_of_the_first_guard_is_gone() {
     let r = c.builder().ttl(ms(3_000)).node_deadline(ms(150)).build().unwrap();
     let first = runtime();
     let old = first.block_on(async { r.mutex("old").build().unwrap().acquire().await.unwrap() });
-    // Wait until the runtime's tasks are gone: the next lease then starts the renewer again.
+    // Wait until the runtime has dropped its tasks. So the next lease must start the renewer again.
     first.shutdown_timeout(LONG);
     let second = runtime();
     second.block_on(async {
@@ -98,7 +99,8 @@ fn a_node_connects_although_the_runtime_of_its_first_try_ended() {
     let terms = Terms { max_ttl: LONG, clock_error: LONG };
     let first = Builder::new_current_thread().enable_all().build().unwrap();
     first.block_on(async {
-        // The connecting task is spawned and never runs.
+        // The node spawns a task that connects. This task never runs, because the runtime is not
+        // driven again.
         let deadline = SystemEnv.now() + ms(1_000);
         assert!(
             !poll_once(node.call(
@@ -155,7 +157,7 @@ async fn a_guard_without_renewal_is_lost_when_the_machine_wakes() {
     let lost = guard.lost();
     tokio::pin!(lost);
     assert!(timeout(ms(20), &mut lost).await.is_err());
-    // The runtime's timers stood still for an hour, but the handle's clock did not.
+    // For an hour, the timers of the runtime did not advance, but the handle's clock did.
     env.0.store(3_600, Ordering::SeqCst);
     timeout(ms(5_000), lost).await.expect("the loss was not reported");
 }
@@ -170,7 +172,7 @@ async fn a_name_that_is_a_side_key_of_another_name_is_refused() {
             let text = m.build().unwrap_err().to_string();
             assert!(text.contains("`name`") && text.contains(side), "{text}");
         }
-        // Without a hash tag the name is no side key of another name.
+        // A name without a hash tag is not the side key of another name.
         r.mutex(format!("jobs:{side}")).build().unwrap();
         r.mutex(format!("{{}}:{side}")).build().unwrap();
     }
@@ -186,7 +188,7 @@ async fn keys_of_other_programs_beside_a_lock_are_left_alone() {
     let guard = r.mutex("orders").build().unwrap().acquire().await.unwrap();
     let until = guard.valid_until();
     let other = Redlock::builder().node(node()).build().unwrap();
-    // Hints cannot be sent on this name, so the waiter polls.
+    // The nodes send no hints for this name, so the waiter polls.
     let m = other.mutex("orders").build().unwrap();
     let waiter = tokio::spawn(async move { m.acquire().await });
     let renewed = async {
@@ -234,13 +236,14 @@ async fn colliding_callers_do_not_collide_for_ever() {
     for caller in callers {
         timeout(LONG * 3, caller).await.expect("nobody wins any more").unwrap();
     }
-    // Each roll-back once woke every caller for the next attempt: five hundred calls for one lock.
+    // In an earlier version, each roll-back woke every caller for its next attempt. This cost five
+    // hundred calls for one lock.
     let calls = c.controls[0].calls() / (CALLERS * ROUNDS);
     assert!(calls < 60, "{calls} calls for one lock");
 }
 
-/// A node that fails the first release of `deaf`. It is slow enough that a busy node queue always
-/// has requests waiting.
+/// A node that fails the first release of the lock `deaf`. The node is slow, so its node queue
+/// always has waiting requests.
 struct Deaf {
     inner: MemoryNode,
     failed: AtomicBool,
@@ -278,8 +281,8 @@ async fn a_busy_queue_still_pays_what_it_owes() {
             tokio::spawn(async move {
                 while !stop.load(Ordering::SeqCst) {
                     let _ = m.try_acquire().await.map(TryAcquire::acquired);
-                    // The release of the dropped guard and the next attempt are queued one behind
-                    // the other.
+                    // The release of the dropped guard and the next acquire now wait in the node
+                    // queue, one behind the other.
                 }
             })
         })
@@ -384,7 +387,8 @@ async fn order_is_kept_when_the_server_forgets_the_script() {
     };
     let mut acquire = send(Some(acquire));
     let mut step = async || std::future::poll_fn(|cx| Poll::Ready(acquire.poll_unpin(cx))).await;
-    // The acquire is sent, answered with NOSCRIPT, and about to be sent again.
+    // The node has sent the acquire, the server has replied NOSCRIPT, and the node is about to send
+    // the acquire again.
     assert!(step().await.is_pending());
     sleep(ms(100)).await;
     assert!(step().await.is_pending());

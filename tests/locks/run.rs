@@ -1,5 +1,5 @@
-//! Work under a lock or a leadership: it is stopped at a loss, and its lease is released at its
-//! end.
+//! Work under a lock or a leadership. A loss of the lease stops the work. The end of the work
+//! releases the lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -28,7 +28,7 @@ async fn is_free(mutex: &Mutex) -> bool {
     matches!(mutex.try_acquire().await, Ok(TryAcquire::Acquired(_)))
 }
 
-/// Records that it was dropped.
+/// Guard value of the work. Records that the work was dropped.
 struct Stopped(Arc<AtomicBool>);
 
 impl Drop for Stopped {
@@ -53,7 +53,7 @@ async fn work_is_done_under_the_lock_and_the_lock_released_after_it() {
     assert!(is_free(&mutex).await, "released, although a clone of the guard is left");
     let late = kept.lock().unwrap().take().unwrap();
     assert!(!late.is_valid() && late.fencing_token() == token);
-    // An error of the work is returned as its value.
+    // `run` returns an error of the work as a value.
     let failed = mutex.run(|_| async { Err::<(), _>("no paper") }).await.unwrap();
     assert_eq!(failed, Err("no paper"));
     assert!(is_free(&mutex).await);
@@ -74,7 +74,7 @@ async fn work_is_stopped_when_the_lock_is_lost() {
     assert!(matches!(e, WorkError::Lost { value: None, .. }), "{e}");
     assert!(e.to_string().starts_with("lock \"m\": lost, and the work was stopped"), "{e}");
     assert!(stopped.load(SeqCst) && begun.elapsed() <= 5 * S);
-    // A leadership that cannot be renewed is lost, too.
+    // The election cannot renew its leadership, so the leadership is lost, too.
     let election = redlock.election("e").one_term().build().unwrap();
     let lost = election.lead("me", |_| async {
         link.cut();
@@ -88,7 +88,7 @@ async fn work_is_stopped_when_the_lock_is_lost() {
 async fn what_was_finished_too_late_is_kept_and_called_so() {
     let (redlock, _) = world();
     let mutex = redlock.mutex("m").auto_renew(false).ttl(S).build().unwrap();
-    // The work never waits, so it cannot be stopped, as in a paused process.
+    // The work does not wait long enough to be stopped, as if the process were paused.
     let ended = mutex.run(|_| async {
         let before = Instant::now();
         tokio::time::advance(2 * S).await;
@@ -96,8 +96,8 @@ async fn what_was_finished_too_late_is_kept_and_called_so() {
     });
     let e = ended.await.unwrap_err();
     let WorkError::Lost { .. } = &e else { panic!("{e}") };
-    // The work is stopped at its one await or ends late; neither is reported as done under the
-    // lock.
+    // The work may be stopped at its only await, or it may end late. In both cases `run` must
+    // return an error.
     assert!(e.to_string().starts_with("lock \"m\": lost"), "{e}");
 }
 

@@ -1,5 +1,5 @@
-//! Operations on runtimes that are not driven, on runtimes without timers, and without a runtime.
-//! Each operation ends by its own deadline with a typed error, and none panics.
+//! Operations on runtimes that no thread drives, on runtimes without timers, and without a runtime.
+//! Each operation ends by its own deadline with a typed error. None panics.
 
 use std::future::Future;
 use std::pin::pin;
@@ -38,8 +38,8 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// The node queues belong to the runtime that first used them. That runtime is not driven, and
-/// another one makes the calls.
+/// The node queues run on the first runtime, which no thread drives any more. The calls come from a
+/// second runtime.
 #[test]
 fn a_queue_whose_runtime_is_not_driven_costs_its_deadline_and_no_more() {
     let redlock = handle();
@@ -49,7 +49,7 @@ fn a_queue_whose_runtime_is_not_driven_costs_its_deadline_and_no_more() {
     let calls = namespace(&redlock);
     second.block_on(async {
         let begun = Instant::now();
-        // The limit is twice the node's deadline, plus the delays of a busy machine.
+        // The limit is twice the node deadline, and additional time for a busy machine.
         let in_time = |what: &str| {
             let took = begun.elapsed();
             assert!(took < Duration::from_secs(3), "{what} took {took:?}");
@@ -130,8 +130,8 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
         block_on(election.observe().next())
             .is_none_or(|seen| { matches!(seen, Observation::Disconnected(_)) })
     );
-    // The queue runs on another runtime here: a call that cannot wait gets an error, and a release
-    // is still sent.
+    // The node queue runs on another runtime here. A call without a runtime cannot wait, so it
+    // returns an error. A release is still sent.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let acquired = runtime.block_on(async { redlock.mutex("n").build().unwrap().acquire().await });
     let guard = acquired.expect("nothing was left there");
@@ -179,7 +179,7 @@ fn what_is_held_is_given_back_without_a_runtime_or_says_why_not() {
     let left = block_on(redlock.close(Duration::from_secs(600)));
     assert_eq!(left.held.len(), 1, "{left}");
     drop(guard);
-    // The closed handle does not wait for an answer that cannot come.
+    // The handle is closed, so the call returns at once.
     assert!(matches!(
         block_on(redlock.mutex("n").build().unwrap().acquire()),
         Err(AcquireError::Closed(_))

@@ -1,5 +1,5 @@
-//! An operator takes a lock over while others wait for it. No other caller gets the lock beside its
-//! previous holder, whatever happens to the operator and its requests.
+//! An operator takes over a lock while other callers wait for the lock. The previous holder and a
+//! waiter never hold the lock at the same time, even if the operator dies or its requests are lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +18,13 @@ const TTL: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(300);
 
-/// A holder that hangs, a waiter, and an operator whose requests can be lost.
+/// A holder that hangs, a waiter, and an operator whose requests or replies can be lost.
 struct World {
     hangs: Redlock,
     waits: Redlock,
     operator: Redlock,
     network: Vec<Fault>,
-    /// Servers that run until the world is dropped.
+    /// Servers, kept running until the world is dropped.
     _servers: Vec<Server>,
 }
 
@@ -53,13 +53,14 @@ impl World {
         Self::of(|i| Fault::new(node(i)), n, servers)
     }
 
-    /// Runs the test in each kind of world at the same time.
+    /// Runs the test on each kind of nodes, concurrently.
     async fn each(test: impl AsyncFn(Self)) {
         let all = [Self::memory(1), Self::memory(3), Self::redis(1), Self::redis(3)];
         join_all(all.map(|world| test(world))).await;
     }
 
-    /// Lets a holder acquire the lock without renewing it, and another caller wait for it.
+    /// Starts the test: a holder acquires the lock without automatic renewal, and another caller
+    /// waits for the lock.
     async fn held(&self) -> (Arc<LockGuard>, JoinHandle<bool>) {
         self.held_for(TTL).await
     }
@@ -77,7 +78,7 @@ impl World {
         (holder, waits)
     }
 
-    /// Returns the operator's mutex, and the holder that it sees.
+    /// Returns the operator's mutex, and the current holder of the lock.
     async fn sees(&self, ttl: Duration) -> (Mutex, LockHolder) {
         let mutex = self.operator.mutex("job").ttl(ttl).auto_renew(false);
         let mutex = mutex.acquire_timeout(5 * TTL).build().unwrap();
@@ -85,7 +86,7 @@ impl World {
         (mutex, holder)
     }
 
-    /// Scripts the operator's next requests to each node.
+    /// Sets the faults of the operator's next requests to each node.
     fn script(&self, steps: &[Step]) {
         for node in &self.network {
             node.control().script(steps.iter().copied());
@@ -103,7 +104,8 @@ async fn a_lost_answer_admits_no_second_holder() {
     World::each(async |world| {
         let (_held, waits) = world.held().await;
         let (mutex, holder) = world.sees(TTL).await;
-        // The operator's look succeeds; the answer to its request for the lock is lost.
+        // The operator's first request reads the holder. The reply to its second request, the
+        // acquire, is lost.
         world.script(&[Step::fine(), Step::lose_reply()]);
         let won =
             mutex.take_over(&holder, "it hangs").await.expect("its own attempt is no obstacle");
@@ -130,7 +132,7 @@ async fn a_takeover_that_is_dropped_midway_admits_no_second_holder() {
         };
         tokio::select! {
             biased;
-            // On a busy machine the take-over may end first; its guard is dropped then.
+            // On a busy machine, the take-over may end first. Its guard is dropped then.
             taken = mutex.take_over(&holder, "it hangs") => drop(taken),
             () = given_away => {}
         }
@@ -185,7 +187,7 @@ async fn a_renewal_between_look_and_request_admits_no_second_holder() {
             while !on_its_way() {
                 sleep(Duration::from_millis(1)).await;
             }
-            // On a busy machine the renewal may come too late, and then the test sees nothing.
+            // On a busy machine, the renewal may come too late. The test then checks nothing.
             drop(held.extend().await);
         };
         let (won, ()) = tokio::join!(mutex.take_over(&holder, "it hangs"), renewed);
@@ -221,7 +223,7 @@ async fn a_takeover_soon_after_a_handover_admits_no_second_holder() {
 
 async fn taken_while_it_settles(world: &World, waits: JoinHandle<bool>) {
     let mutex = world.operator.mutex("job").acquire_timeout(SHORT).build().unwrap();
-    // On a slow machine the hand-over may take longer than the lease.
+    // On a slow machine, the planned handover may take longer than the lease.
     if let Some(holder) = mutex.inspect().await.unwrap().holder() {
         drop(mutex.take_over(&holder, "it hangs").await);
     }
@@ -235,7 +237,7 @@ async fn a_guard_that_is_kept_long_enough_is_released_as_any_other() {
         let (_, holder) = world.sees(TTL).await;
         let mutex = world.operator.mutex("job").build().unwrap();
         let won = mutex.take_over(&holder, "it hangs").await.unwrap();
-        // By then the previous holder's lease has ended, whatever the clocks do.
+        // After this wait the previous holder's lease has ended, even if the clocks are wrong.
         sleep(2 * TTL).await;
         let taker = mutex.inspect().await.unwrap().holder().expect("it is held");
         won.guard.release().await.unwrap();
@@ -252,7 +254,7 @@ async fn a_takeover_ends_when_its_handle_is_closed() {
     let (_held, waits) = world.held().await;
     let (mutex, holder) = world.sees(TTL).await;
     waits.abort();
-    // Another holder has the lock by now, and keeps it.
+    // By now another caller holds the lock, and does not release it.
     let well = world.hangs.mutex("job").acquire_timeout(PATIENCE).build().unwrap();
     let _well = well.acquire().await.unwrap();
     let closed = async {

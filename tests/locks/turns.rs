@@ -17,7 +17,8 @@ fn nodes(n: usize) -> Vec<MemoryNode> {
     (0..n).map(|_| MemoryNode::new()).collect()
 }
 
-/// A holder that asks again at once is not always the next one, although it asks first.
+/// A handle releases a lock and acquires it again at once. Its request arrives first, but another
+/// handle often gets the lock.
 #[tokio::test]
 async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
     const HANDLES: usize = 4;
@@ -33,7 +34,7 @@ async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
                     for _ in 0..TURNS {
                         let guard = mutex.acquire().await.unwrap();
                         order.lock().unwrap().push(me);
-                        // By then the other handles are in the queue.
+                        // Wait until the other handles are in the queue.
                         tokio::time::sleep(Duration::from_millis(2)).await;
                         guard.release().await.unwrap();
                     }
@@ -44,7 +45,7 @@ async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
             task.await.unwrap();
         }
         let order = order.lock().unwrap();
-        // Count only the first half, while all handles want the lock.
+        // Count only the first half of the turns. In this half, all handles want the lock.
         let contended = &order[..HANDLES * TURNS / 2];
         let again = contended.windows(2).filter(|pair| pair[0] == pair[1]).count();
         assert!(again < contended.len() / 4, "{n} nodes: {again} of {contended:?}");
@@ -55,8 +56,8 @@ async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
     }
 }
 
-/// The nodes have reserved the lock for three handles that never come, and only a minority of them
-/// for the handle that does.
+/// A majority of the nodes have reserved the lock for handles that never ask again. Only a minority
+/// have reserved the lock for the handle that waits.
 #[tokio::test]
 async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
     let nodes = nodes(5);

@@ -1,4 +1,4 @@
-//! Each metric counts the events that happened. In virtual time.
+//! Values of the metrics after known events. In virtual time.
 
 use palisade::cron::{Cron, Job};
 use palisade::{Failed, OnUnavailable, Outcome, TryAcquire};
@@ -19,7 +19,8 @@ async fn locks_are_counted_by_outcome_and_while_they_are_held() {
     let acquires =
         |outcome| kept.number("palisade_lock_acquires_total", &[("outcome", outcome), ALL]);
     let held = || kept.number("palisade_locks_held", &[ALL]);
-    // The series exist before the first event, so that the first event is an increase.
+    // Each series exists before its first event, so a collector sees an increase at the first
+    // event.
     assert_eq!((acquires("taken"), held()), (0.0, 0.0));
 
     let mutex = redlock.mutex("secret-name").build().unwrap();
@@ -93,8 +94,7 @@ async fn the_margin_of_renewals_falls_before_a_lease_is_lost() {
     let renewals =
         |outcome| kept.number("palisade_lease_renewals_total", &[("outcome", outcome), LOCK, ALL]);
     sleep(9 * S).await;
-    // Each renewal comes three quarters to four quarters of a quarter of the ttl after the one
-    // before.
+    // A renewal is due after a quarter of the ttl, or up to a quarter of this time earlier.
     let renewed = margins().len();
     assert!((4..=6).contains(&renewed), "{renewed}");
     assert_eq!(renewals("renewed"), renewed as f64);
@@ -264,7 +264,8 @@ async fn ticks_that_no_process_can_run_are_missed() {
     let missed = kept.number("palisade_cron_ticks_missed_total", &[("name", "job")]);
     let done = [("outcome", "done"), ("name", "job")];
     let done = kept.number("palisade_cron_ticks_total", &done);
-    // Each of the 33 seconds is missed or done; the first and the last may be cut off.
+    // Each of the 33 seconds has one tick: missed or done. The first and the last tick may be
+    // absent.
     assert!(missed >= 15.0, "{missed}");
     assert!((30.0..=34.0).contains(&(missed + done)), "{missed} and {done}");
 }
@@ -327,7 +328,7 @@ async fn a_handle_says_who_votes_and_what_was_lost() {
     assert!(matches!(run("second").await.unwrap(), Outcome::Parked(_)));
     let until = unknown("orders") - ends;
     assert!((86_390.0..86_430.0).contains(&until), "a day from the loss: {until}");
-    // A forgotten key of a schedule does not count, because it is stored again.
+    // The forgotten key of a schedule does not count, because the scheduler stores the key again.
     let cron = Cron::new(&redlock);
     let job = Job::new("j", "* * * * * *");
     let _ = tokio::time::timeout(5 * S, cron.run(job, |_| async { Ok::<_, Failed>(()) })).await;

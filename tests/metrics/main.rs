@@ -1,4 +1,4 @@
-//! Metrics and spans, as a program that collects both receives them.
+//! Metrics and spans, checked by a recorder and a subscriber in the test program.
 #![allow(clippy::float_cmp, reason = "what is compared are whole numbers")]
 
 mod counts;

@@ -1,4 +1,4 @@
-//! A recorder that keeps all values.
+//! A metrics recorder that stores all values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
 
-/// A metric's description: kind, unit, help.
+/// A metric's description: kind, unit and help text.
 pub(crate) type Described = (&'static str, &'static str, String);
 type Labels = BTreeMap<String, String>;
 
@@ -35,7 +35,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Makes handles that this thread builds from now on record here.
+    /// Sets this recorder for all handles that the current thread builds from now on.
     pub(crate) fn install(&'static self) -> metrics::LocalRecorderGuard<'static> {
         metrics::set_default_local_recorder(self)
     }
@@ -62,7 +62,7 @@ impl Kept {
         values.iter().map(one).collect()
     }
 
-    /// Returns the outcomes of each metric that has them.
+    /// Returns the values of the label `outcome` of each metric that has this label.
     pub(crate) fn outcomes(&self) -> BTreeMap<String, BTreeSet<String>> {
         let mut all = BTreeMap::<_, BTreeSet<_>>::new();
         for (name, labels) in self.values.lock().unwrap().keys() {

@@ -1,4 +1,4 @@
-//! The fields of operations' spans, collected by a subscriber of this process.
+//! The fields of the operations' spans. A subscriber of the test program collects them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::world::{S, World};
 
 type Fields = BTreeMap<String, String>;
 
-/// A span that has ended, with the events in it.
+/// A span that has ended, and the events inside this span.
 #[derive(Clone, Debug, Default)]
 struct Ended {
     name: String,
@@ -91,12 +91,11 @@ fn collect() {
     });
 }
 
-/// Returns the ended spans with this name.
 fn ended(name: &str) -> Vec<Ended> {
     HERE.with_borrow(|all| all.iter().filter(|span| span.name == name).cloned().collect())
 }
 
-/// Returns this field of the last ended span with this name.
+/// Returns the field `field` of the last ended span that has the name `name`.
 #[track_caller]
 fn last(name: &str, field: &str) -> String {
     let all = ended(name);
@@ -163,7 +162,7 @@ async fn campaign_and_resign_are_spans_under_one_term() {
         (last("campaign", "token"), last("campaign", "outcome")),
         (term.clone(), "won".into())
     );
-    // The value is published by an extension, which has its own span.
+    // An extension publishes the value. The extension has its own span.
     assert_eq!(ended("extend")[0].parent.as_deref(), Some("campaign"));
     assert!(election.try_campaign("you").await.unwrap().won().is_none());
     assert_eq!(last("try_campaign", "outcome"), "taken");
@@ -198,7 +197,7 @@ async fn a_call_under_a_key_is_a_span_with_claim_and_completion_in_it() {
         (last("run", "outcome"), last("claim", "outcome")),
         ("replayed".into(), "stored".into())
     );
-    // No field of any span contains requests or results.
+    // No field of a span contains a request or a result.
     HERE.with_borrow(|all| assert!(!format!("{all:?}").contains("swordfish"), "{all:#?}"));
 }
 

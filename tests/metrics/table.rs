@@ -1,5 +1,5 @@
-//! The table in the manual matches the metrics that the code registers: names, kinds, units, labels
-//! and meanings.
+//! The table in the manual must match the metrics that the code registers: names, kinds, units,
+//! labels and meanings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ fn rows() -> BTreeMap<String, Row> {
     .collect()
 }
 
-/// Runs every operation that registers a metric.
+/// Runs an operation for each metric, so that all metrics are registered.
 async fn everything(world: &World, redlock: &Redlock) {
     drop(redlock.mutex("a").build().unwrap().acquire().await.unwrap());
     let election = redlock.election("e").build().unwrap();
@@ -102,7 +102,8 @@ async fn outcomes_of_the_manual_are_those_of_the_code() {
         let Some(at) = MANUAL.find(&head) else { panic!("{name}'s outcomes are not explained") };
         let text = MANUAL[at + head.len()..].split("\n- ").next().unwrap_or_default();
         let text = text.split("\n\n").next().unwrap_or_default();
-        // The outcomes are the words in code style before a full stop; an explanation follows it.
+        // The outcomes are the words in code style before the first full stop. The explanations
+        // follow after it.
         let words: BTreeSet<_> =
             text.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect();
         assert_eq!(words, outcomes, "{name}");

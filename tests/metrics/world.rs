@@ -1,4 +1,4 @@
-//! Three nodes in memory, in virtual time.
+//! Three memory nodes in virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The shipped ACL files are sufficient: the whole contract suite runs under their application
-//! user. The manual shows the same rights as the files.
+//! The shipped ACL files. The rights of their application user are sufficient for the whole
+//! contract suite. The manual shows the same rights as the files.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ fn only_the_operator_can_read_passwords_or_change_users() {
     }
 }
 
-/// Starts a server with the users of the shipped file.
+/// Starts a server with the users of the shipped ACL file.
 fn served(args: &[&str]) -> Shared {
     let users = shipped("users-data.acl").replace("@APP_SECRET@", APP);
     let users = users.replace("@OPERATOR_SECRET@", "operators");
@@ -69,14 +69,16 @@ fn served(args: &[&str]) -> Shared {
     Arc::new(Mutex::new(server))
 }
 
-/// Returns a node's builder with the login of the application's user.
+/// Returns the builder of a node that logs in as the application's user.
 fn app(server: &Shared) -> palisade::node::RedisNodeBuilder {
     let url = server.lock().unwrap().url();
     RedisNode::builder(url).username("palisade").password(APP)
 }
 
-/// Returns the commands that a server denied to any user. Two kinds are left out, because clients
-/// send them only in case they are permitted: the client's own name, and the min-replicas settings.
+/// Returns the commands that a server denied.
+///
+/// Two commands are left out, because clients try them and work without them: `CLIENT` for the
+/// client's own name, and `CONFIG GET` for the min-replicas settings.
 fn denied(log: &str) -> Vec<&str> {
     let lines: Vec<_> = log.lines().collect();
     let refused = lines.windows(2).filter(|w| w[0] == "object").map(|w| w[1]);
@@ -110,9 +112,10 @@ fn node(groups: &Groups) -> SentinelNodeBuilder {
     node.sentinel_username("palisade").sentinel_password(secret)
 }
 
-/// Returns a group's node, hooks and group for the contract. The long down-after keeps a slow
-/// restart from becoming a failover, which other tests cover. Without a failover window the
-/// quarantines are short.
+/// Returns a group's node, hooks and servers for the contract suite.
+///
+/// The long down-after keeps a slow restart from becoming a failover. Other tests cover failovers.
+/// The quarantines are short, because the failover window is zero.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks, Arc<Groups>) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &["--acl"]));
     let node = node(&groups).min_replicas_check(MinReplicas::Off).failover_window(Duration::ZERO);
@@ -124,7 +127,7 @@ fn for_contract() -> (Arc<dyn LockNode>, Hooks, Arc<Groups>) {
 async fn a_group_needs_no_more_for_the_rules() {
     let (node, hooks, groups) = for_contract();
     quiet_cases(node, &hooks).await;
-    // No user was denied a command that it needs, neither the Sentinels nor the replicas.
+    // The servers denied no required command to any user, including the Sentinels and the replicas.
     for at in groups.servers(0).iter().chain(&groups.sentinels(0)) {
         let log = groups.cli(at, &["ACL", "LOG"]);
         let denied: Vec<_> =
@@ -146,7 +149,7 @@ async fn a_group_needs_no_more_over_restarts_and_losses() {
 async fn a_group_with_users_fails_over_and_the_lock_goes_on() {
     let groups = Groups::up_with(1, 3_000, 1, &["--acl"]);
     let second = Duration::from_secs(1);
-    // This user may not read the min-replicas settings, so the handle must be given them.
+    // This user may not read the min-replicas settings, so the program must set them at the node.
     let silent = Redlock::builder().node(node(&groups).build().unwrap()).build().unwrap();
     let e =
         silent.mutex("m").build().unwrap().try_acquire().await.expect_err("no vote").to_string();

@@ -1,4 +1,4 @@
-//! `RedisNode` passes the contract that every node kind passes.
+//! `RedisNode` passes the contract suite of all node kinds.
 
 use std::sync::{Arc, Mutex};
 
@@ -23,7 +23,8 @@ async fn the_crash_guard_holds_over_restarts_and_losses() {
     let alike = || -> (Arc<dyn LockNode>, Hooks) {
         let server: Shared = Arc::new(Mutex::new(start()));
         let url = server.lock().unwrap().url();
-        // As in production, fresh servers are not trusted: the first quarantine is waited out.
+        // As in production, the nodes do not trust fresh servers. So the first quarantine must end
+        // before a grant.
         (Arc::new(RedisNode::new(url).unwrap()), server_hooks(&server))
     };
     disturbing_cases(vec![alike(), alike()]).await;

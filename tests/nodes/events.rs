@@ -1,5 +1,5 @@
-//! Events and metrics of a handle's nodes, on real servers and groups: each transition of the crash
-//! guard with its cause, and clients whose settings disagree.
+//! Events and metrics of a handle's nodes, on real servers and groups. Each begin and end of a
+//! quarantine is reported with its cause. A disagreement about settings is reported, too.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use palisade::{Durability, Redlock};
 use crate::support::group::Groups;
 use crate::support::server::Server;
 
-/// Maximum time for an event that must happen; it does not assert a speed.
+/// Time limit for an event that must happen. It is long, because the tests do not measure speed.
 const PATIENCE: Duration = Duration::from_secs(40);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -23,8 +23,9 @@ fn lone(server: &Server) -> RedisNode {
     RedisNode::builder(server.url()).trust_fresh(true).build().unwrap()
 }
 
-/// Collects all events, except those about connections, until one satisfies `last`. Meanwhile it
-/// asks for `name` repeatedly, so that there are answers to learn from.
+/// Collects events until `last` returns true for one of them. Leaves out events about connections.
+/// Meanwhile sends requests for the lock `name` repeatedly, because the events follow from the
+/// replies.
 async fn until(
     redlock: &Redlock,
     events: &mut NodeEvents,
@@ -62,7 +63,8 @@ fn cause(event: &NodeEvent) -> Option<HistoryCause> {
 async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
     let keeps = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start(&keeps);
-    // The first handle trusts the fresh server, so that there is a history; the second does not.
+    // The first handle trusts the fresh server, so a data history begins. The second handle does
+    // not trust fresh servers.
     let first = redlock(lone(&server), 2 * SECOND);
     first.mutex("warm").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     let redlock = redlock(RedisNode::new(server.url()).unwrap(), 2 * SECOND);
@@ -110,13 +112,13 @@ async fn disagreeing_clients_are_both_informed() {
     let seen = until(&shorter, &mut to_shorter, "c", differ).await;
     let Some(NodeEvent::SettingsDisagree { ours, node, .. }) = seen.last() else { panic!() };
     assert_eq!((*ours, *node), (5 * SECOND, 20 * SECOND), "the longest counts");
-    // The event is sent once, and not at every batch.
+    // The event is sent once, not with every batch.
     for i in 0..5 {
         drop(shorter.mutex(format!("d{i}")).build().unwrap().acquire().await.unwrap());
     }
     let more: Vec<_> = std::iter::from_fn(|| to_shorter.try_next()).collect();
     assert!(!more.iter().any(|named| differ(&named.event)), "{more:?}");
-    // A client that agrees gets no event.
+    // A client with the same setting gets no event.
     let same = redlock(lone(&server), 20 * SECOND);
     let mut to_same = same.events();
     drop(same.mutex("e").build().unwrap().acquire().await.unwrap());
@@ -140,7 +142,7 @@ async fn a_failover_is_a_promotion_and_a_switch() {
     assert_eq!(causes, [HistoryCause::Promotion], "{seen:?}");
     let m = &redlock.metrics()[0];
     assert_eq!((m.switches, m.quarantines), (1, 1), "{m:?}");
-    // With a silent replica, the failed wait is counted, and its fault by kind.
+    // One replica is frozen. The metrics count the failed barrier, and its fault by kind.
     let groups = Groups::up_with(1, 30_000, 1, &[]);
     let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
     let redlock = self::redlock(node, SECOND);

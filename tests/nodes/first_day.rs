@@ -1,5 +1,6 @@
-//! The error of a server that grants nothing yet. A server that was never initialised is described
-//! so, with the next step. A server that was restarted with its data, or lost them, is not.
+//! Errors of a server that grants nothing yet. For a server that was never initialised, the error
+//! says so and names the next step. For a server that was restarted, with or without its data, the
+//! error does not.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use crate::support::server::Server;
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// Returns the error that an impatient user gets, and the history's beginning in the event.
+/// Returns the error of an acquire with a short timeout, and the beginning of the history that the
+/// event reports.
 async fn refusal(server: &Server) -> (String, Began) {
     let node = RedisNode::builder(server.url()).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
@@ -48,7 +50,7 @@ async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     }
     assert!(text.contains("an `acquire_timeout` of"), "{text}");
 
-    // After a restart, the server still has no history that was initialised.
+    // The server restarts, and its history is still not initialised.
     server.restart();
     assert_eq!(refusal(&server).await.1, Began::Empty);
 
@@ -60,7 +62,8 @@ async fn a_new_server_is_distinguished_from_one_that_was_restarted() {
     assert!(text.contains("after a restart or failover; grants begin in"), "{text}");
     assert!(!text.contains("palisade init"), "{text}");
 
-    // For a program that sees it for the first time, an emptied server is the same as a new one.
+    // The server restarts without its data. A program without earlier contact cannot distinguish it
+    // from a new server.
     server.restart_empty();
     assert_eq!(refusal(&server).await.1, Began::Empty);
 }
@@ -77,11 +80,12 @@ async fn a_program_that_saw_its_data_says_that_they_are_lost() {
     let mut events = redlock.events();
 
     server.restart_empty();
-    // A handle that has not seen the server before connects first.
+    // A handle without earlier contact to the server is the first to connect.
     assert_eq!(refusal(&server).await.1, Began::Empty);
     let lost = async {
         loop {
-            // The old handle reconnects and asks for the lock, which the server does not grant yet.
+            // The old handle connects again and asks for the lock. The server is in quarantine and
+            // does not grant the lock yet.
             let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50));
             drop(hasty.build().unwrap().acquire().await);
             while let Some(event) = events.try_next().map(|named| named.event) {

@@ -1,4 +1,4 @@
-//! Nodes: the contract that every kind passes, and `RedisNode` on real servers.
+//! Nodes: the contract suite of all node kinds, and `RedisNode` on real servers.
 
 mod acl;
 mod contract_redis;

@@ -1,5 +1,5 @@
-//! With default settings, a lock on one group as `sentinel-conf` makes it survives a failover. If
-//! that cannot be promised, an event reports it with the numbers.
+//! With default settings, a lock survives the failover of a group that `sentinel-conf` started. If
+//! the settings do not guarantee this, an event reports the numbers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::support::group::Groups;
 
 const S: Duration = Duration::from_secs(1);
 
-/// A group in memory that reports how long its failovers take.
+/// A memory node that reports failover times, as a Sentinel group does.
 struct Group(MemoryNode, FailoverTimes);
 
 impl LockNode for Group {
@@ -49,7 +49,7 @@ fn over(groups: usize) -> RedlockBuilder {
     (0..groups).map(node).fold(builder, RedlockBuilder::node)
 }
 
-/// Returns the events about too short leases while two locks are held for ten minutes.
+/// Holds two locks for ten minutes. Returns the events about leases that are too short.
 async fn reported(redlock: &Redlock, ttl: Duration) -> Vec<NodeEvent> {
     let mut events = redlock.events();
     let _a = redlock.mutex("a").ttl(ttl).build().unwrap().acquire().await.unwrap();
@@ -77,7 +77,7 @@ async fn a_ttl_that_does_not_outlive_a_failover_is_reported_once_with_the_number
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_with_defaults_outlives_a_crash_of_the_shipped_groups_master() {
-    // Three tries, because on a busy machine the election may be too slow for the test.
+    // There are three tries, because the election of a Sentinel may be too slow on a busy machine.
     for _ in 0..3 {
         let groups = Groups::shipped();
         let node = || SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
@@ -85,7 +85,7 @@ async fn a_lock_with_defaults_outlives_a_crash_of_the_shipped_groups_master() {
         let mut events = redlock.events();
         let guard = redlock.mutex("defaults").build().unwrap().acquire().await.unwrap();
         let ttl = redlock.config().ttl;
-        // Strike at the worst moment: just before a renewal that is due late.
+        // Kill the master at the worst moment: just before the latest possible renewal.
         while guard.remaining() > ttl * 3 / 4 + Duration::from_millis(400) {
             sleep(Duration::from_millis(1)).await;
         }
@@ -110,7 +110,7 @@ async fn a_lock_with_defaults_outlives_a_crash_of_the_shipped_groups_master() {
             continue;
         }
         assert!(guard.is_valid(), "lost, although there was a new master after {promoted:?}");
-        // The verdict is `Kept`, and the new master has the lock.
+        // The guard returns `Kept`, and the new master has the lock.
         assert_eq!(guard.failover().await, Failover::Kept);
         let at = others.iter().find(|at| groups.cli(at, &["role"]).starts_with("master"));
         let has = groups.cli(at.expect("a new master"), &["pttl", "defaults"]);

@@ -1,8 +1,8 @@
-//! The failover window: for a while after a group's failover, the old master may still grant, while
-//! the new one has a copy of the lock. One node must not vote for two holders.
+//! The failover window. For some time after a group's failover, the old master may still grant,
+//! while the new master has a copy of the lock. One node must not vote for two holders.
 //!
-//! Two in-memory nodes are the old and the new master of one group. A client's connection leads to
-//! one of them, and replication is a snapshot. Time is tokio's paused clock, so every history is
+//! Two memory nodes represent the old and the new master of one group. Each client is connected to
+//! one of them. Replication is a snapshot. The clock is tokio's paused clock, so every test is
 //! repeatable.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use palisade::{
 use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep};
 
-/// L: time after the failover in which the old master may still grant.
+/// L: time after the failover during which the old master may still grant.
 const L: Duration = Duration::from_secs(4);
 const MAX_TTL: Duration = Duration::from_secs(20);
 
@@ -29,7 +29,7 @@ fn s(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// tokio's clock, and a counter in place of random numbers.
+/// An environment with tokio's clock. A counter replaces random numbers.
 #[derive(Debug)]
 struct Paused(Instant, AtomicU64);
 
@@ -45,7 +45,7 @@ impl Env for Paused {
     }
 }
 
-/// The group as one client sees it: the old master until the client learns of the new one.
+/// The group from the view of one client. Requests go to the old master until `moved` is set.
 struct View {
     old: MemoryNode,
     new: MemoryNode,
@@ -73,7 +73,8 @@ impl LockNode for View {
     }
 }
 
-/// A group with an old and a new master, and two clients: `a` moves on, `b` stays with the old one.
+/// A group with an old and a new master, and two clients. The client `a` uses the new master after
+/// the failover. The client `b` stays with the old master.
 struct Story {
     old: MemoryNode,
     new: MemoryNode,
@@ -100,12 +101,12 @@ impl Story {
         Self { old, new, moved, down, a, b }
     }
 
-    /// Lets client A acquire the lock for `ttl` from the old master.
+    /// The client `a` acquires the lock for `ttl` from the old master.
     async fn held(&self, ttl: Duration) -> LockGuard {
         self.a.mutex("job").ttl(ttl).auto_renew(false).build().unwrap().acquire().await.unwrap()
     }
 
-    /// Lets the new master take over with the replicated data; client A follows it.
+    /// Restores the replicated data on the new master, and moves the client `a` to it.
     fn fail_over(&self, replicated: Option<MemorySnapshot>) {
         match replicated {
             Some(data) => self.new.restore(data),
@@ -114,8 +115,8 @@ impl Story {
         self.moved.store(true, Ordering::Relaxed);
     }
 
-    /// Lets client B ask the old master repeatedly until that has stopped, and asserts that A and B
-    /// never hold the lock at the same time. Returns true if B got the lock.
+    /// The client `b` tries to get the lock from the old master until the old master stops. Asserts
+    /// that `a` and `b` never hold the lock at the same time. Returns true if `b` got the lock.
     async fn never_both(&self, a: &LockGuard, failed_over: Instant) -> bool {
         while failed_over.elapsed() < L {
             let asked = self
@@ -130,7 +131,7 @@ impl Story {
             if let TryAcquire::Acquired(b) = asked.unwrap() {
                 let both = a.is_valid() && b.is_valid();
                 assert!(!both, "two hold the lock {:?} after the failover", failed_over.elapsed());
-                // B keeps the lock, so A must not become valid again either.
+                // `b` still holds the lock, so the guard of `a` must not become valid again.
                 sleep(L.saturating_sub(failed_over.elapsed())).await;
                 assert!(!a.is_valid(), "A came back while B held the lock");
                 assert!(b.is_valid(), "B holds beyond the window");
@@ -151,7 +152,7 @@ async fn a_copy_that_ends_before_the_old_master_stops_is_not_renewed() {
     let failed_over = Instant::now();
     let renewal = a.extend().await;
     assert!(story.never_both(&a, failed_over).await, "the old master grants what ran out");
-    // The node does not vote before the deadline any more, so the guard is lost at once.
+    // The node cannot vote again before the guard's deadline, so the guard is lost at once.
     assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
 }
 
@@ -164,7 +165,7 @@ async fn what_was_not_replicated_is_not_put_back_if_the_old_master_may_give_it_a
     let failed_over = Instant::now();
     let renewal = a.extend().await;
     assert!(story.never_both(&a, failed_over).await, "the old master grants what ran out");
-    // The node does not vote before the deadline any more, so the guard is lost at once.
+    // The node cannot vote again before the guard's deadline, so the guard is lost at once.
     assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
 }
 
@@ -208,7 +209,8 @@ async fn a_holder_renews_a_copy_from_before_its_last_renewal() {
     let a = story.held(s(8)).await;
     let replicated = story.old.snapshot();
     sleep(s(6)).await;
-    // The old master confirms this renewal, but the replica's copy still ends in 2 s.
+    // The old master confirms this renewal. The renewal is not replicated, so the copy of the lock
+    // still ends in 2 s.
     a.extend().await.unwrap();
     story.fail_over(Some(replicated));
     let failed_over = Instant::now();
@@ -239,7 +241,8 @@ async fn failed_renewals_do_not_cost_the_right_to_put_a_lock_back() {
     let a = story.held(s(12)).await;
     story.fail_over(None);
     let failed_over = Instant::now();
-    // A new master refuses writes until its first replica is attached: each try fails at once.
+    // A new master refuses writes until its first replica is attached. Each renewal fails at once
+    // meanwhile.
     story.down.store(true, Ordering::Relaxed);
     for _ in 0..6 {
         sleep(Duration::from_millis(400)).await;

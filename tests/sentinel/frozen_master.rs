@@ -1,5 +1,5 @@
-//! A master is frozen for ten seconds, failed over, and then resumed. No client writes to it again,
-//! as the server's counters show.
+//! A master is frozen for ten seconds, replaced by a failover, and then resumed. The server's
+//! counters must show that no client writes to it again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::support::group::{Groups, cli, scripts_run};
 
 const HANDLES: usize = 3;
-/// Maximum time for an event that must happen; it does not assert a speed.
+/// Time limit for an event that must happen. It is long, because the test does not measure speed.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 fn handle(groups: &Groups) -> Redlock {
@@ -51,7 +51,7 @@ async fn work(redlock: Redlock, client: usize, shared: Arc<Work>) {
     }
 }
 
-/// Holds a lock and campaigns, again after each loss.
+/// Holds a lock and a leadership. Acquires both again after each loss.
 async fn hold(redlock: Redlock, client: usize) {
     let election = redlock.election("leader").acquire_timeout(Duration::from_secs(1));
     let election = election.build().unwrap();
@@ -86,8 +86,8 @@ async fn a_master_that_was_frozen_for_ten_seconds_is_never_written_to_again() {
     let done = || shared.done.load(Ordering::SeqCst);
     eventually("work before the fault", || done() > 100).await;
 
-    // Stop all work but renewals, so that few requests are in progress when the master freezes.
-    // Scripts that it executes later were then sent while it was frozen.
+    // Stop all work except renewals, so few requests are in progress when the master freezes.
+    // Scripts that the old master executes after its resume were therefore sent during the freeze.
     shared.stopped.store(true, Ordering::SeqCst);
     eventually("idleness", || shared.under_way.load(Ordering::SeqCst) == 0).await;
     let before = scripts_run(&old);
@@ -105,8 +105,8 @@ async fn a_master_that_was_frozen_for_ten_seconds_is_never_written_to_again() {
     eventually("the old master to answer", || cli(&old, &["PING"]) == "PONG").await;
     assert!(cli(&old, &["ROLE"]).starts_with("master"), "it does not know that it was replaced");
 
-    // These requests were sent before a client could learn of the failover: two batches of each
-    // handle at most, and a renewal between the count and the freeze.
+    // These requests were sent before the clients detected the failover. There are at most two
+    // batches of each handle, and one renewal between the count and the freeze.
     sleep(Duration::from_millis(300)).await;
     let late = scripts_run(&old);
     assert!(late - before <= 3 * HANDLES as u64, "{} scripts were sent to it", late - before);

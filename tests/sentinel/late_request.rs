@@ -1,4 +1,5 @@
-//! A request made for one master that reaches the next one, whose clock shows another time.
+//! A request that was sent to one master and reaches the next master. The clocks of the two masters
+//! differ.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,8 @@ use palisade::{Moment, Redlock, TryAcquire};
 use tokio::sync::{broadcast, watch};
 use tokio::time::{Instant, sleep};
 
-/// Difference by which the new master's clock is behind the old one's: each may be wrong by 2 s.
+/// Time by which the new master's clock is behind the old master's clock. Each clock may be wrong
+/// by 2 s.
 const BEHIND: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
@@ -22,8 +24,8 @@ struct Clock {
 
 impl Clock {
     fn new(began: Instant, behind: Duration) -> Arc<Self> {
-        // Servers draw their identities from these numbers, so the two clocks must start
-        // differently.
+        // Servers draw their identities from these numbers, so the two clocks must start with
+        // different numbers.
         let dice = AtomicU64::new(1 + behind.as_micros() as u64);
         Arc::new(Self { began, behind, dice })
     }
@@ -43,7 +45,7 @@ impl Env for Clock {
     }
 }
 
-/// A group. Requests sent after the failover wait at the frozen new master until it thaws.
+/// A group. After the failover, requests wait at the frozen new master until it thaws.
 struct Group {
     old: MemoryNode,
     new: MemoryNode,
@@ -88,12 +90,12 @@ async fn a_late_request_does_not_take_effect_on_the_next_master() {
 
     thaw.send_replace(Some(false));
     assert!(mutex.try_acquire().await.is_err(), "the new master is frozen");
-    // Now the deadline has passed by two seconds, but on the new master's clock it is in two
+    // The deadline has passed two seconds ago. On the new master's clock, the deadline is in two
     // seconds.
     sleep(BEHIND / 2).await;
     thaw.send_replace(Some(true));
     sleep(Duration::from_millis(1)).await;
     assert!(new.is_empty(), "a late request took effect");
-    // From now on the client knows which server answers and what its clock shows.
+    // Now the client knows the server that replies and this server's clock.
     assert!(mutex.acquire().await.is_ok());
 }

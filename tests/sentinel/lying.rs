@@ -1,5 +1,5 @@
-//! One of three Sentinels lies, sends nonsense or does not answer. The other two decide, at once
-//! and every time.
+//! One of three Sentinels lies, sends invalid replies or does not reply. Each time, the node
+//! follows the other two at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -11,16 +11,16 @@ use palisade::{LockGuard, Redlock};
 use crate::support::fake::{Fake, NAME, View, map, ok};
 use crate::support::server::Server;
 
-/// The ways in which a Sentinel lies.
+/// Ways in which a Sentinel lies.
 #[derive(Clone, Debug)]
 enum Lie {
-    /// Names this master, with an epoch that grows with every question.
+    /// Names this master. Its epoch grows with each request.
     Master(String),
-    /// Sends answers that no Sentinel gives.
+    /// Sends replies that are invalid for a Sentinel.
     Nonsense,
-    /// Accepts questions and answers none.
+    /// Accepts requests and does not reply.
     Silence,
-    /// Names the right master, and many Sentinels that do not exist.
+    /// Names the right master. Also names many Sentinels that do not exist.
     Crowd(String),
 }
 
@@ -45,7 +45,7 @@ fn liar(lie: Lie) -> Fake {
     })
 }
 
-/// Starts a Sentinel that does not lie.
+/// Starts a real Sentinel for this master.
 fn honest(master: &Server) -> Server {
     let sentinel = Server::start_program("redis-sentinel", &["sentinel.conf"]);
     let port = master.port().to_string();
@@ -81,7 +81,8 @@ async fn one_of_three_sentinels_prevents_nothing() {
             let redlock = Redlock::builder().node_arc(node.clone()).build().expect("a handle");
             let held = grant(&redlock, &format!("{what} held")).await;
             let begun = Instant::now();
-            // Check over several polls, because a lie may take effect only after it is stored.
+            // The node may use a lie only after it has stored it. So the test checks the status
+            // over several polls.
             while begun.elapsed() < Duration::from_secs(3) {
                 drop(grant(&redlock, &what).await);
                 let status = node.status();

@@ -1,4 +1,4 @@
-//! Nodes that are Sentinel groups: the choice of the server, failovers, required settings, and
+//! Nodes that are Sentinel groups: choice of the server, failovers, required settings, and
 //! Sentinels that lie.
 
 mod failover_outlived;

@@ -1,5 +1,5 @@
-//! The min-replicas check on real servers: it is repeated while connected and after each failover,
-//! and errors name it if the setting is missing.
+//! The min-replicas check on real servers. A node repeats the check while connected and after each
+//! failover. If the setting is missing, errors name it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::support::group::{Groups, cli};
 use crate::support::server::Server;
 
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// Maximum time for an event that must happen; it does not assert a speed.
+/// Time limit for an event that must happen. It is long, because the tests do not measure speed.
 const PATIENCE: Duration = Duration::from_secs(40);
 const LAG: Duration = Duration::from_secs(1);
 
@@ -35,13 +35,14 @@ async fn ask(node: &dyn LockNode, name: &str) -> Result<Reply, NodeError> {
         Batch { terms, not_after: None, known_since: None, ops: vec![op] },
         SystemEnv.now() + within,
     );
-    // The node observes its deadline itself; one second more only detects a node that hangs.
+    // The node must reply by its own deadline. The timeout is one second longer, so it fires only
+    // if the node hangs.
     let answer = tokio::time::timeout(within + Duration::from_secs(1), call);
     let Replies { mut items, .. } = answer.await.expect("the node answers by its deadline");
     items.remove(0)
 }
 
-/// Tries with new names until `holds` returns true.
+/// Tries to acquire locks with new names until `holds` returns true for the reply.
 async fn until(
     node: &dyn LockNode,
     what: &str,
@@ -76,7 +77,7 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Returns `min-replicas-to-write` and `-max-lag` of the server.
+/// Returns `min-replicas-to-write` and `min-replicas-max-lag` of the server.
 fn guard_of(addr: &str) -> (String, String) {
     let get = |name: &str| {
         let got = cli(addr, &["CONFIG", "GET", name]);
@@ -142,11 +143,12 @@ async fn a_guard_that_only_the_master_has_ends_with_the_failover() {
     eventually("the switch", || node.status().master.is_some_and(|m| m != old)).await;
     let e = until(&node, "after the failover", missing).await.unwrap_err();
     assert!(e.to_string().contains("replicas too"), "{e}");
-    // The new master has its file's settings: with a lag of 0 the check is off.
+    // The new master uses the settings in its own file. There the lag is 0, so the check is off.
     assert_eq!(guard_of(&node.status().master.unwrap()), is("1", "0"));
 }
 
-/// Two Sentinels satisfy the lag rule, but any of the three may begin a failover.
+/// Two Sentinels satisfy the lag rule, and the third does not. Any of the three can begin a
+/// failover.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_shortest_down_after_of_any_sentinel_counts() {
     let groups = Groups::up(1);
@@ -162,7 +164,7 @@ async fn the_shortest_down_after_of_any_sentinel_counts() {
     until(&node, "kept again", granted).await.unwrap();
 }
 
-/// Starts a master with a replica that follows it, without a Sentinel.
+/// Starts a master and a replica, without a Sentinel. Waits until the replica follows the master.
 fn pair() -> (Server, Server) {
     let master = Server::start(&["--repl-diskless-sync-delay", "0"]);
     let port = master.port().to_string();
@@ -188,7 +190,7 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
         matches!(&reported[..], [NodeEvent::MinReplicasMissing { .. }, NodeEvent::Up]),
         "{reported:?}"
     );
-    // A handle with explicit numbers requires the setting.
+    // A handle with explicit numbers requires this setting on the server.
     let strict = node().min_replicas(1, LAG).build().unwrap();
     let e = ask(&strict, "k").await.unwrap_err();
     assert_eq!(e.fault(), NodeFault::MinReplicasMissing, "{e}");
@@ -205,8 +207,8 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
     }
 }
 
-/// Redis counts its good replicas once a second. So a master that was frozen executes, for a
-/// moment, the requests in its buffers, although no replica follows it any more.
+/// Redis counts its good replicas once a second. So, right after a thaw, a master executes the
+/// requests in its buffers, although no replica follows it any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
     let (master, replica) = pair();
@@ -227,7 +229,8 @@ async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
             if_held: None,
         };
         let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
-        // The batch has no deadline by the server's clock, because that would refuse it, too.
+        // The batch has no deadline on the server's clock, because the server would refuse it for
+        // the deadline.
         let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
         let thaw = async {
             tokio::time::sleep(Duration::from_secs(4)).await;
@@ -242,7 +245,7 @@ async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
     }
 }
 
-/// Redis counts a replica as good up to and including the longest lag.
+/// For Redis, a replica is good if its lag is at most the longest permitted lag.
 #[tokio::test]
 async fn a_replica_that_acknowledged_as_long_ago_as_is_allowed_is_good() {
     let (master, _replica) = pair();
@@ -259,12 +262,13 @@ async fn a_replica_that_acknowledged_as_long_ago_as_is_allowed_is_good() {
         if seen == 3 {
             break;
         }
-        // A lag that is 1 s before and after, within half a second, was 1 s in between.
+        // The lag was 1 s before and after the request, within half a second. So the lag was 1 s
+        // during the request.
         let before = Instant::now();
         let was = at_limit();
         let got = ask(&node, &format!("{n}")).await;
         if was && at_limit() && before.elapsed() < Duration::from_millis(500) {
-            // Redis' own count may be a second old.
+            // Redis' own count may be a second old, so the check of Redis itself may refuse.
             let ours = |e: &NodeError| e.to_string().contains("acknowledged within");
             assert!(!got.as_ref().is_err_and(ours), "{got:?}");
             seen += u32::from(granted(&got));
@@ -308,7 +312,7 @@ async fn without_its_replicas_a_master_votes_noreplicas_and_nothing_runs() {
     assert!(e.to_string().contains("because too few replicas are good (NOREPLICAS)"), "{e}");
     assert!(ask(&*node, "refused").await.is_err());
     assert_eq!(cli(&master, &["EXISTS", "refused"]), "0");
-    // A user of locks gets this error, and it is counted by its kind.
+    // A user of locks gets the same error. The metrics count the error by its kind.
     let redlock = palisade::Redlock::builder().node_arc(Arc::clone(&node)).build().unwrap();
     let e = redlock.mutex("m").build().unwrap().try_acquire().await.expect_err("no quorum");
     assert!(e.to_string().contains("(NOREPLICAS)"), "{e}");

@@ -1,5 +1,5 @@
-//! `SentinelNode` on real Sentinel groups: the servers it finds, the servers it refuses, and those
-//! it never writes to again.
+//! `SentinelNode` on real Sentinel groups: the servers that it finds, the servers that it refuses,
+//! and old masters to which it must not write again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::support::group::{Groups, cli, scripts_run};
 use crate::support::server::free_port;
 
 const MAX_TTL: Duration = Duration::from_secs(1);
-/// Maximum time for an event that must happen; it does not assert a speed.
+/// Time limit for an event that must happen. It is long, because the tests do not measure speed.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 fn node(groups: &Groups) -> SentinelNode {
@@ -43,12 +43,13 @@ async fn call(node: &SentinelNode, op: Op, within: Duration) -> Replies {
     let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
     let deadline = SystemEnv.now() + within;
     let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
-    // The node observes its deadline itself; one second more only detects a node that hangs.
+    // The node must reply by its own deadline. The timeout is one second longer, so it fires only
+    // if the node hangs.
     let answer = tokio::time::timeout(within + Duration::from_secs(1), node.call(batch, deadline));
     answer.await.expect("the node answers by its deadline")
 }
 
-/// Tries with new names until `holds` returns true.
+/// Tries to acquire locks with new names until `holds` returns true for the replies.
 async fn until(
     node: &SentinelNode,
     what: &str,
@@ -86,13 +87,13 @@ async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn finds_the_master_and_tells_about_it() {
     let groups = Groups::up(1);
-    // One Sentinel is configured; the node discovers the others.
+    // The settings name one Sentinel. The node discovers the other two.
     let node = SentinelNode::new(groups.name(0), [groups.sentinels(0).remove(1)]).unwrap();
     until(&node, "first grant", granted).await;
     let status = node.status();
     assert_eq!(status.master, Some(groups.servers(0)[0].clone()));
     assert_eq!(status.epoch, Some(0));
-    // Two Sentinels are enough for the first grant, so the third may be reached later.
+    // Two Sentinels are enough for the first grant, so the node may reach the third one later.
     let known = || (node.status().sentinels_known, node.status().sentinels_reachable);
     eventually("all Sentinels to be reached", || known() == (3, 3)).await;
     let info = cli(&groups.servers(0)[0], &["INFO"]);
@@ -103,14 +104,16 @@ async fn finds_the_master_and_tells_about_it() {
     assert_eq!(status.last_error, None);
     assert_eq!(node.name(), Arc::from(groups.name(0)));
 
-    // With a translation of addresses, the node uses the translated address.
+    // The settings map the master's address to another address. The node must use the other
+    // address.
     let master = groups.servers(0)[0].clone();
     let outside = master.replace("127.0.0.1", "localhost");
     let mapped = |to: String| builder(&groups).map_address([(master.clone(), to)]).build().unwrap();
     let reached = mapped(outside.clone());
     until(&reached, "mapped", granted).await;
     assert_eq!(reached.status().master, Some(outside));
-    // An address at which there is no server: the error names the setting.
+    // The settings map the master's address to an address without a server. The error must name
+    // this setting.
     let nowhere = mapped(format!("127.0.0.1:{}", free_port()));
     let replies = call(&nowhere, acquire("nowhere"), Duration::from_secs(5)).await;
     let error = fault(&replies);
@@ -125,7 +128,7 @@ async fn a_killed_master_is_replaced_and_the_new_one_grants_only_after_quarantin
     until(&node, "before", granted).await;
     groups.break_("kill", 0, &[]);
     let killed = Instant::now();
-    // The new master's first answer is a quarantine, never a grant.
+    // The first reply of the new master is a quarantine, not a grant.
     let first = until(&node, "after", |r| r.items[0].is_ok()).await;
     println!("kill (down-after 3 s) → first answer of the new master: {:?}", killed.elapsed());
     assert!(matches!(first.items[0], Ok(Reply::Quarantined { .. })), "{first:?}");
@@ -134,8 +137,8 @@ async fn a_killed_master_is_replaced_and_the_new_one_grants_only_after_quarantin
     assert_ne!(node.status().master, Some(groups.servers(0)[0].clone()));
     assert_eq!(node.status().epoch, Some(1));
     let grant = until(&node, "quarantine over", granted).await.facts.unwrap();
-    // Measure by the node's own clock. The marker was written at or before the first answer, which
-    // contained the rest of the quarantine.
+    // Measure the wait by the node's own clock. The first reply contained the remaining quarantine,
+    // and the marker was written before this reply.
     let waited = Duration::from_micros(grant.node_micros - facts.node_micros);
     assert!(waited + Duration::from_millis(1) >= facts.quarantine, "{waited:?}, {facts:?}");
 }
@@ -175,7 +178,8 @@ async fn a_frozen_and_resumed_master_is_never_written_to_again() {
     println!("freeze (down-after 3 s) → first answer of the new master: {:?}", frozen.elapsed());
     tokio::time::sleep(Duration::from_secs(6).saturating_sub(frozen.elapsed())).await;
     groups.break_("resume", 0, &[]);
-    // Requests in the old master's socket buffer run now, so wait for them.
+    // The old master now executes the requests in its socket buffer. Wait until these requests have
+    // ended.
     eventually("the old master to answer", || cli(&old, &["PING"]) == "PONG").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     let before = scripts_run(&old);
@@ -262,7 +266,8 @@ async fn a_hung_first_sentinel_does_not_stop_a_cold_start() {
     let replies = call(&node, acquire("k"), Duration::from_secs(2)).await;
     assert!(granted(&replies), "{replies:?}");
     assert_eq!((node.status().sentinels_known, node.status().sentinels_reachable), (3, 2));
-    // The frozen Sentinel is asked repeatedly; the others are not asked more often because of it.
+    // The node repeats its requests to the frozen Sentinel. It must not ask the other Sentinels
+    // more often because of that.
     let other = &groups.sentinels(0)[1];
     let asked = || {
         let stats = cli(other, &["INFO", "stats"]);
@@ -271,8 +276,8 @@ async fn a_hung_first_sentinel_does_not_stop_a_cold_start() {
     };
     let before = asked();
     tokio::time::sleep(Duration::from_secs(4)).await;
-    // Expect four polls of three questions, and the Sentinels' own traffic: far fewer than a
-    // hundred.
+    // In 4 s the node sends four polls of three requests, and the Sentinels send their own
+    // commands. All together are far fewer than a hundred.
     let after = asked();
     assert!(after - before < 100, "{} commands in 4 s", after - before);
 }
@@ -313,7 +318,7 @@ async fn a_node_without_guard_votes_only_where_that_was_asked_for() {
         until(&lax, "without guard", granted).await;
         assert_eq!(lax.status().failover_window, Some(Duration::from_secs(15)));
     }
-    // The command named in the error corrects the setting.
+    // The error names a command that corrects the setting. Run this command on all servers.
     for server in groups.servers(0) {
         let mend = ["CONFIG", "SET", "min-replicas-to-write", "1", "min-replicas-max-lag", "1"];
         assert_eq!(cli(&server, &mend), "OK");
@@ -344,8 +349,8 @@ async fn a_guard_that_is_lost_and_a_lag_rule_that_is_broken_end_the_vote() {
     assert!(text.contains("more than down-after-milliseconds (2000)"), "{text}");
 }
 
-/// Returns a node and its hooks for the contract. Without a failover window the quarantines are
-/// short. Other tests cover restarts of a group.
+/// Returns a node and its hooks for the contract suite. The quarantines are short, because the
+/// failover window is zero. Other tests cover restarts of a group.
 fn for_contract() -> (Arc<dyn LockNode>, Hooks) {
     let groups = Arc::new(Groups::up_with(1, 30_000, 1, &[]));
     let node =
@@ -370,7 +375,7 @@ async fn tasks_end_with_the_node() {
     assert!(alive() > before);
     drop(node);
     eventually("all tasks to end", || alive() <= before).await;
-    // The Sentinels and servers also lose their clients.
+    // The connections to the Sentinels and to the servers close, too.
     for addr in groups.sentinels(0).iter().chain(&groups.servers(0)) {
         eventually("the connections to close", || {
             !cli(addr, &["CLIENT", "LIST"]).contains("resp=3")

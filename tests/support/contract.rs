@@ -1,4 +1,5 @@
-//! Hooks that let the contract suite disturb real servers, and runs of its cases.
+//! Hooks through which the contract suite disturbs real servers. Also functions that run the cases
+//! of the suite.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +16,7 @@ use super::server::Server;
 
 pub type Shared = Arc<Mutex<Server>>;
 
-/// Runs `f` on the server without blocking the runtime.
+/// Runs `f` on the server, in a blocking task.
 async fn on(server: &Shared, f: impl FnOnce(&mut Server) + Send + 'static) {
     let server = Arc::clone(server);
     let run = move || f(&mut server.lock().unwrap());
@@ -60,7 +61,7 @@ pub fn server_hooks(server: &Shared) -> Hooks {
         })
 }
 
-/// Returns the server's deployment, with its operator's login.
+/// Returns a deployment with the operator's login to this server.
 fn operated(server: &Server) -> Deployment {
     let mut settings = Settings::new([server.url()]);
     let login = server.credentials().map(|(user, password)| (user.into(), password.into()));
@@ -68,7 +69,8 @@ fn operated(server: &Server) -> Deployment {
     Deployment::of(settings)
 }
 
-/// Closes a server for about two seconds, and does not reopen it.
+/// Closes a server for about two seconds, as a planned handover does. Drops the handover before it
+/// can open the server.
 async fn close(deployment: Deployment) {
     let closed = Notify::new();
     let restart = async {
@@ -94,11 +96,12 @@ async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
     assert!(matches!(done, HandedOver::Done { .. }), "{done}");
 }
 
-/// Returns the hooks of the first group, whose first server stays master until it is handed over.
+/// Returns the hooks of the first group. The first server is the master until a planned handover.
 pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
     let [emptied, restarted, flushed, lost, closed, handed] = [(); 6].map(|()| groups.clone());
     let restart = |groups: &Groups, how| {
-        // A server on a busy disk delays writes to its file and would lose them.
+        // Without this setting, a server on a busy disk would write its file late, and the restart
+        // would lose these writes.
         let settle = ["CONFIG", "SET", "appendfsync", "always"];
         assert_eq!(groups.cli(&groups.servers(0)[0], &settle), "OK");
         groups.break_(how, 0, &["--server", "a1"]);
@@ -132,13 +135,13 @@ pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
         })
 }
 
-/// Hands the first group over to the replica that its Sentinels choose.
+/// Hands the first group over to a replica. The Sentinels choose the replica.
 async fn to_another(groups: &Groups) {
     for _ in 0..40 {
         let group = groups.operated().node(groups.url(0));
         match Handover::new(group).group(|_| ()).await.unwrap() {
             HandedOver::Done { .. } => return,
-            // The previous handover has not ended on all servers yet.
+            // The previous handover has not ended on all servers yet, so this one is refused.
             HandedOver::Refused(_) => tokio::time::sleep(Duration::from_millis(500)).await,
             other => panic!("{other}"),
         }
@@ -146,7 +149,7 @@ async fn to_another(groups: &Groups) {
     panic!("the group is never ready to be handed over");
 }
 
-/// Waits until the first server is a master with both replicas again.
+/// Waits until the first server is the master again and both replicas follow it.
 fn await_complete(groups: &Groups) {
     let begun = Instant::now();
     let master = groups.servers(0)[0].clone();
@@ -156,7 +159,7 @@ fn await_complete(groups: &Groups) {
     }
 }
 
-/// Runs all cases that do not disturb the node, at the same time.
+/// Runs all cases that do not disturb the node, concurrently.
 pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
     let mut all = tokio::task::JoinSet::new();
     for case in contract::cases().into_iter().filter(|c| !c.disturbs()) {
@@ -169,8 +172,8 @@ pub async fn quiet_cases(node: Arc<dyn LockNode>, hooks: &Hooks) {
     }
 }
 
-/// Runs the cases that disturb the node, distributed over equal nodes. Each node runs one case at a
-/// time and all nodes run at once, because the cases mostly wait.
+/// Runs the cases that disturb a node. Each of these equal nodes runs one case at a time. All nodes
+/// run concurrently, because most cases only wait.
 pub async fn disturbing_cases(nodes: Vec<(Arc<dyn LockNode>, Hooks)>) {
     let all: Vec<Case> = contract::cases().into_iter().filter(Case::disturbs).collect();
     let (all, next) = (Arc::new(all), Arc::new(AtomicUsize::new(0)));

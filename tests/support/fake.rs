@@ -1,5 +1,5 @@
-//! Servers and Sentinels whose answers a test defines: a listener, the server side of the protocol,
-//! and the answers of an honest Sentinel.
+//! Fake servers and Sentinels whose replies a test defines: a listener, the server side of the
+//! protocol, and the replies of an honest Sentinel.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -12,13 +12,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// The group's name at every fake Sentinel.
+/// Name of the group that each fake Sentinel reports.
 pub const NAME: &str = "orders";
 
 /// A command as a list of words.
 pub type Command = Vec<Vec<u8>>;
 
-/// A listener on a free loopback port. Dropping it ends the listener.
+/// A listener on a free loopback port. Dropping this value closes the listener.
 pub struct Fake {
     pub at: String,
     shared: Arc<Shared>,
@@ -27,20 +27,21 @@ pub struct Fake {
 
 struct Shared {
     connections: AtomicUsize,
-    /// Commands that [`Fake::start`] received, as text.
+    /// Commands received since [`Fake::start`], each as one text.
     received: Mutex<Vec<String>>,
-    /// Events for the connections that subscribed.
+    /// Messages for the subscribed connections.
     events: broadcast::Sender<Vec<u8>>,
 }
 
 impl Fake {
-    /// Answers each command, given as its words. It must be called within a runtime.
+    /// Starts a listener that replies to each command with the result of `answer`. Must be called
+    /// within a runtime.
     pub fn start(answer: impl Fn(&[&str]) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let answer = Arc::new(answer);
         Self::listen(move |socket, shared| converse(socket, shared, Arc::clone(&answer)))
     }
 
-    /// Serves each connection by this function.
+    /// Starts a listener that calls `serve` for each connection.
     pub fn serve<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Self
     where
         F: Future<Output = Option<()>> + Send + 'static,
@@ -71,23 +72,23 @@ impl Fake {
         Self { at, shared, task }
     }
 
-    /// Returns the number of connections made to the listener.
+    /// Returns the number of connections that the listener has accepted.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Relaxed)
     }
 
-    /// Returns the number of commands that began with this text.
+    /// Returns the number of received commands that began with the text `command`.
     pub fn received(&self, command: &str) -> usize {
         let received = self.shared.received.lock().unwrap();
         received.iter().filter(|words| words.starts_with(command)).count()
     }
 
-    /// Sends an event to all subscribers.
+    /// Publishes an event to all subscribers.
     pub fn tell(&self, channel: &str, payload: &str) {
         let _ = self.shared.events.send(message(channel, payload));
     }
 
-    /// Sends a hundred events after each pause, until it is dropped.
+    /// Publishes a hundred events after each pause, until the listener is dropped.
     pub fn flood(&self, pause: Duration) {
         let shared = Arc::downgrade(&self.shared);
         let event = message("+sdown", format!("master {NAME} 127.0.0.1 1"));
@@ -137,25 +138,25 @@ where
     }
 }
 
-/// A Sentinel's report of its group.
+/// Contents of a Sentinel's report about its group.
 #[derive(Clone, Default)]
 pub struct View {
     pub master: String,
     pub epoch: u64,
     pub replicas: Vec<String>,
     pub others: Vec<String>,
-    /// Number of other Sentinels that the report states; two if it is `None`.
+    /// Number of other Sentinels in the report. `None` stands for two.
     pub others_known: Option<u32>,
 }
 
-/// Starts a Sentinel that reports the current content of the view.
+/// Starts a Sentinel that reports the current contents of `view`.
 pub fn sentinel(id: char, view: &Arc<Mutex<View>>) -> Fake {
     let view = Arc::clone(view);
     Fake::start(move |words| view.lock().unwrap().answer(id, words))
 }
 
 impl View {
-    /// Returns the answer of the Sentinel `id` to a command.
+    /// Returns the reply of the Sentinel `id` to a command.
     pub fn answer(&self, id: char, words: &[&str]) -> Vec<u8> {
         let id = id.to_string().repeat(40);
         match words {
@@ -203,7 +204,7 @@ fn list(all: &[String], flags: &str) -> Vec<u8> {
     array(&each.collect::<Vec<_>>())
 }
 
-/// Returns the next command, or `None` at the end.
+/// Reads the next command. Returns `None` at the end of the connection.
 pub async fn command<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> Option<Command> {
     let count = number(from, b'*').await?;
     let mut words = Vec::new();
@@ -246,7 +247,7 @@ pub fn ok() -> Vec<u8> {
     b"+OK\r\n".to_vec()
 }
 
-/// Returns the answer to a subscription.
+/// Returns the reply to a subscription.
 pub fn subscribed(channels: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let all = channels.iter().enumerate();
     let all = all.map(|(i, channel)| {
@@ -255,7 +256,7 @@ pub fn subscribed(channels: &[impl AsRef<[u8]>]) -> Vec<u8> {
     all.collect::<Vec<_>>().concat()
 }
 
-/// Returns a message to subscribers.
+/// Returns a message for subscribers.
 pub fn message(channel: &str, payload: impl AsRef<[u8]>) -> Vec<u8> {
     [&b">3\r\n"[..], &bulk("message"), &bulk(channel), &bulk(payload)].concat()
 }

@@ -1,12 +1,12 @@
-//! Real Sentinel groups for tests, started by `sentinel-conf/up` on free loopback ports. They are
-//! taken down with the test, even if the test process is killed.
+//! Real Sentinel groups for tests, started by `sentinel-conf/up` on free loopback ports. The groups
+//! stop at the end of the test, even if the test process is killed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-/// One or more groups, each of a master, two replicas and three Sentinels.
+/// One or more groups. Each group has a master, two replicas and three Sentinels.
 pub struct Groups {
     dir: PathBuf,
     json: Value,
@@ -18,23 +18,25 @@ impl Groups {
         Self::up_with(n, 3_000, 1, &[])
     }
 
-    /// Starts a group as `sentinel-conf/up` makes it by default.
+    /// Starts one group with the default settings of `sentinel-conf/up`.
     pub fn shipped() -> Self {
         let up = Self::try_up(&["--groups", "1"]);
         up.unwrap_or_else(|(_, words)| panic!("sentinel-conf/up failed: {words}"))
     }
 
-    /// Starts `n` groups with these settings. A `max_lag` of 0 leaves the min-replicas check off.
+    /// Starts `n` groups with these settings. A `max_lag` of 0 turns the min-replicas check off.
     pub fn up_with(n: usize, down_after_ms: u32, max_lag: u32, more: &[&str]) -> Self {
         let up = Self::try_up_with(n, down_after_ms, max_lag, more);
         up.unwrap_or_else(|(_, words)| panic!("sentinel-conf/up failed: {words}"))
     }
 
-    /// Starts groups as [`up_with`](Self::up_with), where that may be impossible.
+    /// Starts groups as [`up_with`](Self::up_with) does, and returns an error if that is
+    /// impossible.
     ///
     /// # Errors
-    /// The exit code of `sentinel-conf/up` and its output. The code is 77 if groups cannot be
-    /// started on this machine.
+    ///
+    /// Exit code and output of `sentinel-conf/up`. The exit code is 77 if this machine cannot run
+    /// groups.
     pub fn try_up_with(
         n: usize,
         down_after_ms: u32,
@@ -61,12 +63,12 @@ impl Groups {
         Ok(Self { dir, json })
     }
 
-    /// Returns the name of the groups' network namespace, if they have one.
+    /// Returns the network namespace of the groups, if they run in one.
     pub fn netns(&self) -> Option<String> {
         self.json["netns"].as_str().map(str::to_owned)
     }
 
-    /// Returns the group's name at its Sentinels.
+    /// Returns the name by which the Sentinels know the group.
     pub fn name(&self, group: usize) -> String {
         text(&self.json["groups"][group]["name"])
     }
@@ -82,18 +84,20 @@ impl Groups {
         format!("sentinel://{}/{}", self.sentinels(group).join(","), self.name(group))
     }
 
-    /// Returns `host:port` of the group's data servers. The first one was the master at the start.
+    /// Returns `host:port` of the group's data servers. The first server was the master at the
+    /// start.
     pub fn servers(&self, group: usize) -> Vec<String> {
         let list = self.json["groups"][group]["servers"].as_array().expect("servers");
         list.iter().map(|s| text(&s["addr"])).collect()
     }
 
-    /// Returns the password of the application's user `palisade`, if started with `--acl`.
+    /// Returns the password of the application's user `palisade`, if the groups were started with
+    /// `--acl`.
     pub fn password(&self) -> Option<String> {
         self.json["acl"]["password"].as_str().map(ToOwned::to_owned)
     }
 
-    /// Returns the operator's deployment, without nodes.
+    /// Returns a deployment with the operator's login and without nodes.
     pub fn operated(&self) -> palisade_ops::Deployment {
         let mut settings = palisade::Settings::default();
         if let Some(password) = self.json["acl"]["operator_password"].as_str() {
@@ -105,7 +109,7 @@ impl Groups {
         palisade_ops::Deployment::of(settings)
     }
 
-    /// Runs a command as [`cli`] does, with the operator's login if the servers have users.
+    /// Runs a command as [`cli`] does. Uses the operator's login if the servers have users.
     pub fn cli(&self, addr: &str, args: &[&str]) -> String {
         match self.json["acl"]["operator_password"].as_str() {
             Some(password) => {
@@ -116,7 +120,8 @@ impl Groups {
         }
     }
 
-    /// Runs `sentinel-conf/break DIR ACTION GROUP …`: kill, freeze, resume, restart, failover, …
+    /// Runs `sentinel-conf/break DIR ACTION GROUP …`. The action is `kill`, `freeze`, `resume`,
+    /// `restart`, `failover` or another one of this script.
     pub fn break_(&self, action: &str, group: usize, more: &[&str]) -> String {
         let out = Command::new(script("break"))
             .arg(&self.dir)
@@ -136,7 +141,7 @@ impl Drop for Groups {
     }
 }
 
-/// Runs one command at `host:port` and returns the raw answer.
+/// Runs one command at `host:port` and returns the raw reply.
 pub fn cli(addr: &str, args: &[&str]) -> String {
     let (host, port) = addr.rsplit_once(':').expect("host:port");
     let out = Command::new("redis-cli")
@@ -147,7 +152,8 @@ pub fn cli(addr: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
 }
 
-/// Returns the number of scripts run at `host:port` since the last `CONFIG RESETSTAT`.
+/// Returns the number of scripts that the server at `host:port` has run since the last `CONFIG
+/// RESETSTAT`.
 pub fn scripts_run(addr: &str) -> u64 {
     let stats = cli(addr, &["INFO", "commandstats"]);
     let calls = |line: &str| {

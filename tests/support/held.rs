@@ -1,5 +1,5 @@
-//! Messages whose keys a node has forgotten. With every broker they are held, others are handled,
-//! and after one decision each held message takes effect once.
+//! Messages whose keys a node has forgotten. For each broker: these messages are held, and other
+//! messages are handled. After one decision, each held message takes effect once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,13 +11,13 @@ use palisade_ops::{Audit, incidents};
 use tokio::time::{sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(2);
-/// Maximum time of a step, even on a busy machine.
+/// Time limit for one step, even on a busy machine.
 const LONG: Duration = Duration::from_secs(100);
 /// Number of messages before the loss.
 const OLD: usize = 20;
 const NEW: usize = 5;
 
-/// A namespace whose node is emptied, and the number of effects of each key.
+/// A namespace whose node loses its data. Counts the effects of each key.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub of: Idempotency,
@@ -26,7 +26,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Creates the namespace and uses a first key in it.
+    /// Creates the namespace and runs a first call in it.
     pub async fn new() -> Self {
         let node = MemoryNode::new();
         let redlock = Redlock::builder().node(node.clone()).ttl(LEASE).max_ttl(LEASE);
@@ -37,12 +37,13 @@ impl Held {
         Self { of, node, books: Arc::default() }
     }
 
-    /// Handles a message: counts its effect.
+    /// Handles a message by counting its effect.
     pub fn book(&self, cx: &Context) {
         *self.books.lock().unwrap().entry(cx.key().to_owned()).or_default() += 1;
     }
 
-    /// Publishes messages and then empties the node. Call it before the consumer runs.
+    /// Publishes messages, and then deletes the node's data. Must be called before the consumer
+    /// runs.
     pub async fn lose(&self, publish: impl AsyncFn(&str, SystemTime)) {
         for n in 0..OLD {
             publish(&format!("old-{n}"), SystemTime::now()).await;
@@ -53,7 +54,8 @@ impl Held {
         }
     }
 
-    /// Publishes more messages and decides while the consumer runs. Returns when all are handled.
+    /// Publishes more messages and makes the operator's decision while the consumer runs. Returns
+    /// after all messages have been handled.
     pub async fn judge(&self, publish: impl AsyncFn(&str, SystemTime)) {
         self.until("all are held", || self.of.metrics().held == OLD as u64).await;
         for n in 0..NEW {

@@ -1,23 +1,24 @@
-//! Malformed messages, the same set for all brokers. Each of them takes effect once or becomes a
-//! dead letter, and blocks no other message. A broker's test leaves out the messages that the
-//! broker or its client cannot send.
+//! Malformed messages, the same set for all brokers. Each message either takes effect once or
+//! becomes a dead letter. No message blocks another one.
+//!
+//! The test of a broker leaves out the messages that the broker or its client cannot send.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
-/// A message to publish.
+/// One message of the set.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
-    /// Name of the case.
+    /// Name of the case that this message tests.
     pub(crate) case: &'static str,
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) created: Option<&'static str>,
-    /// An additional header, or an additional field.
+    /// Additional header or field.
     pub(crate) header: Option<(&'static [u8], &'static [u8])>,
     pub(crate) body: Vec<u8>,
 }
 
-/// The results of the set.
+/// Results after all messages of the set were consumed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Became {
     /// Number of effects of each key.
@@ -26,10 +27,11 @@ pub(crate) struct Became {
     pub(crate) dead: BTreeMap<String, u32>,
 }
 
-/// Handles a message with this key.
+/// Counts the effect of a message with this key.
 ///
 /// # Errors
-/// The reason of a permanent refusal.
+///
+/// A text with the reason, if the message is refused permanently.
 pub(crate) fn handle(became: &Mutex<Became>, key: &str) -> Result<(), &'static str> {
     assert_ne!(key, PANICS, "as it is meant to");
     if key == LARGEST {
@@ -39,15 +41,16 @@ pub(crate) fn handle(became: &Mutex<Became>, key: &str) -> Result<(), &'static s
     Ok(())
 }
 
-/// Key of two messages with different bodies; the first one delivered takes effect.
+/// Key of two messages with different bodies. Only the message that is delivered first takes
+/// effect.
 pub(crate) const TWICE: &str = "twice";
 /// Key of the message with the largest body that the broker allows. Its handler refuses it.
 pub(crate) const LARGEST: &str = "largest";
 /// Key of the message whose handler panics each time.
 pub(crate) const PANICS: &str = "panics";
 
-/// Returns the set, between two valid messages. `largest` is the length of the largest body in
-/// bytes.
+/// Returns the messages of the set, and a valid message before and after them. `largest` is the
+/// length of the largest body in bytes.
 pub(crate) fn letters(largest: usize) -> Vec<Letter> {
     let letter = |case, key: &[u8], body: &[u8]| Letter {
         case,
@@ -86,7 +89,7 @@ pub(crate) fn letters(largest: usize) -> Vec<Letter> {
     ]
 }
 
-/// Returns the expected results of these messages.
+/// Returns the results that the set must have with any broker.
 pub(crate) fn promised(letters: &[Letter]) -> Became {
     let mut became = Became::default();
     let mut seen = BTreeSet::new();

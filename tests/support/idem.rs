@@ -1,4 +1,4 @@
-//! Nodes under tokio's paused clock, handles with their own faults, and counted effects.
+//! Memory nodes under tokio's paused clock, handles with their own faults, and an effect counter.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unreachable_pub, missing_docs)]
 
@@ -23,17 +23,18 @@ pub fn secs(s: u64) -> Duration {
     Duration::from_secs(s)
 }
 
-/// Returns a failing handler's result.
+/// Returns the result of a failing handler.
 pub fn boom() -> impl Future<Output = Done> {
     std::future::ready(Err("boom"))
 }
 
-/// Number of times a handler was started.
+/// Number of handler starts.
 #[derive(Clone, Default)]
 pub struct Effects(Arc<AtomicU32>);
 
 impl Effects {
-    /// Counts an effect, and then runs for the time `after`. Returns the effect's number.
+    /// Counts an effect at once. The returned future completes after the time `after` with the
+    /// number of this effect.
     pub fn act(&self, after: Duration) -> impl Future<Output = Done> + Send + use<> {
         let mine = self.0.fetch_add(1, SeqCst) + 1;
         async move {
@@ -47,12 +48,13 @@ impl Effects {
     }
 }
 
-/// An environment in which all clocks are the paused one, with repeatable random numbers.
+/// An environment in which all clocks follow tokio's paused clock. Its random numbers are
+/// repeatable.
 #[derive(Debug)]
 struct Paused {
     start: Instant,
     dice: Arc<AtomicU64>,
-    /// Milliseconds by which the wall clock is ahead of true time.
+    /// Milliseconds by which the wall clock is ahead of the true time.
     skew: i64,
 }
 
@@ -83,7 +85,7 @@ pub struct World {
     dice: Arc<AtomicU64>,
 }
 
-/// A process with its own connections to the nodes.
+/// A process: a handle with its own links to the nodes.
 #[derive(Clone)]
 pub struct Handle {
     pub redlock: Redlock,
@@ -95,7 +97,8 @@ impl World {
         Self::with_strangers(n, 0)
     }
 
-    /// Creates nodes, on the last of which every record's key has another program's value.
+    /// Creates `n` nodes. On the last `strangers` nodes, each record's key has a value of another
+    /// program.
     pub fn with_strangers(n: usize, strangers: usize) -> Self {
         let (start, dice) = (Instant::now(), Arc::default());
         let env = env(start, &dice, 0);
@@ -112,8 +115,8 @@ impl World {
         Self { redlock: builder.build().unwrap(), nodes, env, start, dice }
     }
 
-    /// Creates nodes whose clocks are ahead by `skews` milliseconds. `window` is the time for which
-    /// a server that a node replaced may still grant.
+    /// Creates one node for each element of `skews`. The node's clock is ahead by this number of
+    /// milliseconds. `window` is the failover window of the nodes.
     pub fn with_nodes(skews: &[i64], window: Duration) -> Self {
         let (start, dice) = (Instant::now(), Arc::default());
         let node = |(i, skew): (usize, &i64)| {
@@ -127,12 +130,12 @@ impl World {
         Self { nodes, redlock, env, start, dice }
     }
 
-    /// Returns a handle's builder whose wall clock is ahead by `skew` milliseconds.
+    /// Returns the builder of a handle whose wall clock is ahead by `skew` milliseconds.
     pub fn builder(&self, skew: i64) -> RedlockBuilder {
         self.over(&self.nodes, skew)
     }
 
-    /// Returns a handle's builder over some of the nodes, with a wall clock ahead by `skew`
+    /// Returns the builder of a handle on these nodes. The handle's wall clock is ahead by `skew`
     /// milliseconds.
     pub fn over(&self, nodes: &[MemoryNode], skew: i64) -> RedlockBuilder {
         builder(nodes, &env(self.start, &self.dice, skew))
@@ -143,8 +146,8 @@ impl World {
         BEGIN + self.start.elapsed().as_millis() as u64
     }
 
-    /// Returns a handle's builder with its own connections, and a wall clock ahead by `skew`
-    /// milliseconds.
+    /// Returns the builder of a handle with its own links to the nodes, and the fault controls of
+    /// the links. The handle's wall clock is ahead by `skew` milliseconds.
     pub fn faulty(&self, skew: i64) -> (RedlockBuilder, Vec<FaultControl>) {
         let env = env(self.start, &self.dice, skew);
         let mut builder = builder(&[], &env);
@@ -157,7 +160,8 @@ impl World {
         (builder, faults)
     }
 
-    /// Returns another process. Its first `i` requests to one of the nodes take `i` milliseconds.
+    /// Returns a new process. Its first `i` requests to one of the nodes are delayed by `i`
+    /// milliseconds each.
     pub fn handle(&self, i: u64) -> Handle {
         let (builder, faults) = self.faulty(0);
         if let Some(far) = faults.get(i as usize % self.nodes.len()) {
@@ -190,7 +194,7 @@ fn builder(nodes: &[MemoryNode], env: &Arc<dyn Env>) -> RedlockBuilder {
     nodes.iter().fold(begun, |b, node| b.node(node.clone()))
 }
 
-/// Converts milliseconds since 1970.
+/// Converts a time in milliseconds since 1970.
 pub fn at(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms)
 }
@@ -199,7 +203,7 @@ fn orders(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-/// A node on which the records' keys have another program's values.
+/// A node on which each record's key has a value of another program.
 #[derive(Clone)]
 struct Stranger(MemoryNode);
 
@@ -227,8 +231,8 @@ impl LockNode for Stranger {
     }
 }
 
-/// Returns the odds of a bad network: a tenth of the requests and answers are lost, and many are
-/// late or duplicated.
+/// Returns the fault odds of a bad network: a tenth of the requests and a tenth of the replies are
+/// lost. Many others are delayed or duplicated.
 pub fn bad() -> Odds {
     Odds {
         lose_request: 0.1,

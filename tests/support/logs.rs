@@ -1,7 +1,8 @@
-//! Log output for tests that read it.
+//! Captured log output, for tests of log lines.
 //!
-//! There is one subscriber for each process. With one for each test, code could first run in
-//! another test without a subscriber, and tracing would disable its log lines for good.
+//! All tests of a process share one subscriber. With one subscriber for each test, a log line could
+//! first be reached in a test without a subscriber. tracing would then disable this line for the
+//! whole process.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,12 +14,12 @@ thread_local! {
     static HERE: RefCell<Option<Log>> = const { RefCell::new(None) };
 }
 
-/// The lines of a log, to which new ones are added.
+/// Captured log lines. New lines are appended.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Returns the log of this thread from now on, down to this level. All tests of a process must
+    /// Starts to capture the log of this thread, down to this level. All tests of a process must
     /// use the same level.
     pub fn of_this_thread(level: LevelFilter) -> Self {
         static ONCE: Once = Once::new();

@@ -1,10 +1,10 @@
-//! In-memory nodes behind bad networks. Each test program uses a part of this module.
+//! Memory nodes behind bad networks. Each test program uses a part of this module.
 #![allow(dead_code, unreachable_pub)]
 
 use palisade::{MemoryNode, Redlock, RedlockBuilder};
 use palisade_testing::fault::{Fault, FaultControl};
 
-/// In-memory nodes, each behind a fault wrapper. All handles made here share them.
+/// Memory nodes, each behind a fault wrapper. All handles of the cluster share these nodes.
 pub struct Cluster {
     pub nodes: Vec<MemoryNode>,
     pub controls: Vec<FaultControl>,
@@ -19,7 +19,7 @@ impl Cluster {
         Self { nodes, controls, faults }
     }
 
-    /// Returns a handle's builder with all nodes added.
+    /// Returns the builder of a handle on all nodes.
     pub fn builder(&self) -> RedlockBuilder {
         let minute = std::time::Duration::from_secs(60);
         let builder = Redlock::builder().max_ttl(minute);

@@ -1,6 +1,6 @@
-//! Helpers shared by several test programs, each of which uses a part of them.
+//! Helpers for several test programs. Each program uses a part of these helpers.
 #![allow(dead_code, unreachable_pub, missing_docs)]
-// Helpers keep one signature, even if a test does not need all of it.
+// A helper has one signature for all tests, even if no helper body needs `self` or `async`.
 #![allow(clippy::unused_self, clippy::unused_async)]
 
 pub mod contract;

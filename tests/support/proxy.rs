@@ -1,5 +1,5 @@
-//! A proxy on loopback that edits a real server's answers or delays a real replica's link. It makes
-//! faults that are otherwise not possible: a wrong clock, an old version, a lag.
+//! A proxy on loopback. It edits the replies of a real server, or delays the link of a real
+//! replica. So it can imitate a wrong clock, an old version or a lag.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A function that edits a piece of the server's output.
+/// A function that edits a chunk of the server's output.
 pub type Edit = Box<dyn Fn(&mut Vec<u8>) + Send>;
 
 /// A proxy that listens until it is dropped.
@@ -19,11 +19,13 @@ pub struct Proxy {
 #[derive(Default)]
 struct Rules {
     edit: Mutex<Option<Edit>>,
-    /// If true, a replica's data to its master is delayed, so that its acknowledgements grow old.
+    /// If true, the data from replicas to their master are delayed, so the acknowledgements become
+    /// old.
     mute: AtomicBool,
-    /// If true, a master's data to its replicas is delayed, so that their data grow old.
+    /// If true, the data from a master to its replicas are delayed, so the replicas become
+    /// outdated.
     deaf: AtomicBool,
-    /// If true, new connections are closed, and existing ones stay.
+    /// If true, new connections are closed at once. Existing connections remain.
     shut: AtomicBool,
     ended: AtomicBool,
 }
@@ -48,7 +50,7 @@ impl Proxy {
                 if theirs.shut.load(SeqCst) {
                     continue;
                 }
-                // If the server is down, the proxy refuses the connection, too.
+                // If the server is down, the proxy closes the client's connection.
                 if let Ok(server) = TcpStream::connect(&target) {
                     join(client, server, &theirs);
                 }
@@ -66,7 +68,7 @@ impl Proxy {
         self.at.port()
     }
 
-    /// Edits the answers on all connections from now on.
+    /// Edits the server's output on all connections from now on.
     pub fn edit(&self, edit: impl Fn(&mut Vec<u8>) + Send + 'static) {
         *self.rules.edit.lock().unwrap() = Some(Box::new(edit));
     }
@@ -76,17 +78,17 @@ impl Proxy {
         *self.rules.edit.lock().unwrap() = None;
     }
 
-    /// Delays the acknowledgements of replicas, or stops delaying them.
+    /// Switches the delay of the replicas' acknowledgements on or off.
     pub fn mute(&self, on: bool) {
         self.rules.mute.store(on, SeqCst);
     }
 
-    /// Closes new connections, as a firewall does, or lets them pass again.
+    /// Switches the refusal of new connections on or off.
     pub fn shut(&self, on: bool) {
         self.rules.shut.store(on, SeqCst);
     }
 
-    /// Delays the stream to replicas, or stops delaying it.
+    /// Switches the delay of the stream to replicas on or off.
     pub fn deaf(&self, on: bool) {
         self.rules.deaf.store(on, SeqCst);
     }
@@ -95,7 +97,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.rules.ended.store(true, SeqCst);
-        // This connection wakes the listener, so that it sees `ended`.
+        // This connection wakes the listener, and the listener then reads `ended`.
         let _ = TcpStream::connect_timeout(&self.at, Duration::from_secs(1));
     }
 }
@@ -107,8 +109,7 @@ fn join(client: TcpStream, server: TcpStream, rules: &Arc<Rules>) {
     let (from, to, seen, mine) = (copy(&client), copy(&server), link.clone(), rules.clone());
     std::thread::spawn(move || {
         pump(from, to, |bytes| {
-            // The piece that contains PSYNC is not delayed, because the link must be established
-            // first.
+            // The chunk with PSYNC is not delayed, because the link must be established first.
             let is_link = seen.load(SeqCst);
             seen.fetch_or(bytes.windows(5).any(|w| w == b"PSYNC"), SeqCst);
             mine.wait_while(|| is_link && mine.mute.load(SeqCst));
@@ -147,7 +148,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, mut each: impl FnMut(&mut Vec<u8
     let _ = from.shutdown(Shutdown::Read);
 }
 
-/// Returns an edit that shifts the seconds in each answer to TIME.
+/// Returns an edit that adds `seconds` to the time in each reply to TIME.
 pub fn shift_time(seconds: i64) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         let head = b"*2\r\n$10\r\n";
@@ -165,7 +166,8 @@ pub fn shift_time(seconds: i64) -> impl Fn(&mut Vec<u8>) + Send {
     }
 }
 
-/// Returns an edit that overwrites the bytes after `name` with `with`.
+/// Returns an edit that overwrites the bytes after each occurrence of `name` with the bytes of
+/// `with`.
 pub fn overwrite(name: &'static str, with: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         let (name, with) = (name.as_bytes(), with.as_bytes());
@@ -177,7 +179,7 @@ pub fn overwrite(name: &'static str, with: &'static str) -> impl Fn(&mut Vec<u8>
     }
 }
 
-/// Returns an edit that replaces the text after the text `name` in a list.
+/// Returns an edit for lists in replies: replaces the text after the text `name`.
 pub fn answer(name: &'static str, with: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         let name = format!("${}\r\n{name}\r\n", name.len());

@@ -1,5 +1,5 @@
-//! Real `redis-server` processes for tests, on a free loopback port, below a temporary directory.
-//! They end with the test even if the test process is killed.
+//! Real `redis-server` processes for tests, on free loopback ports, each with its own directory in
+//! the temporary directory. The servers end with the test, even if the test process is killed.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -8,53 +8,55 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum time for a server to answer.
+/// Time limit for the start of a server.
 const START: Duration = Duration::from_secs(10);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A server. Dropping it ends the process.
+/// A server process. Dropping this value ends the process.
 pub struct Server {
     program: String,
     dir: PathBuf,
-    /// The address on which the server listens and from which it connects to others.
+    /// Address on which the server listens. The server's own connections use this address, too.
     host: String,
     port: u16,
-    /// If true, the server's port is a TLS port, and it has no other.
+    /// If true, the server's only port is a TLS port.
     tls: bool,
     args: Vec<String>,
-    /// Further arguments with which `redis-cli` logs in.
+    /// Arguments that make `redis-cli` log in.
     login: Vec<String>,
     run: Option<Run>,
 }
 
-/// The shell that ends the server together with this process, and the server's process id.
+/// A running server: the shell that ends the server when this process ends, and the server's
+/// process id.
 struct Run {
     shell: Child,
     pid: u32,
 }
 
 impl Server {
-    /// Starts a server with these arguments in addition to the necessary ones.
+    /// Starts a server with the necessary arguments and these additional ones.
     pub fn start(args: &[&str]) -> Self {
         Self::start_program("redis-server", args)
     }
 
-    /// Starts a program with the same command line as a server (`redis-sentinel`, `valkey-server`).
+    /// Starts a program with the command line of a server, for example `redis-sentinel` or
+    /// `valkey-server`.
     pub fn start_program(program: &str, args: &[&str]) -> Self {
         Self::start_any(program, "127.0.0.1", args, false)
     }
 
-    /// Starts a program on another loopback address, as on another machine.
+    /// Starts a program on another loopback address, to imitate another machine.
     pub fn start_on(host: &str, program: &str, args: &[&str]) -> Self {
         Self::start_any(program, host, args, false)
     }
 
-    /// Starts a program with TLS on its port. The arguments name the certificates.
+    /// Starts a program whose only port is a TLS port. The arguments name the certificates.
     pub fn start_tls(program: &str, args: &[&str]) -> Self {
         Self::start_any(program, "127.0.0.1", args, true)
     }
 
-    /// Starts a server with the users of this ACL file. `cli` logs in as the given user.
+    /// Starts a server with the users in this ACL file. `cli` then logs in as the given user.
     pub fn start_with_users(acl: &str, args: &[&str], (user, password): (&str, &str)) -> Self {
         let dir = directory();
         std::fs::write(dir.join("users.acl"), acl).expect("a file below it");
@@ -71,14 +73,14 @@ impl Server {
 
     fn start_in(dir: PathBuf, program: &str, host: &str, args: &[&str], tls: bool) -> Self {
         if program.ends_with("sentinel") {
-            // A Sentinel's first argument must be a configuration file that it can write to.
+            // The first argument of a Sentinel must be a configuration file with write access.
             std::fs::write(dir.join("sentinel.conf"), "").expect("a file below it");
         }
         let args = args.iter().map(|a| (*a).to_owned()).collect();
         let (program, host) = (meant(program), host.to_owned());
         let port = free_port();
         let mut server = Self { program, dir, host, port, tls, args, login: vec![], run: None };
-        // If another process takes the free port before the server does, try the next one.
+        // Another process may take the free port before the server uses it. Then try another port.
         for _ in 0..5 {
             if server.spawn() {
                 return server;
@@ -101,7 +103,7 @@ impl Server {
         format!("redis://{}", self.addr())
     }
 
-    /// Returns the server's directory, which contains its unix socket `redis.sock`.
+    /// Returns the server's directory. The unix socket `redis.sock` is in this directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -128,8 +130,8 @@ impl Server {
         signal("STOP", self.pid());
     }
 
-    /// Limits the length of the server's files, as if the disk were full then. `None` removes the
-    /// limit.
+    /// Limits the length of the server's files to `bytes`, to imitate a full disk. `None` removes
+    /// the limit.
     pub fn limit_files(&self, bytes: Option<u32>) {
         let limit = bytes.map_or("unlimited".to_owned(), |b| b.to_string());
         let set = format!("--fsize={limit}:unlimited");
@@ -164,7 +166,7 @@ impl Server {
         }
     }
 
-    /// Returns the operator's user and password, if the server accepts no other user.
+    /// Returns the operator's user name and password, if the server was started with users.
     pub fn credentials(&self) -> Option<(&str, &str)> {
         match self.login.as_slice() {
             [_, _, user, _, password] => Some((user, password)),
@@ -172,8 +174,8 @@ impl Server {
         }
     }
 
-    /// Runs one command over the unix socket, as the default user unless set otherwise, and returns
-    /// the raw answer.
+    /// Runs one command over the unix socket and returns the raw reply. Logs in as the default
+    /// user, or as the user of `start_with_users`.
     pub fn cli(&self, args: &[&str]) -> String {
         let out = Command::new("redis-cli")
             .arg("-s")
@@ -185,7 +187,7 @@ impl Server {
         String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
     }
 
-    /// Runs these commands, one in each line, on one connection, and returns the raw answers.
+    /// Runs these commands on one connection and returns the raw replies. Each line is one command.
     pub fn session(&self, commands: &str) -> String {
         let mut cli = Command::new("redis-cli")
             .arg("-s")
@@ -207,10 +209,11 @@ impl Server {
     fn spawn(&mut self) -> bool {
         let pidfile = self.dir.join("pid");
         let _ = std::fs::remove_file(&pidfile);
-        // The shell waits for the end of its standard input, which the kernel closes even if this
-        // process dies by SIGKILL, and then ends the server by its process id. It ignores XFSZ, so
-        // that a file that may not grow is a write error for the server, as on a full disk, and
-        // does not end it.
+        // The shell waits for the end of its standard input. The kernel closes this input even if
+        // SIGKILL ends this process. The shell then ends the server by its process id.
+        //
+        // The shell ignores the signal XFSZ. So a file at its length limit causes a write error in
+        // the server, as on a full disk, and does not end the server.
         let script = r#"trap '' XFSZ
 prog=$1; shift
 command -v "$prog" >/dev/null || exit 127
@@ -232,7 +235,7 @@ wait $p 2>/dev/null"#;
         all.extend(["--bind".into(), self.host.clone()]);
         if self.host != "127.0.0.1" {
             all.extend(["--bind-source-addr".into(), self.host.clone()]);
-            // Protected mode would accept connections from 127.0.0.1 only.
+            // With protected mode, the server would accept connections only from 127.0.0.1.
             all.extend(["--protected-mode".into(), "no".into()]);
         }
         all.extend(["--unixsocket".into(), self.socket().display().to_string()]);
@@ -271,8 +274,8 @@ wait $p 2>/dev/null"#;
         }
     }
 
-    /// Returns true if this server answers. Another server on the port would not have this server's
-    /// socket.
+    /// Returns true if this server replies. The unix socket belongs to this server only. Another
+    /// server may have taken the port.
     fn answers(&self) -> bool {
         let Ok(mut tcp) = TcpStream::connect((&*self.host, self.port)) else {
             return false;
@@ -290,8 +293,8 @@ impl Drop for Server {
     }
 }
 
-/// Returns the program with this name, or the one that the environment names in its place, for
-/// example a newer version or Valkey.
+/// Returns the program to start. An environment variable can replace `redis-server` and
+/// `redis-sentinel`, for example by a newer version or by Valkey.
 fn meant(program: &str) -> String {
     let named = match program {
         "redis-server" => std::env::var("PALISADE_REDIS_SERVER"),
@@ -308,7 +311,7 @@ fn directory() -> PathBuf {
     dir
 }
 
-/// Returns a port that was free a moment ago.
+/// Returns a port that no process used at the time of the call.
 pub fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|l| l.local_addr())

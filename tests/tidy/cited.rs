@@ -1,4 +1,5 @@
-//! Citations must exist: rules of `docs/design` by file and number, files in links, tests by name.
+//! All citations must exist: rules of `docs/design` (by file and number), files in links, and tests
+//! (by name).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::{files_below, relative, root};
 
-/// Returns the numbers of the rules for each topic. The topic is the name of the rules' file.
+/// Returns the numbers of the rules for each topic. The topic is the name of the file with the
+/// rules.
 fn rules() -> BTreeMap<String, Vec<usize>> {
     let files = files_below(&root().join("docs/design"));
     let topic = |path: &std::path::PathBuf| {
@@ -23,7 +25,8 @@ fn number(text: &str) -> (Option<usize>, &str) {
     (text[..digits].parse().ok(), &text[digits..])
 }
 
-/// Returns the rules of this topic that a line cites: `(topic 3)`, `topic 3, 4`, `topic 1 to 4`.
+/// Returns the numbers of the rules of this topic that the line cites, for example `(topic 3)`,
+/// `topic 3, 4` or `topic 1 to 4`.
 fn cited(line: &str, topic: &str) -> Vec<usize> {
     let mut all = Vec::new();
     for (at, _) in line.match_indices(topic) {
@@ -54,7 +57,7 @@ fn each_rule_that_is_cited_exists() {
     };
     for path in rooms.iter().chain(&pages).flat_map(below) {
         let Ok(text) = fs::read_to_string(&path) else { continue };
-        // The samples in this file cite rules that do not exist.
+        // The examples in this file cite rules that do not exist.
         if path.ends_with("tidy/cited.rs") {
             continue;
         }
@@ -75,20 +78,20 @@ fn each_rule_that_is_cited_exists() {
     assert!(found.is_empty(), "{}\n", found.join("\n"));
 }
 
-/// Returns the targets of a page's links, without those to other sites: `[…](here)` and `[id]:
-/// here`.
+/// Returns the targets of a page's links, without targets on other sites. The links have the form
+/// `[…](target)` or `[id]: target`.
 fn links(text: &str) -> Vec<&str> {
     let inline = text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     let all = inline.chain(definitions(text).map(|(_, to)| to));
     all.filter(|to| !to.contains("://")).collect()
 }
 
-/// Returns the link definitions of a page, the lines `[id]: where`.
+/// Returns the link definitions of a page: the lines of the form `[id]: target`.
 fn definitions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "))
 }
 
-/// Returns the links of this page that lead to no file.
+/// Returns the links of this page to files that do not exist.
 fn dangling(page: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for link in links(text) {
@@ -110,9 +113,11 @@ fn each_link_between_pages_leads_somewhere() {
     assert!(found.is_empty(), "{}\n", found.join("\n"));
 }
 
-/// Returns the links of an included page that do not work in rustdoc, where the page is not at its
-/// file's place. Its links to files must be defined again in `source`, the file that includes the
-/// page, before the page: the first definition counts.
+/// Returns the links of an included page that do not work in rustdoc, because rustdoc shows the
+/// page at another place.
+///
+/// The file `source` includes the page. `source` must define each link to a file again, before the
+/// page, because the first definition counts.
 fn dangling_in_rustdoc(page: &str, source: &str) -> Vec<String> {
     let mut found = Vec::new();
     for to in page.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)) {
@@ -124,7 +129,7 @@ fn dangling_in_rustdoc(page: &str, source: &str) -> Vec<String> {
     for (id, to) in definitions(page) {
         let item = format!("//![{id}]:crate::");
         let at = "env!(\"CARGO_PKG_REPOSITORY\"),\"/blob/main/";
-        // A picture is linked as a file, not as a page about the file.
+        // A link to a picture must lead to the file itself, not to the site's page about the file.
         let raw =
             if Path::new(to).extension().is_some_and(|e| e == "svg") { "?raw=true" } else { "" };
         let file = format!("\"[{id}]:\",{at}{to}{raw}\"");
@@ -185,7 +190,7 @@ fn each_test_that_the_documents_name_exists() {
     assert!(found.is_empty(), "{}\n", found.join("\n"));
 }
 
-/// Returns true if the name is a test's name, which is a sentence.
+/// Returns true if the name looks like the name of a test. Tests are named by sentences.
 fn is_test(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     name.matches('_').count() >= 3 && name.chars().all(plain)
@@ -200,12 +205,12 @@ fn citations_are_read() {
     assert!(cited("a quarantine 3 s long, of 64 locks 2 were lost", "locks").is_empty());
 }
 
-/// Returns the pairs `name` in `file` of a page, including `a`, `b` in `file`. A name is returned
-/// without its type.
+/// Returns the pairs of the form `name` in `file` on a page. With several names (`a`, `b` in
+/// `file`), each name is one pair. A name is returned without its type.
 fn places(text: &str) -> Vec<(&str, &str)> {
     let words: Vec<&str> = text.split('`').collect();
     let mut found = Vec::new();
-    // The words between backticks have odd indices.
+    // The page is split at backticks, so the texts in code style have odd indices.
     for at in (3..words.len()).step_by(2).filter(|at| words[at - 1].trim() == "in") {
         let mut name = at - 2;
         loop {

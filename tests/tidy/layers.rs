@@ -2,8 +2,8 @@
 
 use crate::rules::Finding;
 
-/// The top modules, from the bottom up. A module may import those below it. Modules of one layer
-/// may import each other only if `TOGETHER` permits it.
+/// The top modules, the lowest layer first. A module may import modules of lower layers. Modules of
+/// the same layer may import each other only if `TOGETHER` permits it.
 const LAYERS: [&[&str]; 13] = [
     &["name", "token", "time", "op", "error", "config", "durability", "shown"],
     &["env", "tls", "fuzzing", "metrics", "span"],
@@ -20,14 +20,16 @@ const LAYERS: [&[&str]; 13] = [
     &["lib", "manual"],
 ];
 
-/// Layers whose modules may import each other: the values, and the handle that makes the locks.
+/// Layers whose modules may import each other, by one module of the layer: the layer of values
+/// (`name`), and the layer of the handle and the locks (`redlock`).
 const TOGETHER: [&str; 2] = ["name", "redlock"];
 
-/// Words for time, randomness and IO, which values and the quorum core do not use.
+/// Words for time, randomness and IO. The modules of values and the quorum core must not use these
+/// words.
 const WORLD: [&str; 6] =
     ["tokio::", "rand::", "Instant::now", "SystemTime", "std::thread", "std::net"];
 
-/// Returns the top module that a file belongs to.
+/// Returns the name of the file's top module.
 fn module_of(path: &str) -> &str {
     let inside = path.strip_prefix("src/").unwrap_or("");
     let first = inside.split('/').next().unwrap_or("");
@@ -38,7 +40,7 @@ fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|modules| modules.contains(&module))
 }
 
-/// Returns the path from a file's module to the crate's root, made of `super`.
+/// Returns the path from a file's module to the root of the crate, as a sequence of `super::`.
 fn to_root(path: &str) -> String {
     let steps = path.split('/').count() - 1 - usize::from(path.ends_with("/mod.rs"));
     "super::".repeat(steps)
@@ -66,7 +68,7 @@ pub(crate) fn imports(path: &str, shipped: &[(usize, &str)]) -> Vec<Finding> {
     found
 }
 
-/// Returns the error of a file of the module `own` that names `other`, if there is one.
+/// Returns an error text if a file of the module `own` may not import the module `other`.
 fn judge(own: &str, mine: usize, other: &str) -> Option<String> {
     if other == own || own == "lib" {
         return None;

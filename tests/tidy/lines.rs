@@ -1,5 +1,5 @@
-//! The lines that a user writes: those between the marks `begin` and `end` of the examples. The
-//! README of each package states their number.
+//! Counts the lines that a user writes: the lines between the marks `begin` and `end` of the
+//! examples. The README of each package must state the number of its example.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ struct Example {
     path: &'static str,
     /// Maximum number of lines.
     limit: usize,
-    /// Texts that must be between the marks wherever they occur.
+    /// Texts that may occur only between the marks.
     glue: &'static [&'static str],
     readme: &'static str,
 }
@@ -67,7 +67,8 @@ const NUMBERS: [&str; 14] = [
     "twelve", "thirteen",
 ];
 
-/// Returns the lines between the marks and those outside, without comments and empty lines.
+/// Returns the lines between the marks, and the lines outside the marks. Comments and empty lines
+/// are left out.
 fn split(text: &str) -> (Vec<&str>, Vec<&str>) {
     let (mut inside, mut outside, mut open) = (Vec::new(), Vec::new(), false);
     for line in text.lines().map(str::trim) {

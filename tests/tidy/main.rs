@@ -1,5 +1,7 @@
-//! Rules that no lint checks: lengths, heads, import directions, citations, the public interface.
-//! Clippy checks the others (`src/lib.rs`, `clippy.toml`). Each rule is a search in the text.
+//! Rules that no lint checks: lengths, head comments, directions of imports, citations, and the
+//! public interface. Each rule is a search in the text.
+//!
+//! Clippy checks the other rules (`src/lib.rs`, `clippy.toml`).
 
 mod cited;
 mod layers;
@@ -33,14 +35,14 @@ fn every_file_keeps_the_rules() {
 fn nothing_names_a_path_of_one_machine() {
     let mut found = Vec::new();
     for path in tracked() {
-        // A file that is not text contains no path for a reader.
+        // A file that is not text has no paths.
         let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
         found.extend(machine_paths(&path, &text));
     }
     assert!(found.is_empty(), "{}\n", found.join("\n"));
 }
 
-/// Returns the lines with a path that exists only on a developer's machine.
+/// Returns an error for each line with a path that exists only on a developer's machine.
 fn machine_paths(path: &str, text: &str) -> Vec<String> {
     let paths = [concat!("/ro", "ot/"), concat!("/tmp", "/w/"), concat!("/wo", "rk/")];
     let names = |line: &str| {
@@ -73,7 +75,7 @@ fn relative(path: &Path) -> String {
     inside.to_string_lossy().replace('\\', "/")
 }
 
-/// Returns all files below a folder, in order, or none if the folder does not exist.
+/// Returns all files below a folder, sorted. Returns no files if the folder does not exist.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.map(|e| e.expect("a readable folder").path()).collect();
@@ -89,7 +91,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the files that git tracks, or all files if there is no git, as in an unpacked package.
+/// Returns the files that git tracks. Without git, as in an unpacked package, returns all files.
 fn tracked() -> Vec<String> {
     let git = Command::new("git").arg("ls-files").current_dir(root()).output();
     match git {
@@ -108,7 +110,7 @@ fn what_is_built_from_is_examined_for_every_feature() {
     let (features, _) = features.split_once("\n[").expect("a section after them");
     let names = features.lines().filter_map(|line| line.split_once(" = [")).map(|(name, _)| name);
     let examined = deny.lines().find(|line| line.starts_with("features = [")).expect("a list");
-    // deny.toml gives the reason for these.
+    // `deny.toml` leaves these features out, with reasons.
     let left_out = ["default", "backoff"];
     let missing: Vec<_> = names
         .filter(|name| !left_out.contains(name) && !examined.contains(&format!("\"{name}\"")))

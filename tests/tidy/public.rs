@@ -1,5 +1,6 @@
-//! The public interface with its signatures and auto traits is kept in `docs/public-api.txt` and
-//! compared with rustdoc's output. So no item becomes public, changes or disappears unnoticed.
+//! The file `docs/public-api.txt` lists the public interface with its signatures and auto traits. A
+//! test compares the list with rustdoc's output, so each change of the interface must change the
+//! list.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,18 +11,21 @@ use super::root;
 
 const LIST: &str = "docs/public-api.txt";
 
-/// Format of rustdoc's JSON that the dev-dependency `public-api` reads: that of Rust 1.95.
+/// Version of rustdoc's JSON format that the dev-dependency `public-api` reads. Rust 1.95 writes
+/// this version.
 const FORMAT: u64 = 57;
 
-/// Traits that are left out: they are unstable, internal to the compiler, or about panics.
+/// Traits that the list leaves out. These traits are unstable, internal to the compiler, or about
+/// panics.
 const UNASKED: [&str; 5] =
     ["Freeze", "RefUnwindSafe", "StructuralPartialEq", "UnsafeUnpin", "UnwindSafe"];
 
-/// Traits that a type has unless the list states otherwise (`impl !…`) or states a condition.
+/// Auto traits that the list leaves out when a type has them without a condition. The list shows
+/// only exceptions (`impl !…`) and conditions.
 const USUAL: [&str; 3] =
     ["impl core::marker::Send for", "impl core::marker::Sync for", "impl core::marker::Unpin for"];
 
-/// Writes rustdoc's JSON and returns its path.
+/// Runs rustdoc with JSON output. Returns the path of the output.
 fn json() -> PathBuf {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let done = Command::new(cargo)
@@ -37,7 +41,7 @@ fn json() -> PathBuf {
     target.join("doc/palisade.json")
 }
 
-/// Returns the list, with a line for each item and implementation.
+/// Returns the current public interface as text. Each line is an item or an implementation.
 fn listed() -> String {
     let path = json();
     let text = fs::read_to_string(&path).expect("what rustdoc wrote");
@@ -55,8 +59,8 @@ fn listed() -> String {
     shown(api.items().map(ToString::to_string))
 }
 
-/// Returns the items without those implied by an implementation of another crate's trait: its
-/// functions and types.
+/// Returns the items as text. Leaves out the functions and types that follow from the
+/// implementation of another crate's trait.
 fn shown(items: impl Iterator<Item = String>) -> String {
     let (mut lines, mut implied) = (String::new(), false);
     for item in items {

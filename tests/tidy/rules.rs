@@ -1,14 +1,14 @@
-//! The rules for a single file.
+//! Rules for single files.
 
 use crate::layers;
 
 const COLUMNS: usize = 100;
 const FILE_LINES: usize = 500;
 
-/// A line's index from 0, and the correction.
+/// Index of a line, from 0, and a text with the correction.
 pub(crate) type Finding = (usize, String);
 
-/// Returns `file:line: correction` for each rule that the file breaks.
+/// Returns one line `file:line: correction` for each place in the file that breaks a rule.
 pub(crate) fn broken(path: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = lengths(&lines);
@@ -38,7 +38,8 @@ fn is_test(name: &str) -> bool {
     ["/tests", "/fuzz", "/fuzzing"].iter().any(|end| name.ends_with(end))
 }
 
-/// Returns the lines of code with their indices, without comments and without the tests at the end.
+/// Returns the lines of code with their indices. Leaves out comments and the test module at the
+/// end.
 fn shipped<'a>(lines: &[&'a str]) -> Vec<(usize, &'a str)> {
     let tests = lines.windows(2).position(|two| {
         two[0] == "#[cfg(test)]" && two[1].starts_with("mod ") && two[1].ends_with('{')
@@ -58,7 +59,7 @@ fn lengths(lines: &[&str]) -> Vec<Finding> {
 }
 
 fn head(lines: &[&str]) -> Option<Finding> {
-    // `#![doc` is the head of a crate, which comes from its README.
+    // A crate's root file takes its head from the README, with `#![doc`.
     let begins = |with: &str| lines.first().is_some_and(|line| line.starts_with(with));
     let fine = begins("//!") || begins("#![doc = include_str!");
     (!fine).then(|| (0, "begin with a `//!` head that says what the file is for".to_owned()))
@@ -67,7 +68,8 @@ fn head(lines: &[&str]) -> Option<Finding> {
 fn lua_head(lines: &[&str]) -> Vec<Finding> {
     let head: Vec<_> = lines.iter().take_while(|line| line.starts_with("--")).collect();
     let head = head.iter().map(|line| line.to_lowercase()).collect::<String>();
-    // A file is a whole script, or a part that puts its answer or leaves names to the next part.
+    // The head of a script must name the script's result: the script returns it, puts it into the
+    // reply, or leaves it to the next part.
     [&["keys"][..], &["argv"], &["returns", "puts", "leaves"]]
         .iter()
         .filter(|words| !words.iter().any(|word| head.contains(word)))
@@ -76,7 +78,7 @@ fn lua_head(lines: &[&str]) -> Vec<Finding> {
 }
 
 fn unfinished(lines: &[&str]) -> Vec<Finding> {
-    // Each note is composed here, so that these lines do not contain it.
+    // Each word is composed of two parts here, so this file does not break its own rule.
     let notes = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("#[ign", "ore")];
     let all = lines.iter().enumerate();
     all.filter(|(_, line)| notes.iter().any(|note| line.contains(note)))

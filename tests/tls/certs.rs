@@ -10,7 +10,8 @@ use crate::support::server::Server;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A CA, and a directory for the files that servers read. Dropping it removes the directory.
+/// A certificate authority, and a directory with the certificate files of the servers. Dropping
+/// this value removes the directory.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -32,12 +33,12 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem, dir }
     }
 
-    /// Returns the CA's certificate, as a user has it.
+    /// Returns the CA's certificate, as a user would pass it to the library.
     pub(crate) fn root(&self) -> Vec<u8> {
         self.pem.clone().into_bytes()
     }
 
-    /// Returns a certificate and its key for these names.
+    /// Signs a certificate for these names. Returns the certificate and its key.
     pub(crate) fn sign(&self, names: &[&str]) -> (Vec<u8>, Vec<u8>) {
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
@@ -47,7 +48,7 @@ impl Authority {
         (pem.into_bytes(), key.serialize_pem().into_bytes())
     }
 
-    /// Starts a `redis-server` or `redis-sentinel` that serves TLS under these names.
+    /// Starts a `redis-server` or `redis-sentinel` with TLS. Its certificate contains these names.
     pub(crate) fn serve(&self, program: &str, names: &[&str], more: &[&str]) -> Server {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let file = |end: &str| self.dir.join(format!("{n}.{end}")).display().to_string();

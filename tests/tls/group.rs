@@ -1,25 +1,27 @@
-//! TLS to a group's data server and to its Sentinel, each alone and both together.
+//! TLS for a group: to its data server only, to its Sentinel only, and to both.
 
 use palisade::error::NodeFault;
 use palisade::node::{MinReplicas, SentinelNode, SentinelNodeBuilder};
 
 use super::*;
 
-/// Returns a node's builder with one Sentinel, which is enough to test the connection to it.
+/// Returns the builder of a node that knows only this Sentinel. One Sentinel is enough to test its
+/// connection.
 pub(crate) fn node(sentinel: &str) -> SentinelNodeBuilder {
     provider();
     let node = SentinelNode::builder("orders", [sentinel]);
     node.min_replicas_check(MinReplicas::Off).trust_fresh(true).sentinel_deadline(PATIENCE)
 }
 
-/// Lets the Sentinel watch this master from now on.
+/// Makes the Sentinel watch this master.
 fn watch(sentinel: &Server, master: &Server) {
     let port = master.port().to_string();
     assert_eq!(sentinel.cli(&["sentinel", "monitor", "orders", "127.0.0.1", &port, "1"]), "OK");
 }
 
 const MASTER: &[&str] = &[];
-/// Arguments of a master whose Sentinel connects with TLS, as its own links do.
+/// Arguments of a master whose replication links use TLS. The Sentinel then connects to the master
+/// with TLS, too.
 const OVER_TLS: &[&str] = &["--tls-replication", "yes"];
 
 #[tokio::test]
@@ -35,7 +37,7 @@ async fn tls_to_the_data_servers_alone() {
     let e = refusal(&node().tls(None, None).build().unwrap()).await;
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("unknown issuer"), "{e}");
-    // TLS to the data server does not replace TLS to the Sentinel.
+    // TLS to the Sentinel fails, although TLS to the data server works.
     let both = node().tls(Some(ca.root()), None).sentinel_tls(Some(ca.root()), None);
     let both = both.sentinel_deadline(Duration::from_millis(300)).build().unwrap();
     let e = refusal(&both).await;
@@ -58,7 +60,8 @@ async fn tls_to_the_sentinels_alone() {
     assert!(e.to_string().contains("sentinel_tls"), "{:?} {e}", e.fault());
 }
 
-/// A Sentinel announces IP addresses unless configured otherwise, and certificates contain names.
+/// By default a Sentinel announces IP addresses, and certificates contain names. So the node needs
+/// the name for an announced address.
 #[tokio::test]
 async fn tls_to_both_with_a_name_for_an_announced_address() {
     let (data, watchers) = (Authority::new("data"), Authority::new("watchers"));
@@ -79,12 +82,13 @@ async fn tls_to_both_with_a_name_for_an_announced_address() {
     assert!(acquire(&mapped).await.is_ok());
     assert_eq!(mapped.status().master, Some(reached));
     works(mapped).await;
-    // The Sentinels' CA does not count for the data servers.
+    // The CA of the Sentinels must not be accepted for the data servers.
     let wrong = node().tls(Some(watchers.root()), None).build().unwrap();
     assert!(refusal(&wrong).await.to_string().contains("unknown issuer"));
 }
 
-/// These names cannot be resolved. Only the certificates contain them, and no address changes.
+/// The names in the certificates cannot be resolved. So the node connects to the addresses and
+/// compares only the certificates with these names.
 #[tokio::test]
 async fn tls_to_both_by_names_that_lead_nowhere() {
     let (data, watchers) = (Authority::new("data"), Authority::new("watchers"));
@@ -100,7 +104,7 @@ async fn tls_to_both_by_names_that_lead_nowhere() {
     assert_eq!(e.fault(), NodeFault::Tls, "{e}");
     assert!(e.to_string().contains("`sentinel_tls_server_name`"), "{e}");
     assert!(e.to_string().contains(&sentinel.addr()), "{e}");
-    // The Sentinels' name does not replace the data servers' name.
+    // The server name for the Sentinels does not apply to the data servers.
     let half = node().sentinel_tls_server_name("watchers.invalid").build().unwrap();
     let e = refusal(&half).await;
     assert!(e.to_string().contains("`tls_server_name`"), "{e}");
@@ -110,7 +114,7 @@ async fn tls_to_both_by_names_that_lead_nowhere() {
     assert!(acquire(&named).await.is_ok());
     assert_eq!(named.status().master, Some(master.addr()), "as announced");
     works(named).await;
-    // The name is checked in the certificate, not only sent.
+    // The node must compare the name with the certificate, not only send the name.
     let wrong = half_named(node()).tls_server_name("other.invalid").build().unwrap();
     assert_eq!(refusal(&wrong).await.fault(), NodeFault::Tls);
     let e = node().tls_server_name("not a name").build().unwrap_err();

@@ -1,5 +1,5 @@
-//! TLS on real servers, with the tests' own certificates: working settings, and the errors of
-//! others.
+//! TLS on real servers, with certificates of the tests' own CA: settings that work, and the errors
+//! of settings that do not.
 
 mod certs;
 mod group;
@@ -20,12 +20,13 @@ use certs::Authority;
 use support::server::Server;
 
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
-/// Maximum time for an event that must happen; it does not assert a speed.
+/// Time limit for an event that must happen. It is long, because the tests do not measure speed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Installs the crypto provider as the README shows.
 fn provider() {
-    // The result is ignored, because another test of this process may have installed a provider.
+    // The result is ignored, because another test of this process may have installed the provider
+    // first.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
@@ -52,7 +53,7 @@ async fn acquire(node: &dyn LockNode) -> Result<Reply, NodeError> {
         Batch { terms, not_after: None, known_since: None, ops: vec![op] },
         SystemEnv.now() + PATIENCE,
     );
-    // The node observes its deadline itself; the rest only detects a node that hangs.
+    // The node must reply by its own deadline. The timeout fires only if the node hangs.
     let answer = tokio::time::timeout(PATIENCE * 2, call).await;
     answer.expect("the node answers by its deadline").items.remove(0)
 }
@@ -69,7 +70,7 @@ fn redlock(node: impl LockNode) -> Redlock {
     Redlock::builder().node(node).ttl(ttl).node_deadline(PATIENCE).build().unwrap()
 }
 
-/// Runs a lock and an idempotent call on this node, as a user does.
+/// Runs a lock and an idempotent call on this node, as a user's program does.
 async fn works(node: impl LockNode) {
     let redlock = redlock(node);
     let guard = redlock.mutex("invoice:42").build().unwrap().acquire().await.unwrap();
@@ -91,9 +92,9 @@ async fn lock_and_idempotent_run_over_tls_with_a_ca_of_ones_own() {
     let ca = Authority::new("ours");
     let server = ca.serve("redis-server", &NAMES, &[]);
     works(builder(tls_url(&server)).tls(Some(ca.root()), None).build().unwrap()).await;
-    // The server has no other port, so everything that works here is encrypted.
+    // The server has no port without TLS, so all connections of this test are encrypted.
     assert_eq!(server.cli(&["config", "get", "port"]), "port\n0");
-    // The address is a host name, and the URL has a login.
+    // This URL has a host name and a password.
     server.cli(&["config", "set", "requirepass", "s3cret"]);
     let url = format!("rediss://:s3cret@localhost:{}/1", server.port());
     let node = builder(url).tls(Some(ca.root()), None).build().unwrap();

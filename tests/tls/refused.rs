@@ -1,4 +1,4 @@
-//! TLS settings that do not work give an error that states what to change.
+//! TLS settings that do not work. Each error must state the setting to change.
 
 use palisade::error::NodeFault;
 use palisade::{AcquireError, Advice, ConfigError};
@@ -43,8 +43,8 @@ async fn plain_to_a_tls_port() {
     assert!(e.to_string().contains("rediss://"), "{:?} {e}", e.fault());
 }
 
-/// A plain server's reaction to a TLS greeting depends on the greeting's random bytes: the server
-/// returns an error, or waits for the end of a line.
+/// The TLS greeting contains random bytes, and a server without TLS reads it as a command. So the
+/// server either returns an error or waits for the end of the line.
 #[tokio::test]
 async fn tls_to_a_plain_port() {
     let server = Server::start(&[]);
@@ -64,8 +64,8 @@ async fn tls_to_a_plain_port() {
 async fn a_client_certificate_that_is_missing_or_another_cas() {
     let (ca, stranger) = (Authority::new("ours"), Authority::new("strangers"));
     let server = ca.serve("redis-server", &NAMES, &["--tls-auth-clients", "yes"]);
-    // With TLS 1.3 the server refuses after the client has finished the handshake, so the server's
-    // reason may be lost with the connection.
+    // With TLS 1.3, the server refuses the client certificate only after the client has finished
+    // the handshake. So the connection may break before the server's reason arrives.
     for client in [None, Some(stranger.sign(&["the-client"]))] {
         let e =
             refusal(&builder(tls_url(&server)).tls(Some(ca.root()), client).build().unwrap()).await;

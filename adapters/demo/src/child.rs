@@ -1,5 +1,5 @@
-//! A consumer process of the demo. It aborts itself at one of the crash points, unless it is killed
-//! before that or was started without a crash point.
+//! A consumer process of the demo. If a consumer was started with a crash point, it aborts itself
+//! at this crash point, unless the demo kills it earlier.
 
 use std::future::Future;
 use std::io::Write as _;
@@ -20,8 +20,8 @@ use crate::brokers::Kind;
 use crate::invoices::Invoice;
 use crate::ledger::{LedgerReply, Line};
 
-/// The crash point at which a consumer process aborts itself: after this step in the handling of a
-/// message.
+/// The crash point at which a consumer process aborts itself. Each crash point is named after the
+/// last step of the handling that was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DieAt {
     Fetched,
@@ -33,8 +33,8 @@ pub(crate) enum DieAt {
 
 impl DieAt {
     /// Returns the byte that a consumer process writes to its output just before it aborts at this
-    /// crash point. Each crash point has its own byte, by which the demo's main process learns that
-    /// the consumer has died, and where.
+    /// crash point. Each crash point has its own byte. So the demo's main process can count the
+    /// deaths at each crash point.
     pub(crate) fn mark(self) -> u8 {
         b'1' + self as u8
     }
@@ -43,7 +43,6 @@ impl DieAt {
 /// The byte that a consumer process writes to its output for each message that it receives.
 pub(crate) const DELIVERED: u8 = b'd';
 
-/// The arguments of a consumer process.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -58,21 +57,21 @@ pub(crate) struct Args {
     sentinels: String,
     #[arg(long)]
     die_at: Option<DieAt>,
-    /// Number of the message at which the process aborts, counted from 1. Of the messages before it
-    /// only acknowledged ones count.
+    /// Number of the message at which the process aborts, counted from 1. Earlier messages count
+    /// only if they are acknowledged.
     #[arg(long, default_value_t = 1)]
     after: u32,
-    /// Lease of a claim in milliseconds. It is short, so that another consumer soon takes over the
-    /// messages of a dead one.
+    /// Lease of a claim in milliseconds. The lease is short, so that another consumer soon takes
+    /// over the messages of a dead consumer.
     #[arg(long, default_value_t = 2_000)]
     lease_ms: u64,
-    /// Number of messages handled at once.
+    /// Maximum number of messages that the consumer handles at the same time.
     #[arg(long, default_value_t = 16)]
     concurrency: usize,
 }
 
-/// Work of a consumer on a message: book it in the ledger, or ask the ledger about it. It is
-/// the same for all brokers.
+/// Handler and probe of a consumer. The handler books an invoice in the ledger. The probe asks the
+/// ledger if an invoice is booked. The handler and the probe are the same for all brokers.
 #[derive(Clone)]
 pub(crate) struct Work {
     ledger: Arc<Line>,
@@ -86,19 +85,18 @@ struct Death {
 }
 
 impl Death {
-    /// Aborts the process if it has to die at this crash point and has acknowledged enough
+    /// Aborts the process if `at` is its crash point and the process has acknowledged enough
     /// messages.
     fn pass(&self, at: DieAt) {
         if self.at == Some(at) && self.acknowledged.load(Ordering::Relaxed) + 1 >= self.after {
             write(at.mark());
-            // `abort` runs no destructors, so the sockets are closed by the kernel, as after a real
-            // crash.
+            // `abort` runs no destructors. So the kernel closes the sockets, as after a real crash.
             std::process::abort();
         }
     }
 }
 
-/// Writes one byte to standard output, where the demo's main process reads it.
+/// Writes one byte to standard output. The demo's main process reads the byte there.
 fn write(byte: u8) {
     let _ = std::io::stdout().write_all(&[byte]);
     let _ = std::io::stdout().flush();
@@ -121,7 +119,7 @@ impl Work {
         Ok(())
     }
 
-    /// Asks the ledger whether an invoice is booked.
+    /// Asks the ledger if an invoice is booked.
     pub(crate) async fn probe(self, cx: Context) -> Probed<()> {
         match self.ledger.probe(cx.key(), cx.fencing_token().get()).await {
             Ok(LedgerReply::Booked) => Probed::Found(()),
@@ -163,7 +161,7 @@ impl Work {
     }
 }
 
-/// Opens the demo's idempotency records, which are stored on the Sentinel group `master`.
+/// Opens the demo's idempotency records. They are stored on the Sentinel group `master`.
 pub(crate) fn memory(
     master: &str,
     sentinels: &[String],

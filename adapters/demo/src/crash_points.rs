@@ -1,8 +1,8 @@
 //! Kills a consumer process at each of the five crash points, one after the other. After each death
-//! it checks what the ledger, the records on the nodes, and the broker report.
+//! the demo compares the ledger, the records on the nodes, and the broker with the expected counts.
 //!
-//! The consumer handles one message at a time, and it is killed at the third one. Then another
-//! process consumes the remaining messages.
+//! The consumer handles one message at a time and dies at the third message. Then another process
+//! consumes the remaining messages.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -31,13 +31,13 @@ use crate::process::{Process, command};
 const MESSAGES: usize = 6;
 /// Number of the message at which the process dies, counted from 1.
 const AT: usize = 3;
-/// Lease of the claims. It is long enough that even a busy machine renews it in time, so that no
+/// Lease of the claims. The lease is long enough that even a busy machine renews it in time. So no
 /// message is delivered twice.
 const LEASE: Duration = Duration::from_secs(8);
 /// Maximum time for each step of the demo, such as the end of a process.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Time for which the broker must have no message before all messages count as handled. It is
-/// longer than a consumer keeps a message that it cannot handle yet.
+/// Time for which the broker must have no message before all messages count as handled. A consumer
+/// that cannot handle a message yet keeps the message for less than this time.
 const STEADY: Duration = Duration::from_secs(2);
 const SIGABRT: i32 = 6;
 
@@ -46,14 +46,14 @@ const SIGABRT: i32 = 6;
 struct Seen {
     /// Number of invoices that are booked in the ledger.
     booked: usize,
-    /// Number of keys whose record has a result.
+    /// Number of keys with a result.
     stored: usize,
-    /// Number of keys whose record has an attempt that began and left no result.
+    /// Number of keys whose attempt has begun and has left no result.
     begun: usize,
 }
 
 impl DieAt {
-    /// Returns the counts that are expected after a consumer process has died at this crash point.
+    /// Returns the expected counts after a consumer process has died at this crash point.
     fn seen(self) -> Seen {
         let before = AT - 1;
         match self {
@@ -64,17 +64,17 @@ impl DieAt {
         }
     }
 
-    /// Returns how many messages the broker is expected to have after a consumer process has died
-    /// at this crash point.
+    /// Returns the number of messages that the broker may have after a consumer process has died at
+    /// this crash point.
     fn left(self, kind: Kind) -> RangeInclusive<usize> {
         let acknowledged = if self == Self::Acknowledged { AT } else { AT - 1 };
         let left = MESSAGES - acknowledged;
         match kind {
-            // RabbitMQ does not confirm that it received an acknowledgement, so the last one may be
-            // lost with the connection.
+            // RabbitMQ does not confirm an acknowledgement. So the last acknowledgement may be lost
+            // with the connection.
             Kind::Rabbitmq if self == Self::Acknowledged => left..=left + 1,
             Kind::Nats | Kind::Rabbitmq | Kind::Streams => left..=left,
-            // Offsets are committed only five times a second, so the broker may still count
+            // A consumer commits offsets only five times a second. So the broker may still count
             // finished messages.
             Kind::Kafka => left..=MESSAGES,
         }
@@ -88,8 +88,8 @@ struct Stage {
     of: Idempotency,
 }
 
-/// Kills a consumer process at each crash point. Fails if a process did not die there, or if an
-/// invoice was lost or booked twice.
+/// Kills a consumer process at each crash point. Fails if a process did not die at its crash point,
+/// if an invoice was lost, or if an invoice was booked twice.
 pub(crate) async fn run(kind: Kind) -> Result<(), Failure> {
     let points = DieAt::value_variants();
     let all = invoices::load(Some(MESSAGES * points.len()))?;
@@ -184,9 +184,9 @@ impl Stage {
         Ok(seen)
     }
 
-    /// Waits until all invoices are booked and the broker has had no message for two seconds. The
-    /// time is needed because the broker does not count a message that a consumer holds while it
-    /// waits for the result of another delivery, which takes at most one second.
+    /// Waits until all invoices are booked and the broker has had no message for two seconds. A
+    /// consumer may hold a message while it waits for the result of another delivery. The broker
+    /// does not count such a message. The consumer holds the message for at most one second.
     async fn settled(&self, keys: &[Arc<str>]) -> Result<(), Failure> {
         let begun = Instant::now();
         let mut none_since = None;
@@ -205,8 +205,8 @@ impl Stage {
         }
     }
 
-    /// Waits until the number of messages that the broker has is in `want`, and returns it. It may
-    /// take some time, because the broker notices the death of a consumer with a delay.
+    /// Waits until the number of messages on the broker is in `want`, and returns the number. The
+    /// number may change late, because the broker notices the death of a consumer late.
     async fn left(&self, want: &RangeInclusive<usize>) -> Result<usize, Failure> {
         let begun = Instant::now();
         loop {
@@ -222,8 +222,8 @@ impl Stage {
     }
 }
 
-/// Returns what the nodes have stored under a key. Tries again after an error, because the nodes
-/// may answer late on a busy machine.
+/// Returns the status of a key on the nodes. Tries again after an error, because the nodes may
+/// reply late on a busy machine.
 async fn status_of(call: Call) -> Result<Status<()>, Failure> {
     let begun = Instant::now();
     loop {

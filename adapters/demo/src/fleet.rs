@@ -1,4 +1,4 @@
-//! The four consumer processes of the demo, which are replaced when they die.
+//! The four consumer processes of the demo. The demo replaces a consumer that has died.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -20,30 +20,30 @@ use crate::process::{Process, command};
 
 const CONSUMERS: usize = 4;
 const POINTS: usize = 5;
-/// Maximum number of messages that a consumer handles before it dies at its crash point, if no
-/// consumer has died at that crash point so far.
+/// Maximum number of messages of a consumer before its death at its crash point. This number is for
+/// a crash point at which no consumer has died yet.
 const SOON: u32 = 20;
 /// Maximum time for a consumer to end after SIGTERM.
 const END: Duration = Duration::from_secs(30);
 
-/// Counts of the deliveries to consumer processes, and of the deaths of these processes.
+/// Numbers of deliveries to consumer processes, and of deaths of these processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FleetCounts {
     pub(crate) delivered: u64,
     pub(crate) killed: u64,
-    /// Number of consumers that died at each crash point, as they reported it themselves.
+    /// Number of consumers that reported their death at each crash point.
     pub(crate) died: [u64; POINTS],
 }
 
 impl FleetCounts {
-    /// Returns true if at least one consumer died at each crash point, and at least one was killed
-    /// at random.
+    /// Returns true if at least one consumer died at each crash point, and the demo killed at least
+    /// one consumer at random.
     pub(crate) fn is_hard(&self) -> bool {
         self.killed > 0 && self.died.iter().all(|n| *n > 0)
     }
 }
 
-/// The consumer processes of a run. Dead ones are replaced.
+/// The consumer processes of a run. Dead processes are replaced.
 pub(crate) struct Fleet {
     args: Vec<String>,
     inner: Mutex<Inner>,
@@ -53,7 +53,7 @@ pub(crate) struct Fleet {
     counts: Arc<Counts>,
 }
 
-/// Counts of the deliveries and deaths that consumers have reported, each by one byte.
+/// Numbers of deliveries and deaths. The consumers report each of them by one byte.
 #[derive(Default)]
 struct Counts {
     delivered: AtomicU64,
@@ -63,10 +63,10 @@ struct Counts {
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
-    /// Number of consumers that were started to die at each crash point.
+    /// Number of consumers that were started for each crash point.
     started: [u64; POINTS],
     killed: u64,
-    /// If true, new consumers are started without a crash point, so that they do not abort.
+    /// If true, new consumers get no crash point and do not abort.
     no_crash_points: bool,
 }
 
@@ -85,7 +85,7 @@ impl Counts {
     }
 }
 
-/// Returns the command-line arguments with which a consumer process of this broker is started.
+/// Returns the command-line arguments of a consumer process.
 pub(crate) fn consumer(broker: &Broker, group: &Group, ledger: &Ledger) -> Vec<String> {
     let socket = ledger.socket();
     let sentinels = group.sentinels.join(",");
@@ -123,7 +123,7 @@ impl Fleet {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts new consumers in place of those that have ended.
+    /// Starts a new consumer for each consumer that has ended.
     pub(crate) fn refill(&self) -> Result<(), Failure> {
         let mut inner = self.inner();
         inner.list.retain_mut(|c| !c.has_ended());
@@ -163,8 +163,9 @@ impl Fleet {
         Ok(process)
     }
 
-    /// Kills random consumers for ever, after a consumer has died at each crash point, and replaces
-    /// dead ones. Returns only if a consumer cannot be started, with the error.
+    /// Kills random consumers for ever and replaces dead consumers. The kills begin after a
+    /// consumer has died at each crash point. Returns only if a consumer cannot be started. Then
+    /// the result is the error.
     pub(crate) async fn torment(&self, dice: &mut StdRng) -> Failure {
         let mut next = Instant::now();
         loop {
@@ -185,8 +186,8 @@ impl Fleet {
         }
     }
 
-    /// Sends SIGTERM to all consumers and waits until they have ended. Consumers that are started
-    /// later have no crash point.
+    /// Sends SIGTERM to all consumers and waits until they have ended. Consumers that start after
+    /// this call have no crash point.
     pub(crate) async fn stop(&self) -> Result<(), Failure> {
         self.inner().no_crash_points = true;
         self.inner().list.iter().for_each(|c| c.signal("TERM"));

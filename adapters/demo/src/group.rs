@@ -24,8 +24,8 @@ struct Named {
     sentinels: Vec<String>,
 }
 
-/// A running Sentinel group. Dropping it stops its servers. If this process is killed, a watcher
-/// process of the group stops them.
+/// A running Sentinel group. Dropping the value stops the group's servers. If this process is
+/// killed, the group's watcher process stops the servers.
 pub(crate) struct Group {
     dir: PathBuf,
     pub(crate) name: String,
@@ -43,7 +43,7 @@ impl Group {
         Ok(Self { dir, name, sentinels })
     }
 
-    /// Kills the Redis master with SIGKILL and waits until the Sentinels name another master.
+    /// Kills the Redis master with SIGKILL and waits until the Sentinels report another master.
     pub(crate) async fn fail_over(&self) -> Result<(), Failure> {
         let before = self.master().await?;
         let mut strike = tokio::process::Command::new(script("break"));
@@ -59,8 +59,8 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the master's address from the first Sentinel that answers. It asks all of them in
-    /// turn, because the Sentinel on the machine of a dead master may be down, too.
+    /// Returns the master's address from the first Sentinel that replies. The Sentinel on the
+    /// machine of a dead master may be down, too. So the function tries all Sentinels in turn.
     async fn master(&self) -> Result<(String, u16), Failure> {
         let mut last: Failure = "the group has no Sentinels".into();
         for sentinel in &self.sentinels {

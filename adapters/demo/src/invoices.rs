@@ -1,5 +1,5 @@
-//! The messages that the demo publishes: real invoices, some of them several times, and some
-//! messages that have to become dead letters.
+//! The messages of the demo. Most are real invoices, some of them published several times. The
+//! others have to become dead letters.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
-/// Number of messages that cannot be parsed.
+/// Number of messages whose body cannot be parsed.
 const POISON: usize = 7;
 /// Number of messages that have the key of another message and a different body.
 const FORGERIES: usize = 3;
 
-/// An invoice, as the body of a message contains it.
+/// An invoice in the body of a message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Invoice {
     #[serde(rename = "InvoiceNo")]
@@ -38,10 +38,10 @@ pub(crate) struct Letter {
 
 /// All messages that a run of the demo publishes.
 pub(crate) struct Plan {
-    /// Messages in the order of publication.
+    /// Messages in the order in which they are published.
     pub(crate) messages: Vec<Letter>,
-    /// Messages with the key of an invoice and a different body, to be published after all invoices
-    /// are booked.
+    /// Messages with the key of an invoice and a different body. They are published after all
+    /// invoices are booked.
     pub(crate) forgeries: Vec<Letter>,
     pub(crate) invoices: usize,
     /// Keys of the messages that have to become dead letters.
@@ -49,7 +49,8 @@ pub(crate) struct Plan {
     pub(crate) keys: Vec<Arc<str>>,
 }
 
-/// Reads the first `limit` invoices from the file of real invoices, or all of them.
+/// Reads the first `limit` invoices from the file of real invoices. Reads all invoices if `limit`
+/// is `None`.
 pub(crate) fn load(limit: Option<usize>) -> Result<Vec<Invoice>, Failure> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data/invoices.csv");
     let mut reader = csv::Reader::from_path(path)?;
@@ -58,8 +59,8 @@ pub(crate) fn load(limit: Option<usize>) -> Result<Vec<Invoice>, Failure> {
 }
 
 impl Plan {
-    /// Plans what to publish: one to three copies of each invoice, and messages that have to become
-    /// dead letters. The copies of an invoice are published close together or far apart.
+    /// Makes one to three copies of each invoice, and messages that have to become dead letters.
+    /// The copies of an invoice are published close together or far apart.
     pub(crate) fn new(invoices: &[Invoice], dice: &mut StdRng) -> Self {
         let mut places: Vec<(usize, Letter)> = Vec::new();
         for (i, invoice) in invoices.iter().enumerate() {

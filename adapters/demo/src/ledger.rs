@@ -1,5 +1,5 @@
-//! The ledger that books invoices in the demo's main process. Consumer processes send it their
-//! questions over a Unix socket, as one line of JSON each.
+//! The ledger that books invoices in the demo's main process. Consumer processes send requests to
+//! the ledger over a Unix socket. Each request is one line of JSON.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ enum LedgerRequest {
     Probe { key: Arc<str>, token: u64 },
 }
 
-/// The ledger's answer to a question of a consumer.
+/// The ledger's reply to a request of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum LedgerReply {
     /// The order is booked.
     Booked,
-    /// The order is not booked. From now on the ledger refuses to book it with a smaller fencing
-    /// token than the one in the question.
+    /// The order is not booked. From now on the ledger refuses each booking of the order with a
+    /// smaller fencing token than that of this request.
     NotBooked,
-    /// The ledger refuses the booking, because it has already seen a larger fencing token for the
-    /// order.
+    /// The ledger refuses the booking, because an earlier request for the order had a larger
+    /// fencing token.
     OldToken,
 }
 
@@ -40,7 +40,7 @@ struct Shared {
     booked: AtomicUsize,
 }
 
-/// The ledger that answers questions on its socket. Dropping it removes the socket.
+/// The ledger. It replies to requests on its socket. Dropping the value removes the socket.
 pub(crate) struct Ledger {
     dir: PathBuf,
     shared: Arc<Shared>,
@@ -64,7 +64,7 @@ impl Ledger {
         self.dir.join("ledger")
     }
 
-    /// Returns the number of orders booked so far.
+    /// Returns the number of orders that the ledger has booked.
     pub(crate) fn executed(&self) -> usize {
         self.shared.booked.load(Ordering::Relaxed)
     }
@@ -120,13 +120,12 @@ impl Line {
         Ok(Self(Mutex::new(BufReader::new(UnixStream::connect(socket).await?))))
     }
 
-    /// Books an order with this fencing token.
     pub(crate) async fn book(&self, key: &str, token: u64) -> Result<LedgerReply, Failure> {
         self.request(&LedgerRequest::Book { key: key.into(), token }).await
     }
 
-    /// Asks whether an order is booked. From now on the ledger refuses to book this order with a
-    /// smaller fencing token than `token`.
+    /// Asks the ledger if an order is booked. From now on the ledger refuses each booking of this
+    /// order with a smaller fencing token than `token`.
     pub(crate) async fn probe(&self, key: &str, token: u64) -> Result<LedgerReply, Failure> {
         self.request(&LedgerRequest::Probe { key: key.into(), token }).await
     }

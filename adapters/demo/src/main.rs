@@ -9,13 +9,13 @@
 //! broker-demo crash-points kafka     one consumer after the other is killed, each at another point
 //! ```
 //!
-//! Four consumer processes handle the messages. They are killed at random moments, and each also
-//! aborts itself at one of the five crash points (fetch, claim, effect, complete, acknowledge). The
-//! broker is killed and started again once. The master of the Sentinel group that stores the
-//! idempotency records is killed once, and the demo waits until the Sentinels name another one. A
-//! ledger in the demo's main process books the invoices, refuses old fencing tokens, and is audited
-//! at the end. A run fails if no consumer died at one of the crash points. The last line of the
-//! output is JSON for programs.
+//! Four consumer processes handle the messages. The demo kills them at random moments. Each of them
+//! also aborts itself at one of the five crash points (fetch, claim, effect, complete,
+//! acknowledge). The demo kills the broker once and starts it again. A Sentinel group stores the
+//! idempotency records. The demo kills the group's master once and waits until the Sentinels report
+//! another master. A ledger in the demo's main process books the invoices and refuses old fencing
+//! tokens. At the end the demo audits the ledger. A run fails if no consumer died at one of the
+//! crash points. The last line of the output is JSON for programs.
 
 mod brokers;
 mod child;
@@ -27,8 +27,8 @@ mod ledger;
 mod process;
 mod report;
 
-/// The ledger of the example `orders`, a downstream service that checks fencing tokens and counts
-/// orders that are booked twice.
+/// The ledger of the example `orders`. The ledger checks fencing tokens and counts orders that are
+/// booked twice.
 #[path = "../../../examples/orders/ledger.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod books;
@@ -55,7 +55,7 @@ use report::Report;
 /// The error type of all functions of the demo.
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Maximum time that a run of the demo takes for each thousand invoices.
+/// Maximum duration of a run for each thousand invoices.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Parser)]
@@ -75,31 +75,31 @@ enum Verb {
     Nats(Run),
     /// Runs the demo on librdkafka's mock cluster of Kafka brokers.
     Kafka(Run),
-    /// Kills a consumer at each of the five crash points, and checks what is booked, stored and
-    /// left.
+    /// Kills a consumer at each of the five crash points. After each death compares the ledger, the
+    /// records and the broker with the expected counts.
     CrashPoints {
         /// Kind of broker to start.
         broker: Kind,
     },
-    /// Runs a consumer process, which the other commands start.
+    /// Runs a consumer process. The other commands start it.
     #[command(hide = true)]
     Consumer(child::Args),
 }
 
 #[derive(Debug, clap::Args)]
 struct Run {
-    /// Number of invoices, taken from the beginning of the file. Default: all.
+    /// Number of invoices, from the beginning of the file. Default: all.
     #[arg(long)]
     limit: Option<usize>,
-    /// Seed that decides duplicates, their order, and which consumer dies when. Default: random and
-    /// printed.
+    /// Seed of the run's random choices: the duplicates, their order, and the deaths of consumers.
+    /// Default: a random seed, which is printed.
     #[arg(long)]
     seed: Option<u64>,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // With RUST_LOG=palisade::consumer=debug the log has the reason of each redelivery.
+    // With RUST_LOG=palisade::consumer=debug the log shows the reason of each redelivery.
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::OFF.into());
     let filter = filter.from_env_lossy();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -123,7 +123,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs the demo on one broker. Returns true if every order took effect exactly once, consumers
-/// died at all crash points, and no message is left.
+/// died at all crash points, and no message is left on the broker.
 async fn demo(kind: Kind, run: &Run) -> Result<bool, Failure> {
     let seed = run.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let begun = Instant::now();
@@ -153,7 +153,7 @@ async fn demo(kind: Kind, run: &Run) -> Result<bool, Failure> {
     Ok(report.is_good() && unacknowledged == 0)
 }
 
-/// Publishes the messages while the broker, the Redis master and consumers are killed, then waits
+/// Publishes the messages. Meanwhile kills the broker, the Redis master and consumers. Then waits
 /// until no message is left.
 async fn work(
     broker: &Broker,
@@ -198,8 +198,8 @@ async fn work(
         died = fleet.torment(&mut killing) => return Err(died),
         never = progress(ledger, plan.invoices, begun) => match never {},
     }
-    // From here on no consumer is killed. Consumers that are stopped finish their messages or
-    // return them to the broker, so new ones are started until no message is left.
+    // From here on the demo kills no consumer. A stopped consumer finishes its messages or returns
+    // them to the broker. So the demo starts new consumers until no message is left.
     loop {
         say("all is drained");
         fleet.stop().await?;
@@ -221,7 +221,7 @@ async fn progress(ledger: &Ledger, of: usize, begun: Instant) -> Infallible {
     }
 }
 
-/// Waits until this number of invoices is booked.
+/// Waits until `invoices` invoices are booked.
 async fn reached(ledger: &Ledger, invoices: usize) {
     while ledger.executed() < invoices {
         sleep(Duration::from_millis(50)).await;

@@ -12,11 +12,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::Failure;
 
-/// A child process. Dropping it kills it, and the kernel kills it when this process dies.
+/// A child process. Dropping the value kills the process. If this process dies, the kernel kills
+/// the child.
 pub(crate) struct Process(Child);
 
-/// Returns a command whose process is killed by the kernel when the thread that started it ends. So
-/// a process must be started on a thread that lives as long as the demo.
+/// Returns a command for a new process. The kernel kills the new process when the thread that
+/// started it ends. So that thread must live as long as the demo.
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", program]);
@@ -33,18 +34,17 @@ impl Process {
         &mut self.0
     }
 
-    /// Sends the signal with this name to the process.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.0.id().to_string();
         let _ = Command::new("kill").args(["-s", name, &pid]).stderr(Stdio::null()).status();
     }
 
-    /// Returns true if the process has ended, or if its state cannot be read.
+    /// Returns true if the process has ended or its state cannot be read.
     pub(crate) fn has_ended(&mut self) -> bool {
         matches!(self.0.try_wait(), Ok(Some(_)) | Err(_))
     }
 
-    /// Kills the process. Fails if it had already ended by itself.
+    /// Kills the process. Fails if the process had already ended by itself.
     pub(crate) fn crash(&mut self) -> Result<(), Failure> {
         if self.has_ended() {
             return Err("a server that was to be killed had ended by itself".into());
@@ -94,15 +94,15 @@ pub(crate) fn directory() -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
-/// Ports for servers. They are below the ports that the system assigns to outgoing connections,
-/// because such a connection could take a server's port while the server is down.
+/// Ports for servers. The system assigns larger ports to outgoing connections. So an outgoing
+/// connection cannot take the port of a server that is down.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
-/// Number of ports in a block. A process of the demo reserves a block by listening on its first
-/// port until the process ends, so that no other demo uses a port of that block.
+/// Number of ports in a block. A process of the demo reserves a block for its lifetime: it listens
+/// on the first port of the block. So no other demo uses a port of that block.
 const BLOCK: u16 = 16;
 
-/// Returns a port for a server, on which no process listens and which no other demo uses.
+/// Returns a free port for a server. No process listens on the port, and no other demo uses it.
 pub(crate) fn free_port() -> Result<u16, Failure> {
     static OWN: Mutex<Vec<(TcpListener, std::ops::Range<u16>)>> = Mutex::new(Vec::new());
     let listen = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();

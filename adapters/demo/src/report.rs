@@ -27,7 +27,7 @@ pub(crate) struct Report {
     broker: &'static str,
     audit: Audit,
     counts: FleetCounts,
-    /// For each key, the number of its dead letters and the reason of the last one.
+    /// Number of dead letters of each key, and the reason of its last dead letter.
     dead: BTreeMap<String, (usize, String)>,
     poison: Vec<String>,
     published: usize,
@@ -53,8 +53,8 @@ impl Report {
         Self { broker, audit, counts: *counts, dead, poison, published }
     }
 
-    /// Returns true if every order was booked once, only the messages made for that became dead
-    /// letters, and a consumer died at each crash point.
+    /// Returns true if every order was booked exactly once, a consumer died at each crash point,
+    /// and the dead letters are exactly the messages that had to become dead letters.
     pub(crate) fn is_good(&self) -> bool {
         let dead: Vec<_> = self.dead.keys().cloned().collect();
         let kept = self.audit.doubles == 0 && self.audit.lost == 0 && dead == self.poison;

@@ -1,13 +1,14 @@
-//! The demo of each broker with fewer invoices. Its last line must show that every promise was
-//! kept.
+//! Runs the demo on each broker with fewer invoices. The last line of the demo's output must show
+//! that no invoice was lost or booked twice.
 
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-/// An assertion that can fail in librdkafka's mock cluster, which names members by memory addresses
-/// and uses an address again. A member that was removed while the machine was frozen may return
-/// under a newer member's name. The failure is not the consumers', so the trial is repeated.
+/// An assertion that can fail in librdkafka's mock cluster. The mock cluster names members by
+/// memory addresses and may use an address again. If the machine was frozen for a while, a removed
+/// member may return under a newer member's name. The consumers do not cause this failure, so the
+/// trial is repeated.
 const MOCK_ABORTED: &str = "rd_kafka_mock_cgrp_classic_member_add: Assertion `!member->resp'";
 const TRIALS: usize = 3;
 
@@ -16,7 +17,7 @@ fn trial(args: &[&str]) -> Output {
     demo.args(args).output().expect("the demo can be run")
 }
 
-/// Runs the demo and returns its last line. The demo ends its servers itself.
+/// Runs the demo and returns the last line of its output. The demo itself ends its servers.
 fn demo(args: &[&str]) -> Value {
     let mut out = trial(args);
     for _ in 1..TRIALS {
@@ -43,8 +44,9 @@ fn run(broker: &str) {
     assert_eq!(last, want);
 }
 
-/// Runs the demo's crash points. The demo itself compares the booked, stored and remaining messages
-/// after each death, and fails if a death did not happen at its crash point.
+/// Runs the demo's crash points. After each death the demo compares the booked, stored and
+/// remaining messages with the expected counts. The demo fails if a consumer does not die at its
+/// crash point.
 fn killed_at_each_crash_point(broker: &str) {
     let last = demo(&["crash-points", broker]);
     let killed = json!({"fetched": 1, "claimed": 1, "effect": 1, "completed": 1,

@@ -1,16 +1,17 @@
-//! Computes the offset of a partition that may be committed: the one before which all messages are
+//! Computes the offset of a partition that may be committed. All messages before this offset are
 //! finished.
 
 use std::collections::BTreeSet;
 
-/// The offsets of one partition while it is assigned to this consumer.
+/// Offsets of one partition. The partition is assigned to this consumer.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
-    /// Offsets of the messages that were read and are not finished.
+    /// Offsets of the messages that were read and are not finished yet.
     open: BTreeSet<i64>,
     /// The offset after the last message that was read.
     next: Option<i64>,
-    /// The offset that was last sent to the brokers in a commit; `None` if the brokers refused it.
+    /// The offset of the last commit that was sent to the brokers; `None` if the brokers refused
+    /// the commit.
     sent: Option<i64>,
 }
 
@@ -24,17 +25,18 @@ impl Window {
         self.open.remove(&offset);
     }
 
-    /// Returns the number of unfinished messages.
+    /// Returns the number of messages that were read and are not finished.
     pub(crate) fn open(&self) -> usize {
         self.open.len()
     }
 
-    /// Returns the offset before which all messages are finished; `None` if no message was read.
+    /// Returns the largest offset before which all messages are finished; `None` if no message was
+    /// read.
     fn prefix(&self) -> Option<i64> {
         self.open.first().copied().or(self.next)
     }
 
-    /// Returns the offset to commit, if it was not sent to the brokers yet.
+    /// Returns the offset to commit, unless it was already sent to the brokers.
     pub(crate) fn unsent(&self) -> Option<i64> {
         self.prefix().filter(|prefix| self.sent != Some(*prefix))
     }
@@ -43,7 +45,7 @@ impl Window {
         self.sent = Some(offset);
     }
 
-    /// Records that the brokers refused the last commit, so that its offset is sent again.
+    /// Records that the brokers refused the last commit. The same offset is then sent again.
     pub(crate) fn refused(&mut self) {
         self.sent = None;
     }
@@ -77,7 +79,7 @@ mod tests {
 
     #[test]
     fn no_order_of_finishing_commits_what_is_open() {
-        // Build all orders in which five messages can be finished.
+        // Builds all orders in which five messages can be finished.
         let mut orders = vec![vec![]];
         for _ in 0..5 {
             let longer = orders.iter().flat_map(|order: &Vec<i64>| {

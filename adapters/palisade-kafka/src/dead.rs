@@ -21,19 +21,19 @@ pub fn dead_letters(topic: &str) -> String {
     format!("{topic}.dead")
 }
 
-/// A Kafka producer, and the name of the topic to which it writes dead letters.
+/// A Kafka producer, and the name of the topic of dead letters.
 pub(crate) struct DeadLetters {
     producer: FutureProducer,
     topic: String,
 }
 
-/// Returns a Kafka producer that reports a record as sent when all in-sync replicas have it, and
-/// that does not duplicate records when it retries (`enable.idempotence`).
+/// Returns a Kafka producer. The producer reports a record as sent when all in-sync replicas have
+/// stored it. Retries of the producer do not duplicate records (`enable.idempotence`).
 pub(crate) fn producer(config: &rdkafka::ClientConfig) -> KafkaResult<FutureProducer> {
     let mut config = config.clone();
     config.set("enable.idempotence", "true").set("message.timeout.ms", CONFIRM);
     // The settings may be those of a consumer. At the default log level librdkafka would warn about
-    // each setting that producers do not have.
+    // each setting that producers do not support.
     config.set_log_level(RDKafkaLogLevel::Error);
     config.create()
 }
@@ -44,14 +44,14 @@ impl DeadLetters {
     }
 
     /// Writes a copy of a record to the topic of dead letters, and returns when the brokers have
-    /// confirmed it. If the copy is larger than the brokers accept, writes a dead letter that
-    /// contains only the position of the record in its topic, and the reason.
+    /// confirmed the copy. If the copy is too large for the brokers, writes a smaller dead letter:
+    /// only the position of the record in its topic, and the reason.
     pub(crate) async fn park(&self, of: &Read, why: &DeadLetter) -> Result<(), BrokerError> {
         let raw = &of.raw;
         let origin = format!("{}/{}:{}", raw.topic(), raw.partition(), raw.offset());
         let ours = why.headers(&origin);
-        // Do not copy the record's key header: `ours` has the key that the consumer used, unless no
-        // key could be used.
+        // The copy never has the key header of the record. If the consumer used a key, `ours`
+        // contains that key.
         let is_ours = |name: &str| name == KEY || ours.iter().any(|(ours, _)| *ours == name);
         let copied = of.headers.iter().filter(|(name, _)| !is_ours(name));
         let copied = copied.fold(OwnedHeaders::new(), |all, (key, value)| {

@@ -1,4 +1,5 @@
-//! The messages that wait to be delivered to the handler again, and the time at which each is due.
+//! The messages that wait for another delivery to the handler, and the time at which each message
+//! is due.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::group::Read;
 
 #[derive(Debug, Default)]
 pub(crate) struct Delayed {
-    /// The messages, ordered by the time at which they are due. The number tells messages apart
+    /// The messages, ordered by the time at which they are due. The number distinguishes messages
     /// that are due at the same time.
     waiting: BTreeMap<(Instant, u64), Read>,
     waited: u64,
@@ -24,7 +25,7 @@ impl Delayed {
         self.waiting.insert(due, read);
     }
 
-    /// Takes out at most `room` messages that are due.
+    /// Removes at most `room` messages that are due, and returns them.
     pub(crate) fn due(&mut self, room: usize) -> Vec<Read> {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -37,7 +38,7 @@ impl Delayed {
         due
     }
 
-    /// Returns the earliest time at which a message is due, if any is waiting.
+    /// Returns the earliest time at which a message is due; `None` if no message waits.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.waiting.first_key_value().map(|((due, _), _)| *due)
     }

@@ -3,8 +3,8 @@
 use palisade::idempotency::consumer::BrokerError;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
-/// Converts librdkafka's error of a failed request. The text of the result begins with `what`, for
-/// example `a dead letter`.
+/// Converts librdkafka's error of a failed request. `what` is the name of the request, for example
+/// `a dead letter`. The text of the result begins with this name.
 pub(crate) fn failed(what: &'static str, cause: KafkaError) -> BrokerError {
     let error = if is_passing(&cause) {
         BrokerError::passing(format!("{what}: {cause}"))
@@ -17,13 +17,13 @@ pub(crate) fn failed(what: &'static str, cause: KafkaError) -> BrokerError {
     error.because(cause)
 }
 
-/// Returns the error for a message that cannot be settled here any more, because its partition was
-/// given to another consumer.
+/// Returns the error for a message that this consumer cannot settle any more, because another
+/// consumer got the message's partition.
 pub(crate) fn revoked() -> BrokerError {
     BrokerError::passing("the partition was given to another consumer, which reads it again")
 }
 
-/// Returns true if the error may pass, so that trying again can help. It stays if a setting is
+/// Returns true if the error may pass. Then another try can succeed. Returns false if a setting is
 /// wrong, or if the brokers refuse the login or the user's rights.
 pub(crate) fn is_passing(error: &KafkaError) -> bool {
     let is_refusal = |code: Code| {

@@ -1,8 +1,8 @@
 //! The state of a member of a Kafka consumer group: its partitions, the messages read from them,
-//! and the messages that wait to be delivered to the handler again.
+//! and the messages that wait for another delivery to the handler.
 //!
-//! One thread of the session reads the messages and commits the offsets. Deliveries can be settled
-//! from any thread.
+//! One thread of the session reads the messages and commits the offsets. Any thread can settle a
+//! delivery.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,25 +22,24 @@ use crate::commit_window::Window;
 use crate::delayed::Delayed;
 use crate::error::{is_passing, revoked};
 
-/// A record that was read from Kafka. `term` is the number of the assignment by which this consumer
-/// has the record's partition.
+/// A record that was read from Kafka. `term` is the number of the assignment that gave the record's
+/// partition to this consumer.
 #[derive(Clone, Debug)]
 pub(crate) struct Read {
     pub(crate) raw: Arc<OwnedMessage>,
     pub(crate) headers: Arc<[Header]>,
     pub(crate) term: u64,
-    /// Number of times that the handler has failed for this record in this process.
+    /// Number of failures of the handler for this record in this process.
     pub(crate) failures: u32,
-    /// Number of deliveries of this record in a row that were dropped without being settled.
+    /// Number of consecutive deliveries of this record that were dropped and not settled.
     pub(crate) unsettled: u32,
 }
 
-/// A header's name and value.
 pub(crate) type Header = (String, Option<Vec<u8>>);
 
-/// Returns those headers of a record whose names are UTF-8. rdkafka panics at any other name, and
-/// has no function that reads headers without that panic. Uncaught, the panic would end the
-/// session's thread each time it reads the record.
+/// Returns the headers of a record. Skips headers whose names are not UTF-8. rdkafka panics at such
+/// a name, and has no function that reads headers without this panic. So this function catches the
+/// panic. Otherwise the panic would end the session's thread each time the thread reads the record.
 fn readable(raw: &OwnedMessage) -> Arc<[Header]> {
     let Some(all) = raw.headers() else { return Arc::default() };
     let read = |at| {
@@ -52,8 +51,8 @@ fn readable(raw: &OwnedMessage) -> Arc<[Header]> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The partitions assigned to this consumer, by number. Each has the number of its assignment,
-    /// and the offsets of its messages.
+    /// The partitions that are assigned to this consumer, by number. Each partition has the number
+    /// of its assignment, and the offsets of its messages.
     windows: BTreeMap<i32, (u64, Window)>,
     terms: u64,
     /// Messages that were read and not delivered yet.
@@ -68,7 +67,8 @@ impl State {
         self.windows.values().map(|(_, window)| window.open()).sum()
     }
 
-    /// Returns the window of the message's partition, unless the partition was given away since.
+    /// Returns the window of the message's partition. Fails if this consumer has lost the partition
+    /// since the message was read.
     fn ours(&mut self, read: &Read) -> Result<&mut Window, BrokerError> {
         match self.windows.get_mut(&read.raw.partition()) {
             Some((term, window)) if *term == read.term => Ok(window),
@@ -77,14 +77,14 @@ impl State {
     }
 }
 
-/// The state of a group member, shared by the session's thread, the deliveries, and librdkafka's
-/// callbacks.
+/// The state of a group member. The session's thread, the deliveries and librdkafka's callbacks
+/// share this state.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     topic: String,
     state: Mutex<State>,
     pub(crate) come: Notify,
-    /// Notified when a message is finished, because the thread may then read another one.
+    /// Notified when a message is finished. The session's thread may then read another message.
     room: Condvar,
     ended: AtomicBool,
 }
@@ -98,7 +98,7 @@ impl Group {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the session's thread to end.
+    /// Asks the session's thread to end.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -116,7 +116,8 @@ impl Group {
         self.state().broken.clone()
     }
 
-    /// Adds a record that was read, unless its partition is no longer assigned to this consumer.
+    /// Adds a record that was read. Ignores the record if its partition is no longer assigned to
+    /// this consumer.
     pub(crate) fn read(&self, raw: OwnedMessage) {
         let headers = readable(&raw);
         let mut state = self.state();
@@ -128,8 +129,8 @@ impl Group {
         self.come.notify_one();
     }
 
-    /// Returns at most `room` messages to deliver now: first those that are due to be delivered
-    /// again, then new ones.
+    /// Returns at most `room` messages to deliver now. Messages that are due for another delivery
+    /// come first, then new messages.
     pub(crate) fn due(&self, room: usize) -> Vec<Read> {
         let mut state = self.state();
         let mut due = state.delayed.due(room);
@@ -138,21 +139,22 @@ impl Group {
         due
     }
 
-    /// Returns the earliest time at which a message is due to be delivered again, if any is
-    /// waiting.
+    /// Returns the earliest time at which a message is due for another delivery; `None` if no
+    /// message waits.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.state().delayed.next_due()
     }
 
-    /// Marks a message as finished, so that its offset can be committed. Fails if its partition was
-    /// given to another consumer.
+    /// Marks a message as finished, so that its offset can be committed. Fails if another consumer
+    /// got the message's partition.
     pub(crate) fn finish(&self, read: &Read) -> Result<(), BrokerError> {
         self.state().ours(read)?.finish(read.raw.offset());
         self.room.notify_one();
         Ok(())
     }
 
-    /// Delivers a message again after `wait`. Fails if its partition was given to another consumer.
+    /// Delivers a message again after `wait`. Fails if another consumer got the message's
+    /// partition.
     pub(crate) fn hold(&self, read: Read, wait: Duration) -> Result<(), BrokerError> {
         let mut state = self.state();
         state.ours(&read)?;
@@ -167,8 +169,8 @@ impl Group {
         (state.open(), state.terms)
     }
 
-    /// Waits until fewer than `ahead` messages are unfinished. Returns false if that takes longer
-    /// than `wait`.
+    /// Waits until fewer than `ahead` messages are unfinished. Returns false after `wait` if there
+    /// are still more.
     pub(crate) fn has_room(&self, ahead: usize, wait: Duration) -> bool {
         let full = |state: &mut State| state.open() >= ahead;
         let waited = self.room.wait_timeout_while(self.state(), wait, full);
@@ -184,7 +186,7 @@ impl Group {
         }
     }
 
-    /// Drops the state of partitions that were taken from this consumer, with all their messages.
+    /// Removes the partitions that this consumer has lost, with all their messages.
     fn revoked(&self, list: &TopicPartitionList) {
         let mut state = self.state();
         for partition in list.elements_for_topic(&self.topic) {
@@ -195,8 +197,8 @@ impl Group {
         }
     }
 
-    /// Commits for each partition the offset up to which all messages are finished, unless that
-    /// offset was sent to the brokers before.
+    /// Commits an offset for each partition. All messages before this offset are finished. Skips a
+    /// partition if this offset was already sent to the brokers.
     pub(crate) fn commit(&self, consumer: &BaseConsumer<Callbacks>, mode: CommitMode) {
         let mut list = TopicPartitionList::new();
         for (partition, (_, window)) in &mut self.state().windows {
@@ -205,8 +207,8 @@ impl Group {
                 window.sent(offset);
             }
         }
-        // The lock on the state is released by now, because a synchronous commit runs
-        // `commit_callback`, which takes the lock, before it returns.
+        // The lock on the state is free here. A synchronous commit runs `commit_callback` before it
+        // returns, and `commit_callback` takes this lock.
         if list.count() > 0
             && let Err(e) = consumer.commit(&list, mode)
         {
@@ -214,8 +216,8 @@ impl Group {
         }
     }
 
-    /// Marks the offsets of a failed commit to be committed again. If another consumer takes a
-    /// partition over before that, it reads again messages that are already finished.
+    /// Marks the offsets of a failed commit, so that they are sent again. Another consumer may take
+    /// over a partition before that. Then the other consumer reads finished messages again.
     fn not_committed(&self, error: &KafkaError, list: &TopicPartitionList) {
         tracing::debug!(target: "palisade::consumer", %error, "offsets are not committed yet");
         let mut state = self.state();
@@ -227,7 +229,8 @@ impl Group {
     }
 }
 
-/// The callbacks that librdkafka runs on the session's thread while that thread polls.
+/// The callbacks of librdkafka. librdkafka runs them on the session's thread when that thread
+/// polls.
 #[derive(Clone, Debug)]
 pub(crate) struct Callbacks(pub(crate) Arc<Group>);
 
@@ -245,10 +248,10 @@ impl ConsumerContext for Callbacks {
         match rebalance {
             Rebalance::Assign(list) => self.0.assigned(list),
             Rebalance::Revoke(list) => {
-                // Commit before the partitions are given up, so that their next consumer begins
-                // behind the finished messages. Do not wait for running handlers, because the whole
-                // group stands still meanwhile. The next consumer reads their messages again, and
-                // finds their keys in flight.
+                // Commit before the partitions go to another consumer. The next consumer then
+                // begins after the finished messages. Do not wait for running handlers, because the
+                // whole group waits for this callback. The next consumer reads the messages of
+                // running handlers again, and finds their keys in flight.
                 if !consumer.assignment_lost() {
                     self.0.commit(consumer, CommitMode::Sync);
                 }

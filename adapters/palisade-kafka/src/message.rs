@@ -1,4 +1,4 @@
-//! One delivery of a Kafka record, and how it is settled.
+//! One delivery of a Kafka record, and the code that settles the delivery.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,7 +25,7 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The body is left out, because it may be secret.
+        // The output does not contain the body, because the body may be secret.
         f.debug_struct("Message")
             .field("topic", &self.read.raw.topic())
             .field("partition", &self.read.raw.partition())
@@ -40,26 +40,27 @@ impl Message {
         Self { read, group, dead, settled: AtomicBool::new(false) }
     }
 
-    /// Returns the body, which is empty if the record has no value.
+    /// Returns the body. The body is empty if the record has no value.
     pub fn payload(&self) -> &[u8] {
         self.read.raw.payload().unwrap_or_default()
     }
 
-    /// Parses the body as JSON. If the handler returns the error, the message becomes a dead
-    /// letter, because the same body would fail at each delivery.
+    /// Parses the body as JSON. If the handler returns the error of this function, the message
+    /// becomes a dead letter. The same body would fail at each delivery.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
 
-    /// Returns the value of the first header with this name, if it is text.
+    /// Returns the value of the first header with this name. Returns `None` if there is no such
+    /// header, or if its value is not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         let (_, value) = self.read.headers.iter().find(|(found, _)| found == name)?;
         std::str::from_utf8(value.as_deref()?).ok()
     }
 
-    /// Returns the record as rdkafka's type, with its topic, partition, offset and record key. To
-    /// read a header in it whose name is not UTF-8 panics; [`header`](Self::header) skips such
-    /// headers.
+    /// Returns the record as rdkafka's type, with its topic, partition, offset and record key.
+    /// rdkafka panics when a caller reads a header of this record and the header's name is not
+    /// UTF-8. [`header`](Self::header) skips such headers.
     pub fn record(&self) -> &OwnedMessage {
         &self.read.raw
     }
@@ -107,13 +108,13 @@ impl Delivery for Message {
 }
 
 impl Drop for Message {
-    /// Delivers the record again if it was not settled. Otherwise it would stay unfinished, and no
-    /// later offset of its partition could be committed.
+    /// Delivers the record again if it was not settled. Otherwise the record would stay unfinished,
+    /// and no later offset of its partition could be committed.
     fn drop(&mut self) {
         if !self.settled.load(Ordering::Acquire) {
             let unsettled = self.read.unsettled.saturating_add(1);
             let read = Read { unsettled, ..self.read.clone() };
-            // An error means that the partition was given to another consumer, which reads the
+            // An error means that another consumer got the partition. That consumer reads the
             // record again.
             let _ = self.group.hold(read, pause(self.read.unsettled));
         }

@@ -12,11 +12,11 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use crate::dead::producer;
 use crate::error::failed;
 
-/// Maximum time that a record waits for room in rdkafka's queue of records to be sent.
+/// Maximum time for which a record waits for room in rdkafka's send queue.
 const ROOM: Duration = Duration::from_secs(10);
 
-/// A publisher to a Kafka topic. It gives each message an idempotency key and the time of its
-/// request, and waits until the brokers have confirmed the message.
+/// A publisher to a Kafka topic. It adds to each message an idempotency key and the time of the
+/// request. It waits until the brokers have confirmed the message.
 #[derive(Clone)]
 pub struct Publisher {
     producer: FutureProducer,
@@ -30,8 +30,8 @@ impl fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Creates a publisher to this topic. `config` has librdkafka's settings, of which only
-    /// `bootstrap.servers` is required.
+    /// Creates a publisher to `topic`. `config` has librdkafka's settings. Only `bootstrap.servers`
+    /// is required.
     ///
     /// # Errors
     /// [`BrokerError`] if a setting cannot be used.
@@ -40,17 +40,18 @@ impl Publisher {
         Ok(Self { producer, topic: topic.to_owned() })
     }
 
-    /// Publishes a message with the idempotency key `key` of its request. `made` is the time when
-    /// the request was made. The Kafka record has the same key, so that all copies of the message
-    /// are in one partition.
+    /// Publishes a message. `key` is the idempotency key of the message's request. `made` is the
+    /// time at which the request was made. The Kafka record has the same key. So all copies of the
+    /// message are in one partition.
     ///
     /// # Errors
-    /// [`BrokerError`] if the message was not confirmed. It may have been published nevertheless.
-    /// Publish it again with the same key, by which consumers recognise the copy.
+    /// [`BrokerError`] if the brokers did not confirm the message. The message may have been
+    /// published nevertheless. Publish the message again with the same key. Consumers recognise the
+    /// copy by its key.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the message may or may not be published; publishing it again with
-    /// the same key is safe.
+    /// If the future is dropped, the message may or may not be published. The caller can safely
+    /// publish the message again with the same key.
     pub async fn publish(
         &self,
         key: &str,

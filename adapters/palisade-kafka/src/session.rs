@@ -1,9 +1,11 @@
-//! A member of a Kafka consumer group, and the thread that reads for it.
+//! A member of a Kafka consumer group, and the member's thread. The thread reads messages from
+//! Kafka.
 //!
-//! A member that does not poll librdkafka blocks its group, which removes it after a while
-//! (`max.poll.interval.ms`). So the thread polls even if it has no room for more messages, but then
-//! pauses its partitions. It pauses them only after some time without room, because librdkafka
-//! discards the messages that it has fetched from a paused partition and fetches them again later.
+//! If a member does not poll librdkafka, the group has to wait for this member, and removes the
+//! member after a while (`max.poll.interval.ms`). So the thread always polls. If there is no room
+//! for more messages, the thread pauses the partitions. A pause has a cost: librdkafka discards the
+//! messages that it has fetched from a paused partition, and fetches these messages again later. So
+//! the thread pauses the partitions only after some time without room.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +22,9 @@ use crate::group::{Callbacks, Group};
 use crate::message::Message;
 use crate::topic::Topic;
 
-/// Maximum number of unfinished messages for each message that may be handled at once. A message is
-/// unfinished from the moment it is read, also while it waits for a handler or for its next
-/// delivery.
+/// Maximum number of unfinished messages for each message that may be handled at the same time. A
+/// message is unfinished from the moment it is read until it is settled. In that time the message
+/// may wait for a handler or for its next delivery.
 const AHEAD: usize = 16;
 /// Maximum time that `next` waits for a message.
 const POLL: Duration = Duration::from_millis(500);
@@ -35,7 +37,7 @@ const COMMIT: Duration = Duration::from_millis(200);
 /// Maximum time for a member to leave the consumer group, including its last commit.
 const GOODBYE: Duration = Duration::from_secs(10);
 
-/// A member of a Kafka consumer group. Dropping it ends its thread.
+/// A member of a Kafka consumer group. Dropping the session ends its thread.
 pub struct Session {
     group: Arc<Group>,
     dead: Arc<DeadLetters>,
@@ -55,8 +57,9 @@ impl Session {
         let (shared, ahead) = (Arc::clone(&group), AHEAD * terms.concurrency);
         let spawned = std::thread::Builder::new().name("palisade-kafka".into()).spawn(move || {
             pump(&consumer, &shared, ahead);
-            // Dropping the consumer leaves the group. The partitions are then revoked, and the
-            // callback for that commits the offsets of the finished messages.
+            // A dropped consumer leaves the group. Then librdkafka revokes the consumer's
+            // partitions. The callback for the revoked partitions commits the offsets of the
+            // finished messages.
             drop(consumer);
             let _ = ended.send(());
         });
@@ -109,7 +112,8 @@ impl Drop for Session {
 /// Reads messages and commits offsets until the session ends.
 fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
     let (mut committed, mut requested_at) = (Instant::now(), Instant::now());
-    // The number of the last assignment whose partitions were paused; `None` while none are paused.
+    // The number of the last assignment whose partitions were paused; `None` if no partitions are
+    // paused.
     let mut paused = None;
     while !group.has_ended() {
         if committed.elapsed() >= COMMIT {
@@ -137,8 +141,8 @@ fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
     }
 }
 
-/// Logs an error of a read. A broken connection to one broker is ordinary and logged at level
-/// `debug`, any other error as a warning.
+/// Logs an error of a read. A broken connection to one broker is ordinary and is logged at level
+/// `debug`. Any other error is logged as a warning.
 fn report(error: &KafkaError) {
     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::BrokerTransportFailure) {
         tracing::debug!(target: "palisade::consumer", %error, "nothing was read");
@@ -147,8 +151,8 @@ fn report(error: &KafkaError) {
     }
 }
 
-/// Pauses all partitions when `ahead` messages are unfinished, and resumes them when only half as
-/// many are. `paused` is the number of the assignment that was paused.
+/// Pauses all partitions when `ahead` messages are unfinished. Resumes the partitions when only
+/// half of `ahead` are unfinished. `paused` is the number of the paused assignment.
 fn throttle(
     consumer: &BaseConsumer<Callbacks>,
     group: &Group,

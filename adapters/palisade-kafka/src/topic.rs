@@ -1,4 +1,4 @@
-//! The Kafka topic that is consumed, with the settings that only Kafka has.
+//! The Kafka topic of a consumer, with the settings that only Kafka has.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use rdkafka::error::KafkaError;
 use crate::message::Message;
 use crate::session::Session;
 
-/// The librdkafka settings that the consumer sets itself, so that users must not set them.
+/// The librdkafka settings that the consumer sets itself. Users must not set them.
 const OURS: [&str; 3] = ["group.id", "enable.auto.commit", "enable.auto.offset.store"];
 
 /// A Kafka topic that a [`Consumer`](crate::Consumer) reads as a member of a consumer group.
 ///
-/// The idempotency key of a message is its header `x-palisade-key`. The failures of a message's
-/// handler are counted in this process, so if a partition moves to another consumer, the counts of
-/// its messages begin again.
+/// The idempotency key of a message is its header `x-palisade-key`. Each process counts the
+/// failures of its handler by itself. If a partition moves to another consumer, the counts of the
+/// partition's messages begin again.
 #[derive(Clone)]
 pub struct Topic {
     /// The brokers' addresses and the user's settings.
@@ -28,7 +28,7 @@ pub struct Topic {
 
 impl fmt::Debug for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The settings are left out, because they may contain a password.
+        // The output does not contain the settings, because they may contain a password.
         f.debug_struct("Topic")
             .field("name", &self.name)
             .field("group", &self.group)
@@ -37,9 +37,9 @@ impl fmt::Debug for Topic {
 }
 
 impl Topic {
-    /// Describes the topic `name` on these brokers (`host:port,host:port`), which a consumer then
-    /// reads as a member of the consumer group `group`. All consumers of a group must use the same
-    /// namespace on the same Redis nodes.
+    /// Describes the topic `name` on the brokers `brokers` (`host:port,host:port`). A consumer
+    /// reads the topic as a member of the consumer group `group`. All consumers of a group must use
+    /// the same namespace on the same Redis nodes.
     pub fn new(brokers: &str, name: &str, group: &str) -> Self {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", brokers);
@@ -47,10 +47,10 @@ impl Topic {
         Self { config, name, group }
     }
 
-    /// Sets a setting of librdkafka, for example `security.protocol`. It also applies to the
-    /// producer of dead letters. Settings that decide which offsets are committed and when
-    /// (`group.id`, `enable.auto.commit`, `enable.auto.offset.store`) are refused, because the
-    /// consumer sets them itself.
+    /// Sets a setting of librdkafka, for example `security.protocol`. The setting also applies to
+    /// the producer of dead letters. The consumer itself sets `group.id`, `enable.auto.commit` and
+    /// `enable.auto.offset.store`, because these settings decide which offset is committed and
+    /// when. So building a consumer fails if one of them is set here.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.config.set(name, value);
@@ -76,8 +76,8 @@ impl Broker for Topic {
 
     fn check(&self, _: &Terms) -> Result<(), ConfigError> {
         for (field, name) in [("topic", &self.name), ("group", &self.group)] {
-            // A topic name in Kafka has at most 249 bytes, and the topic of the dead letters has
-            // this name with a suffix.
+            // A topic name in Kafka has at most 249 bytes. The name of the dead letters' topic is
+            // this name and a suffix.
             if name.is_empty() || name.len() > 240 {
                 let value = format!("{name:?}");
                 return Err(ConfigError::new(field, value, "1 to 240 bytes"));

@@ -1,5 +1,5 @@
-//! Consumers that receive malformed messages, on librdkafka's mock cluster. A real broker would
-//! refuse some of these messages.
+//! Consumers of malformed messages, on librdkafka's mock cluster. A real broker would refuse some
+//! of these messages.
 
 #[path = "../../../tests/support/hostile.rs"]
 mod hostile;
@@ -59,7 +59,7 @@ fn varint(n: i64) -> Vec<u8> {
     bytes
 }
 
-/// Encodes bytes after their variable-length length.
+/// Encodes bytes, preceded by their length as a variable-length integer.
 fn long(bytes: &[u8]) -> Vec<u8> {
     [varint(i64::try_from(bytes.len()).unwrap()), bytes.to_vec()].concat()
 }
@@ -68,7 +68,7 @@ fn sized(bytes: &[u8]) -> Vec<u8> {
     [&u32::try_from(bytes.len()).unwrap().to_be_bytes()[..], bytes].concat()
 }
 
-/// Sends a record without rdkafka, which cannot send a header whose name is not text.
+/// Sends a record without rdkafka. rdkafka cannot send a header whose name is not text.
 fn send(broker: &str, letter: &Letter) {
     let key = letter.key.as_deref().expect("it has one");
     let (name, value) = letter.header.expect("it has one");
@@ -100,7 +100,6 @@ fn send(broker: &str, letter: &Letter) {
     assert_eq!(answer[error..error + 2], [0, 0], "it is there: {answer:?}");
 }
 
-/// Returns the number of messages after the committed offset.
 fn left(observer: &BaseConsumer) -> i64 {
     let mut asked = TopicPartitionList::new();
     asked.add_partition(TOPIC, 0);

@@ -1,5 +1,5 @@
-//! Promises of the consumers, on librdkafka's mock cluster: real sockets and real groups, but no
-//! real broker. The tests of `broker-demo` cover deaths of processes at each crash point.
+//! Guarantees of the consumers, on librdkafka's mock cluster. The sockets and the groups are real,
+//! but the broker is not. The tests of `broker-demo` kill processes at each crash point.
 
 #[path = "../../../tests/support/held.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
@@ -33,12 +33,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_secs(120);
 
-/// A mock cluster with one topic, and clients that publish and observe.
+/// A mock cluster with one topic, and a client that observes the topic.
 struct Kafka {
     observer: BaseConsumer,
     partitions: i32,
     publisher: Publisher,
-    // Declared last, so that the clients above can still reach the cluster while they are dropped.
+    // The cluster is dropped last. The clients in the other fields can still reach the cluster
+    // while they are dropped.
     cluster: MockCluster<'static, DefaultProducerContext>,
 }
 
@@ -56,8 +57,8 @@ impl Kafka {
 
     fn topic(&self) -> Topic {
         let topic = Topic::new(&self.cluster.bootstrap_servers(), TOPIC, GROUP);
-        // The mock cluster delays the first members for three seconds, so the session must last
-        // longer.
+        // The mock cluster delays the first members for three seconds. So the session timeout must
+        // be longer than that.
         topic.set("session.timeout.ms", "5000")
     }
 
@@ -79,15 +80,15 @@ impl Kafka {
         found.elements().iter().map(|of| offset(of.offset())).collect()
     }
 
-    /// Returns the number of messages after the committed offsets.
     fn left(&self) -> i64 {
         let high = |p| block_in_place(|| self.observer.fetch_watermarks(TOPIC, p, PATIENCE));
         let committed = self.committed().into_iter().zip(0..);
         committed.map(|(done, p)| high(p).unwrap().1 - done.unwrap_or(0)).sum()
     }
 
-    /// Makes each request end its connection for the time `outage`. The broker itself is not taken
-    /// down, because the mock cluster would bind its port anew, and abort if the port is in use.
+    /// Makes the broker fail all requests for the time `outage`. Each failed request ends its
+    /// connection. The test does not stop the broker, because the mock cluster would then bind the
+    /// broker's port again, and abort if the port is in use.
     async fn answers_nothing(&self, outage: Duration) {
         use RDKafkaApiKey as R;
         let requests = [R::Fetch, R::OffsetCommit, R::FindCoordinator, R::JoinGroup, R::Heartbeat];
@@ -101,7 +102,6 @@ impl Kafka {
         }
     }
 
-    /// Waits until all messages are committed.
     async fn drained(&self) {
         while self.left() > 0 {
             sleep(Duration::from_millis(50)).await;
@@ -135,12 +135,11 @@ fn handle(node: &MemoryNode) -> Redlock {
     Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
 }
 
-/// Returns a namespace whose handlers recognise a repetition.
+/// Returns a namespace for handlers that may run twice for a message.
 fn repeatable(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().unwrap()
 }
 
-/// Number of effects of each key.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>);
 
@@ -156,7 +155,7 @@ impl Ledger {
     }
 }
 
-/// Runs a consumer until `stop` resolves; each message takes the time `takes`.
+/// Runs a consumer until `stop` resolves. Each message takes the time `takes`.
 async fn run(
     consumer: ConsumerBuilder<Topic>,
     ledger: &Ledger,
@@ -198,7 +197,7 @@ async fn nothing_is_committed_that_is_behind_something_open() {
     }
     let (done, gate) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
     let (counted, open) = (Arc::clone(&done), Arc::clone(&gate));
-    // The fifth message runs until the gate opens.
+    // The fifth message runs until the gate is open.
     let book = move |cx: Context, _: Arc<Message>| {
         let (counted, open) = (Arc::clone(&counted), Arc::clone(&open));
         async move {
@@ -213,7 +212,7 @@ async fn nothing_is_committed_that_is_behind_something_open() {
         while done.load(SeqCst) < 11 || kafka.committed() == [None] {
             sleep(Duration::from_millis(20)).await;
         }
-        // Look for as long as five further commits take.
+        // Checks the committed offset for the time of five further commits.
         for _ in 0..10 {
             assert!(kafka.committed()[0] <= Some(4), "{:?}", kafka.committed());
             sleep(Duration::from_millis(100)).await;
@@ -229,8 +228,8 @@ async fn nothing_is_committed_that_is_behind_something_open() {
     assert_eq!((ended.delivered, ended.acked), (12, 12), "{ended:?}");
 }
 
-/// The mock cluster refuses commits while members join; a real broker does not. Messages finished
-/// in that time are delivered again, and their records answer them.
+/// The mock cluster refuses commits while members join. A real broker does not. The messages that
+/// were finished in that time are delivered again. The consumer then replays their stored results.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_that_move_to_a_new_member_lose_nothing_and_repeat_nothing() {
     let (kafka, node, ledger) = (Kafka::start(4), MemoryNode::new(), Ledger::default());
@@ -296,7 +295,7 @@ async fn a_message_at_work_elsewhere_is_not_committed() {
     let (kafka, node) = (Kafka::start(1), MemoryNode::new());
     let redlock = handle(&node);
     kafka.publish("order-1", "10 GBP").await;
-    // Another caller holds the claim for longer than a lease.
+    // Another caller holds the claim for more than a lease.
     let claimed = Arc::new(Notify::new());
     let elsewhere = {
         let (of, claimed) = (repeatable(&redlock), Arc::clone(&claimed));
@@ -345,7 +344,8 @@ async fn a_long_handler_keeps_its_partition() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_commits_what_is_done_and_leaves_the_rest_to_others() {
-    // Leaving the group revokes the partitions, and `pre_rebalance` then commits.
+    // At its end the consumer leaves the group. Then librdkafka revokes its partitions, and
+    // `pre_rebalance` commits the offsets.
     let (kafka, node, ledger) = (Kafka::start(1), MemoryNode::new(), Ledger::default());
     for n in 0..10 {
         kafka.publish(&format!("order-{n}"), "10 GBP").await;
@@ -396,7 +396,7 @@ async fn a_setting_that_cannot_be_kept_is_named_with_its_rule() {
     let secret = with(from(TOPIC, GROUP).set("sasl.password", "secret"));
     let shown = format!("{:?} {:?}", secret, with(from(TOPIC, GROUP)).build().unwrap());
     assert!(!shown.contains("secret"), "{shown}");
-    // The consumer waits for brokers that do not exist, and a stop still ends it.
+    // The consumer waits for brokers that do not exist. `stop` still ends the consumer.
     let consumer = with(from(TOPIC, GROUP)).build().unwrap();
     let run = consumer
         .run(|_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) }, sleep(LEASE / 10));

@@ -15,13 +15,13 @@ pub(crate) fn refused(e: Error) -> BrokerError {
     error.because(e)
 }
 
-/// Returns true if connecting again can help. It cannot help if the broker refuses the login or the
-/// request.
+/// Returns true if another connection can succeed. No connection can succeed if the broker refuses
+/// the login or the request.
 fn is_passing(e: &Error) -> bool {
     match e.kind() {
         ErrorKind::ProtocolError(e) => matches!(
             e.kind(),
-            // A broker answers with these errors while it shuts down, or before it has started
+            // A broker replies with these errors while it shuts down, or before it has started
             // completely.
             AMQPErrorKind::Hard(AMQPHardError::CONNECTIONFORCED | AMQPHardError::INTERNALERROR)
                 | AMQPErrorKind::Soft(AMQPSoftError::RESOURCELOCKED | AMQPSoftError::NOTFOUND)
@@ -33,7 +33,7 @@ fn is_passing(e: &Error) -> bool {
     }
 }
 
-/// The error of an acknowledgement, or of a published message, that the broker did not confirm.
+/// The error of an acknowledgement or of a published message that the broker did not confirm.
 #[derive(Debug)]
 pub(crate) enum Unconfirmed {
     /// The channel or the connection can no longer be used.
@@ -43,8 +43,8 @@ pub(crate) enum Unconfirmed {
 }
 
 impl Unconfirmed {
-    /// Returns the error for a published copy of a message that the broker refused or did not
-    /// confirm.
+    /// Returns the error for a published copy of a message. The broker refused the copy or did not
+    /// confirm it.
     pub(crate) fn not_stored(sentence: String) -> Self {
         Self::NotStored(BrokerError::passing(sentence))
     }

@@ -1,4 +1,4 @@
-//! One delivery of a RabbitMQ message, and how it is settled at the broker.
+//! One delivery of a RabbitMQ message, and the code that settles the delivery.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,11 +20,13 @@ use tokio::time::{sleep, timeout};
 use crate::error::Unconfirmed;
 use crate::session::{Link, PATIENCE};
 
-/// Headers by which the broker would also route a copy of the message to other queues.
+/// Headers with the names of further queues. The broker would also route a copy of the message to
+/// the further queues.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
-/// Maximum time for which a message is held back in this process before it is returned to its
-/// queue, because no copy of it could be put into a delay queue. It must stay below the 30 s that
-/// the consumer waits until a message is settled.
+/// Maximum time for which this process holds a message back and then returns the message to its
+/// queue. The process holds a message back if it could not put a copy of the message into a delay
+/// queue. The time must be less than 30 s, because the consumer waits 30 s for a message to be
+/// settled.
 const HELD_MAX: Duration = Duration::from_secs(15);
 
 /// One delivery of a RabbitMQ message to a handler.
@@ -35,7 +37,7 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The body is left out, because it may be secret.
+        // The output does not contain the body, because the body may be secret.
         f.debug_struct("Message")
             .field("queue", &self.link.queue)
             .field("delivery_tag", &self.raw.delivery_tag)
@@ -54,8 +56,8 @@ impl Message {
         &self.raw.data
     }
 
-    /// Parses the body as JSON. If the handler returns the error, the message becomes a dead
-    /// letter, because the same body would fail at each delivery.
+    /// Parses the body as JSON. If the handler returns the error of this function, the message
+    /// becomes a dead letter. The same body would fail at each delivery.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
@@ -65,15 +67,15 @@ impl Message {
         &self.raw.properties
     }
 
-    /// Returns the delivery as lapin's type. Do not acknowledge it, because the consumer does so
-    /// itself after the result is stored.
+    /// Returns the delivery as lapin's type. Do not acknowledge the delivery: the consumer
+    /// acknowledges it after the result is stored.
     pub fn delivery(&self) -> &Raw {
         &self.raw
     }
 
-    /// Returns the properties for a copy of the message: those of the message itself, with the
-    /// headers `more` added. Leaves out properties that would route the copy elsewhere, let it
-    /// expire, or make the broker refuse it.
+    /// Returns the properties for a copy of the message. They are the properties of the message,
+    /// and the headers `more`. Some properties are left out, because they would route the copy to
+    /// another queue, let it expire, or make the broker refuse it.
     fn copied(&self, more: impl IntoIterator<Item = (&'static str, AMQPValue)>) -> BasicProperties {
         let old = &self.raw.properties;
         let mut headers = FieldTable::default();
@@ -116,9 +118,10 @@ impl Message {
         new
     }
 
-    /// Returns the properties and the body for the dead letter of this message. If the headers of a
-    /// full copy do not fit in one AMQP frame, the broker would end the connection. The dead letter
-    /// then contains only the name of the message's queue and the reason.
+    /// Returns the properties and the body of the dead letter for this message. Usually the dead
+    /// letter is a full copy. If the headers of a full copy do not fit in one AMQP frame, the
+    /// broker would end the connection. In this case the dead letter contains only the name of the
+    /// message's queue and the reason.
     fn dead(&self, why: &DeadLetter) -> (BasicProperties, &[u8]) {
         let text =
             |(name, text): (&'static str, String)| (name, AMQPValue::LongString(text.into()));
@@ -151,8 +154,8 @@ impl Message {
         sent.then_some(()).ok_or_else(gone)
     }
 
-    /// Returns the properties for a copy of the message whose headers contain this number of
-    /// failures. Returns `None` if they do not fit in one AMQP frame.
+    /// Returns the properties for a copy of the message. The headers contain the number `failures`.
+    /// Returns `None` if the headers do not fit in one AMQP frame.
     fn counted(&self, failures: u32) -> Option<BasicProperties> {
         let copy = self.copied([(FAILURES, AMQPValue::LongLongInt(failures.into()))]);
         self.link.has_room_later(&copy).then_some(copy)
@@ -167,8 +170,8 @@ impl Message {
                 if let Some(copy) = self.counted(failures) {
                     self.link.retry(*wait, copy, self.payload()).await
                 } else {
-                    // A retry without a count of the failures would be repeated for ever, so the
-                    // message becomes a dead letter.
+                    // The failures of this message cannot be counted. So its retries would never
+                    // end. The message becomes a dead letter instead.
                     let why = DeadLetter::new(
                         DeadLetterReason::Exhausted,
                         "it failed, and its headers leave no room to count that: send it with \
@@ -218,9 +221,9 @@ impl Delivery for Message {
     async fn settle(&self, how: &Disposition, failures: u32) -> Result<(), BrokerError> {
         let at_once = Disposition::Retry(Duration::ZERO);
         let how = match how {
-            // The handler did not fail, and the message's headers leave no room for a copy in a
-            // delay queue, so the message waits in this process. This wait is no part of the time
-            // that the broker has to answer (`PATIENCE`).
+            // The handler did not fail. The message's headers leave no room for a copy in a delay
+            // queue. So the message waits in this process. The timeout `PATIENCE` for the broker's
+            // reply begins after this wait.
             Disposition::Retry(wait)
                 if !wait.is_zero()
                     && failures == self.failures()
@@ -234,17 +237,17 @@ impl Delivery for Message {
         let settled = timeout(PATIENCE, self.apply(how, failures)).await;
         let Err(error) = settled.unwrap_or_else(|_| Err(no_answer())) else { return Ok(()) };
         match &error {
-            // Give up the whole session, because the broker delivers an unacknowledged message
-            // again only after its channel was closed.
+            // Give up the whole session. The broker delivers an unacknowledged message again only
+            // after the message's channel was closed.
             Unconfirmed::Gone(_) => self.link.give_up(),
             Unconfirmed::NotStored(error) => {
                 tracing::warn!(
                     target: "palisade::consumer", queue = %self.link.queue, %error,
                     "a copy was not stored; the message is returned"
                 );
-                // Return the message to its queue, because the broker does not deliver it again
-                // while the channel lives. Wait before that, because without a delay the message
-                // would come back and fail again at once.
+                // Return the message to its queue, because the broker does not deliver the message
+                // again while the channel is open. Wait first. Without the wait the broker would
+                // deliver the message at once, and the copy would probably fail again.
                 sleep(pause(self.link.refused()).min(HELD_MAX)).await;
                 let _ = self.give_back().await;
             }

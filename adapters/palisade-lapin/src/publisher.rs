@@ -1,4 +1,5 @@
-//! Publishes persistent messages to a durable RabbitMQ queue, and waits until they are confirmed.
+//! Publishes persistent messages to a durable RabbitMQ queue, and waits until the broker has
+//! confirmed the messages.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,9 +15,9 @@ use crate::message::no_answer;
 use crate::session::{PATIENCE, confirmed};
 use crate::topology;
 
-/// A publisher to a RabbitMQ queue. It gives each message an idempotency key and the time of its
-/// request, and waits until the broker has confirmed the message. A broken connection is replaced
-/// when the next message is published.
+/// A publisher to a RabbitMQ queue. It adds to each message an idempotency key and the time of the
+/// request. It waits until the broker has confirmed the message. If the connection breaks, the next
+/// call of [`publish`](Self::publish) opens a new connection.
 pub struct Publisher {
     uri: String,
     queue: String,
@@ -25,29 +26,30 @@ pub struct Publisher {
 
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address is left out, because it may contain a password.
+        // The output does not contain the address, because the address may contain a password.
         f.debug_struct("Publisher").field("queue", &self.queue).finish_non_exhaustive()
     }
 }
 
 impl Publisher {
-    /// Creates a publisher to this queue. It connects when the first message is published, and then
-    /// declares the queue as a durable quorum queue if it does not exist.
+    /// Creates a publisher to `queue`. The publisher connects when the first message is published.
+    /// Then it declares the queue as a durable quorum queue, unless the queue already exists.
     pub fn new(uri: &str, queue: &str) -> Self {
         Self { uri: uri.to_owned(), queue: queue.to_owned(), now: Mutex::default() }
     }
 
-    /// Publishes a message with the idempotency key `key` of its request. `made` is the time when
-    /// the request was made, which is sent in whole seconds. Several tasks can publish at the same
-    /// time.
+    /// Publishes a message. `key` is the idempotency key of the message's request. `made` is the
+    /// time at which the request was made. This time is sent in whole seconds. Several tasks can
+    /// publish at the same time.
     ///
     /// # Errors
-    /// [`BrokerError`] if the message was not confirmed. It may have been published nevertheless.
-    /// Publish it again with the same key, by which consumers recognise the copy.
+    /// [`BrokerError`] if the broker did not confirm the message. The message may have been
+    /// published nevertheless. Publish the message again with the same key. Consumers recognise the
+    /// copy by its key.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the message may or may not be published; publishing it again with
-    /// the same key is safe.
+    /// If the future is dropped, the message may or may not be published. The caller can safely
+    /// publish the message again with the same key.
     pub async fn publish(
         &self,
         key: &str,

@@ -1,4 +1,4 @@
-//! The RabbitMQ queue that is consumed, with the settings that only RabbitMQ has.
+//! The RabbitMQ queue of a consumer, with the settings that only RabbitMQ has.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// A RabbitMQ queue that a [`Consumer`](crate::Consumer) reads.
 ///
-/// The idempotency key of a message is its property `message_id`. The prefetch count is the number
-/// of messages that the consumer handles at once.
+/// The idempotency key of a message is its property `message_id`. The prefetch count is the maximum
+/// number of messages that the consumer handles at the same time.
 #[derive(Clone)]
 pub struct Queue {
     pub(crate) uri: String,
@@ -28,14 +28,14 @@ pub struct Queue {
 
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address is left out, because it may contain a password.
+        // The output does not contain the address, because the address may contain a password.
         f.debug_struct("Queue").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
 impl Queue {
-    /// Describes the queue `name` on the broker with the address `uri`
-    /// (`amqp://user:password@host/vhost`), which a consumer then reads.
+    /// Describes the queue `name` on the broker at the address `uri`
+    /// (`amqp://user:password@host/vhost`). A consumer reads the queue.
     pub fn new(uri: &str, name: &str) -> Self {
         Self {
             uri: uri.to_owned(),
@@ -53,11 +53,11 @@ impl Queue {
         self
     }
 
-    /// Tells the consumer the value of the broker's setting `consumer_timeout`, if it differs from
-    /// the default of 30 minutes. After this time the broker takes an unacknowledged message away
-    /// from a running handler and delivers it again. The new delivery finds its key in flight and
-    /// waits for the handler, so that no effect is doubled, but for each lease that the handler
-    /// still runs the message is delivered once more.
+    /// Gives the consumer the value of the broker's setting `consumer_timeout`. Call this method if
+    /// the value differs from the default of 30 minutes. After this time the broker no longer waits
+    /// for an acknowledgement and delivers the message again. The new delivery finds the key in
+    /// flight and waits for the running handler. So no effect is doubled. But the broker delivers
+    /// the message once more for each lease that the handler still runs.
     #[must_use]
     pub fn consumer_timeout(mut self, timeout: Duration) -> Self {
         self.consumer_timeout = timeout;
@@ -71,7 +71,7 @@ impl Broker for Queue {
 
     fn check(&self, terms: &Terms) -> Result<(), ConfigError> {
         let name = &self.name;
-        // A queue name in AMQP has at most 255 bytes, and the delay queues have this name with a
+        // A queue name in AMQP has at most 255 bytes. The name of a delay queue is this name and a
         // suffix.
         if name.is_empty() || name.len() > 230 {
             let rule = "1 to 230 bytes, so that the queues for delays can be named after it";

@@ -1,7 +1,7 @@
-//! A session with RabbitMQ, which is a connection with two channels. One channel delivers and
-//! acknowledges messages, and the other publishes copies of messages with confirms. If the
-//! connection or a channel breaks, the whole session is replaced, so that the broker delivers the
-//! unacknowledged messages again and nothing uses a stale channel.
+//! A session with RabbitMQ: a connection with two channels. One channel delivers and acknowledges
+//! messages. The other channel publishes copies of messages, and the broker confirms them. If the
+//! connection or a channel breaks, the consumer replaces the whole session. Then the broker
+//! delivers the unacknowledged messages again, and no task uses a stale channel.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,15 +24,15 @@ use crate::topology;
 
 /// Maximum time that `next` waits for a message.
 const POLL: Duration = Duration::from_millis(500);
-/// Maximum time for the broker to answer a request.
+/// Maximum time for the broker to reply to a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum time for the broker to confirm a message.
 const CONFIRM: Duration = Duration::from_secs(5);
-/// Bytes of an AMQP frame that are reserved for a message's properties other than its headers,
-/// which are at most nine texts of 255 bytes.
+/// Bytes of an AMQP frame that are reserved for the properties of a message without its headers.
+/// These properties are at most nine texts of 255 bytes.
 const OTHERS: usize = 2_500;
-/// Bytes of an AMQP frame that are reserved for the headers that the broker adds to a message in a
-/// delay queue.
+/// Bytes of an AMQP frame that are reserved for additional headers. The broker adds these headers
+/// to a message in a delay queue.
 const ADDED: usize = 1 << 10;
 /// Maximum time for closing a connection.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -44,14 +44,14 @@ pub struct Session {
     consumer: lapin::Consumer,
 }
 
-/// The part of a session that all messages delivered on it share.
+/// The part of a session that all messages of the session share.
 pub(crate) struct Link {
     connection: Connection,
     copies: Channel,
     pub(crate) queue: Arc<str>,
     /// Names of the queues that this session has declared.
     declared: Mutex<BTreeSet<String>>,
-    /// Number of copies of messages in a row that the broker did not store.
+    /// Number of consecutive copies of messages that the broker did not store.
     refused: AtomicU32,
     broken: AtomicBool,
 }
@@ -59,8 +59,8 @@ pub(crate) struct Link {
 impl Session {
     /// Connects, declares the missing queues, and begins to consume.
     ///
-    /// Declares the delay queues before one is needed. If the broker is killed while it creates a
-    /// quorum queue, the queue may exist afterwards but confirm no message.
+    /// Declares all delay queues at the start and not at the first retry. If the broker is killed
+    /// while it creates a quorum queue, the queue may exist afterwards but confirm no message.
     pub(crate) async fn open(from: &Queue, terms: &Terms) -> Result<Self, Error> {
         let connection = Connection::connect(&from.uri, from.properties.clone()).await?;
         let copies = connection.create_channel().await?;
@@ -115,7 +115,7 @@ impl consumer::Session for Session {
             if messages.len() >= room {
                 break;
             }
-            // Take the messages that have already arrived, without waiting for more.
+            // Read the messages that have already arrived. Do not wait for more messages.
             let Some(come) = consumer.next().now_or_never() else { break };
             next = come;
         }
@@ -128,19 +128,19 @@ impl consumer::Session for Session {
 }
 
 impl Link {
-    /// Returns true if the session cannot be used any more and has to be replaced.
+    /// Returns true if the session is unusable and must be replaced.
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire) || !self.connection.status().connected()
     }
 
-    /// Marks the session as broken, so that the consumer replaces it when it fetches messages the
-    /// next time.
+    /// Marks the session as broken. Then the consumer replaces the session before it fetches more
+    /// messages.
     pub(crate) fn give_up(&self) {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Puts a copy of a message into a delay queue, from which the broker moves it back to the
-    /// consumed queue after about `wait`.
+    /// Puts a copy of a message into a delay queue. After about `wait` the broker moves the copy
+    /// back to the consumed queue.
     pub(crate) async fn retry(
         &self,
         wait: Duration,
@@ -170,19 +170,19 @@ impl Link {
         self.refused.store(0, Ordering::Relaxed);
     }
 
-    /// Records that the broker did not store a copy of a message. Returns how many copies in a row
-    /// it had not stored before.
+    /// Records that the broker did not store a copy of a message. Returns the number of consecutive
+    /// copies before this one that the broker did not store.
     pub(crate) fn refused(&self) -> u32 {
         self.refused.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns true if these properties of a message fit in one AMQP frame.
+    /// Returns true if `properties` fits in one AMQP frame.
     pub(crate) fn has_room(&self, properties: &BasicProperties) -> bool {
         self.fits(properties.headers().as_ref().map_or(0, topology::size))
     }
 
-    /// Returns true if these properties of a message fit in one AMQP frame even after the message
-    /// was in a delay queue, where the broker adds headers to it.
+    /// Returns true if `properties` fits in one AMQP frame with the headers that the broker adds in
+    /// a delay queue.
     pub(crate) fn has_room_later(&self, properties: &BasicProperties) -> bool {
         let headers = properties.headers().as_ref().map_or(0, topology::size);
         self.fits(headers + ADDED)
@@ -198,14 +198,15 @@ impl Link {
         self.declared.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
     }
 
-    /// Closes the connection, after which the broker delivers the unacknowledged messages again.
+    /// Closes the connection. The broker then delivers the unacknowledged messages again.
     async fn close(&self) {
         self.give_up();
         let _ = timeout(GOODBYE, self.connection.close(200, "the consumer ended".into())).await;
     }
 }
 
-/// Publishes a message to a queue, and returns when the broker has confirmed that it is stored.
+/// Publishes a message to a queue. Returns when the broker has confirmed that the message is
+/// stored.
 pub(crate) async fn confirmed(
     channel: &Channel,
     queue: &str,

@@ -1,11 +1,11 @@
-//! The RabbitMQ queues that a consumer has beside the consumed queue: one for each delay, and the
-//! queue of the dead letters.
+//! The additional RabbitMQ queues of a consumer: one queue for each delay, and the queue of the
+//! dead letters.
 //!
-//! A delay queue has no consumers. Its messages expire after the delay, and the broker then moves
-//! them back to the consumed queue. Each delay has its own queue, because in a shared queue a
-//! message with a long delay would block all messages behind it. The delay queues are quorum queues
-//! with the dead-letter strategy `at-least-once`, so that no message is lost if the broker is
-//! killed while it moves messages.
+//! A delay queue has no consumers. Its messages expire after the delay. The broker then moves the
+//! messages back to the consumed queue. Each delay has its own queue. In a shared queue a message
+//! with a long delay would block all messages behind it. The delay queues are quorum queues with
+//! the dead-letter strategy `at-least-once`. So no message is lost if the broker is killed while it
+//! moves messages.
 
 use std::time::Duration;
 
@@ -14,21 +14,20 @@ use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, Error, ErrorKind};
 
-/// The delay of the first delay queue, in milliseconds. Each further queue has twice the delay of
-/// the one before.
+/// The delay of the first delay queue, in milliseconds. Each further queue doubles the delay.
 const FIRST: u64 = 250;
 /// Maximum number of delay queues. The longest delay is 17 minutes.
 const DELAYS: u32 = 13;
 
-/// Returns the delays of the delay queues, in milliseconds, that are needed for waits of at most
-/// `longest`.
+/// Returns the delays for waits of at most `longest`, in milliseconds. Each delay has a delay
+/// queue.
 pub(crate) fn delays(longest: Duration) -> impl Iterator<Item = u64> {
     let longest = delay(longest);
     (0..DELAYS).map(|n| FIRST << n).filter(move |delay| *delay <= longest)
 }
 
-/// Returns the delay of the delay queue for this wait, in milliseconds: the wait rounded up to the
-/// next delay that has a queue, or the longest delay if the wait is longer.
+/// Returns the delay of the delay queue for `wait`, in milliseconds. The wait is rounded up to the
+/// next delay that has a queue. A longer wait gets the longest delay.
 pub(crate) fn delay(wait: Duration) -> u64 {
     let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     let mut delays = (0..DELAYS).map(|n| FIRST << n);
@@ -59,8 +58,8 @@ fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 
-/// Returns the arguments of a queue from which the broker moves expired and rejected messages to
-/// `queue` without losing any.
+/// Returns the arguments of a new queue. The broker moves the expired and rejected messages of the
+/// new queue to `queue` and loses none of them.
 fn moving_to(queue: &str) -> FieldTable {
     let mut arguments = quorum();
     arguments.insert("x-dead-letter-exchange".into(), text(""));
@@ -70,23 +69,22 @@ fn moving_to(queue: &str) -> FieldTable {
     arguments
 }
 
-/// Declares the consumed queue, unless it exists, so that messages which the broker removes from it
-/// become dead letters. Otherwise the broker would drop a message after `delivery-limit`
-/// deliveries. If a message ends the connection each time it is delivered, the broker would drop
-/// with it the messages that were delivered at the same time.
+/// Declares the consumed queue, unless the queue exists. If the broker removes a message from this
+/// queue, the message becomes a dead letter. Without this setting the broker would drop a message
+/// after `delivery-limit` deliveries. For example, a message may end the connection at each
+/// delivery. Then the broker would also drop the messages that it delivered at the same time.
 pub(crate) async fn ensure(connection: &Connection, queue: &str) -> Result<(), Error> {
     declare(connection, queue, moving_to(&dead_letters(queue))).await
 }
 
-/// Declares the queue of the dead letters unless it exists.
 pub(crate) async fn ensure_dead(connection: &Connection, queue: &str) -> Result<(), Error> {
     declare(connection, &dead_letters(queue), quorum()).await
 }
 
 /// Declares a durable quorum queue, unless a queue of any kind has this name.
 ///
-/// The broker reports a missing queue by closing the channel that asked for it, and lapin logs that
-/// as an error. So the check uses its own channel, and a line in the log says that the queue was
+/// If the queue is missing, the broker closes the channel of the check, and lapin logs an error. So
+/// the check uses its own channel. After lapin's error the log has another line: the queue was
 /// declared.
 async fn declare(connection: &Connection, queue: &str, arguments: FieldTable) -> Result<(), Error> {
     let look = connection.create_channel().await?;
@@ -109,7 +107,8 @@ fn is_not_found(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::ProtocolError(e) if *e.kind() == not_found)
 }
 
-/// Declares the delay queue of `queue` with this delay in milliseconds, and returns its name.
+/// Declares the delay queue of `queue` for this delay in milliseconds, and returns the name of the
+/// delay queue.
 pub(crate) async fn declare_retry(
     channel: &Channel,
     queue: &str,
@@ -123,14 +122,14 @@ pub(crate) async fn declare_retry(
     Ok(name)
 }
 
-/// Returns the maximum size, in bytes, of an AMQP field table in its encoded form.
+/// Returns the maximum size of an encoded AMQP field table in bytes.
 pub(crate) fn size(table: &FieldTable) -> usize {
     table.inner().iter().map(|(name, value)| name.as_str().len() + 1 + size_of(value)).sum()
 }
 
 fn size_of(value: &AMQPValue) -> usize {
-    // Maximum number of bytes of an encoded value besides its text: its type and either its length
-    // or its number.
+    // Maximum number of bytes of an encoded value without its text. These bytes are the type of the
+    // value, and either its length or its number.
     const FRAME: usize = 9;
     FRAME
         + match value {

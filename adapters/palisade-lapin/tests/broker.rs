@@ -1,5 +1,5 @@
-//! Promises of the consumers, on a real RabbitMQ. The tests of `broker-demo` cover deaths of
-//! processes at each crash point.
+//! Guarantees of the consumers, on a real RabbitMQ. The tests of `broker-demo` kill processes at
+//! each crash point.
 
 mod server;
 
@@ -30,7 +30,7 @@ fn handle(node: &MemoryNode) -> Redlock {
     Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
 }
 
-/// Returns a namespace whose handlers recognise a repetition.
+/// Returns a namespace for handlers that may run twice for a message.
 fn repeatable(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().unwrap()
 }
@@ -47,7 +47,6 @@ async fn publish(queue: &Queue, orders: impl Iterator<Item = (String, &str)>) {
     }
 }
 
-/// Number of effects of each key, and a notification for each effect.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>, Arc<Notify>);
 
@@ -62,7 +61,7 @@ impl Ledger {
     }
 }
 
-/// Runs a consumer until `stop` resolves; each message takes the time `takes`.
+/// Runs a consumer until `stop` resolves. Each message takes the time `takes`.
 async fn run(
     consumer: Builder,
     ledger: &Ledger,
@@ -82,14 +81,14 @@ async fn run(
     timeout(HANG, consumer.run(book, stop)).await.expect("it ends").expect("it was asked to")
 }
 
-/// Waits until this number of keys has taken effect.
 async fn booked(ledger: &Ledger, effects: usize) {
     while ledger.effects().len() < effects {
         sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Returns the number of messages in all queues except the dead letters. Call it without consumers.
+/// Returns the number of messages in all queues except the dead letters. The result is correct only
+/// while no consumer runs.
 async fn left(queue: &Queue) -> u32 {
     let mut left = queue.ready(&queue.name).await;
     for n in 0..13 {
@@ -101,7 +100,8 @@ async fn left(queue: &Queue) -> u32 {
 /// Consumes until no message is left.
 async fn rest(queue: &Queue, redlock: &Redlock, ledger: &Ledger) -> ConsumerReport {
     let stop = async {
-        // A message held by the consumer is not ready, so the queues must stay empty for a while.
+        // A message that the consumer holds is not ready at the broker. So the queues must stay
+        // empty for a while.
         let mut quiet = 0;
         while quiet < 10 {
             quiet = if left(queue).await == 0 { quiet + 1 } else { 0 };
@@ -145,7 +145,8 @@ async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
     };
     claimed.notified().await;
     let judge = async {
-        // At most 2 s of the lease are left, so only the queues for 250 ms to 2 s are used.
+        // At most 2 s of the lease are left. So the consumer uses only the delay queues for 250 ms
+        // to 2 s.
         let waits = async || {
             let mut waits = 0;
             for n in 0..4 {
@@ -161,8 +162,8 @@ async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
         while waits().await > 0 || queue.ready(&queue.name).await > 0 {
             sleep(Duration::from_millis(20)).await;
         }
-        // The consumer has taken the message from the delay queue; a stop waits until it is
-        // settled.
+        // The consumer has received the message from the delay queue. Before it stops, the consumer
+        // settles the message.
         sleep(Duration::from_millis(200)).await;
     };
     let never = |_: Context, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("it ran")) };
@@ -174,7 +175,7 @@ async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
     assert_eq!((ended.parked, left(&queue).await), (0, 0));
 }
 
-/// A lost or failed acknowledgement is harmless once the result is stored (lapin#434).
+/// After the result is stored, a lost or failed acknowledgement does no harm (lapin#434).
 #[tokio::test]
 async fn a_connection_that_breaks_before_the_acknowledgement_costs_no_second_effect() {
     let (queue, node) = (Queue::new("broken").await, MemoryNode::new());
@@ -276,7 +277,7 @@ async fn what_the_broker_takes_out_of_the_queue_is_with_the_dead_letters() {
     let idle = |_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) };
     timeout(HANG, consumer.run(idle, ready)).await.expect("it declares them").unwrap();
     publish(&queue, [("poor".to_owned(), "body")].into_iter()).await;
-    // Reject the message as the broker does at the last delivery that `delivery-limit` allows.
+    // Reject the message, as the broker does after `delivery-limit` deliveries.
     let channel = queue.channel().await;
     let got = channel.basic_get(queue.name.as_str().into(), BasicGetOptions::default()).await;
     let got = got.unwrap().expect("it is there");

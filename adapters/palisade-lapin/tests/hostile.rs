@@ -1,6 +1,5 @@
-//! Consumers that receive malformed messages, on a real RabbitMQ. The set has no `message_id` or
-//! header name with bytes that are not UTF-8, because lapin neither sends nor reads one (see the
-//! README).
+//! Consumers of malformed messages, on a real RabbitMQ. No message has a `message_id` or a header
+//! name with bytes that are not UTF-8, because lapin neither sends nor reads them (see the README).
 
 #[path = "../../../tests/support/hostile.rs"]
 mod hostile;
@@ -26,21 +25,21 @@ use tokio::time::{sleep, timeout};
 const LEASE: Duration = Duration::from_secs(2);
 /// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_secs(90);
-/// Size of headers that fill a frame of 128 KiB, so that no room is left for a reason.
+/// Size of headers that fill a frame of 128 KiB and leave no room for the reason of a dead letter.
 const FILL: usize = (128 << 10) - 200;
 
 fn short(bytes: &[u8]) -> Option<ShortString> {
     ShortString::try_new(std::str::from_utf8(bytes).ok()?).ok()
 }
 
-/// Returns the letter's properties, or `None` if lapin cannot send them.
+/// Returns the properties of the test message, or `None` if lapin cannot send them.
 fn properties(letter: &Letter) -> Option<BasicProperties> {
     let mut properties = BasicProperties::default();
     if let Some(key) = &letter.key {
         properties = properties.with_message_id(short(key)?);
     }
     if let Some(created) = letter.created {
-        // AMQP's timestamp is in seconds, the letter's in milliseconds.
+        // AMQP's timestamp is in seconds. The test message has its time in milliseconds.
         properties = properties.with_timestamp(created.parse::<u64>().ok()? / 1_000);
     }
     let mut headers = FieldTable::default();
@@ -173,8 +172,8 @@ async fn a_message_without_room_for_a_copy_that_waits_breaks_no_connection() {
     let options = BasicPublishOptions::default();
     let publish = channel.basic_publish("".into(), name.into(), options, b"{}", full);
     assert!(publish.await.unwrap().await.unwrap().is_ack());
-    // The quarantine lasts longer than the broker may take to answer, and no key is granted
-    // meanwhile.
+    // The quarantine is longer than the maximum time for the broker's reply. The node grants no key
+    // in the quarantine.
     let node = MemoryNode::builder().quarantined().build();
     let redlock = Redlock::builder().node(node).ttl(LEASE).max_ttl(10 * LEASE).build().unwrap();
     let of = redlock.idempotency("orders").at_least_once().build().unwrap();

@@ -1,4 +1,4 @@
-//! Settings that are refused before the consumer connects.
+//! Invalid settings. The consumer refuses them before it connects.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,8 +5,8 @@
 //! cargo run --example orders -- redis://127.0.0.1 nats://127.0.0.1
 //! ```
 //!
-//! The lines between the marks `begin` and `end` are what a program needs to consume orders; a test
-//! counts them.
+//! A program needs the lines between the marks `begin` and `end` to consume orders. A test counts
+//! these lines.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -27,7 +27,7 @@ struct Order {
     pounds: u32,
 }
 
-/// Books an order, which is the effect that must happen once.
+/// Books an order. This is the effect that must happen only once.
 async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
     tokio::time::sleep(Duration::from_millis(10)).await;
     println!("booked {} GBP of {} with token {fence}", order.pounds, order.customer);

@@ -1,4 +1,4 @@
-//! The durable JetStream consumer that delivers messages, with the settings that only JetStream
+//! The durable JetStream consumer of a palisade consumer, with the settings that only JetStream
 //! has.
 
 use std::fmt;
@@ -12,12 +12,12 @@ use palisade::idempotency::consumer::{Broker, BrokerError, Terms};
 use crate::message::Message;
 use crate::session::{Failures, Session};
 
-/// A durable consumer of a JetStream stream, from which a [`Consumer`](crate::Consumer) pulls
-/// messages.
+/// A durable consumer of a JetStream stream. A [`Consumer`](crate::Consumer) pulls its messages.
 ///
-/// The idempotency key of a message is its header `Nats-Msg-Id`. No more messages are pulled than
-/// can be handled at once. Each process counts only the failures of its own handler, so with
-/// several processes a message is tried more often before it becomes a dead letter.
+/// The idempotency key of a message is its header `Nats-Msg-Id`. The consumer pulls only as many
+/// messages as it can handle at the same time. Each process counts only the failures of its own
+/// handler. So with several processes a message is tried more often before it becomes a dead
+/// letter.
 #[derive(Clone)]
 pub struct Durable {
     pub(crate) client: Client,
@@ -38,20 +38,21 @@ impl fmt::Debug for Durable {
 }
 
 impl Durable {
-    /// Describes the durable consumer `name` of this stream. If the server has none of that name,
-    /// it is created when messages are consumed. All processes that use the same name must use the
-    /// same namespace on the same Redis nodes. Do not switch off the automatic reconnecting of
-    /// `client`, which is on by default.
+    /// Describes the durable consumer `name` of the stream `stream`. If the server has no such
+    /// durable consumer, palisade creates it when messages are consumed. All processes with the
+    /// same durable consumer must use the same namespace on the same Redis nodes. Do not switch off
+    /// the automatic reconnecting of `client`, which is on by default.
     pub fn new(client: Client, stream: &str, name: &str) -> Self {
         let [stream, name] = [stream, name].map(str::to_owned);
         Self { client, stream, name, ack_wait: None, failures: Arc::default() }
     }
 
-    /// Sets the time without a heartbeat after which the server delivers a message to another
-    /// consumer. It applies only if this process creates the durable consumer. It must be at least
-    /// the lease, because the claim of a dead consumer may last that long. Default: one and a half
-    /// leases. While a handler runs, heartbeats are sent for its message, so that the message is
-    /// not delivered again, however long the handler takes.
+    /// Sets the ack wait: the time without a heartbeat after which the server delivers a message to
+    /// another consumer. The setting applies only if this process creates the durable consumer. The
+    /// ack wait must be at least the lease, because the claim of a dead consumer may last for a
+    /// lease. Default: one and a half leases. The consumer sends heartbeats for a message while its
+    /// handler runs. So the server does not deliver the message again, even if the handler takes
+    /// longer than the ack wait.
     #[must_use]
     pub fn ack_wait(mut self, wait: Duration) -> Self {
         self.ack_wait = Some(wait);

@@ -1,4 +1,4 @@
-//! One delivery of a NATS message, and how it is settled at the server.
+//! One delivery of a NATS message, and the code that settles the delivery.
 
 use std::borrow::Cow;
 use std::error::Error as _;
@@ -23,13 +23,14 @@ pub struct Message {
     raw: jetstream::Message,
     link: Arc<Link>,
     sequence: u64,
-    /// Time until which the server delivers the message to no other consumer. Heartbeats extend it.
+    /// End of the ack wait. Until then the server delivers the message to no other consumer.
+    /// Heartbeats move this time.
     until: Mutex<Instant>,
 }
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The body is left out, because it may be secret.
+        // The output does not contain the body, because the body may be secret.
         f.debug_struct("Message")
             .field("subject", &self.raw.subject)
             .field("sequence", &self.sequence)
@@ -38,8 +39,8 @@ impl fmt::Debug for Message {
 }
 
 impl Message {
-    /// Creates a delivery. `requested_at` is the time when the pull was sent that brought the
-    /// message; the ack wait is counted from then on.
+    /// Creates a delivery. `requested_at` is the time at which the pull for the message was sent.
+    /// The ack wait is counted from that time.
     pub(crate) fn new(
         raw: jetstream::Message,
         link: &Arc<Link>,
@@ -56,8 +57,8 @@ impl Message {
         &self.raw.payload
     }
 
-    /// Parses the body as JSON. If the handler returns the error, the message becomes a dead
-    /// letter, because the same body would fail at each delivery.
+    /// Parses the body as JSON. If the handler returns the error of this function, the message
+    /// becomes a dead letter. The same body would fail at each delivery.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         json(self.payload())
     }
@@ -67,7 +68,8 @@ impl Message {
         &self.raw.subject
     }
 
-    /// Returns the value of the first header with this name, if there is one.
+    /// Returns the value of the first header with this name. Returns `None` if there is no such
+    /// header.
     pub fn header(&self, name: &str) -> Option<&str> {
         Some(self.raw.headers.as_ref()?.get(name)?.as_str())
     }
@@ -78,14 +80,14 @@ impl Message {
         self.sequence
     }
 
-    /// Returns the delivery as async-nats's type. Do not acknowledge it, because the consumer does
-    /// so itself after the result is stored.
+    /// Returns the delivery as async-nats's type. Do not acknowledge the delivery: the consumer
+    /// acknowledges it after the result is stored.
     pub fn delivery(&self) -> &jetstream::Message {
         &self.raw
     }
 
-    /// Returns the maximum time for the server to confirm an acknowledgement. It is at most a sixth
-    /// of the ack wait, so that no confirmation is awaited beyond the end of the ack wait.
+    /// Returns the maximum time for the server to confirm an acknowledgement. The time is at most a
+    /// sixth of the ack wait.
     fn patience(&self) -> Duration {
         (self.link.ack_wait / 6).min(PATIENCE)
     }
@@ -98,8 +100,8 @@ impl Message {
     /// Returns an error if the ack wait may end within that time.
     ///
     /// The server applies an acknowledgement to the newest delivery of a message
-    /// (nats-server#4786), so none may be sent for this delivery once another consumer may have
-    /// received the message.
+    /// (nats-server#4786). So this delivery must not be acknowledged after the ack wait, when
+    /// another consumer may have received the message.
     fn still_ours(&self) -> Result<Duration, BrokerError> {
         let patience = self.patience();
         if Instant::now() + patience > self.until() {
@@ -108,7 +110,8 @@ impl Message {
         Ok(patience)
     }
 
-    /// Sends an acknowledgement of this kind, and returns when the server has confirmed it.
+    /// Sends an acknowledgement of this kind. Returns when the server has confirmed the
+    /// acknowledgement.
     async fn acknowledge(&self, kind: AckKind) -> Result<(), BrokerError> {
         let what = "an acknowledgement";
         let sent = timeout(self.still_ours()?, self.raw.double_ack_with(kind)).await;
@@ -116,15 +119,15 @@ impl Message {
         sent.map_err(|e| BrokerError::passing(format!("{what}: {e}")))
     }
 
-    /// Publishes a copy of the message to the stream of dead letters, and returns when the server
-    /// has confirmed it. If the copy is larger than the server accepts, publishes a dead letter
-    /// that contains only the position of the message in its stream, and the reason.
+    /// Publishes a copy of the message to the stream of dead letters. Returns when the server has
+    /// confirmed the copy. If the copy is too large for the server, publishes a smaller dead
+    /// letter: only the position of the message in its stream, and the reason.
     async fn park(&self, why: &DeadLetter) -> Result<(), BrokerError> {
         self.still_ours()?;
         let origin = format!("{}:{}", self.link.of.stream, self.sequence);
         let mut copied = HeaderMap::new();
         for (name, values) in self.raw.headers.iter().flat_map(HeaderMap::iter) {
-            // Do not copy headers that the server acts upon.
+            // Do not copy headers that have a meaning for the server.
             if !AsRef::<str>::as_ref(name).to_ascii_lowercase().starts_with("nats-") {
                 for value in values {
                     copied.append(name.clone(), value.clone());
@@ -143,7 +146,7 @@ impl Message {
     }
 
     /// Publishes a dead letter. `ours` are the headers with the reason. `copied` are the headers of
-    /// the message; if they are given, the dead letter also has the message's body.
+    /// the message. If `copied` is given, the dead letter also has the message's body.
     async fn publish(
         &self,
         copied: Option<HeaderMap>,
@@ -153,11 +156,13 @@ impl Message {
         let of = &self.link.of;
         let body = copied.as_ref().map(|_| self.raw.payload.clone()).unwrap_or_default();
         let mut headers = copied.unwrap_or_default();
-        // A second dead letter of the same message is published if the message is delivered again
-        // because its acknowledgement was lost. By this id the server recognises it and drops it.
+        // If the acknowledgement of a message is lost, the server delivers the message again, and
+        // its dead letter is published again. Both dead letters have this id. So the server drops
+        // the second dead letter.
         headers.insert(NATS_MESSAGE_ID, format!("{}:{origin}", of.name).as_str());
         for (name, value) in ours {
-            // Leave out a value that cannot be in a header, such as a key with a line break.
+            // A value such as a key with a line break cannot be in a header. Such a value is left
+            // out.
             if let Ok(value) = value.parse::<HeaderValue>() {
                 headers.insert(name, value);
             }
@@ -172,8 +177,7 @@ impl Message {
     }
 }
 
-/// Returns true if the error means that the message is larger than the server or the stream
-/// accepts.
+/// Returns true if the message is too large for the server or the stream.
 fn is_too_large(e: &PublishError) -> bool {
     let code = e.source().and_then(|e| e.downcast_ref::<jetstream::Error>());
     e.kind() == PublishErrorKind::MaxPayloadExceeded

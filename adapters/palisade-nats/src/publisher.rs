@@ -1,4 +1,5 @@
-//! Publishes messages to NATS JetStream with an idempotency key, and waits until they are stored.
+//! Publishes messages to NATS JetStream with an idempotency key, and waits until the stream has
+//! stored them.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,8 +15,8 @@ use crate::error::{failed, no_answer};
 /// Maximum time for the server to confirm a message.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A publisher to a subject of a JetStream stream. It gives each message an idempotency key and the
-/// time of its request, and waits until the stream has confirmed the message.
+/// A publisher to a subject of a JetStream stream. It adds to each message an idempotency key and
+/// the time of the request. It waits until the stream has confirmed the message.
 #[derive(Clone)]
 pub struct Publisher {
     context: jetstream::Context,
@@ -29,22 +30,24 @@ impl fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Creates a publisher to this subject, which must belong to a stream.
+    /// Creates a publisher to `subject`. The subject must belong to a stream.
     pub fn new(client: Client, subject: &str) -> Self {
         Self { context: jetstream::new(client), subject: subject.to_owned() }
     }
 
-    /// Publishes a message with the idempotency key `key` of its request, in the header
-    /// `Nats-Msg-Id`. `made` is the time when the request was made. Within its duplicate window the
-    /// stream drops another message with the same key, even if it has another body.
+    /// Publishes a message. `key` is the idempotency key of the message's request. The key is sent
+    /// in the header `Nats-Msg-Id`. `made` is the time at which the request was made. Within its
+    /// duplicate window the stream drops another message with the same key, even if the other
+    /// message has a different body.
     ///
     /// # Errors
-    /// [`BrokerError`] if the message was not confirmed. It may have been published nevertheless.
-    /// Publish it again with the same key, by which consumers recognise the copy.
+    /// [`BrokerError`] if the stream did not confirm the message. The message may have been
+    /// published nevertheless. Publish the message again with the same key. Consumers recognise the
+    /// copy by its key.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the message may or may not be published; publishing it again with
-    /// the same key is safe.
+    /// If the future is dropped, the message may or may not be published. The caller can safely
+    /// publish the message again with the same key.
     pub async fn publish(
         &self,
         key: &str,

@@ -1,5 +1,5 @@
-//! A session with the NATS server, which opens the durable consumer and declares the stream of dead
-//! letters. The connection belongs to the user's client, which reconnects by itself.
+//! A session with the NATS server. The session opens the durable consumer and declares the stream
+//! of dead letters. The connection belongs to the user's client. The client reconnects by itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,25 +18,25 @@ use crate::durable::Durable;
 use crate::error::{failed, no_answer, no_stream};
 use crate::message::Message;
 
-/// Maximum time for the server to answer a request.
+/// Maximum time for the server to reply to a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum time that a pull waits for a message.
 const POLL: Duration = Duration::from_millis(500);
 /// Maximum number of unacknowledged messages of one durable consumer, including delayed ones.
 const MAX_ACK_PENDING: i64 = 65_536;
-/// Maximum number of messages whose failures are counted. Beyond it, the count of the oldest
-/// message is dropped.
+/// Maximum number of messages whose failures are counted. If there are more, the count of the
+/// oldest message is dropped.
 const FAILURES_MAX: usize = 65_536;
 
-/// Returns the name of the stream that holds the dead letters of `stream`. The last part of a dead
-/// letter's subject is the name of the durable consumer that could not handle the message.
+/// Returns the name of the stream with the dead letters of `stream`. The last part of a dead
+/// letter's subject names the durable consumer that could not handle the message.
 pub fn dead_letters(stream: &str) -> String {
     format!("{stream}_dead")
 }
 
 /// Numbers of failures of the handler in this process, by the message's sequence number in the
-/// stream. The server's count of deliveries cannot be used for that, because most redeliveries are
-/// not failures.
+/// stream. The server's count of deliveries cannot replace these numbers, because most redeliveries
+/// are not failures.
 #[derive(Debug, Default)]
 pub(crate) struct Failures(Mutex<BTreeMap<u64, u32>>);
 
@@ -46,7 +46,8 @@ impl Failures {
         counts.get(&sequence).copied().unwrap_or(0)
     }
 
-    /// Sets the number of failures of a message. Zero removes its count.
+    /// Sets the number of failures of a message. If the number is zero, the message is no longer
+    /// counted.
     pub(crate) fn set(&self, sequence: u64, failures: u32) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if failures == 0 {
@@ -60,16 +61,16 @@ impl Failures {
     }
 }
 
-/// The part of a session that all messages delivered on it share.
+/// The part of a session that all messages of the session share.
 pub(crate) struct Link {
     pub(crate) context: Context,
     pub(crate) of: Durable,
-    /// Time without a heartbeat after which the server delivers a message again, as its
-    /// configuration of the durable consumer has it.
+    /// The ack wait in the server's configuration of the durable consumer. After this time without
+    /// a heartbeat, the server delivers a message again.
     pub(crate) ack_wait: Duration,
 }
 
-/// A session with the NATS server, on a durable consumer whose settings were checked.
+/// A session with the NATS server. It uses a durable consumer whose settings were checked.
 pub struct Session {
     durable: Consumer<pull::Config>,
     link: Arc<Link>,
@@ -115,8 +116,8 @@ impl Session {
         let mut messages = Vec::new();
         loop {
             let what = "messages";
-            // The server ends each pull with a status message, so that no message of this pull
-            // arrives after the end of `batch`.
+            // The server ends each pull with a status message. So no message of this pull arrives
+            // after the end of `batch`.
             let e = match timeout(POLL + PATIENCE, batch.next()).await {
                 Ok(Some(Ok(raw))) => {
                     messages.push(Message::new(raw, &self.link, requested_at)?);
@@ -126,8 +127,8 @@ impl Session {
                 Ok(Some(Err(e))) => BrokerError::passing(format!("{what}: {e}")),
                 Err(_) => no_answer(what),
             };
-            // Messages that have arrived are handled first, so the error is returned only if there
-            // are none.
+            // If messages have arrived, return the messages. Return the error only if there are no
+            // messages.
             return if messages.is_empty() { Err(e) } else { Ok(messages) };
         }
     }
@@ -153,7 +154,7 @@ impl consumer::Session for Session {
 }
 
 /// Checks the configuration of a durable consumer, because another program may have created it. If
-/// the consumer cannot be used, the error has the reason and what to do.
+/// the consumer is not usable, the error contains the reason and a remedy.
 fn check(found: &Config, lease: Duration) -> Result<(), String> {
     if found.deliver_subject.is_some() {
         return Err("it is a push consumer, which delivers messages before they can be handled; \
@@ -187,8 +188,8 @@ fn check(found: &Config, lease: Duration) -> Result<(), String> {
     Ok(())
 }
 
-/// Creates the stream of dead letters, unless it exists, with as many replicas as the consumed
-/// stream.
+/// Creates the stream of dead letters, unless it exists. The stream gets as many replicas as the
+/// consumed stream.
 async fn declare_dead_letters(context: &Context, of: &Stream) -> Result<(), BrokerError> {
     let of = &of.cached_info().config;
     let name = dead_letters(&of.name);

@@ -1,5 +1,5 @@
-//! Consumers that receive malformed messages, on a real server. The set has no header with bytes
-//! that are not UTF-8, because async-nats neither sends nor reads one (see the README).
+//! Consumers of malformed messages, on a real server. No message has a header with bytes that are
+//! not UTF-8, because async-nats neither sends nor reads such a header (see the README).
 
 #[path = "../../../tests/support/hostile.rs"]
 mod hostile;
@@ -22,7 +22,8 @@ use tokio::time::timeout;
 const LEASE: Duration = Duration::from_secs(2);
 /// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_secs(60);
-/// Header with the key. With `Nats-Msg-Id`, the stream would drop the second of two equal messages.
+/// Header with the key. With the header `Nats-Msg-Id` the stream would drop the second of two equal
+/// messages.
 const ORDER: &str = "order";
 /// Maximum size of a body in bytes: the server limits headers and body together to a mebibyte.
 const LARGEST_BODY: usize = (1 << 20) - 64;
@@ -31,7 +32,7 @@ fn text(bytes: &[u8]) -> Option<HeaderValue> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// Returns the letter's headers, or `None` if async-nats cannot send them.
+/// Returns the headers of the test message, or `None` if async-nats cannot send them.
 fn headers(letter: &Letter) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
     if let Some(key) = &letter.key {

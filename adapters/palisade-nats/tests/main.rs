@@ -1,5 +1,5 @@
-//! Promises of the consumers, on a real server. The tests of `broker-demo` cover deaths of
-//! processes at each crash point.
+//! Guarantees of the consumers, on a real server. The tests of `broker-demo` kill processes at each
+//! crash point.
 
 mod server;
 
@@ -27,19 +27,18 @@ fn handle(node: &MemoryNode) -> Redlock {
     Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
 }
 
-/// Returns a namespace whose handlers recognise a repetition.
+/// Returns a namespace for handlers that may run twice for a message.
 fn repeatable(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().unwrap()
 }
 
-/// Returns a consumer that takes the key from the header `order`. So the copies of a message differ
-/// only in their sequence.
+/// Returns a consumer that reads the key from the header `order`. So the stream does not drop the
+/// copies of a message.
 fn builder(nats: &Nats, redlock: &Redlock) -> ConsumerBuilder<Durable> {
     let key = |message: &Message| message.header("order").map(str::to_owned);
     Consumer::builder(nats.durable(), repeatable(redlock)).key(key)
 }
 
-/// Number of effects of each key.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>);
 
@@ -53,7 +52,7 @@ impl Ledger {
     }
 }
 
-/// Runs a consumer until `stop` resolves; each message takes the time `takes`.
+/// Runs a consumer until `stop` resolves. Each message takes the time `takes`.
 async fn run(
     consumer: ConsumerBuilder<Durable>,
     ledger: &Ledger,
@@ -99,7 +98,8 @@ async fn a_message_at_work_elsewhere_is_not_acknowledged() {
     let slow = move |_: Context, _: Arc<Message>| {
         let (counted, context) = (Arc::clone(&counted), context.clone());
         async move {
-            // Meanwhile the copy is delivered and finds this call in flight.
+            // During this sleep the server delivers the copy. The copy's delivery finds this call
+            // in flight.
             sleep(LEASE / 2).await;
             let found = context.get_consumer_from_stream(DURABLE, STREAM).await;
             let mut found: async_nats::jetstream::consumer::PullConsumer =
@@ -129,8 +129,9 @@ async fn a_long_handler_keeps_its_message() {
     assert_eq!(ledger.effects(), [1]);
 }
 
-/// Runs a process that takes a message, freezes for longer than the ack wait, and then continues.
-/// Its runtime has one thread, which sleeps, so the process sends neither heartbeats nor renewals.
+/// Runs a process that receives a message, freezes for longer than the ack wait, and then
+/// continues. Its runtime has only one thread, and this thread sleeps. So the process sends neither
+/// heartbeats nor renewals.
 fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> ConsumerReport {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let work = async {
@@ -155,7 +156,7 @@ fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> ConsumerReport 
     runtime.block_on(Box::pin(work))
 }
 
-/// The server applies an acknowledgement to a message's newest delivery (nats-server#4786).
+/// The server applies an acknowledgement to the newest delivery of the message (nats-server#4786).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_acknowledgement_does_not_settle_what_was_delivered_to_another() {
     let (nats, node) = (Nats::start().await, MemoryNode::new());
@@ -224,7 +225,7 @@ async fn no_more_is_pulled_than_can_be_handled_at_once() {
             () = look => {}
         }
     });
-    // Twenty messages, three at a time, take longer than the ack wait of three seconds.
+    // Twenty messages, three at the same time, take longer than the ack wait of three seconds.
     let ended = run(consumer, &ledger, Duration::from_millis(600), stop).await;
     assert_eq!(most.into_inner(), 3);
     assert_eq!((ended.delivered, ended.acked), (20, 20), "nothing came twice: {ended:?}");
@@ -307,7 +308,7 @@ async fn a_stop_finishes_what_runs_and_leaves_the_rest_to_others() {
     let info = nats.info().await;
     assert_eq!(info.num_ack_pending, usize::try_from(ended.retried).unwrap(), "{ended:?}");
     assert_eq!(info.num_pending + info.num_ack_pending as u64, 10 - ended.acked, "{ended:?}");
-    // Another consumer receives them at once, without waiting for the ack wait.
+    // Another consumer receives the messages at once, without a wait for the end of the ack wait.
     let other = handle(&node);
     let rest = run(builder(&nats, &other), &ledger, Duration::ZERO, nats.drained()).await;
     assert_eq!((rest.acked, ledger.effects()), (10 - ended.acked, vec![1; 10]));
@@ -357,7 +358,7 @@ async fn a_setting_that_cannot_be_kept_is_named_with_its_rule() {
     assert!(refused(with(from(STREAM, "a.b"))).starts_with("`durable` is \"a.b\""));
     let rules = Rules::default().concurrency(0);
     assert!(refused(with(from(STREAM, DURABLE)).rules(rules)).starts_with("`concurrency` is 0"));
-    // The consumer waits for a server that does not exist, and a stop still ends it.
+    // The consumer waits for a server that does not exist. `stop` still ends the consumer.
     let consumer = with(from(STREAM, DURABLE)).build().unwrap();
     let run = consumer.run(
         |_: Context, _: Arc<Message>| async { Ok::<_, Failed>(()) },

@@ -1,4 +1,4 @@
-//! Books an order once, however often it is delivered and whatever dies in between.
+//! Books an order only once, even if the order is delivered several times or a process dies.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1
@@ -6,7 +6,8 @@
 //!     postgres://palisade@127.0.0.1/postgres
 //! ```
 //!
-//! The lines that the inbox needs are between the marks `begin` and `end`; a test counts them.
+//! The lines that the inbox needs are between the marks `begin` and `end`. A test counts these
+//! lines.
 
 use palisade::idempotency::Context;
 use palisade::{Idempotency, Outcome, Redlock, RunError};
@@ -18,14 +19,14 @@ use palisade_sqlx::inbox;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Writes an order into the database, which is the effect that must happen once.
+/// Writes an order into the database. This is the effect that must happen only once.
 async fn write(tx: &mut PgConnection, item: String) -> Result<i64, BoxError> {
     let insert = "INSERT INTO booked (item) VALUES ($1) RETURNING id";
     Ok(sqlx::query_scalar(insert).bind(item).fetch_one(tx).await?)
 }
 
-/// Books an order once, and returns its number. If `dies` is true, fails between the commit and the
-/// end of the call, as if the process had died there.
+/// Books an order once, and returns the order's number. If `dies` is true, the function fails after
+/// the commit and before the end of the call, as if the process had died there.
 pub(crate) async fn book(
     orders: &Idempotency,
     pool: &PgPool,

@@ -1,4 +1,5 @@
-//! Consumes orders from a Redis stream and books each once in PostgreSQL, whatever dies in between.
+//! Consumes orders from a Redis stream. Books each order only once in PostgreSQL, even if a process
+//! dies.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1
@@ -6,8 +7,8 @@
 //!     postgres://palisade@127.0.0.1/postgres
 //! ```
 //!
-//! The effect and the row that records it are written in one transaction. If an attempt dies, the
-//! consumer's probe looks for the row, so that no order has to wait for a person's decision.
+//! One transaction writes the effect and the row that records the effect. If an attempt dies, the
+//! consumer's probe looks for the row. So no order has to wait for a person's decision.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,7 +22,8 @@ use sqlx::PgPool;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Publishes each order twice, as a producer does that crashed before it got the confirmation.
+/// Publishes each order twice. A producer also does that if it crashed before it received the
+/// confirmation.
 pub(crate) async fn produce(server: &str, orders: &[&str]) -> Result<(), BoxError> {
     let (publisher, made) = (Publisher::new(server, "orders"), SystemTime::now());
     for order in orders.iter().chain(orders) {

@@ -1,13 +1,13 @@
-//! The errors of the inbox (rows that record effects) and of fenced writes.
+//! The errors of the inbox and of fenced writes. The inbox is a table whose rows record effects.
 
 use palisade::FencingToken;
 
-/// The error of [`once`](crate::inbox::once). The effect did not happen in this call, except
-/// perhaps if the database failed while it committed.
+/// The error of [`once`](crate::inbox::once). The effect did not happen in this call. There is one
+/// exception: if the database failed during the commit, the effect may have happened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InboxError {
-    /// The database refused a statement, or it could not be reached.
+    /// The database refused a statement, or the program could not reach the database.
     #[error("inbox of {key:?}: the database refused: {error}")]
     #[non_exhaustive]
     Sql {
@@ -17,21 +17,21 @@ pub enum InboxError {
         #[source]
         error: sqlx::Error,
     },
-    /// The result of the effect cannot be written as JSON, or the result in the key's row cannot be
-    /// read as the type that the caller expects.
+    /// The result of the effect cannot be written as JSON. Or the result in the key's row cannot be
+    /// read as the caller's type.
     #[error("inbox of {key:?}: {what}: {error}")]
     #[non_exhaustive]
     Codec {
         /// Namespace and key of the call, separated by `:`.
         key: String,
-        /// Text that names the conversion that failed.
+        /// Name of the conversion that failed.
         what: &'static str,
         /// The error that `serde_json` returned.
         #[source]
         error: serde_json::Error,
     },
-    /// The key's row belongs to another request, because the fingerprint in the row differs from
-    /// the fingerprint of this call. The effect was not run.
+    /// The key's row belongs to another request: the row's fingerprint differs from the fingerprint
+    /// of this call. The effect did not run.
     #[error(
         "inbox of {key:?}: another request took effect under this key (its fingerprint differs); \
          send this one under a new key"
@@ -41,8 +41,8 @@ pub enum InboxError {
         /// Namespace and key of the call, separated by `:`.
         key: String,
     },
-    /// The row has no result: another program or a person wrote it, or it was deleted during the
-    /// call.
+    /// The row has no result. Another program or a person wrote the row, or the row was deleted
+    /// during the call.
     #[error(
         "inbox of {key:?}: its row has no result, or was deleted during the call; if it is there, \
          look what wrote it, then set `result` or delete the row; if it is gone, call again"
@@ -54,7 +54,7 @@ pub enum InboxError {
     },
 }
 
-/// The error of a write that was refused, because the row was changed after its version was read.
+/// The error of a refused write. The row was changed after its version was read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{resource:?} was not written: its version is not {version} any more; read it again, and \
@@ -68,7 +68,7 @@ pub struct Changed {
     pub version: i64,
 }
 
-/// The error of a write that was refused, because a newer holder of the lock has written already.
+/// The error of a refused write. A newer holder of the lock has already written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{resource:?} was not written under fencing token {token}{}: a newer holder has written it; \
@@ -81,6 +81,6 @@ pub struct Stale {
     pub resource: String,
     /// The fencing token of the refused write.
     pub token: FencingToken,
-    /// The largest fencing token that the resource has seen, if it is known.
+    /// The largest fencing token of the resource; `None` if it was not read.
     pub seen: Option<i64>,
 }

@@ -1,8 +1,7 @@
-//! Fencing tokens in SQL: a write is refused if the resource was written under a newer token
-//! before.
+//! Fencing tokens in SQL. A write is refused if an earlier write to the resource had a newer token.
 //!
-//! If your table has a column `fence bigint NOT NULL DEFAULT 0`, compare it with the token in the
-//! statement that writes, and let [`applied`] check the result of the statement:
+//! If your table has a column `fence bigint NOT NULL DEFAULT 0`, compare this column with the token
+//! in the statement that writes. Then check the result of the statement with [`applied`]:
 //!
 //! ```no_run
 //! # async fn demo(mut conn: sqlx::PgConnection, token: palisade::FencingToken)
@@ -18,11 +17,11 @@
 //! ```
 //!
 //! If the resource has no such column, or consists of several rows, begin the transaction with
-//! [`raise`], which keeps the resource's newest token in a table of its own. Everything that the
-//! transaction writes after that is fenced.
+//! [`raise`]. `raise` stores the resource's newest token in another table. All later writes of the
+//! transaction are fenced.
 //!
-//! If no lock is held, a column with the version of the row can refuse a write that was decided on
-//! an older state of the row: see [`unchanged`].
+//! Without a lock, use a column with the version of the row. Then a write that is based on an older
+//! version of the row is refused: see [`unchanged`].
 
 use palisade::FencingToken;
 use sqlx::PgConnection;
@@ -30,44 +29,45 @@ use sqlx::PgConnection;
 use crate::error::{Changed, Stale};
 use crate::pooled::keeps_statements;
 
-/// Returns the token as a PostgreSQL `bigint`. Tokens are microseconds since 1970, so this type can
+/// Returns the token as a PostgreSQL `bigint`. Tokens are microseconds since 1970. A `bigint` can
 /// hold them for 290 000 years.
 pub fn value(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
 /// Checks the number of rows that an `UPDATE … WHERE … AND fence <= $1` affected, in any database.
-/// In MariaDB and MySQL that is the number of rows that the statement found, even if nothing in
-/// them was changed.
+/// In MariaDB and MySQL, sqlx returns the number of rows that the statement found. The statement
+/// may have left these rows unchanged.
 ///
 /// # Errors
-/// [`Stale`] if it is zero. This is also the error if the resource does not exist.
+/// [`Stale`] if `rows` is zero. `rows` is also zero if the resource does not exist.
 pub fn applied(rows: u64, resource: &str, token: FencingToken) -> Result<(), Stale> {
     if rows > 0 { Ok(()) } else { Err(Stale { resource: resource.to_owned(), token, seen: None }) }
 }
 
 /// Checks the number of rows that an `UPDATE … SET version = version + 1 WHERE … AND version = $1`
-/// affected, in any database. Use it for a table with a column `version bigint NOT NULL DEFAULT 0`,
-/// if no lock is held between reading and writing.
+/// affected, in any database. Use this function if the program holds no lock between reading and
+/// writing. The table needs a column `version bigint NOT NULL DEFAULT 0`.
 ///
 /// # Errors
-/// [`Changed`] if it is zero. This is also the error if the resource does not exist.
+/// [`Changed`] if `rows` is zero. `rows` is also zero if the resource does not exist.
 pub fn unchanged(rows: u64, resource: &str, version: i64) -> Result<(), Changed> {
     if rows > 0 { Ok(()) } else { Err(Changed { resource: resource.to_owned(), version }) }
 }
 
-/// Stores `token` as the newest token of the resource in the table `palisade_fence`, and locks this
-/// row of the table until the transaction ends. No holder with a newer token that also calls
-/// `raise` can write between this call and the end of the transaction.
+/// Stores `token` as the newest token of the resource in the table `palisade_fence`. Locks the row
+/// of the resource until the transaction ends. If another holder with a newer token also calls
+/// `raise`, it waits for the end of this transaction before it writes.
 ///
-/// Call it first in a transaction. Outside of a transaction the lock ends at once.
+/// Call this function first in a transaction. Outside of a transaction the row lock ends at once.
 ///
 /// # Errors
-/// The outer error comes from the database. The inner error is [`Stale`], which means that a newer
-/// holder has stored its token before, so roll the transaction back.
+/// The outer error comes from the database. The inner error is [`Stale`]: a newer holder has
+/// already stored its token. Then roll the transaction back.
 ///
 /// # Cancellation safety
-/// If the future is dropped, the token may or may not be stored in the transaction; roll it back.
+/// If the future is dropped, the token may or may not be stored in the transaction. Then roll the
+/// transaction back.
 pub async fn raise(
     conn: &mut PgConnection,
     resource: &str,

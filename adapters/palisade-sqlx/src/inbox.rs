@@ -1,14 +1,14 @@
-//! The inbox, a table with a row for each idempotency key. The row is written in the transaction of
-//! the effect that the key's request has in the database.
+//! The inbox: a table with a row for each idempotency key. The request of a key has an effect in
+//! the database. One transaction writes this effect and the row.
 //!
-//! An effect and its row are committed together or not at all. So within one database an effect
-//! happens once, whatever crashes. If the key's record on Redis has no result after a crash, the
-//! row answers the [`probe`](palisade::idempotency::Call::probe).
+//! An effect and its row are either both committed or both not committed. So within one database an
+//! effect happens only once, even after a crash. If the key's record on Redis has no result after a
+//! crash, the [`probe`](palisade::idempotency::Call::probe) reads the row.
 //!
 //! Equal keys of different prefixes or namespaces have different rows, as they have different
-//! records on the nodes. A row contains the request's fingerprint, and is valid for as long as the
-//! nodes keep the record ([`Context::kept_for`]). After that the key counts as new, in the database
-//! as on the nodes.
+//! records on the nodes. A row contains the request's fingerprint. A row is valid for as long as
+//! the nodes keep the record ([`Context::kept_for`]). After that time the key counts as new, both
+//! in the database and on the nodes.
 
 pub(crate) mod generic;
 
@@ -24,26 +24,28 @@ use crate::error::InboxError;
 use crate::fence;
 use crate::pooled::keeps_statements;
 
-/// Runs `effect` and writes its result into the key's row, unless that row exists. If it exists,
-/// `effect` does not run, and the result in the row is returned. If the row has the fingerprint of
-/// another request, `effect` does not run, and the error is [`InboxError::Mismatch`].
+/// Runs `effect` and writes the result of `effect` into the key's row. If the key's row exists,
+/// `effect` does not run, and the function returns the result in the row. If the row has the
+/// fingerprint of another request, `effect` does not run, and the error is
+/// [`InboxError::Mismatch`].
 ///
-/// If `conn` is in a transaction, `effect` and the row are written in a savepoint of it. If
-/// `effect` fails, nothing of either is left, even if the transaction is committed afterwards. If
-/// `conn` is in no transaction, the function makes one and commits it.
+/// If `conn` is in a transaction, `effect` and the row are written in a savepoint of this
+/// transaction. If `effect` fails, the savepoint is rolled back. Then neither the writes of
+/// `effect` nor the row are left, even if the transaction is committed afterwards. If `conn` is in
+/// no transaction, the function begins a transaction and commits it.
 ///
-/// If another attempt at the key is in a transaction that is still open, the call waits for the end
-/// of that transaction, for at most the connection's `lock_timeout`. At isolation levels above
-/// `READ COMMITTED` the wait may end in a serialization failure; then run the whole transaction
-/// again.
+/// Another attempt at the key may be in a transaction that is still open. Then the call waits for
+/// the end of that transaction, for at most the connection's `lock_timeout`. At isolation levels
+/// above `READ COMMITTED` the wait may end with a serialization failure. Then run the whole
+/// transaction again.
 ///
 /// # Errors
 /// The errors of `effect`, and [`InboxError`].
 ///
 /// # Cancellation safety
-/// If the future is dropped, sqlx rolls back, so that neither the effect nor the row is left after
-/// the transaction has ended. If `conn` is in no transaction, a commit that has already been sent
-/// may still happen; to call again is safe.
+/// If the future is dropped, sqlx rolls back. After the end of the transaction neither the effect
+/// nor the row is left. If `conn` is in no transaction, the function may have sent its commit
+/// already, and this commit may still happen. The caller can safely call the function again.
 pub async fn once<T, E, F>(conn: &mut PgConnection, cx: &Context, effect: F) -> Result<T, E>
 where
     T: Serialize + DeserializeOwned,
@@ -53,16 +55,17 @@ where
     generic::once::<Postgres, _, _, _>(conn, cx, effect).await
 }
 
-/// Answers whether an earlier attempt at a key took effect, if its handler uses [`once`]. Returns
-/// [`Found`](Probed::Found) with the result in the key's row, or [`NotFound`](Probed::NotFound) if
-/// there is no row. If an earlier attempt is in a transaction that is still open, its row is not
-/// found; that does no harm, because the next attempt waits for that transaction in [`once`].
+/// Looks for the effect of an earlier attempt at a key. The handler of the key must use [`once`].
+/// Returns [`Found`](Probed::Found) with the result in the key's row, or
+/// [`NotFound`](Probed::NotFound) if there is no row. If an earlier attempt is in a transaction
+/// that is still open, the probe does not find the row. This does no harm, because the next attempt
+/// waits in [`once`] for the end of that transaction.
 ///
-/// If the database returns an error, the answer is [`Unknown`](Probed::Unknown), and a warning is
-/// logged. The answer is also `Unknown` if the row is older than the retention. Such a row may
-/// belong to an earlier use of the key, but also to the attempt in question, if probes could not be
-/// answered for that long. If the row is that old and has the fingerprint of another request, it
-/// does belong to an earlier use, so the answer is `NotFound`.
+/// Returns [`Unknown`](Probed::Unknown) and logs a warning if the database returns an error. Also
+/// returns `Unknown` if the row is older than the retention. Such a row usually belongs to an
+/// earlier use of the key. If no probe has succeeded for that time, the row may also belong to the
+/// earlier attempt. If an old row has the fingerprint of another request, it belongs to an earlier
+/// use of the key. Then the function returns `NotFound`.
 ///
 /// # Cancellation safety
 /// The call only reads, so the future may be dropped at any time.
@@ -70,9 +73,9 @@ pub async fn probe<T: DeserializeOwned>(conn: &mut PgConnection, cx: &Context) -
     generic::probe::<Postgres, T>(conn, cx).await
 }
 
-/// Returns [`probe`] as a function that takes its connection from this pool, for
+/// Returns [`probe`] as a function that gets its connection from `pool`. The function is made for
 /// [`Call::probe`](palisade::idempotency::Call::probe) and for the layer of palisade-tower. The
-/// function also answers [`Unknown`](Probed::Unknown) if the pool has no connection within its
+/// function also returns [`Unknown`](Probed::Unknown) if the pool has no connection within its
 /// `acquire_timeout`.
 pub fn prober<T>(
     pool: PgPool,
@@ -83,21 +86,21 @@ where
     generic::prober::<Postgres, T>(pool)
 }
 
-/// Deletes at most `at_most` rows of a namespace that have not been valid for a day or longer, and
-/// returns the number of deleted rows. Rows in `palisade_inbox_unnamed`, the table of an older
-/// version of this crate, are deleted when they are older than any retention.
+/// Deletes rows of a namespace whose validity ended at least a day ago. Deletes at most `at_most`
+/// rows and returns the number of deleted rows. An older version of this crate used the table
+/// `palisade_inbox_unnamed`. A row in this table is deleted when it is older than the longest
+/// possible retention.
 ///
-/// The nodes may still have the record of such a row, because they keep it for as long as the key
-/// is tried again, even if no probe could be answered in that time. Once the row is deleted, a
-/// probe answers that there was no effect, and the effect happens again. So do not purge a
-/// namespace while its probes cannot be answered, or while no person has decided about its parked
-/// keys.
+/// The nodes may still have the record of a deleted row. They keep a record for as long as the key
+/// is tried again, even if all probes fail in that time. After the row is deleted, a probe returns
+/// `NotFound`, and the effect happens again. So do not purge a namespace while its probes fail. Do
+/// not purge it either while a parked key of the namespace waits for a person's decision.
 ///
 /// # Errors
 /// The errors of the database.
 ///
 /// # Cancellation safety
-/// If the future is dropped, the rows may or may not be deleted; the call may be repeated.
+/// If the future is dropped, the rows may or may not be deleted. The caller can repeat the call.
 pub async fn purge(
     conn: &mut PgConnection,
     namespace: &str,

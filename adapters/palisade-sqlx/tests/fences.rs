@@ -49,7 +49,7 @@ async fn a_raised_token_holds_for_the_transaction() {
     let mut conn = lab.pool.acquire().await.expect("one");
     let mut first = conn.begin().await.expect("a transaction");
     fence::raise(&mut first, "stock 42", old).await.expect("it writes").expect("the first");
-    // A newer holder waits for the end of the older holder's transaction.
+    // The newer holder waits for the end of the older holder's transaction.
     let pool = lab.pool.clone();
     let newer = tokio::spawn(async move {
         let mut tx = pool.begin().await.expect("a transaction");
@@ -80,7 +80,6 @@ async fn of_two_who_read_one_version_one_writes() {
         let done = write.execute(&lab.pool).await.expect("the database writes");
         fence::unchanged(done.rows_affected(), "stock 42", version)
     };
-    // Both writers have read version 0.
     let (one, other) = tokio::join!(write(0, 9), write(0, 8));
     assert_ne!(one.is_ok(), other.is_ok(), "{one:?} {other:?}");
     let refused: Changed = one.and(other).expect_err("one of them");

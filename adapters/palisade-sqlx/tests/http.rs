@@ -1,6 +1,6 @@
-//! An axum endpoint that books in PostgreSQL, called by a real HTTP client while faults happen: the
-//! answers to each client, and the number of rows. The README of palisade-tower has the same table,
-//! which must match the result of this test.
+//! An axum endpoint that books orders in PostgreSQL. A real HTTP client calls the endpoint while
+//! servers fail. The test records the responses to each client, and the number of rows. The README
+//! of palisade-tower contains the same table. The table must match the result of this test.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ const CLIENTS: usize = 20;
 /// Timeout that only a hang exceeds.
 const HANG: Duration = Duration::from_mins(1);
 
-/// A gate that holds every handler before its effect while it is shut.
+/// A gate. While the gate is shut, every handler waits at the gate before its effect.
 struct Gate {
     open: watch::Sender<bool>,
     arrived: watch::Sender<usize>,
@@ -91,7 +91,8 @@ async fn place(
     }
 }
 
-/// Converts the probe's answer, a row of the inbox, to the response that the row stands for.
+/// Converts the result of the probe to an HTTP response. The probe has read this result from a row
+/// of the inbox.
 fn answer(found: &Probed<i64>) -> Probed<StoredResponse> {
     match found {
         Probed::Found(id) => {
@@ -103,7 +104,7 @@ fn answer(found: &Probed<i64>) -> Probed<StoredResponse> {
     }
 }
 
-/// The endpoint, its servers, and the table of answers and rows so far.
+/// The endpoint, its servers, and the table of this test.
 struct Shop {
     lab: Lab,
     redis: Server,
@@ -113,7 +114,8 @@ struct Shop {
     table: Vec<String>,
 }
 
-/// Sends a request and returns its status, with `replayed` or the problem's code, and its body.
+/// Sends a request. Returns its status and its body. The status is followed by `replayed` or by the
+/// code of the problem.
 async fn got(request: reqwest::RequestBuilder) -> (String, Value) {
     let response = request.send().await.expect("an answer");
     let status = response.status().as_u16();
@@ -171,7 +173,7 @@ impl Shop {
         send(self.order(path, key, "tea")).await
     }
 
-    /// Sends an order again until its outcome is known.
+    /// Sends an order repeatedly until the response contains its outcome.
     async fn decided(&self, path: &str, key: &str) -> String {
         let asked = async {
             loop {
@@ -185,7 +187,8 @@ impl Shop {
         tokio::time::timeout(HANG, asked).await.expect("a decision")
     }
 
-    /// Adds a row to the table: the answers to the clients, and the number of rows for the key.
+    /// Adds a row to the table: the responses to the clients, and the number of rows in the
+    /// database for the key.
     async fn note(&mut self, what: &str, key: &str, answers: &[String]) {
         let rows = self.lab.effects(key).await;
         let answers = answers.join(", then ");
@@ -194,8 +197,8 @@ impl Shop {
         self.table.push(row);
     }
 
-    /// Sends one order from many clients. Returns the number of each answer, the most frequent one
-    /// last.
+    /// Sends one order from many clients at the same time. Returns the number of each response. The
+    /// most frequent response is last.
     async fn all_at_once(&self, path: &str, key: &str, until: usize) -> String {
         self.gate.shut();
         let answered = AtomicUsize::new(0);
@@ -252,7 +255,7 @@ impl Shop {
         tokio::select! {
             biased;
             got = client => panic!("answered: {got}"),
-            // The client and its connection are dropped when the handler has arrived.
+            // The handler has arrived. The test now drops the client and its connection.
             () = self.gate.arrived() => {}
         }
         let running = self.again("/orders", "k4").await;
@@ -271,7 +274,8 @@ impl Shop {
             .await;
     }
 
-    /// Kills Redis while a handler runs; the handler then books, and Redis is started again.
+    /// Kills Redis while a handler runs. Then the handler books the order, and Redis is started
+    /// again.
     async fn killed(&mut self, path: &str, key: &str) -> Vec<String> {
         self.gate.shut();
         let (url, client) = (format!("{}{path}", self.url), self.client.clone());
@@ -287,7 +291,8 @@ impl Shop {
     }
 
     async fn kills(&mut self) {
-        // This route comes first: without a probe, a server that came back answers for no new key.
+        // This route is tested first, because its keys have no probe. After a restart the Redis
+        // server grants no new key for some time.
         let all = self.killed("/unprobed", "k6").await;
         let what = "Redis is killed while a handler runs, on a route without a probe; asked again \
                     while it is down, and when it is back";

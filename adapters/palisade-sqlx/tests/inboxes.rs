@@ -18,7 +18,7 @@ async fn effect(tx: &mut PgConnection, key: String) -> Result<i64, BoxError> {
     Ok(insert.bind(key).fetch_one(tx).await?)
 }
 
-/// Handles an order: its effect and its row are committed together.
+/// Handles an order. One transaction commits the effect and its row.
 async fn book(pool: &PgPool, cx: &Context) -> Result<i64, BoxError> {
     let mut tx = pool.begin().await?;
     let key = cx.key().to_owned();
@@ -41,7 +41,7 @@ fn cause(error: &RunError) -> String {
     std::error::Error::source(error).expect("the handler's error").to_string()
 }
 
-/// Runs an attempt that Redis records as dead, although its effect was committed.
+/// Runs an attempt that commits its effect and then fails.
 async fn die_after_commit(lab: &Lab, keys: &Idempotency, key: &str) -> i64 {
     let pool = lab.pool.clone();
     let died = keys.key(key).run(async move |cx: Context| {
@@ -80,7 +80,8 @@ async fn the_row_answers_the_probe() {
         call.run(async move |cx: Context| book(&pool, &cx).await)
     };
     assert_eq!(probed("k").await.expect("answered"), Outcome::Replayed(id));
-    // This attempt dies before its commit and leaves no row, so the key runs again.
+    // This attempt fails before its commit and leaves no row. So the next call runs the handler
+    // again.
     let died = keys.key("early").run(async |_| Err::<i64, BoxError>("died early".into()));
     assert!(died.await.is_err());
     assert!(probed("early").await.expect("answered").is_executed());
@@ -90,7 +91,7 @@ async fn the_row_answers_the_probe() {
 #[tokio::test]
 async fn concurrent_attempts_take_effect_once() {
     let lab = Lab::new().await;
-    // Each attempt has its own nodes, so only the inbox keeps them apart.
+    // Each attempt uses different nodes. So only the inbox prevents a second effect.
     let attempts = (0..10).map(|_| {
         let pool = lab.pool.clone();
         let keys = at_least_once(&memory());
@@ -232,12 +233,12 @@ async fn rows_that_are_over_are_purged_a_few_at_a_time() {
     let mut conn = lab.pool.acquire().await.expect("one");
     let mut purge =
         async |at_most| inbox::purge(&mut conn, "orders", at_most).await.expect("it deletes");
-    // Rows that ended 24 to 84 hours ago are deleted.
+    // The deleted rows lost their validity 24 to 84 hours ago.
     assert_eq!((purge(4).await, purge(4).await, purge(4).await), (4, 2, 0));
     assert_eq!(inbox::purge(&mut conn, "others", 9).await.expect("it deletes"), 0);
 }
 
-/// Sells under a key with a fingerprint, and returns the request's own receipt or the error.
+/// Sells an item under a key with a fingerprint. Returns the receipt of the request, or the error.
 async fn sell(keys: &Idempotency, pool: &PgPool, request: &str) -> Result<String, String> {
     let call = keys.key("order-7").fingerprint(request).probe(inbox::prober(pool.clone()));
     let (pool, receipt) = (pool.clone(), format!("receipt of {request}"));
@@ -271,7 +272,7 @@ async fn two_tenants_with_one_table_have_an_effect_and_a_receipt_each() {
     assert_eq!(sold.as_deref(), Ok("receipt of two chairs"));
     assert_eq!(sell(&two, &lab.pool, "a piano").await.as_deref(), Ok("receipt of a piano"));
     assert_eq!(lab.effects("order-7").await, 2);
-    // A process of the first tenant whose nodes do not have the record finds the tenant's own row.
+    // A process of the first tenant uses nodes without the record. It finds the tenant's own row.
     let again = sell(&of("tenant-1:"), &lab.pool, "two chairs").await;
     assert_eq!(again.as_deref(), Ok("receipt of two chairs"));
     assert_eq!(lab.effects("order-7").await, 2);
@@ -281,11 +282,11 @@ async fn two_tenants_with_one_table_have_an_effect_and_a_receipt_each() {
 async fn another_request_under_the_same_key_is_a_mismatch_until_the_row_is_over() {
     let lab = Lab::new().await;
     assert!(sell(&of("shop:"), &lab.pool, "two chairs").await.is_ok());
-    // The nodes of this call do not have the first request's record.
+    // The nodes of this call have no record of the first request.
     let other = sell(&of("shop:"), &lab.pool, "a piano").await.expect_err("not its row");
     assert!(other.contains("its fingerprint differs"), "{other}");
     assert_eq!(lab.effects("order-7").await, 1);
-    // A probe does not answer with the other request's row either, so the key is parked.
+    // A probe does not return the other request's row either. So the key is parked.
     let keys =
         Redlock::builder().node(MemoryNode::new()).prefix("shop:").build().expect("settings");
     let keys = keys.idempotency("orders").at_most_once().build().expect("settings");
@@ -320,13 +321,14 @@ async fn a_row_older_than_the_retention_answers_no_probe_and_lets_only_another_r
         Err::<String, BoxError>("died with its effect".into())
     });
     assert!(died.await.is_err());
-    // The row expires: as if no probe had an answer for a whole retention.
+    // The row expires. This also happens if all probes fail for a whole retention.
     let over = "UPDATE palisade_inbox SET counts_until = now() - interval '1 minute'";
     sqlx::query(over).execute(&lab.pool).await.expect("a row");
     let parked = sell(&keys, &lab.pool, "two chairs").await.expect_err("unknown");
     assert!(parked.contains("Parked"), "{parked}");
     assert_eq!(lab.effects("order-7").await, 0, "no second handler");
-    // On these nodes another request has died; the row belongs to the first one.
+    // On these nodes an attempt of another request has failed. The row belongs to the first
+    // request.
     let keys = of("shop:");
     let died = keys.key("order-7").fingerprint("a piano");
     assert!(died.run(async |_| Err::<String, BoxError>("died".into())).await.is_err());
@@ -340,7 +342,7 @@ async fn a_row_counts_for_an_attempt_that_was_claimed_before_it_was_over() {
     assert!(sell(&of("shop:"), &lab.pool, "two chairs").await.is_ok());
     let pool = lab.pool.clone();
     let late = of("shop:").key("order-7").run(async move |cx: Context| {
-        // The handler works for a while before it reaches its row.
+        // The handler works for a while before it reads its row.
         tokio::time::sleep(Duration::from_millis(300)).await;
         let over = "UPDATE palisade_inbox SET counts_until = clock_timestamp() \
                     - interval '200 milliseconds'";

@@ -1,5 +1,5 @@
-//! The inbox and the fence through PgBouncer in transaction mode: many clients share few server
-//! connections, and two transactions of one client may use different ones.
+//! The inbox and the fence through PgBouncer in transaction mode. Many clients share few server
+//! connections. Two transactions of one client may use different server connections.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 const CLIENTS: usize = 6;
 const KEYS: usize = 25;
 
-/// Runs the user's own statement, which must have no name either.
+/// Runs a statement of the user. This statement must not have a name either.
 async fn effect(tx: &mut PgConnection, key: String) -> Result<i64, BoxError> {
     let insert = sqlx::query_scalar("INSERT INTO effects (key) VALUES ($1) RETURNING id");
     Ok(insert.bind(key).persistent(false).fetch_one(tx).await?)
@@ -38,7 +38,8 @@ async fn clients(pooler: &Pooler) -> Vec<PgPool> {
     join_all((0..CLIENTS).map(|_| pooler.client(2))).await
 }
 
-/// Returns the number of the pooler's server connections, which have its clients' name.
+/// Returns the number of the pooler's server connections. These connections have the application
+/// name of the pooler's clients.
 async fn shared(lab: &Lab) -> i64 {
     let count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pooled'";
     sqlx::query_scalar(count).fetch_one(&lab.pool).await.expect("a number")
@@ -50,7 +51,7 @@ async fn each_key_takes_effect_once_though_its_attempts_share_server_connections
         let lab = Lab::new().await;
         let pooler = Pooler::start(&lab.server, connections);
         let clients = clients(&pooler).await;
-        // Each attempt has its own nodes, so only the inbox keeps them apart.
+        // Each attempt uses different nodes. So only the inbox prevents a second effect.
         let attempts = clients.iter().flat_map(|pool| {
             let keys = at_least_once(&memory());
             (0..KEYS).map(move |n| {
@@ -78,7 +79,7 @@ async fn a_probe_has_the_answer_of_its_own_key_among_others() {
     let pooler = Pooler::start(&lab.server, 2);
     let clients = clients(&pooler).await;
     let keys = memory().idempotency("orders").at_most_once().build().expect("settings");
-    // Every second attempt dies before its commit.
+    // Every second attempt fails before its commit.
     let mut ids = Vec::new();
     for n in 0..KEYS {
         let pool = clients[0].clone();
@@ -91,7 +92,7 @@ async fn a_probe_has_the_answer_of_its_own_key_among_others() {
     }
     let asked = clients.iter().cycle().take(10 * KEYS).enumerate().map(|(i, pool)| {
         let (n, prober) = (i % KEYS, inbox::prober::<i64>(pool.clone()));
-        // The probe needs a context, so another call of the same key runs it.
+        // The probe needs a context. So a handler of another call of the same key runs the probe.
         let others = memory().idempotency("orders").at_most_once().build().expect("settings");
         async move {
             let run = others.key(format!("k{n}")).run(async move |cx: Context| {
@@ -104,7 +105,7 @@ async fn a_probe_has_the_answer_of_its_own_key_among_others() {
             (n, run.await.expect("it runs").into_value().expect("it ran"))
         }
     });
-    // Statements of other clients run in between.
+    // Statements of other clients run at the same time.
     let busy = at_least_once(&memory());
     let others = clients.iter().cycle().take(10 * KEYS).enumerate().map(|(i, pool)| {
         let (call, pool) = (busy.key(format!("other{i}")), pool.clone());
@@ -141,7 +142,7 @@ async fn the_fence_holds_among_transactions_of_many_clients() {
                 tx.rollback().await.expect("rolled back");
                 return false;
             }
-            // Give other clients the time to run in between.
+            // Other clients have the time to run statements here.
             tokio::time::sleep(Duration::from_millis(1)).await;
             let sql = "UPDATE stock SET fence = $1 WHERE id = 42 AND fence <= $1";
             let write = sqlx::query(sql).bind(fence::value(token)).persistent(false);
@@ -191,7 +192,7 @@ async fn tables_are_made_and_purged_through_the_pooler() {
     assert_eq!(purged.await.iter().sum::<u64>(), CLIENTS as u64);
 }
 
-/// The README warns of this collision. If the test fails, the warning is out of date.
+/// The README warns about this collision. If the test fails, the warning is out of date.
 #[tokio::test]
 async fn a_named_statement_collides_in_a_shared_connection() {
     let lab = Lab::new().await;
@@ -206,7 +207,7 @@ async fn a_named_statement_collides_in_a_shared_connection() {
     }
     assert_eq!(refused.len(), CLIENTS - 1, "{refused:?}");
     assert!(refused.iter().all(|e| e.contains("already exists")), "{refused:?}");
-    // PgBouncer does not even accept a client with sqlx's defaults.
+    // PgBouncer refuses a client with sqlx's default settings.
     let plain = sqlx::PgConnection::connect(&pooler.url()).await.expect_err("refused");
     assert!(plain.to_string().contains("extra_float_digits"), "{plain}");
 }

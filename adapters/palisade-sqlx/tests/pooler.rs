@@ -1,5 +1,6 @@
-//! A PgBouncer for one test, in front of a server, in transaction mode, on a free loopback port, in
-//! the server's directory. However the test ends, PgBouncer is ended by its process id.
+//! PgBouncer for one test, in transaction mode, between the clients and the server. PgBouncer
+//! listens on a free loopback port and has its files in the server's directory. When the test ends
+//! or is killed, a shell ends PgBouncer by its process id.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -11,17 +12,17 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use crate::server::{Postgres, as_postgres, free_port};
 
 const START: Duration = Duration::from_mins(1);
-/// Maximum time that a client waits for one of the few server connections.
+/// Maximum time for which a client waits for a server connection.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) struct Pooler {
     port: u16,
-    /// The shell that ends PgBouncer together with this process.
+    /// The shell process that ends PgBouncer when this process ends.
     shell: Child,
 }
 
 impl Pooler {
-    /// Starts PgBouncer with this number of connections to the server.
+    /// Starts PgBouncer with `connections` connections to the server.
     pub(crate) fn start(server: &Postgres, connections: u32) -> Self {
         for _ in 0..5 {
             if let Some(pooler) = run(server, connections) {
@@ -31,7 +32,7 @@ impl Pooler {
         panic!("PgBouncer did not start: {}", log(server.dir()));
     }
 
-    /// Returns a client with this number of connections, set up as the README shows.
+    /// Returns a client with `connections` connections. Its settings are those in the README.
     pub(crate) async fn client(&self, connections: u32) -> PgPool {
         let options: PgConnectOptions = self.url().parse().expect("a URL");
         let options = options.statement_cache_capacity(0).extra_float_digits(None);
@@ -56,7 +57,8 @@ fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join("pooler.log")).unwrap_or_default()
 }
 
-/// Starts PgBouncer once. Returns `None` if it ends at once because another program took the port.
+/// Tries to start PgBouncer. Returns `None` if PgBouncer ends at once because another program took
+/// the port.
 fn run(server: &Postgres, connections: u32) -> Option<Pooler> {
     let (port, dir) = (free_port(), server.dir());
     let settings = format!(
@@ -69,7 +71,8 @@ fn run(server: &Postgres, connections: u32) -> Option<Pooler> {
     let ini = dir.join("pooler.ini");
     let mut file = std::fs::File::create(&ini).expect("a file in the server's directory");
     file.write_all(settings.as_bytes()).expect("written");
-    // When this process ends, the shell reads the end of its standard input and ends PgBouncer.
+    // At the end of this process, the shell reads the end of its standard input. Then the shell
+    // ends PgBouncer.
     let script = r#"
 "$@" </dev/null >pooler.log 2>&1 & p=$!
 read _

@@ -1,5 +1,5 @@
-//! A PostgreSQL server for one test, on a free loopback port, below a temporary directory. However
-//! the test ends, the server is ended by its process id.
+//! A PostgreSQL server for one test, on a free loopback port and in a temporary directory. When the
+//! test ends or is killed, a shell ends the server by the server's process id.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 const START: Duration = Duration::from_mins(1);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A server. Dropping it ends the process.
+/// A server. Dropping the value ends the server's process.
 pub(crate) struct Postgres {
     dir: PathBuf,
     port: u16,
-    /// The shell that ends the server together with this process.
+    /// The shell process that ends the server when this process ends.
     shell: Option<Child>,
 }
 
@@ -24,7 +24,8 @@ impl Postgres {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-pg-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
-        // Created early, so that its drop removes the directory even if the server does not start.
+        // The value is created early. So its drop removes the directory even if the server does not
+        // start.
         let mut server = Self { dir, port: 0, shell: None };
         let dir = &server.dir;
         if is_root() {
@@ -59,7 +60,7 @@ impl Postgres {
         format!("postgres://palisade@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Ends the server at once, as a crash does; `again` starts it with the data it has written.
+    /// Ends the server at once, as a crash does. `again` starts the server with the same data.
     pub(crate) fn kill(&mut self) {
         if let Some(mut shell) = self.shell.take() {
             drop(shell.stdin.take());
@@ -76,8 +77,8 @@ impl Postgres {
     }
 
     fn run(&mut self) -> bool {
-        // When this process ends, the shell reads the end of its standard input and sends QUIT,
-        // which ends the server and its children at once.
+        // At the end of this process, the shell reads the end of its standard input. Then the shell
+        // sends QUIT to the server. QUIT ends the server and its children at once.
         let script = r#"
 "$@" </dev/null >>log 2>&1 & p=$!
 read _
@@ -127,7 +128,8 @@ impl Drop for Postgres {
     }
 }
 
-/// Returns the newest of Debian's programs with this name, or the name, to be found on the path.
+/// Returns the path of the newest version of a program in Debian's directory. If there is none,
+/// returns the name, so that the program is searched in `PATH`.
 fn program(name: &str) -> PathBuf {
     let mut all: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
         .map(|entries| entries.flatten().map(|e| e.path().join("bin").join(name)).collect())
@@ -137,7 +139,7 @@ fn program(name: &str) -> PathBuf {
     all.pop().unwrap_or_else(|| Path::new(name).to_owned())
 }
 
-/// Returns a command that does not run as root, which PostgreSQL and PgBouncer refuse.
+/// Returns a command that does not run as root. PostgreSQL and PgBouncer refuse to run as root.
 pub(crate) fn as_postgres(program: &Path) -> Command {
     if !is_root() {
         return Command::new(program);

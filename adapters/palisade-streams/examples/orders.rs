@@ -1,12 +1,13 @@
-//! Consumes orders from a Redis stream. Each order is added to the stream twice and booked once.
+//! Consumes orders from a Redis stream. Each order is added to the stream twice and booked only
+//! once.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1
 //! cargo run --example orders -- redis://127.0.0.1
 //! ```
 //!
-//! The lines between the marks `begin` and `end` are what a program needs to consume orders; a test
-//! counts them.
+//! A program needs the lines between the marks `begin` and `end` to consume orders. A test counts
+//! these lines.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -24,7 +25,6 @@ use palisade_streams::{Consumer, Message, Publisher, Stream};
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const ORDERS: u32 = 3;
-/// Maximum time until all orders are consumed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, serde::Deserialize)]
@@ -36,7 +36,7 @@ struct Order {
 /// The amounts of the booked orders.
 static LEDGER: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// Books an order, which is the effect that must happen once.
+/// Books an order. This is the effect that must happen only once.
 async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
     sleep(Duration::from_millis(10)).await;
     println!("booked {} GBP of {} with token {fence}", order.pounds, order.customer);
@@ -44,7 +44,7 @@ async fn book(order: &Order, fence: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds all orders, and a second later adds them again, as a producer does after a crash.
+/// Adds all orders, and adds them again a second later. A producer does the same after a crash.
 async fn produce(server: String, stream: String) -> Result<(), Failure> {
     let (publisher, made) = (Publisher::new(&server, &stream), SystemTime::now());
     for _ in 0..2 {

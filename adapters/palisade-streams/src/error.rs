@@ -5,17 +5,18 @@ use palisade::idempotency::consumer::BrokerError;
 use palisade::internal::{Secrets, sentence};
 use redis::{ErrorKind, RedisError};
 
-/// Error codes with which a Redis server refuses a login, or a command because of the user's rights
-/// or the type of the key.
+/// Error codes of a Redis server that refuses a login or a command. The user may not run the
+/// command, or the key has a different type.
 const REFUSALS: [&str; 4] = ["NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE"];
 
-/// Converts the error of a command on a stream. The text of the result does not contain `secrets`.
+/// Converts the error of a command on a stream. The text of the result does not contain the
+/// `secrets`.
 pub(crate) fn failed(stream: &str, cause: &RedisError, secrets: &Secrets) -> BrokerError {
     let is_refused = cause.code().is_some_and(|code| REFUSALS.contains(&code))
         || cause.kind() == ErrorKind::AuthenticationFailed;
     let sentence = format!("stream {stream:?}: {}", sentence(cause, secrets));
-    // The cause is not attached as the source of the error, because its text may contain the
-    // password, if the server repeats the login in it.
+    // The error has no source. The text of the cause may contain the password, because the server
+    // may repeat the login in its error.
     if is_refused {
         BrokerError::refused(format!(
             "{sentence}; check the login, its rights on the stream, and the kind of the key"
@@ -25,13 +26,13 @@ pub(crate) fn failed(stream: &str, cause: &RedisError, secrets: &Secrets) -> Bro
     }
 }
 
-/// Returns the error for a server address that cannot be used.
+/// Returns the error for an invalid server address.
 pub(crate) fn address(stream: &str, cause: &ConfigError) -> BrokerError {
     BrokerError::refused(format!("stream {stream:?}: {cause}")).because(cause.clone())
 }
 
-/// Returns the error for an entry that cannot be settled here any more, because another consumer
-/// has taken it over.
+/// Returns the error for an entry that this consumer cannot settle any more. Another consumer has
+/// taken over the entry.
 pub(crate) fn lost(stream: &str) -> BrokerError {
     BrokerError::passing(format!("stream {stream:?}: another consumer has taken the entry over"))
 }

@@ -1,4 +1,4 @@
-//! One delivery of an entry of a Redis stream, and how it is settled.
+//! One delivery of an entry of a Redis stream, and the code that settles the delivery.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,23 +12,23 @@ use serde::de::DeserializeOwned;
 use crate::session::{ENTRY_MAX, Entry, Link};
 
 /// Maximum number of fields that are copied into a dead letter. A Lua script in Redis can pass at
-/// most about 8,000 arguments to a command, and each field takes two.
+/// most about 8,000 arguments to a command. Each field needs two arguments.
 const COPIED_MAX: usize = 3_000;
-/// Maximum length, in bytes, of a field that is copied into the dead letter of an entry which is
-/// too large for a full copy.
+/// Maximum length of a copied field in bytes, if an entry is too large for a full copy in its dead
+/// letter.
 const SHORT: usize = 1_024;
 
 /// One delivery of an entry of a Redis stream to a handler.
 pub struct Message {
     link: Arc<Link>,
-    /// The entry that was delivered. Its `deliveries` is the delivery count in Redis, which a retry
-    /// sets to the number of failures so far.
+    /// The delivered entry. `deliveries` is the delivery count in Redis. A retry sets this count to
+    /// the number of failures so far.
     entry: Entry,
 }
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The body is left out, because it may be secret.
+        // The output does not contain the body, because the body may be secret.
         f.debug_struct("Message").field("id", &self.entry.id).finish_non_exhaustive()
     }
 }
@@ -49,13 +49,13 @@ impl Message {
         named.next().map(|(_, value)| value.as_slice())
     }
 
-    /// Returns the value of the field `body`, or an empty slice if there is none.
+    /// Returns the value of the field `body`. Returns an empty slice if there is no such field.
     pub fn body(&self) -> &[u8] {
         self.field("body").unwrap_or_default()
     }
 
-    /// Parses the field `body` as JSON. If the handler returns the error, the message becomes a
-    /// dead letter, because the same body would fail at each delivery.
+    /// Parses the field `body` as JSON. If the handler returns the error of this function, the
+    /// message becomes a dead letter. The same body would fail at each delivery.
     ///
     /// # Errors
     /// [`Failed::permanent`] with the parser's error.
@@ -67,8 +67,9 @@ impl Message {
         std::str::from_utf8(self.field(name)?).ok()
     }
 
-    /// Adds a copy of the entry with the reason to the stream of dead letters, and acknowledges the
-    /// entry. If the entry is too large, only the short fields that identify it are copied.
+    /// Adds a copy of the entry and the reason to the stream of dead letters, and acknowledges the
+    /// entry. If the entry is too large, the copy contains only the short fields that identify the
+    /// entry.
     async fn park(&self, why: &DeadLetter) -> Result<(), BrokerError> {
         let Entry { id, fields, too_large, .. } = &self.entry;
         let fits = too_large.is_none() && fields.len() <= COPIED_MAX;
@@ -120,8 +121,8 @@ impl Delivery for Message {
         let id = &self.entry.id;
         match how {
             Disposition::Ack => self.link.ack(id).await,
-            // Sets the delivery count to the failures so far; Redis adds one when it delivers the
-            // entry again.
+            // Sets the delivery count to the number of failures so far. Redis adds one to the count
+            // when it delivers the entry again.
             Disposition::Retry(wait) => self.link.hold(id, *wait, Some(failures)).await,
             Disposition::Stop(_) => self.link.hold(id, Duration::ZERO, Some(failures)).await,
             Disposition::Park(why) => self.park(why).await,

@@ -1,4 +1,5 @@
-//! Adds entries to a Redis stream with an idempotency key, by which consumers recognise copies.
+//! Adds entries to a Redis stream with an idempotency key. Consumers recognise copies of an entry
+//! by this key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +13,9 @@ use tokio::sync::Mutex;
 use crate::error::{address, failed};
 use crate::session::{answered, connect};
 
-/// A publisher to a Redis stream. It adds each entry with an idempotency key and the time of its
-/// request. A broken connection is replaced when the next entry is added.
+/// A publisher to a Redis stream. It adds entries with an idempotency key and the time of the
+/// request. If the connection breaks, the next call of [`publish`](Self::publish) opens a new
+/// connection.
 pub struct Publisher {
     endpoint: Result<Endpoint, ConfigError>,
     stream: Arc<str>,
@@ -22,28 +24,29 @@ pub struct Publisher {
 
 impl fmt::Debug for Publisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address is left out, because it may contain a password.
+        // The output does not contain the address, because the address may contain a password.
         f.debug_struct("Publisher").field("stream", &self.stream).finish_non_exhaustive()
     }
 }
 
 impl Publisher {
-    /// Creates a publisher to this stream. It connects when the first entry is added, and also
-    /// reports only then if the address cannot be used.
+    /// Creates a publisher to `stream`. The publisher connects when the first entry is added. An
+    /// invalid address is also reported only then.
     pub fn new(url: &str, stream: &str) -> Self {
         Self { endpoint: Endpoint::parse(url), stream: Arc::from(stream), now: Mutex::default() }
     }
 
-    /// Adds an entry with the idempotency key `key` of its request. `made` is the time when the
-    /// request was made.
+    /// Adds an entry. `key` is the idempotency key of the entry's request. `made` is the time at
+    /// which the request was made.
     ///
     /// # Errors
-    /// [`BrokerError`] if the entry was not confirmed. It may have been added nevertheless. Add it
-    /// again with the same key, by which consumers recognise the copy.
+    /// [`BrokerError`] if the server did not confirm the entry. The entry may have been added
+    /// nevertheless. Add the entry again with the same key. Consumers recognise the copy by its
+    /// key.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the entry may or may not be added; adding it again with the same
-    /// key is safe.
+    /// If the future is dropped, the entry may or may not be added. The caller can safely add the
+    /// entry again with the same key.
     pub async fn publish(
         &self,
         key: &str,

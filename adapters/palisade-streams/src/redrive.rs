@@ -1,5 +1,5 @@
-//! Moves dead letters back into their stream, after an operator has decided about a loss of data on
-//! the nodes.
+//! Moves dead letters back into their stream. The messages became dead letters because the nodes
+//! lost data. An operator has decided about this loss.
 
 use palisade::idempotency::consumer::BrokerError;
 use palisade::internal::{Endpoint, Line};
@@ -8,37 +8,39 @@ use redis::{RedisError, Script};
 use crate::error::{address, failed};
 use crate::session::{answered, connect, dead_letters};
 
-/// Maximum number of dead letters that one call of the Lua script looks at.
+/// Maximum number of dead letters that one call of the Lua script reads.
 const PAGE: usize = 50;
 
-/// Counts of the dead letters that [`redrive`] moved, and of those that it could not move.
+/// The numbers of dead letters that [`redrive`] moved and did not move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Redriven {
     /// Number of dead letters that were moved back into the stream.
     pub moved: u64,
-    /// Number of dead letters that were not moved, because they do not contain their whole entry,
-    /// which was too large for a copy. Add those entries to the stream again from their source.
+    /// Number of dead letters that were not moved. They do not contain their whole entry, because
+    /// the entry was too large for a copy. Add those entries to the stream again from their source.
     pub incomplete: u64,
 }
 
-/// Moves dead letters back into `stream`, with the fields that their producer set. Only those are
-/// moved whose reason is
-/// [`Forgotten`](palisade::idempotency::consumer::DeadLetterReason::Forgotten), which means that
-/// nodes lost data and it was unknown whether the message had been handled before. Consumers then
-/// handle each message by the state of its key: if an operator has decided to run the keys of that
-/// loss, the handler runs once; if the key has a result, the message is acknowledged without
-/// running; and if the key is still parked, the message becomes a dead letter again. Dead letters
-/// that are added during the call are not moved.
+/// Moves dead letters back into `stream`, with the fields that their producer set. Only dead
+/// letters with the reason
+/// [`Forgotten`](palisade::idempotency::consumer::DeadLetterReason::Forgotten) are moved. This
+/// reason means that nodes lost data. So it was unknown if the message had been handled before.
+/// Dead letters that are added during the call are not moved.
 ///
-/// Each step moves a few entries atomically, so that no entry is lost or duplicated, however often
-/// the call is repeated and wherever it is stopped. The number of moved entries is logged, even if
-/// the call fails or is dropped. The caller has to log who calls it and why, as
-/// `palisade idem redrive` does.
+/// Consumers then handle each message by the state of its key. If an operator has decided to run
+/// the keys of that loss, the handler runs once. If the key has a result, the message is
+/// acknowledged, and the handler does not run. If the key is still parked, the message becomes a
+/// dead letter again.
+///
+/// Each step moves a few entries atomically. So no entry is lost or duplicated if the call stops
+/// early or is repeated. The function logs the number of moved entries, even if the call fails or
+/// is dropped. The caller must log the person who calls it and the reason, as `palisade idem
+/// redrive` does.
 ///
 /// # Errors
 /// [`BrokerError`] if the server failed before all entries were moved. Some entries may have been
-/// moved; call it again for the others.
+/// moved. Call the function again for the others.
 ///
 /// # Cancellation safety
 /// If the future is dropped, the entries moved so far stay moved. Another call moves the others.
@@ -52,8 +54,8 @@ pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, BrokerError> {
     moved.map(|()| logged.redriven).map_err(failed)
 }
 
-/// The numbers of a call of [`redrive`]. They are logged on drop, so that the log has them even if
-/// the future of the call is dropped.
+/// The numbers of a call of [`redrive`]. They are logged when the value is dropped. So they are
+/// also logged if the future of the call is dropped.
 struct Logged<'a> {
     stream: &'a str,
     redriven: Redriven,

@@ -1,6 +1,6 @@
-//! A session with the Redis server of a stream, which has two connections. Reads wait for entries
-//! on one of them, and all other commands use the other one. When either connection breaks, both
-//! are replaced.
+//! A session with the Redis server of a stream. The session has two connections. Reads wait for
+//! entries on one connection. All other commands use the other connection. If one of the
+//! connections breaks, both are replaced.
 
 use std::future::Future;
 use std::io;
@@ -17,67 +17,67 @@ use crate::error::{address, failed, lost};
 use crate::message::Message;
 use crate::stream::Stream;
 
-/// Maximum time for the server to answer a command.
+/// Maximum time for the server to reply to a command.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum time that a read waits for entries.
+/// Maximum time for which a read waits for entries.
 const POLL: Duration = Duration::from_millis(500);
-/// Time after which the name of an inactive consumer without pending entries is removed from the
-/// group.
+/// Time after which the name of an inactive consumer is removed from the group. The consumer must
+/// have no pending entries.
 const NAMES: Duration = Duration::from_secs(3_600);
-/// Maximum size, in bytes, of an entry that is handled. The size of an entry is the length of its
-/// names and values, and [`PIECE`] for each of them.
+/// Maximum size of an entry that a handler receives, in bytes. The size of an entry is the length
+/// of its names and values, and [`PIECE`] for each name and each value.
 pub(crate) const ENTRY_MAX: usize = 16 << 20;
-/// Bytes that are counted for each name and each value in addition to its length, so that an entry
-/// with many short ones counts as large, too.
+/// Bytes that are added to the length of each name and each value. So an entry with many short
+/// names and values also counts as large.
 const PIECE: usize = 64;
-/// Maximum size, in bytes, of the entries that one command takes over from other consumers. They
-/// fit in the server's answer, which may have 64 MiB.
+/// Maximum size of the entries that one command takes over from other consumers, in bytes. These
+/// entries fit in the server's reply. A reply may have 64 MiB.
 const TAKEN_MAX: usize = 2 * ENTRY_MAX;
 
-/// Names and values of an entry, in order. They are bytes, because any client may have added them.
+/// Names and values of an entry, in order. Any client may have added the entry. So names and values
+/// are bytes and not texts.
 pub(crate) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// An entry that was read from a Redis stream.
 pub(crate) struct Entry {
     pub(crate) id: String,
-    /// Fields of the entry. If the entry is too large, they are only the short fields that identify
-    /// it.
+    /// Fields of the entry. If the entry is too large, this list contains only the short fields
+    /// that identify the entry.
     pub(crate) fields: Fields,
-    /// Number of deliveries of the entry as Redis counts them, including the current one.
+    /// Number of deliveries of the entry in Redis, including the current delivery.
     pub(crate) deliveries: u32,
-    /// Size in bytes, if the entry is larger than [`ENTRY_MAX`].
+    /// Size in bytes, if the entry is larger than [`ENTRY_MAX`]; otherwise `None`.
     pub(crate) too_large: Option<usize>,
 }
 
 /// Reply of `XREADGROUP`: streams by name, each with its entries.
 type Read = Vec<(String, Vec<(String, Fields)>)>;
 
-/// Returns the name of the stream that holds the dead letters of `stream`. In a Redis Cluster both
-/// streams are in the same hash slot, so that one script can use both.
+/// Returns the name of the stream with the dead letters of `stream`. In a Redis Cluster both
+/// streams are in the same hash slot. So one script can use both streams.
 pub fn dead_letters(stream: &str) -> String {
     if stream.contains('{') { format!("{stream}:dead") } else { format!("{{{stream}}}:dead") }
 }
 
-/// A session with the Redis server of a stream: a connection on which reads wait, and a connection
+/// A session with the Redis server of a stream. Reads wait on one connection. Another connection is
 /// for all other commands.
 pub struct Session {
     link: Arc<Link>,
     wait: Line,
     claim: Script,
-    /// Position in the stream from which the next search for entries that are pending for too long
-    /// goes on (the cursor of `XAUTOCLAIM`).
+    /// The cursor of `XAUTOCLAIM`: the position in the stream at which the next search begins. The
+    /// search looks for entries that are pending for too long.
     cursor: String,
-    /// True if the last read returned entries that had been pending for too long. The next read
-    /// then looks for new entries first.
+    /// True if the last read returned entries that were pending for too long. Then the next read
+    /// looks for new entries first.
     new_first: bool,
 }
 
-/// The part of a session that all messages delivered on it share.
+/// The part of a session that all messages of the session share.
 pub(crate) struct Link {
     stream: Arc<str>,
     group: Arc<str>,
-    /// Name of this session's consumer in the group. No other process has the same name, now or
-    /// later.
+    /// Name of this session's consumer in the group. No other process ever has the same name.
     me: Arc<str>,
     /// Idle time after which another consumer may take over an entry.
     pub(crate) min_idle: Duration,
@@ -88,27 +88,27 @@ pub(crate) struct Link {
     broken: AtomicBool,
 }
 
-/// Connects, logs in, and limits the size of the server's answers.
+/// Connects, logs in, and limits the size of the server's replies.
 pub(crate) async fn connect(endpoint: &Endpoint) -> RedisResult<Line> {
-    // The future is boxed, because it is large and would otherwise be part of each consumer's
-    // future.
+    // The future is large. Without the box it would be part of each consumer's future.
     answered(Box::pin(open_wide(endpoint))).await
 }
 
-/// Returns the server's answer, or an error if it takes longer than [`PATIENCE`].
+/// Returns the server's reply. Returns an error if the reply takes longer than [`PATIENCE`].
 pub(crate) async fn answered<T>(answer: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
     let late = || Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into());
     timeout(PATIENCE, answer).await.unwrap_or_else(|_| late())
 }
 
-/// Returns the size of an entry with these fields, in bytes, as [`ENTRY_MAX`] limits it.
+/// Returns the size of an entry with these fields in bytes. [`ENTRY_MAX`] is the limit of this
+/// size.
 fn size(fields: &Fields) -> usize {
     fields.iter().map(|(name, value)| name.len() + value.len() + 2 * PIECE).sum()
 }
 
 impl Session {
     /// Connects, creates the consumer group if it does not exist, and removes unused consumer names
-    /// from it.
+    /// from the group.
     pub(crate) async fn open(of: &Stream, terms: &Terms) -> Result<Self, BrokerError> {
         let endpoint = of.endpoint().map_err(|e| address(&of.name, &e))?;
         let min_idle = of.idle(terms)?;
@@ -147,9 +147,10 @@ impl Session {
     }
 
     /// Reads entries that have been pending for too long, or new entries. Returns an empty list if
-    /// there are neither. If there are both, it returns the two kinds in turn from call to call.
-    /// Otherwise new entries would wait behind messages that are held until an operator decides,
-    /// because these are pending for too long again and again (consumers 12).
+    /// there are no entries of either kind. If there are entries of both kinds, the calls return
+    /// the two kinds in turn. The reason is that a message may be held until an operator decides.
+    /// Its entry is pending for too long again and again, and new entries would wait behind it
+    /// (consumers 12).
     async fn read(&mut self, room: usize) -> RedisResult<Vec<Entry>> {
         if std::mem::take(&mut self.new_first) {
             let new = self.read_new(room, None).await?;
@@ -176,7 +177,7 @@ impl Session {
         self.read_new(room, Some(POLL)).await
     }
 
-    /// Reads new entries, and waits at most `wait` for the first one.
+    /// Reads new entries. Waits for the first entry for at most `wait`.
     async fn read_new(&self, room: usize, wait: Option<Duration>) -> RedisResult<Vec<Entry>> {
         let link = &*self.link;
         let mut read = redis::cmd("XREADGROUP");
@@ -224,8 +225,8 @@ impl Link {
         answered(ack.query_async(&mut self.talk.clone())).await.map_err(|e| self.error(&e))
     }
 
-    /// Sets the idle time of a pending entry so that a consumer can take it over after `wait`, or
-    /// after `min_idle` if that is shorter. If `deliveries` is given, it becomes the entry's
+    /// Sets the idle time of a pending entry. A consumer can then take over the entry after `wait`,
+    /// or after `min_idle` if `min_idle` is shorter. `deliveries`, if given, becomes the entry's
     /// delivery count.
     pub(crate) async fn hold(
         &self,
@@ -258,8 +259,8 @@ impl Link {
         Ok(())
     }
 
-    /// Removes the consumer `name` from the group, or all consumers if `name` is empty. A consumer
-    /// is removed only if it has no pending entries and has been idle for at least `idle`.
+    /// Removes the consumer `name` from the group. Removes all consumers if `name` is empty. A
+    /// consumer is removed only if it has no pending entries and has been idle for at least `idle`.
     async fn remove_consumers(&self, name: &str, idle: Duration) -> Result<(), RedisError> {
         let idle = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let mut leave = self.leave.key(&*self.stream);
@@ -267,7 +268,7 @@ impl Link {
         answered(leave.invoke_async(&mut self.talk.clone())).await
     }
 
-    /// Removes this session's consumer name from the group, if no entries are pending under it.
+    /// Removes this session's consumer from the group if it has no pending entries.
     async fn close(&self) {
         if self.broken.load(Ordering::Acquire) {
             return;

@@ -1,4 +1,4 @@
-//! The Redis stream that is consumed, with the settings that only Redis Streams have.
+//! The Redis stream of a consumer, with the settings that only Redis Streams have.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use crate::session::Session;
 
 /// A Redis stream that a [`Consumer`](crate::Consumer) reads as a member of a consumer group.
 ///
-/// The idempotency key of a message is its field `key`. The failures of a message are those that
-/// its handler reported, and its deliveries to processes that died while they had it.
+/// The idempotency key of a message is its field `key`. Two kinds of events count as failures of a
+/// message. The first is an error of the message's handler. The second is the death of a process
+/// that had the message.
 #[derive(Clone)]
 pub struct Stream {
     url: String,
@@ -25,7 +26,7 @@ pub struct Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address is left out, because it may contain a password.
+        // The output does not contain the address, because the address may contain a password.
         f.debug_struct("Stream")
             .field("name", &self.name)
             .field("group", &self.group)
@@ -34,18 +35,17 @@ impl fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// Describes the stream `name` on the server with the address `url`, which a consumer then
-    /// reads as a member of the consumer group `group`. The stream and the group are created if
-    /// they do not exist. All consumers of a group must use the same namespace on the same Redis
-    /// nodes.
+    /// Describes the stream `name` on the server at the address `url`. A consumer reads the stream
+    /// as a member of the consumer group `group`. The stream and the group are created if they do
+    /// not exist. All consumers of a group must use the same namespace on the same Redis nodes.
     pub fn new(url: &str, name: &str, group: &str) -> Self {
         Self { url: url.to_owned(), name: name.into(), group: group.into(), min_idle: None }
     }
 
-    /// Sets the idle time after which another consumer may take over an entry. It is also the
-    /// longest delay of a retry. It must be at least the lease, because the claim of a dead
-    /// consumer may last that long. Use the same value in all consumers of the group. Default: one
-    /// and a half leases.
+    /// Sets the idle time after which another consumer may take over an entry. This time is also
+    /// the longest delay of a retry. The time must be at least the lease, because the claim of a
+    /// dead consumer may last for a lease. Use the same time in all consumers of the group.
+    /// Default: one and a half leases.
     #[must_use]
     pub fn min_idle(mut self, idle: Duration) -> Self {
         self.min_idle = Some(idle);

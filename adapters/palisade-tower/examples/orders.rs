@@ -1,4 +1,5 @@
-//! An HTTP endpoint that books each order once, however often it is sent.
+//! An HTTP endpoint that books each order only once, even if a client sends the order several
+//! times.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1
@@ -7,9 +8,9 @@
 //!      -H 'Idempotency-Key: "8e03978e"' -H 'Content-Type: application/json' -d '{"item":"tea"}'
 //! ```
 //!
-//! If the same `curl` is run again, the answer is the same order, with the header
-//! `idempotent-replayed: true`. The lines between the marks `begin` and `end` are all that
-//! idempotency keys add to the endpoint.
+//! If the same `curl` command runs again, the response is the same order with the header
+//! `idempotent-replayed: true`. Only the lines between the marks `begin` and `end` are added to the
+//! endpoint for idempotency keys.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -37,11 +38,11 @@ struct Order {
 struct Booked {
     order: usize,
     item: String,
-    /// Idempotency key for the bank, the same in every attempt at this order.
+    /// Idempotency key for the bank. The key is the same in every attempt at this order.
     charge: String,
 }
 
-/// The ordered items, in the order of booking.
+/// The items of the booked orders, in the order of booking.
 pub(crate) type Ledger = Arc<Mutex<Vec<String>>>;
 
 async fn place(
@@ -55,7 +56,7 @@ async fn place(
     (StatusCode::CREATED, Json(Booked { order: ledger.len(), item: order.item, charge }))
 }
 
-/// The user whose credentials a request carries.
+/// The user who sent a request, found by the request's credentials.
 #[derive(Clone)]
 struct User(&'static str);
 

@@ -1,5 +1,5 @@
-//! Reads HTTP bodies: a request's body to its end, and a response's body up to the greatest length
-//! that the layer stores.
+//! Reads HTTP bodies. A request's body is read to its end. A response's body is read up to the
+//! maximum length that the layer stores.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -12,10 +12,10 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use crate::BoxError;
 
-/// Output of the layer's response future.
 pub(crate) type Answer<B, E> = Result<Response<ResponseBody<B>>, E>;
 
-/// The body of an answer: the part already read from the handler's body, followed by the rest.
+/// The body of a response: the bytes that were already read from the handler's body, followed by
+/// the rest of the handler's body.
 #[derive(Debug)]
 pub struct ResponseBody<B> {
     read: VecDeque<Bytes>,
@@ -68,7 +68,7 @@ where
         let read = self.read.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
         let rest = self.rest.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
-        // Set the upper bound first, so that `set_lower` checks the lower bound against it.
+        // Set the upper bound first. `set_lower` checks the lower bound against the upper bound.
         if let Some(upper) = rest.upper() {
             hint.set_upper(upper.saturating_add(read));
         }
@@ -77,15 +77,15 @@ where
     }
 }
 
-/// The body of a handler's response, after the layer has read as much of it as it may store.
+/// The body of a handler's response, after the layer has read the body up to the limit.
 pub(crate) struct Collected<B> {
     /// All bytes of the body; `None` if the body is too long to be stored.
     pub(crate) whole: Option<Bytes>,
-    /// The body to send to the client, which is complete in any case.
+    /// The complete body, to be sent to the client.
     pub(crate) body: ResponseBody<B>,
 }
 
-/// Reads a response's body to its end, or until more than `limit` bytes of it are read.
+/// Reads a response's body until it ends or more than `limit` bytes are read.
 pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<B>, B::Error> {
     let (mut body, mut read, mut length) = (Box::pin(body), VecDeque::new(), 0);
     let mut trailers = None;
@@ -109,18 +109,19 @@ pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<
 
 /// The reason why a request's body could not be read to its end.
 pub(crate) enum Unread {
-    /// The body is longer than the layer accepts.
+    /// The body is longer than the limit of the layer.
     TooLong,
-    /// Reading failed, for example because the client sent fewer bytes than its `Content-Length`.
+    /// The read failed, for example because the client sent fewer bytes than its `Content-Length`.
     Broken(BoxError),
 }
 
-/// Reads a request's body to its end. Fails if it is longer than `limit` bytes.
+/// Reads a request's body to its end. Fails if the body is longer than `limit` bytes.
 pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, Unread>
 where
     B: Body<Error: Into<BoxError>>,
 {
-    // If the client announces a longer body (`Content-Length`), refuse it without reading it.
+    // The header `Content-Length` may announce a body that is too long. Such a body is refused
+    // without reading.
     if body.size_hint().lower() > limit as u64 {
         return Err(Unread::TooLong);
     }

@@ -1,17 +1,18 @@
-//! The current attempt at a request, as its handler sees it.
+//! The current attempt at a request, for the handler of the request.
 
 use std::ops::Deref;
 
 use palisade::idempotency::Context;
 
-/// The current attempt at a request with an idempotency key, for the handler that runs it. It gives
-/// the attempt's fencing token and number, idempotency keys for requests to downstream systems, and
-/// whether the lease is lost. The layer puts it into the extensions of the request. With the
-/// feature `axum` a handler can take it as an argument, as `Claim` or `Option<Claim>`.
+/// The current attempt at a request with an idempotency key, for the handler of the request. The
+/// claim contains the attempt's fencing token and number. It makes idempotency keys for requests to
+/// downstream systems. It also shows if the lease is lost. The layer puts the claim into the
+/// extensions of the request. With the feature `axum` a handler can have an argument of the type
+/// `Claim` or `Option<Claim>`.
 ///
-/// A request without an idempotency key has no claim. Neither has a request that
-/// [`fail_open`](crate::IdempotencyLayer::fail_open) lets run although its key could not be
-/// checked.
+/// A request without an idempotency key has no claim. With
+/// [`fail_open`](crate::IdempotencyLayer::fail_open), a request also has no claim if its key could
+/// not be checked.
 ///
 /// ```
 /// use palisade_tower::Claim;

@@ -1,4 +1,4 @@
-//! Extractors, by which an axum handler takes a claim or an idempotency key as an argument.
+//! Extractors for axum. With them a handler can have a claim or an idempotency key as an argument.
 
 use axum_core::body::Body;
 use axum_core::extract::{FromRequestParts, OptionalFromRequestParts};
@@ -13,9 +13,9 @@ fn refusal(problem: &Problem) -> Response {
     problem.response(None).map(Body::from)
 }
 
-/// Extracts the claim that [`IdempotencyLayer`](crate::IdempotencyLayer) put into the request. If
-/// there is none, because there is no such layer around the handler or the request runs without a
-/// key, the request is answered with the status 500. A handler that may run without a key takes an
+/// Extracts the claim that [`IdempotencyLayer`](crate::IdempotencyLayer) put into the request.
+/// There is no claim if no such layer is around the handler, or if the request runs without a key.
+/// Then the response has the status 500. A handler that may run without a key needs an
 /// `Option<Claim>`.
 impl<S: Sync> FromRequestParts<S> for Claim {
     type Rejection = Response;
@@ -40,8 +40,8 @@ impl<S: Sync> OptionalFromRequestParts<S> for Claim {
     }
 }
 
-/// Extracts the key from the `Idempotency-Key` header, for handlers that call palisade themselves
-/// in place of the layer. A request without a valid key is answered with the status 400.
+/// Extracts the key from the `Idempotency-Key` header. Use it in a handler that calls palisade
+/// itself, without the layer. A request without a valid key gets a response with the status 400.
 impl<S: Sync> FromRequestParts<S> for IdempotencyKey {
     type Rejection = Response;
 

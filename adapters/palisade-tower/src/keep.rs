@@ -1,14 +1,14 @@
-//! The decision whether a handler's response is stored, and what the next request with its key
-//! does.
+//! Decides if a handler's response is stored, and if the next request with the same key runs.
 
 use http::StatusCode;
 use palisade::Failed;
 
 /// Effect of a handler's response on the next request with the same idempotency key.
 ///
-/// The layer decides by the status of the response, with [`Keep::by_status`] or a function set by
-/// [`keep_by`](crate::IdempotencyLayer::keep_by). A handler that knows more than the status says
-/// puts a `Keep` into the response's extensions, which overrides the layer's decision:
+/// The layer decides by the status of the response. It uses [`Keep::by_status`], or the function
+/// that was set with [`keep_by`](crate::IdempotencyLayer::keep_by). If the status is not enough for
+/// the decision, the handler can put a `Keep` into the response's extensions. This `Keep` overrides
+/// the layer's decision:
 ///
 /// ```
 /// use http::{Response, StatusCode};
@@ -20,20 +20,20 @@ use palisade::Failed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Keep {
-    /// The response is the result of the request. It is stored, and later requests with the key are
-    /// answered with it.
+    /// The response is the result of the request. The response is stored. Later requests with the
+    /// same key get the stored response.
     Response,
-    /// The request had no visible effect. The key is free, so the next request with it runs, even
-    /// if its body differs. But if the handler has finished a step
-    /// ([`Context::step`](palisade::idempotency::Context::step)), whose result is kept, the next
-    /// request with the key must have the same content as this one.
+    /// The request had no visible effect. The key is free. So the next request with this key runs,
+    /// even if its body is different. There is one exception: the handler has finished a step
+    /// ([`Context::step`](palisade::idempotency::Context::step)). The step's result is kept, and
+    /// the next request with the key must have the same content as this request.
     NoEffect,
-    /// The request may have had an effect, and running it again does no harm, so the next request
-    /// with the key runs.
+    /// The request may have had an effect, but running the request again does no harm. So the next
+    /// request with the same key runs.
     Repeatable,
-    /// It is unknown whether the request had an effect. Whether the next request with the key runs
-    /// is decided by the probe or, without a probe, by the namespace's policy. With the policy
-    /// `at_most_once()` it does not run.
+    /// It is unknown if the request had an effect. The probe decides if the next request with the
+    /// key runs. Without a probe, the namespace's policy decides. With the policy `at_most_once()`
+    /// and no probe, the next request does not run.
     Unknown,
 }
 
@@ -41,13 +41,13 @@ impl Keep {
     /// Returns the default decision for a response with this status. It follows Stripe's API:
     ///
     /// - 400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425 and 429:
-    ///   [`NoEffect`](Self::NoEffect). These statuses mean that the request was refused before
-    ///   anything was done, and a corrected request may have the same key. A handler that answers
-    ///   one of them *after* an effect has to put [`Response`](Self::Response) into the response's
+    ///   [`NoEffect`](Self::NoEffect). These statuses mean that the request was refused before any
+    ///   effect, and a corrected request may have the same key. If a handler returns one of these
+    ///   statuses *after* an effect, it must put [`Response`](Self::Response) into the response's
     ///   extensions.
     /// - All other statuses: [`Response`](Self::Response). A declined card, for example, is a
-    ///   result, too. So is a 5xx that the handler answered, unless
-    ///   [`server_errors`](crate::IdempotencyLayer::server_errors) changes that.
+    ///   result, too. A 5xx response of the handler is also a result, unless
+    ///   [`server_errors`](crate::IdempotencyLayer::server_errors) changes this.
     pub fn by_status(status: StatusCode) -> Self {
         match status.as_u16() {
             400 | 401 | 403 | 404 | 405 | 407 | 408 | 413 | 415 | 422 | 425 | 429 => Self::NoEffect,
@@ -55,8 +55,8 @@ impl Keep {
         }
     }
 
-    /// Returns what the handler's call reports to palisade: for [`Keep::Response`] the `value` to
-    /// store, otherwise the error that has the effect of this decision.
+    /// Returns the result that the handler's call returns to palisade. For [`Keep::Response`] this
+    /// is the `value` to store. For the other decisions this is an error.
     pub(crate) fn or_failed<T>(self, value: T, status: StatusCode) -> Result<T, Failed> {
         let answered = || format!("it answered {status}");
         match self {

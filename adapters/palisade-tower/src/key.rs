@@ -31,7 +31,7 @@ pub struct IdempotencyKey {
     bare: bool,
 }
 
-// Two keys are equal even if only one of them was sent in quotation marks.
+// Two keys are equal even if only one of the two was sent in quotation marks.
 impl PartialEq for IdempotencyKey {
     fn eq(&self, other: &Self) -> bool {
         self.key == other.key
@@ -49,8 +49,8 @@ impl IdempotencyKey {
         Self::in_header(headers, &IDEMPOTENCY_KEY)
     }
 
-    /// Returns the key in the header `name`, or `None` if there is no such header. Fails as
-    /// [`in_headers`](Self::in_headers) does.
+    /// Returns the key in the header `name`, or `None` if there is no such header. Returns the same
+    /// errors as [`in_headers`](Self::in_headers).
     pub(crate) fn in_header(
         headers: &HeaderMap,
         name: &HeaderName,
@@ -66,9 +66,10 @@ impl IdempotencyKey {
     /// Parses the value of an `Idempotency-Key` header.
     ///
     /// # Errors
-    /// The key is empty or longer than 255 bytes, or the value has neither of the two accepted
-    /// forms. They are a string in quotation marks (RFC 8941, 3.3.3), and a bare key, which is
-    /// printable ASCII without spaces, quotation marks, backslashes, commas and semicolons.
+    /// The key is empty, or it is longer than 255 bytes, or the value has neither of the two
+    /// accepted forms. The first form is a string in quotation marks (RFC 8941, 3.3.3). The second
+    /// form is a bare key: printable ASCII without spaces, quotation marks, backslashes, commas and
+    /// semicolons.
     pub fn parse(value: &HeaderValue) -> Result<Self, InvalidKey> {
         let text = value.to_str().map_err(|_| InvalidKey("only printable ASCII is allowed"))?;
         let text = text.trim_matches([' ', '\t']);
@@ -94,9 +95,9 @@ impl IdempotencyKey {
     }
 }
 
-/// Parses a quoted string whose opening quotation mark was removed, and returns its content without
-/// escapes. Parameters after the closing quotation mark, such as `;v=1`, are checked and then
-/// ignored.
+/// Parses the rest of a quoted string, after the opening quotation mark. Returns the content of the
+/// string without escapes. Parameters after the closing quotation mark, such as `;v=1`, are checked
+/// and ignored.
 fn string(rest: &str) -> Result<String, InvalidKey> {
     let mut key = String::new();
     let mut chars = rest.chars();
@@ -116,9 +117,9 @@ fn string(rest: &str) -> Result<String, InvalidKey> {
     Ok(key)
 }
 
-/// Checks the form of the parameters that may follow a string in a structured field (RFC 8941),
-/// which is `;name` or `;name=value`. The IETF draft defines no parameters for this header, so
-/// valid ones have no effect.
+/// Checks the form of the parameters after a string in a structured field (RFC 8941). A parameter
+/// is `;name` or `;name=value`. The IETF draft of this header defines no parameters. So valid
+/// parameters have no effect.
 fn parameters(mut rest: &str) -> Result<(), InvalidKey> {
     const WRONG: InvalidKey = InvalidKey("something follows the closing quotation mark");
     while !rest.is_empty() {
@@ -138,8 +139,8 @@ fn parameters(mut rest: &str) -> Result<(), InvalidKey> {
     Ok(())
 }
 
-/// Skips the value of a parameter, and returns the text after it, or `None` if the value is
-/// malformed. A value is a string in quotation marks, or any other text up to the next `;`.
+/// Skips the value of a parameter and returns the text after the value. Returns `None` if the value
+/// is malformed. A value is a string in quotation marks, or any other text up to the next `;`.
 fn after_value(value: &str) -> Option<&str> {
     let Some(inside) = value.strip_prefix('"') else {
         let end = value.find(';').unwrap_or(value.len());
@@ -166,7 +167,7 @@ fn token(text: &str) -> Result<&str, InvalidKey> {
     Ok(text)
 }
 
-/// The error of an `Idempotency-Key` header that is not valid. It contains the reason.
+/// The error of an invalid `Idempotency-Key` header. It contains the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidKey(pub(crate) &'static str);
 

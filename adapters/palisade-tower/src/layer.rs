@@ -1,4 +1,4 @@
-//! The tower layer, and the methods that change its settings.
+//! The tower layer, and the methods for its settings.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::service::IdempotencyService;
 use crate::settings::{Settings, is_server_error};
 use crate::stored::StoredResponse;
 
-/// The response header `Idempotent-Replayed`. Its value is `true` if a stored response is sent
-/// again.
+/// The response header `Idempotent-Replayed`. Its value is `true` if the response is a stored
+/// response.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// The response header `Idempotent-Stored`. Its value is `false` if the handler's response was not
-/// stored, so that a repetition of the request does not get this response again.
+/// stored. Then a repetition of the request does not get this response.
 pub const IDEMPOTENT_STORED: HeaderName = HeaderName::from_static("idempotent-stored");
 
-/// A tower layer that runs the handler of a request once per `Idempotency-Key`, and answers
-/// repetitions of the request with the stored response.
+/// A tower layer that runs the handler of a request once per `Idempotency-Key`. Repetitions of the
+/// request get the stored response.
 ///
 /// Cloning is cheap. Clones share their settings until a setting of one clone is changed. Calling
 /// [`finish`](Self::finish) on one clone waits for the handlers of all clones.
@@ -41,14 +41,14 @@ pub struct IdempotencyLayer {
 
 impl IdempotencyLayer {
     /// Creates a layer that keeps the records of its keys in the namespace of `idempotency`.
-    /// `scope` returns the owner of a request's key, which it takes from the data that
-    /// authenticated the request. A request is answered with 403 if `scope` returns `None` or an
-    /// empty name for it.
+    /// `scope` returns the owner of a request's key. It must derive the owner from the data that
+    /// authenticated the request. If `scope` returns `None` or an empty name, the response to the
+    /// request is 403.
     ///
-    /// By default the layer applies to POST and PATCH, requires a key, accepts request bodies up to
-    /// 1 MiB, stores responses up to 256 KiB, lets a request wait 1 s for a running request with
-    /// the same key, refuses requests while keys cannot be checked, and decides with
-    /// [`Keep::by_status`] which responses are stored.
+    /// By default the layer applies to POST and PATCH and requires a key. It accepts request bodies
+    /// up to 1 MiB and stores responses up to 256 KiB. A request waits at most 1 s for a running
+    /// request with the same key. While keys cannot be checked, the layer refuses requests.
+    /// [`Keep::by_status`] decides if a response is stored.
     pub fn new(
         idempotency: Idempotency,
         scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
@@ -62,41 +62,42 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Sets the HTTP methods to which the layer applies. Requests with other methods pass
-    /// unprotected. Default: POST and PATCH, because GET, HEAD, OPTIONS, PUT and DELETE are
+    /// Sets the HTTP methods to which the layer applies. Requests with other methods run without
+    /// this protection. Default: POST and PATCH, because GET, HEAD, OPTIONS, PUT and DELETE are
     /// idempotent by definition.
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.with(|s| s.methods = methods.into_iter().collect())
     }
 
-    /// Sets the name of the header that contains the key, for clients that already send it in a
-    /// header other than `Idempotency-Key`.
+    /// Sets the name of the header that contains the key. Use this setting if your clients already
+    /// send the key in another header than `Idempotency-Key`.
     pub fn header(self, name: HeaderName) -> Self {
         self.with(|s| s.header = name)
     }
 
-    /// Lets requests without a key pass unprotected. Default: they are answered with 400.
+    /// Lets requests without a key run without this protection. By default the response to such a
+    /// request is 400.
     pub fn key_optional(self) -> Self {
         self.with(|s| s.key_optional = true)
     }
 
-    /// Accepts only keys in quotation marks, as the IETF draft requires. By default keys without
-    /// quotation marks are accepted, too.
+    /// Accepts only keys in quotation marks, as the IETF draft requires. By default the layer also
+    /// accepts keys without quotation marks.
     pub fn quoted_keys_only(self) -> Self {
         self.with(|s| s.bare_keys = false)
     }
 
-    /// Sets a function that checks the form of a key. If it returns false, the request is answered
-    /// with 400. So you can, for example, accept only keys that are too long to be guessed.
-    /// Describe the accepted form in the documentation of your API.
+    /// Sets a function that checks the form of a key. If `accept` returns false, the response to
+    /// the request is 400. For example, the function can refuse short keys, because another person
+    /// can guess them. Describe the accepted form in the documentation of your API.
     pub fn accept_keys(self, accept: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         self.with(|s| s.accept = Some(Arc::new(accept)))
     }
 
-    /// Sets a function that returns the time when a request was made, from its headers and its key,
-    /// or `None` if they do not contain it. See [`Call::created_at`] for the use of this time, and
-    /// for how accurate the clock of its source must be. Keys that are version 7 UUIDs or ULIDs
-    /// contain the time:
+    /// Sets a function that returns the time at which a request was made. The function reads the
+    /// time from the request's headers or key. It returns `None` if they do not contain the time.
+    /// See [`Call::created_at`] for the use of this time, and for the required accuracy of the
+    /// clock. Keys that are version 7 UUIDs or ULIDs contain the time:
     ///
     /// ```
     /// # fn demo(layer: palisade_tower::IdempotencyLayer) {
@@ -112,15 +113,15 @@ impl IdempotencyLayer {
         self.with(|s| s.created = Some(Arc::new(created)))
     }
 
-    /// Sets a function that returns the bytes by which the bodies of two requests are compared, in
-    /// place of the bodies themselves. It is for clients that do not repeat a body byte by byte,
-    /// for example if they send JSON whose members are in another order each time.
+    /// Sets a function that returns bytes for the body of a request. The layer compares these bytes
+    /// instead of the bodies. Use this function if a repetition of a request may have different
+    /// bytes in its body. For example, a client may send JSON with its members in another order
+    /// each time.
     ///
-    /// The method, the path and the query are always compared as well, as the layer sees them. If
-    /// axum nests a router in another one, a layer on the inner router sees the path without the
-    /// prefix of the nesting. Requests to `/a/x` and `/b/x` with the same key and body then count
-    /// as one request. To avoid that, put the layer around the outer router, or add the prefix to
-    /// the returned bytes.
+    /// The layer also compares the method, the path and the query. If axum nests a router in
+    /// another router, a layer on the inner router gets the path without the prefix. Then requests
+    /// to `/a/x` and `/b/x` with the same key and body count as one request. To avoid this, put the
+    /// layer around the outer router, or add the prefix to the returned bytes.
     pub fn fingerprint_by(
         self,
         form: impl Fn(&Parts, &Bytes) -> Vec<u8> + Send + Sync + 'static,
@@ -128,9 +129,10 @@ impl IdempotencyLayer {
         self.with(|s| s.body_form = Some(Arc::new(form)))
     }
 
-    /// Sets the probe, a function that finds out whether an earlier request with the key took
-    /// effect. It is called only if the key's record does not tell; see [`Call::probe`]. It can,
-    /// for example, look for a row that the handler writes in the same transaction as its effect.
+    /// Sets the probe. The probe is a function that finds out if an earlier request with the key
+    /// took effect. The layer calls the probe only if the key's record does not contain the answer;
+    /// see [`Call::probe`]. For example, the handler writes a row in the transaction of its effect,
+    /// and the probe looks for this row.
     pub fn probe<P, F>(self, probe: P) -> Self
     where
         P: Fn(Context) -> F + Send + Sync + 'static,
@@ -140,33 +142,35 @@ impl IdempotencyLayer {
         self.with(|s| s.probe = Some(Arc::new(probe)))
     }
 
-    /// Sets the function that decides by the status of a response what it means for the next
-    /// request with the key. A [`Keep`] in the response's extensions overrides it. Default:
-    /// [`Keep::by_status`], except as described at [`server_errors`](Self::server_errors).
+    /// Sets the function that decides if the next request with the key runs. The function decides
+    /// by the status of a response. A [`Keep`] in the response's extensions overrides the function.
+    /// Default: [`Keep::by_status`], with the exception described at
+    /// [`server_errors`](Self::server_errors).
     pub fn keep_by(self, keep: impl Fn(StatusCode) -> Keep + Send + Sync + 'static) -> Self {
         self.with(|s| s.keep = Some(Arc::new(keep)))
     }
 
-    /// Sets what a 5xx response of the handler means for the next request with the key. For other
-    /// statuses [`Keep::by_status`] decides.
+    /// Sets the decision for a 5xx response of the handler. For other statuses [`Keep::by_status`]
+    /// decides.
     ///
-    /// By default a 5xx response means [`Keep::Unknown`] if there is a [`probe`](Self::probe),
-    /// which then decides about the next request, or if the namespace has the policy
-    /// `at_least_once()`, by which the next request runs. With `at_most_once()` and no probe it
-    /// means [`Keep::Response`]. The 5xx response is then stored and replayed, so that a repetition
-    /// neither runs nor waits for a person's decision.
+    /// The default depends on the probe and on the policy of the namespace:
     ///
-    /// With `at_most_once()` and no probe, [`Keep::Unknown`] makes a 5xx response park its key, so
-    /// that repetitions are answered with 409 `outcome-unknown` until a person has resolved the
-    /// key. [`Keep::NoEffect`] is for handlers that roll everything back before they answer a 5xx.
-    /// If a handler panics or its response breaks off, the outcome is always unknown, whatever is
-    /// set here.
+    /// - With a [`probe`](Self::probe): [`Keep::Unknown`]. The probe decides if the next request
+    ///   runs.
+    /// - With `at_least_once()`: [`Keep::Unknown`]. The next request runs.
+    /// - With `at_most_once()` and no probe: [`Keep::Response`]. The 5xx response is stored and
+    ///   replayed. So a repetition does not run and does not wait for a person's decision.
+    ///
+    /// With `at_most_once()` and no probe, [`Keep::Unknown`] parks the key after a 5xx response.
+    /// Repetitions then get the response 409 `outcome-unknown` until a person has resolved the key.
+    /// [`Keep::NoEffect`] is for handlers that roll back all their effects before they return a 5xx
+    /// response. If a handler panics or its response breaks off, the outcome is always unknown.
     pub fn server_errors(self, keep: Keep) -> Self {
         self.keep_by(move |s| if is_server_error(s) { keep } else { Keep::by_status(s) })
     }
 
-    /// Stores these headers of a response, too. By default only headers that describe the body or
-    /// the result's location are stored: `Cache-Control`, `Content-Disposition`,
+    /// Adds headers of a response that are stored. By default the layer stores only headers that
+    /// describe the body or the result's location: `Cache-Control`, `Content-Disposition`,
     /// `Content-Encoding`, `Content-Language`, `Content-Location`, `Content-Type`, `ETag`,
     /// `Last-Modified`, `Link`, `Location` and `Vary`.
     ///
@@ -188,52 +192,53 @@ impl IdempotencyLayer {
         }
     }
 
-    /// Sets the maximum length, in bytes, of the body of a request with a key. The layer reads the
-    /// whole body before it runs the handler, and answers a request with a longer body with 413.
-    /// Default: 1 MiB.
+    /// Sets the maximum length of the body of a request with a key, in bytes. The layer reads the
+    /// whole body before it runs the handler. If the body is longer, the response to the request is
+    /// 413. Default: 1 MiB.
     pub fn max_body(self, bytes: usize) -> Self {
         self.with(|s| s.max_body = bytes)
     }
 
-    /// Sets the maximum length of a response that is stored, in bytes. Default: 256 KiB. Of a
-    /// longer response only the status is stored. The client whose request ran gets the whole
-    /// response, but repetitions are answered with 410 and do not run. Encoded on the nodes, a
-    /// response may be twice as long, and this length must fit in the namespace's `max_result`.
+    /// Sets the maximum length of a stored response, in bytes. Default: 256 KiB. If a response is
+    /// longer, only its status is stored. The client of this request gets the whole response.
+    /// Repetitions of the request get the response 410 and do not run. An encoded response on the
+    /// nodes may be twice as long. Its length must fit in the namespace's `max_result`.
     pub fn max_response(self, bytes: usize) -> Self {
         self.with(|s| s.max_response = bytes)
     }
 
-    /// Sets how long a request may wait while another request with the same key runs, before it is
-    /// answered with 409. Zero means that it does not wait. Default: 1 s.
+    /// Sets the maximum time that a request waits while another request with the same key runs.
+    /// After this time the response is 409. With zero the request does not wait. Default: 1 s.
     pub fn in_flight_timeout(self, timeout: Duration) -> Self {
         self.with(|s| s.in_flight_timeout = Some(timeout))
     }
 
-    /// Runs requests without the protection of their key while keys cannot be checked, because too
-    /// few nodes answer or because `palisade init` has not been run on them. By default such
-    /// requests are answered with 503 and do not run.
+    /// While keys cannot be checked, runs requests without the protection of their key. Keys cannot
+    /// be checked if too few nodes reply, or if `palisade init` was not run on the nodes. By
+    /// default such a request does not run, and its response is 503.
     ///
-    /// Use it for routes where a repeated effect costs less than a refused request. The responses
-    /// to unprotected requests have the header `Idempotent-Stored: false`, and their handlers have
-    /// no [`Claim`](crate::Claim).
+    /// Use this setting for routes where a repeated effect costs less than a refused request. The
+    /// responses to unprotected requests have the header `Idempotent-Stored: false`, and their
+    /// handlers have no [`Claim`](crate::Claim).
     pub fn fail_open(self) -> Self {
         self.with(|s| s.open = true)
     }
 
-    /// Sets the address of the page that documents idempotency keys for your clients, for example
-    /// their form and how long they are kept. The layer's own error responses link to this page,
-    /// and their `type` is its address with the error's code as the anchor.
+    /// Sets the address of a page that documents idempotency keys for your clients. For example,
+    /// the page describes the form of the keys and the time for which they are kept. The layer's
+    /// own error responses link to this page. Their `type` is the address of the page with the
+    /// error's code as the anchor.
     pub fn documentation(self, page: impl Into<Arc<str>>) -> Self {
         let page = page.into();
         self.with(|s| s.documentation = Some(page))
     }
 
-    /// Returns the [`Call`] of a key, by which an operator can read the key's record
-    /// ([`Call::lookup`]) and store a result for a parked key ([`Call::resolve`] with a
+    /// Returns the [`Call`] of a key. With this call an operator can read the key's record
+    /// ([`Call::lookup`]), and store a result for a parked key ([`Call::resolve`] with a
     /// [`StoredResponse`]).
     ///
     /// # Errors
-    /// A part of the scope is empty, or the scope and the key together are longer than 512 bytes.
+    /// A part of the scope is empty. Or the scope and the key together are longer than 512 bytes.
     pub fn call(&self, scope: &Scope, key: &str) -> Result<Call, ConfigError> {
         self.settings.call_of(scope, key).map_err(|_| {
             let rule = "a scope whose parts have names, and with it at most 512 bytes";
@@ -241,10 +246,11 @@ impl IdempotencyLayer {
         })
     }
 
-    /// Waits until all running handlers have ended, at most for `within`, and returns the number of
-    /// handlers that still run then. Call it at the end of a program, after the server has stopped.
-    /// Handlers whose clients hung up may still run at that time, and they are stopped midway when
-    /// the tokio runtime ends.
+    /// Waits until all running handlers have ended, for at most `within`. Returns the number of
+    /// handlers that still run. Call this method at the end of a program, after the server has
+    /// stopped. A handler continues to run after its client has closed the connection. Such a
+    /// handler may still run when the server has stopped. The end of the tokio runtime would stop
+    /// the handler in the middle of its work.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the wait ends. `finish` may be called again.

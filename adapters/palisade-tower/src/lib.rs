@@ -23,5 +23,5 @@ pub use scope::Scope;
 pub use service::IdempotencyService;
 pub use stored::StoredResponse;
 
-/// The error type of request and response bodies, which can hold any error.
+/// The error type of request and response bodies. It can hold any error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -12,48 +12,48 @@ use serde::Serialize;
 use crate::key::InvalidKey;
 use crate::stored::StoredResponse;
 
-/// Value of `Retry-After` while a key is parked because nodes lost data and no operator has decided
+/// Value of `Retry-After` for a key that is parked after a loss of data. No operator has decided
 /// about the loss yet.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
-/// The reason why the layer, and not the handler, answers a request.
+/// The reason for an error response of the layer itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
     KeyMissing,
     KeyInvalid(InvalidKey),
-    /// The check that the program set with `accept_keys` does not accept the key.
+    /// The program's own check of keys (`accept_keys`) does not accept the key.
     KeyRefused,
-    /// The key has no quotation marks, and the layer is set to accept only keys with them.
+    /// The key has no quotation marks, and the layer accepts only keys in quotation marks.
     KeyBare,
-    /// The key and its scope together are longer than the name of a record may be.
+    /// The key and its scope together are longer than the maximum length of a record's name.
     KeyTooLong,
     CallerUnknown,
     BodyTooLarge(usize),
     BodyUnreadable,
-    /// The time at which the request was made, as its sender gives it, is in the future.
+    /// The request contains the time at which it was made, and this time is in the future.
     CreatedLater,
     InProgress(Duration),
     KeyReused,
     /// The key is parked, because an earlier attempt left no result and may have taken effect.
     OutcomeUnknown,
-    /// The key is parked, because nodes lost data and do not know whether it was used before.
-    /// Contains the time after which they know it again.
+    /// The key is parked after a loss of data. The nodes cannot tell if the key was used before.
+    /// Contains the time until the nodes can tell it again.
     PastUnknown(Duration),
     /// The key is parked as for [`PastUnknown`](Self::PastUnknown), but no operator has decided yet
-    /// whether such keys run, so it is worthwhile to send the request again.
+    /// if such keys run. So the client can try the request again later.
     PastUndecided,
-    /// The request ran before, and its response could not be stored. Contains the status of that
-    /// response, if it is known.
+    /// The request ran before, and its response could not be stored. Contains the status of this
+    /// response, if the status was stored.
     ResponseNotKept(Option<u16>),
     TooOld,
-    /// Too few nodes answered, so the handler was not run. Contains the value of `Retry-After`.
+    /// Too few nodes replied, so the handler did not run. Contains the value of `Retry-After`.
     Unavailable(Duration),
-    /// `palisade init` has not been run on the nodes, so it is unknown whether they are new or lost
+    /// `palisade init` was not run on the nodes. So the nodes may be new, or they may have lost
     /// their data. Contains the value of `Retry-After`.
     NotInitialised(Duration),
     NotRecorded(Duration),
     HandlerFailed,
-    /// There is a fault in the program or in the key's record, and the log has the cause.
+    /// The program or the key's record has a fault. The log contains the cause.
     Internal,
 }
 
@@ -70,8 +70,9 @@ struct Details<'a> {
 }
 
 impl Problem {
-    /// Returns the status, the code that programs compare and that is the documentation's anchor,
-    /// the title, and a text about what happened to the request and what its sender can do.
+    /// Returns the words for the error response: the status, the code, the title, and a text.
+    /// Programs compare the code, and the code is also the anchor in the documentation. The text
+    /// describes the problem with the request and a remedy for the sender.
     #[expect(clippy::too_many_lines, reason = "a table with a row for each problem")]
     fn words(&self) -> (StatusCode, &'static str, &'static str, Cow<'static, str>) {
         const INVALID: &str = "Idempotency-Key is not valid";
@@ -219,8 +220,8 @@ impl Problem {
         (status, code, title, detail.into())
     }
 
-    /// Returns the value of `Retry-After`, which is the time after which the same request may get
-    /// another answer. Returns `None` for an error without this header.
+    /// Returns the value of `Retry-After`. After this time the same request may get another
+    /// response. Returns `None` for an error without this header.
     fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::InProgress(wait)
@@ -233,15 +234,15 @@ impl Problem {
         }
     }
 
-    /// Returns the HTTP response for this error. `documentation` is the address of the page that
-    /// documents keys.
+    /// Returns the HTTP response for this error. `documentation` is the address of the page about
+    /// idempotency keys.
     pub(crate) fn response(&self, documentation: Option<&str>) -> Response<Bytes> {
         let (status, code, title, detail) = self.words();
         let reason = status.canonical_reason().unwrap_or("Error");
         let kind = documentation.map(|page| format!("{page}#{code}"));
         let details = Details {
             r#type: kind.as_deref().unwrap_or("about:blank"),
-            // A problem without its own type has the title of its status (RFC 9457).
+            // If a problem has no type of its own, its title is that of its status (RFC 9457).
             title: if kind.is_some() { title } else { reason },
             status: status.as_u16(),
             code,
@@ -258,8 +259,8 @@ impl Problem {
         let json = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, json);
         headers.insert(header::CONTENT_LANGUAGE, HeaderValue::from_static("en"));
-        // Without this header a proxy may cache a 410, but the next request with the key may get
-        // another answer.
+        // A proxy may cache a 410 without this header. But the next request with the key may get
+        // another response.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(wait) = self.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(wait)));
@@ -272,14 +273,14 @@ impl Problem {
     }
 }
 
-/// Converts the time of a `Retry-After` header to whole seconds. Rounds up, because a client that
-/// waits for less than the time would come too early.
+/// Converts the time of a `Retry-After` header to whole seconds. Rounds up, because a client must
+/// not send its request before the time is over.
 fn seconds(wait: Duration) -> u64 {
     let more = u64::from(wait.subsec_nanos() > 0);
     wait.as_secs().saturating_add(more).max(1)
 }
 
-/// Returns the error response for a request whose handler was not run because of this outcome.
+/// Returns the error response for this outcome of a call. The handler of the request did not run.
 pub(crate) fn problem_of(outcome: &Outcome<StoredResponse>) -> Problem {
     match outcome {
         Outcome::InFlight { retry_after } => Problem::InProgress(*retry_after),

@@ -1,5 +1,5 @@
-//! Handles a request with an idempotency key: reads its body, runs its handler in a separate task,
-//! stores the response on the nodes, and answers the client.
+//! Handles a request with an idempotency key. Reads the request's body, runs the handler in a
+//! separate task, stores the response on the nodes, and sends the response to the client.
 //!
 //! ```text
 //!  read the body ─▶ claim ─▶ a result is stored ────────▶ replay it
@@ -37,7 +37,7 @@ use crate::stored::StoredResponse;
 /// Value of `Retry-After` for errors that last until a person changes a setting.
 const MISCONFIGURED: Duration = Duration::from_secs(30);
 
-/// Answers a request that has an idempotency key.
+/// Handles a request with an idempotency key and returns the response.
 pub(crate) async fn keyed<S, Q, B>(
     settings: Arc<Settings>,
     tasks: TaskTracker,
@@ -57,8 +57,8 @@ where
         Ok(call) => call,
         Err(problem) => return Ok(settings.refusal(&problem)),
     };
-    // Read the body in this future and not in the separate task, so that the request ends without
-    // an effect if the client hangs up before it has sent the whole body.
+    // Read the body in this future and not in the separate task. If the client closes the
+    // connection before it has sent the whole body, the request ends without an effect.
     let body = match read(body, settings.max_body).await {
         Ok(body) => body,
         Err(Unread::TooLong) => {
@@ -82,13 +82,12 @@ where
     }
 }
 
-/// A request with an idempotency key, as its separate task handles it.
+/// A request with an idempotency key, as a separate task handles it.
 struct Work<S: Service<Request<Q>>, Q, B> {
     settings: Arc<Settings>,
-    /// The handler's service and the request; `None` once the handler was called.
+    /// The handler's service and the request; `None` after the handler was called.
     handler: Option<(S, Request<Q>)>,
-    /// The handler's own response or error, to be sent to the client; `None` before the handler has
-    /// answered.
+    /// The handler's own response or error for the client; `None` until the handler has returned.
     answer: Option<Answer<B, S::Error>>,
 }
 
@@ -114,14 +113,14 @@ where
         }
     }
 
-    /// Runs the handler. Keeps its response in `self.answer` for the client, and returns the form
-    /// of the response that is to be stored under the key.
+    /// Runs the handler. Stores the handler's response in `self.answer` for the client. Returns the
+    /// response in the form that is stored under the key.
     async fn handle(&mut self, cx: Context) -> Result<StoredResponse, Failed> {
         let (mut handler, mut request) =
             self.handler.take().ok_or_else(|| Failed::no_effect("the request was run before"))?;
         request.extensions_mut().insert(Claim(cx));
         let limit = self.settings.max_response;
-        // Catching a panic here is safe, because a panic can leave only the handler's own state
+        // This code can safely catch a panic. A panic can leave only the handler's own state
         // inconsistent, and the handler is not called again.
         let ran = AssertUnwindSafe(async {
             let (parts, body) = match handler.call(request).await {
@@ -152,8 +151,8 @@ where
         keep.or_failed(stored, status)
     }
 
-    /// Returns the handler's own response, with the header `Idempotent-Stored: false` if it was not
-    /// stored.
+    /// Returns the handler's own response. If the response was not stored, adds the header
+    /// `Idempotent-Stored: false`.
     fn answered(&mut self, stored: bool) -> Answer<B, S::Error> {
         let Some(answer) = self.answer.take() else {
             return Ok(self.settings.refusal(&Problem::HandlerFailed));
@@ -167,8 +166,8 @@ where
         })
     }
 
-    /// Returns the response that was stored for an earlier request with the same key, or an error
-    /// response if the stored one cannot be rebuilt.
+    /// Returns the stored response of an earlier request with the same key. Returns an error
+    /// response if the stored response cannot be rebuilt.
     fn replay(&self, stored: &StoredResponse) -> Response<ResponseBody<B>> {
         let Some(response) = stored.response() else {
             let problem = if stored.is_whole() {
@@ -184,8 +183,8 @@ where
         response
     }
 
-    /// Answers a request after `error`, which means that its handler did not run, that the handler
-    /// failed, or that its result is not known to be stored.
+    /// Returns the response to a request after `error`. There are three cases: the handler did not
+    /// run, the handler failed, or the nodes have not confirmed the result.
     async fn failed(&mut self, error: &RunError) -> Answer<B, S::Error> {
         let wait = match error.advice() {
             Advice::RetryAfter(wait) => wait,

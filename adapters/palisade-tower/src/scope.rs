@@ -2,15 +2,15 @@
 
 use std::fmt::Write as _;
 
-/// Maximum length, in bytes, of a record's name, which consists of the scope and the key.
+/// Maximum length of a record's name in bytes. The name consists of the scope and the key.
 const NAME_MAX: usize = 512;
 
 /// The owner of an idempotency key, for example a user. If two owners use the same key, their
-/// requests have different records. Otherwise a caller could read another caller's response by
-/// guessing the key.
+/// requests have different records. Otherwise a caller could guess another caller's key and read
+/// the other caller's response.
 ///
-/// Take the owner from the data that authenticated the request, never from data that the caller
-/// chooses.
+/// Derive the owner from the data that authenticated the request. Never derive the owner from data
+/// that the caller chooses.
 ///
 /// ```
 /// use palisade_tower::Scope;
@@ -21,8 +21,8 @@ const NAME_MAX: usize = 512;
 pub struct Scope(Vec<String>);
 
 impl Scope {
-    /// Creates the scope of this tenant or user. A request whose scope has an empty name is
-    /// refused.
+    /// Creates the scope of the tenant or user `name`. If `name` is empty, the layer refuses the
+    /// request.
     pub fn of(name: impl Into<String>) -> Self {
         Self(vec![name.into()])
     }
@@ -34,20 +34,20 @@ impl Scope {
         self
     }
 
-    /// Creates the scope that all callers share, in which a key means the same request whoever
-    /// sends it. Use it only if every caller may see every response, and if a caller gains nothing
-    /// by using another caller's key before that caller does.
+    /// Creates the scope that all callers share. In this scope a key means the same request for
+    /// every caller. Use this scope only if every caller may see every response. It must also do no
+    /// harm if a caller uses another caller's key first.
     pub fn all_callers() -> Self {
         Self(Vec::new())
     }
 
-    /// Returns true if a part of the scope is empty, so that it names no owner.
+    /// Returns true if a part of the scope is empty. Then the scope names no owner.
     pub(crate) fn has_empty_part(&self) -> bool {
         self.0.iter().any(String::is_empty)
     }
 
-    /// Returns the name of the record of `key` in this scope, which is the parts of the scope and
-    /// the key, separated by `:`. Each part is escaped, so that different scopes or keys have
+    /// Returns the name of the record of `key` in this scope. The name consists of the parts of the
+    /// scope and the key, separated by `:`. Each part is escaped. So different scopes or keys have
     /// different names. Returns `None` if the name would be longer than 512 bytes.
     pub(crate) fn name(&self, key: &str) -> Option<String> {
         let mut name = String::new();

@@ -21,9 +21,10 @@ use crate::settings::Settings;
 /// A tower service that runs its handler once per idempotency key. It is created by
 /// [`IdempotencyLayer`](crate::IdempotencyLayer).
 ///
-/// If its future is dropped while the request's body arrives, nothing was run. If it is dropped
-/// later, as servers do when the client hangs up, the handler continues in its own task, and its
-/// response is recorded. If the layer does not apply to the request, its handler is dropped, too.
+/// If the future of a request is dropped before the whole body has arrived, the handler does not
+/// run. A server may drop the future later, because the client has closed the connection. Then the
+/// handler continues in its own task, and its response is recorded. If the layer does not apply to
+/// the request, the handler is dropped with the future.
 #[derive(Clone, Debug)]
 pub struct IdempotencyService<S> {
     inner: S,
@@ -68,8 +69,8 @@ where
             Ok(None) => return refused(&Problem::KeyMissing),
             Err(problem) => return refused(&problem),
         };
-        // Only the service on which `poll_ready` was called is ready to be called. It goes to the
-        // request's task, and its clone stays here for the next request.
+        // Only the service on which `poll_ready` was called may be called. The request's task gets
+        // this service. A clone of the service stays here for the next request.
         let clone = self.inner.clone();
         let ready = std::mem::replace(&mut self.inner, clone);
         let (settings, tasks) = (Arc::clone(&self.settings), self.tasks.clone());

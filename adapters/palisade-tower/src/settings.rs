@@ -1,4 +1,4 @@
-//! The settings of a layer, and the decisions about a request that follow from them.
+//! The settings of a layer, and the decisions about a request by these settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub(crate) type BodyForm = dyn Fn(&Parts, &Bytes) -> Vec<u8> + Send + Sync;
 pub(crate) type Probe = dyn Fn(Context) -> BoxFuture<'static, Probed<StoredResponse>> + Send + Sync;
 pub(crate) type KeepBy = dyn Fn(StatusCode) -> Keep + Send + Sync;
 
-/// Response headers that are never stored, because their value belongs to one caller, one
-/// connection or one moment.
+/// Response headers that are never stored. Their value belongs to one caller, one connection or one
+/// moment.
 const NEVER_KEPT: &[HeaderName] = &[
     header::SET_COOKIE,
     header::AUTHORIZATION,
@@ -42,8 +42,8 @@ const NEVER_KEPT: &[HeaderName] = &[
     header::DATE,
 ];
 
-/// Response headers that are stored by default, because they describe the body or the location of
-/// the result.
+/// Response headers that are stored by default. They describe the body or the location of the
+/// result.
 const KEPT: &[HeaderName] = &[
     header::CACHE_CONTROL,
     header::CONTENT_DISPOSITION,
@@ -70,8 +70,8 @@ pub(crate) struct Settings {
     pub(crate) created: Option<Arc<CreatedAt>>,
     pub(crate) body_form: Option<Arc<BodyForm>>,
     pub(crate) probe: Option<Arc<Probe>>,
-    /// The function that decides by the status what a response means for the next request with its
-    /// key; `None` for the default decision.
+    /// The function that decides by the status of a response if the next request with the key runs;
+    /// `None` for the default decision.
     pub(crate) keep: Option<Arc<KeepBy>>,
     pub(crate) kept_headers: Vec<HeaderName>,
     pub(crate) max_body: usize,
@@ -129,9 +129,9 @@ impl Settings {
         self.methods.contains(method)
     }
 
-    /// Returns what a response with this status means for the next request with its key. By default
-    /// the outcome of a 5xx response is unknown if there is a probe or if the namespace's policy is
-    /// to run the request again. Without both, the 5xx response is stored as the result.
+    /// Returns the decision for a response with this status. By default the decision about a 5xx
+    /// response is `Unknown` if there is a probe, or if the namespace's policy is to run the
+    /// request again. Otherwise the 5xx response is stored as the result.
     pub(crate) fn keep_of(&self, status: StatusCode) -> Keep {
         if let Some(keep) = &self.keep {
             return keep(status);
@@ -140,8 +140,8 @@ impl Settings {
         if asks && is_server_error(status) { Keep::Unknown } else { Keep::by_status(status) }
     }
 
-    /// Returns the idempotency key of a request, or `None` if it has no key header. Fails if the
-    /// settings do not accept the key.
+    /// Returns the idempotency key of a request. Returns `None` if the request has no key header.
+    /// Fails if the settings do not accept the key.
     pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
         let key = IdempotencyKey::in_header(headers, &self.header).map_err(Problem::KeyInvalid)?;
         let Some(key) = key else { return Ok(None) };
@@ -154,8 +154,8 @@ impl Settings {
         Ok(Some(key))
     }
 
-    /// Returns the [`Call`] of this key in the scope of the request's sender, with the settings of
-    /// the layer.
+    /// Returns the [`Call`] of this key in the scope of the request's sender. The call has the
+    /// settings of the layer.
     pub(crate) fn call(&self, parts: &Parts, key: &IdempotencyKey) -> Result<Call, Problem> {
         let scope = (self.scope)(parts).ok_or(Problem::CallerUnknown)?;
         let mut call = self.call_of(&scope, key.as_str())?;
@@ -169,7 +169,7 @@ impl Settings {
         })
     }
 
-    /// Returns the [`Call`] of this key in this scope, without the settings of the layer.
+    /// Returns the [`Call`] of this key in the scope `scope`, without the settings of the layer.
     pub(crate) fn call_of(&self, scope: &Scope, key: &str) -> Result<Call, Problem> {
         if scope.has_empty_part() {
             return Err(Problem::CallerUnknown);
@@ -177,8 +177,9 @@ impl Settings {
         Ok(self.idempotency.key(scope.name(key).ok_or(Problem::KeyTooLong)?))
     }
 
-    /// Returns the bytes whose hash is the fingerprint of a request: its method, its path with the
-    /// query, and its body, each after its length.
+    /// Returns the bytes for the fingerprint of a request: its method, its path with the query, and
+    /// its body. The length of each part precedes the part. The fingerprint is the hash of these
+    /// bytes.
     pub(crate) fn fingerprint(&self, parts: &Parts, body: &Bytes) -> Vec<u8> {
         let form = self.body_form.as_ref().map(|form| form(parts, body));
         let body = form.as_deref().unwrap_or(body);
@@ -192,20 +193,20 @@ impl Settings {
         all
     }
 
-    /// Returns the error response to a request whose handler is not run because of this problem.
+    /// Returns the error response for a request whose handler does not run because of `problem`.
     pub(crate) fn refusal<B>(&self, problem: &Problem) -> Response<ResponseBody<B>> {
         problem.response(self.documentation.as_deref()).map(ResponseBody::from)
     }
 
-    /// Adds headers to those that are stored with a response. Fails with the first header that must
-    /// never be stored.
+    /// Adds headers to the list of stored headers. Fails with the first header that must never be
+    /// stored.
     pub(crate) fn keep_headers(
         &mut self,
         names: impl IntoIterator<Item = HeaderName>,
     ) -> Result<(), HeaderName> {
         for name in names {
             // The crate `http` has no constants for `keep-alive`, `proxy-connection` and
-            // `set-cookie2`, so they are compared by name.
+            // `set-cookie2`. So these headers are compared by name.
             let never = NEVER_KEPT.contains(&name)
                 || ["keep-alive", "proxy-connection", "set-cookie2"].contains(&name.as_str());
             if never {

@@ -1,4 +1,4 @@
-//! The form in which a response is stored under its idempotency key.
+//! The stored form of a response.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,9 +6,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 
-/// The result that [`IdempotencyLayer`](crate::IdempotencyLayer) stores under a key: the status of
-/// a response, those of its headers that are stored, and its body. A probe returns such a result,
-/// and an operator can store one for a parked key:
+/// The result that [`IdempotencyLayer`](crate::IdempotencyLayer) stores under a key: the status,
+/// the stored headers and the body of a response. A probe returns such a result. An operator can
+/// store such a result for a parked key:
 ///
 /// ```
 /// # async fn settle(layer: palisade_tower::IdempotencyLayer)
@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredResponse {
     status: u16,
-    /// Names and values of the stored headers. Each byte of a value is one character, so that any
-    /// value can be written as JSON.
+    /// Names and values of the stored headers. Each byte of a value is stored as one character. So
+    /// any value can be written as JSON.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     headers: Vec<(String, String)>,
     #[serde(flatten)]
@@ -37,8 +37,8 @@ pub struct StoredResponse {
 enum StoredBody {
     Text(String),
     Base64(String),
-    /// Neither the body nor headers are stored, because together they were longer than this number
-    /// of bytes. Zero means that the response was no whole answer (status 1xx or 206).
+    /// Neither the body nor the headers are stored, because together they were longer than this
+    /// number of bytes. Zero means that the response was not complete (status 1xx or 206).
     LongerThan(usize),
 }
 
@@ -57,9 +57,9 @@ impl StoredResponse {
         self
     }
 
-    /// Creates the stored form of a handler's response, with those of its headers that are in
-    /// `kept`. Leaves the body and the headers out if they are longer than `limit` bytes together,
-    /// or if the response is no whole answer (status 1xx or 206).
+    /// Creates the stored form of a handler's response, with the headers that are in `kept`. Leaves
+    /// out the body and the headers if together they are longer than `limit` bytes, or if the
+    /// response is not complete (status 1xx or 206).
     pub(crate) fn of(
         status: StatusCode,
         headers: &HeaderMap,
@@ -90,7 +90,7 @@ impl StoredResponse {
         !matches!(self.body, StoredBody::LongerThan(_))
     }
 
-    /// Rebuilds the response that was stored. Returns `None` if that is not possible, for example
+    /// Rebuilds the stored response. Returns `None` if the response cannot be rebuilt, for example
     /// because its body was too long to be stored.
     pub(crate) fn response(&self) -> Option<Response<Bytes>> {
         let mut response = Response::new(self.body.bytes()?);
@@ -120,8 +120,8 @@ impl StoredResponse {
 }
 
 impl StoredBody {
-    /// Encodes a body as text, which a person can read, or in base64 if it is not UTF-8 or if JSON
-    /// escapes would make it more than twice as long.
+    /// Encodes a body as text, because a person can read text. Encodes the body in base64 if the
+    /// body is not UTF-8, or if JSON escapes would make the text more than twice as long.
     fn of(bytes: &Bytes) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) if escaped(text) <= 2 * text.len() => Self::Text(text.to_owned()),
@@ -138,7 +138,7 @@ impl StoredBody {
     }
 }
 
-/// Returns the length in bytes that a text has as a JSON string, without the quotation marks.
+/// Returns the length of a text as a JSON string in bytes, without the quotation marks.
 fn escaped(text: &str) -> usize {
     let one = |byte: u8| match byte {
         b'"' | b'\\' | 0x08 | b'\t' | b'\n' | 0x0c | b'\r' => 2,
@@ -202,7 +202,7 @@ mod tests {
             headers.append(header::LINK, HeaderValue::from_static("<abcd>"));
         }
         let of = |limit| StoredResponse::of(StatusCode::OK, &headers, &kept, Some(&body), limit);
-        // The limit counts ten bytes for each header and four for the body.
+        // The stored headers count as ten bytes, and the body as four bytes.
         assert!(of(124).response().is_some());
         let stored = of(123);
         assert!(stored.response().is_none());

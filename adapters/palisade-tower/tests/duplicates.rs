@@ -1,4 +1,4 @@
-//! Requests that are repeated while the first one runs.
+//! Requests that are repeated while the first request runs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,7 +29,7 @@ async fn concurrent_duplicates_take_effect_once() {
             201 => assert_eq!(got.text, ran[0].text),
             409 => {
                 assert_eq!(got.problem(), "in-progress");
-                // The wait is at most half a lease of 15 seconds, in whole seconds.
+                // The client has to wait for at most half a lease of 15 seconds, in whole seconds.
                 let wait = got.retry_after().expect("a wait");
                 assert!((1..=8).contains(&wait), "{wait}");
             }
@@ -52,7 +52,7 @@ async fn duplicates_of_a_short_handler_are_answered_soon() {
         assert!(begun.elapsed() < lease / 2, "{:?}", begun.elapsed());
         assert_eq!(executed(&all).len(), 1, "{all:?}");
         for got in &all {
-            // On a busy machine a repetition may have waited for its whole second.
+            // On a busy machine a repetition may have waited for the maximum time of one second.
             let later = (got.status, got.retry_after()) == (409, Some(1));
             assert!(got.status == 201 || later, "{got:?}");
         }

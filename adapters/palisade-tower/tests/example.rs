@@ -1,4 +1,4 @@
-//! The example as an endpoint of a program, and the number of lines that it needs.
+//! The example as an endpoint of a program, and a count of the lines that the example needs.
 
 use palisade::{MemoryNode, Redlock};
 

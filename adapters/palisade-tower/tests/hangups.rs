@@ -1,4 +1,4 @@
-//! Clients that hang up before their answer.
+//! Clients that close the connection before they receive the response.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn slow() -> Wish {
     Wish { sleep_ms: SLOW, ..Wish::default() }
 }
 
-/// Sends an order on its own connection, and breaks the connection after the time `after`.
+/// Sends an order on a new connection, and closes the connection after the time `after`.
 async fn hang_up(shop: &Shop, key: &str, wish: &Wish, after: Duration) {
     let body = serde_json::to_string(wish).expect("a form");
     let mut tcp = TcpStream::connect(shop.address).await.expect("a connection");
@@ -33,7 +33,7 @@ async fn a_client_that_hangs_up_gets_the_response_when_it_asks_again() {
         let key = format!("k-{i}");
         hang_up(&shop, &key, &slow(), Duration::from_millis(after)).await;
         let name = format!("alice:{key}");
-        // If the connection breaks at once, the request may not have been read.
+        // If the connection closes at once, the server has perhaps not read the request.
         tokio::time::sleep(Duration::from_millis(2 * SLOW)).await;
         let again = shop.send(&key, &slow()).await;
         assert_eq!(again.status, 201, "{again:?}");

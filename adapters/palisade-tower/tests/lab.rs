@@ -1,4 +1,4 @@
-//! A shop that counts its effects, on its own port, and a client.
+//! The server of the tests, on its own port, and a client. The server's handler counts its effects.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use palisade_tower::{Claim, IdempotencyLayer, Keep, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Number of effects of each key, counted by the handler.
+/// Number of effects of each key. The handler counts the effects.
 #[derive(Clone, Default)]
 pub(crate) struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>);
 
@@ -35,7 +35,7 @@ impl Ledger {
     }
 }
 
-/// The handler's instructions, sent as the body of a request.
+/// Instructions to the handler. The body of a request contains them.
 #[derive(Clone, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Wish {
@@ -44,7 +44,7 @@ pub(crate) struct Wish {
     pub(crate) status: Option<u16>,
     /// Length of the response's body in bytes.
     pub(crate) bytes: usize,
-    /// Text that the handler ignores.
+    /// Text without a meaning for the handler.
     pub(crate) note: String,
     pub(crate) panic: bool,
     pub(crate) keep: Option<String>,
@@ -76,7 +76,7 @@ async fn act(
     }
 }
 
-/// A server, which ends with the runtime of its test.
+/// A server of one test. The server ends with the runtime of the test.
 pub(crate) struct Shop {
     pub(crate) address: std::net::SocketAddr,
     pub(crate) ledger: Ledger,
@@ -92,7 +92,7 @@ pub(crate) fn memory() -> Redlock {
     Redlock::builder().node(MemoryNode::new()).build().expect("settings")
 }
 
-/// Returns the layer of the tests: the user's name is a header, as behind a gateway.
+/// Returns the layer of the tests. A request header contains the user's name, as behind a gateway.
 pub(crate) fn layer(keys: Idempotency) -> IdempotencyLayer {
     IdempotencyLayer::new(keys, |request| {
         request.headers.get("x-user").and_then(|user| user.to_str().ok()).map(Scope::of)
@@ -100,7 +100,6 @@ pub(crate) fn layer(keys: Idempotency) -> IdempotencyLayer {
 }
 
 impl Shop {
-    /// Starts a shop on a node in memory.
     pub(crate) async fn new() -> Self {
         Self::with(layer(keys(&memory()))).await
     }
@@ -109,7 +108,7 @@ impl Shop {
         Self::with_ledger(layer, Ledger::default()).await
     }
 
-    /// Starts another process of the same shop.
+    /// Starts another process with the same ledger.
     pub(crate) async fn with_ledger(layer: IdempotencyLayer, ledger: Ledger) -> Self {
         let app = Router::new()
             .route("/orders", post(act).patch(act).get(|| async { "open" }))
@@ -122,14 +121,14 @@ impl Shop {
         Self { address, ledger, layer, client: client.build().expect("a client") }
     }
 
-    /// Returns a request from alice.
+    /// Returns a request of the user alice.
     pub(crate) fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
         let method = reqwest::Method::from_bytes(method.as_bytes()).expect("a method");
         let url = format!("http://{}{path}", self.address);
         self.client.request(method, url).header("x-user", "alice")
     }
 
-    /// Returns an order from alice.
+    /// Returns an order of the user alice.
     pub(crate) fn order(&self, key: &str, wish: &Wish) -> reqwest::RequestBuilder {
         self.request("POST", "/orders").header("idempotency-key", key).json(wish)
     }
@@ -146,7 +145,7 @@ pub(crate) async fn serve(app: Router) -> std::net::SocketAddr {
     address
 }
 
-/// An answer, read to its end.
+/// A complete response.
 #[derive(Clone, Debug)]
 pub(crate) struct Got {
     pub(crate) status: u16,
@@ -171,7 +170,7 @@ impl Got {
         self.header("retry-after").map(|seconds| seconds.parse().expect("whole seconds"))
     }
 
-    /// Returns the problem's code, and checks the problem's other members.
+    /// Returns the code of the problem, and checks the other members of the problem.
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
         let json: Value = serde_json::from_str(&self.text).expect("an object");

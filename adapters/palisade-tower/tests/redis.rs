@@ -1,4 +1,4 @@
-//! The layer on a real Redis server that dies while requests run.
+//! The layer on a real Redis server. The server dies while requests run.
 
 use std::time::Duration;
 
@@ -9,12 +9,11 @@ use palisade_tower::StoredResponse;
 use crate::lab::{Got, Shop, Wish, keys, layer, until};
 use crate::server::Server;
 
-/// Starts a new server.
 pub(crate) fn fresh(args: &[&str]) -> Server {
     Server::start(args)
 }
 
-/// Returns a process's handle on the server, with a lease of one second.
+/// Returns a new handle on the server, as another process would have it. The lease is one second.
 pub(crate) fn handle(server: &Server) -> Redlock {
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().expect("a node");
     let second = Duration::from_secs(1);
@@ -51,7 +50,7 @@ fn slow() -> Wish {
     Wish { sleep_ms: 700, ..Wish::default() }
 }
 
-/// Sends the order again until it has a final answer, or until a person has to decide.
+/// Sends the order again until the response is final or a person has to decide.
 async fn decided(shop: &Shop, key: &str, wish: &Wish) -> Got {
     let mut seen = Vec::new();
     for _ in 0..300 {
@@ -82,11 +81,11 @@ async fn redis_killed_while_a_handler_runs_costs_no_second_effect() {
     });
     assert_eq!((first.status, &*first.problem()), (503, "not-recorded"), "{first:?}");
     assert!(first.retry_after().is_some());
-    // While the server is down, nothing runs.
+    // While the server is down, no handler runs.
     let down = shop.send("k", &wish).await;
     assert_eq!((down.status, &*down.problem()), (503, "unavailable"), "{down:?}");
     server.again();
-    // The record shows that an attempt began, and has no result, so a person has to decide.
+    // The record shows that an attempt has begun and has no result. So a person has to decide.
     let after = decided(&shop, "k", &wish).await;
     assert_eq!(after.status, 409, "{after:?}");
     assert!(["outcome-unknown", "past-unknown"].contains(&&*after.problem()), "{after:?}");
@@ -116,7 +115,7 @@ async fn a_probe_answers_what_redis_lost() {
     server.again();
     let after = decided(&shop, "k", &wish).await;
     assert_eq!((after.status, after.is_replayed(), &*after.text), (201, true, "found in the book"));
-    // For a new key the probe finds nothing, so the request runs.
+    // For a new key the probe finds no effect. So the request runs.
     assert_eq!(decided(&shop, "new", &Wish::default()).await.status, 201);
     assert_eq!((shop.ledger.of("alice:k"), shop.ledger.of("alice:new")), (1, 1));
 }
@@ -145,7 +144,7 @@ async fn redis_killed_at_any_moment_costs_no_second_effect() {
         let times = shop.ledger.of(&format!("alice:{key}"));
         assert!(times <= 1, "{key}: {times} effects, {first:?}, {after:?}");
         if first.status == 201 {
-            // After the restart the key still has the first answer.
+            // After the restart the key still has the first response.
             assert_eq!((times, after.is_replayed(), &after.text), (1, true, &first.text), "{key}");
         }
         *table.entry((first.status, after.status)).or_default() += 1;

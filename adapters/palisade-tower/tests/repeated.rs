@@ -1,4 +1,4 @@
-//! Requests that are repeated after the first one was answered.
+//! Requests that are repeated after the response to the first request.
 
 use axum::http::HeaderName;
 use palisade_tower::{Keep, Scope, StoredResponse};
@@ -16,7 +16,7 @@ async fn a_repetition_is_answered_as_the_first_was() {
         assert!(first.header(name).is_some(), "{name}");
         assert_eq!(again.header(name), first.header(name), "{name}");
     }
-    // Headers that belong to one caller's session or to one moment are not stored.
+    // Some headers belong to one caller's session or to one moment. These headers are not stored.
     assert_eq!((first.header("set-cookie"), first.header("x-trace")).0, Some("session=secret"));
     assert_eq!((again.header("set-cookie"), again.header("x-trace")), (None, None));
     assert_eq!(shop.ledger.of("alice:k"), 1);
@@ -73,7 +73,8 @@ async fn other_methods_and_requests_without_a_key_pass_where_that_is_chosen() {
 #[tokio::test]
 async fn bodies_that_mean_the_same_are_one_request_where_that_is_said() {
     let canonical = layer(keys(&memory())).fingerprint_by(|_, body| {
-        // Parsing and printing the JSON removes the order of its members.
+        // The JSON text is parsed and printed again. After that the order of the members is always
+        // the same.
         let value: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
         value.to_string().into_bytes()
     });

@@ -1,5 +1,5 @@
-//! The layer around a service that is not an axum handler: errors, broken bodies, and requests that
-//! pass.
+//! The layer around a service that is not an axum handler: errors, broken bodies, and requests to
+//! which the layer does not apply.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ async fn the_handler_gets_the_whole_request_and_its_claim() {
     let again = service.oneshot(post("k")).await.expect("an answer");
     assert_eq!(again.headers()["idempotent-replayed"], "true");
     assert_eq!(again.into_body().collect().await.expect("whole").to_bytes(), first);
-    // A person who looks up the key finds the stored response.
+    // A lookup of the key returns the stored response.
     let call = layer.call(&Scope::of("alice"), "k").expect("a key");
     let stored = StoredResponse::new(StatusCode::OK, first);
     assert_eq!(call.lookup().await.expect("nodes answer"), Status::Stored(stored));

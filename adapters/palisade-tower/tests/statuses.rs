@@ -1,4 +1,4 @@
-//! Each of the layer's own answers, and how responses of the handler are kept.
+//! Each error response of the layer itself, and the stored responses of the handler.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -63,7 +63,7 @@ async fn a_body_that_is_too_long_is_answered_413() {
     let shop = Shop::with(layer(keys(&memory())).max_body(200)).await;
     let long = Wish { note: "n".repeat(200), ..Wish::default() };
     refused(&shop, shop.order("k", &long), (413, "body-too-large")).await;
-    // This body's length is not announced.
+    // This body has no `Content-Length`.
     let parts = (0..10).map(|_| Ok::<_, std::io::Error>(vec![b' '; 100]));
     let body = http_body_util::StreamBody::new(futures_util::stream::iter(
         parts.map(|part| part.map(|part| http_body::Frame::data(bytes::Bytes::from(part)))),
@@ -71,7 +71,7 @@ async fn a_body_that_is_too_long_is_answered_413() {
     let chunked = shop.request("POST", "/orders").header("idempotency-key", "k");
     let chunked = chunked.body(reqwest::Body::wrap(body));
     refused(&shop, chunked, (413, "body-too-large")).await;
-    // The refused requests have not used the key.
+    // The refused requests did not use up the key.
     assert_eq!(shop.send("k", &Wish::default()).await.status, 201);
 }
 
@@ -113,7 +113,7 @@ async fn what_is_kept_of_each_status() {
     // All other statuses are results and are replayed, including errors.
     let refusals = [400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425, 429];
     for status in (200..600).filter(|status| !refusals.contains(status)) {
-        // 206 is not a whole response, and the others have no body by definition.
+        // 206 is not a complete response. The other statuses have no body by definition.
         if [204, 205, 206, 304].contains(&status) {
             continue;
         }
@@ -124,7 +124,8 @@ async fn what_is_kept_of_each_status() {
         assert!(first.is_stored() && again.is_replayed(), "{again:?}");
         assert_eq!(shop.ledger.of(&format!("alice:{key}")), 1, "{status}");
     }
-    // Such a request was refused before anything was done, so a repetition or a corrected one runs.
+    // With these statuses the request was refused before any effect. So a repetition or a corrected
+    // request runs.
     for status in refusals {
         let key = format!("free-{status}");
         for _ in 0..2 {
@@ -157,7 +158,7 @@ async fn a_server_error_is_kept_as_it_was_chosen() {
         }
         assert_eq!(repeats.ledger.of(&format!("alice:{key}")), 2, "{status}");
     }
-    // The other statuses are kept as they are by default.
+    // The other statuses are handled as by default.
     assert_eq!(shop.send("k", &wish(402)).await.status, 402);
     assert!(shop.send("k", &wish(402)).await.is_replayed());
 }

@@ -1,5 +1,5 @@
-//! `--metrics`: serves the counters and the health of a long-running command to a monitoring
-//! system.
+//! The option `--metrics` serves the counters and the health of a long-running command. A
+//! monitoring system reads them.
 
 mod server;
 
@@ -17,18 +17,19 @@ use self::server::Pages;
 use crate::codes::{Fail, INTERNAL, USAGE};
 use crate::verbs::{Ground, GroundArgs};
 
-/// Histogram buckets for times, in seconds. A round trip on one machine is about a millisecond;
-/// leases last from seconds to a day.
+/// Histogram buckets for times, in seconds. A round trip on one machine takes about a millisecond.
+/// A lease lasts from a few seconds to a day.
 const SECONDS: &[f64] = &[
     0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0,
     60.0, 300.0, 3_600.0,
 ];
 /// Histogram buckets for fractions of a ttl.
 const RATIO: &[f64] = &[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0];
-/// Interval of the exporter's upkeep (it drains histograms), which runs even without scrapes.
+/// Interval of the exporter's upkeep. The upkeep empties the histograms' buffers. It also runs
+/// without scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// Options of the metrics pages.
+/// Options of the monitoring pages.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MetricsArgs {
     /// Serve /metrics (Prometheus), /healthz and /readyz at this address, without login; port 0:
@@ -41,14 +42,15 @@ pub(crate) struct MetricsArgs {
 }
 
 impl MetricsArgs {
-    /// Creates the common parts of a verb; if `--metrics` is given, counts and serves its metrics.
+    /// Creates the handle and the other common parts of a command. If `--metrics` is given, also
+    /// serves the pages.
     pub(crate) async fn ground(&self, args: GroundArgs) -> Result<Ground, Fail> {
         let Some(address) = self.metrics else { return args.ground() };
         let failed = |e: std::io::Error| Fail::new(USAGE, format!("--metrics {address}: {e}"));
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        // The recorder is installed first: a handle counts only in a recorder that exists when it
-        // is built.
+        // Install the recorder first. A handle uses only a recorder that exists when the handle is
+        // built.
         let counted = install().map_err(|e| Fail::new(INTERNAL, format!("no metrics: {e}")))?;
         let ground = args.ground()?;
         let url = format!("http://{address}/metrics");
@@ -67,7 +69,8 @@ impl MetricsArgs {
         Ok(ground)
     }
 
-    /// Observes the election, so that the time without a leader is counted.
+    /// Observes the election if `--metrics` is given. The observer counts the time without a
+    /// leader.
     pub(crate) fn watch(&self, election: &Election) {
         if self.metrics.is_some() {
             let mut observer = election.observe();

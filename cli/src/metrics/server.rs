@@ -1,6 +1,7 @@
-//! Serves three pages over HTTP/1.1. Each connection has one request, a deadline and a largest
-//! size. A client that only connects, or sends slowly, blocks no other one: the next connection
-//! replaces it.
+//! Serves the pages `/metrics`, `/healthz` and `/readyz` over HTTP/1.1, with one request per
+//! connection. A client that sends nothing or sends slowly does not block other clients. Each
+//! connection has a deadline. If all connections are in use, a new connection replaces the oldest
+//! connection without a request.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -24,21 +25,22 @@ use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Largest number of connections at the same time.
+/// Maximum number of connections at the same time.
 const CONNECTIONS: usize = 64;
-/// Longest duration of a connection, in addition to the time for the nodes' answers.
+/// Maximum duration of a connection, in addition to the time for the nodes' replies.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Largest size in bytes of a request's head, and of the buffered part of an answer: hyper's
-/// minimum.
+/// Maximum size of a request's head and of the buffered part of a response, in bytes. hyper
+/// requires at least this size.
 const BUFFER: usize = 8 << 10;
-/// Largest age of an answer of the nodes: requests are sent to the nodes no more often than this.
+/// Maximum age of the health that `/readyz` reports. So this is also the minimum interval between
+/// two requests to the nodes.
 const FRESH: Duration = Duration::from_secs(1);
-/// Pause after the system refused a connection (no file descriptors).
+/// Pause after `accept` failed, for example because no file descriptor was free.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Sources of the pages, and the host names that requests for them may use.
+/// Sources of the pages, and the host names that are allowed in requests.
 pub(super) struct Pages {
     pub(super) counted: PrometheusHandle,
     pub(super) redlock: Redlock,
@@ -46,10 +48,9 @@ pub(super) struct Pages {
     pub(super) health: Mutex<Option<(Instant, Health)>>,
 }
 
-/// The task of one connection.
 struct Connection {
     task: AbortHandle,
-    /// True once the connection's request has been read.
+    /// True after the request of the connection was read.
     asked: Arc<AtomicBool>,
 }
 
@@ -57,7 +58,7 @@ struct Connection {
 pub(super) async fn serve(listener: TcpListener, pages: Pages) {
     let deadline = DEADLINE + 2 * pages.redlock.config().node_deadline;
     let pages = Arc::new(pages);
-    // Connections are in the order of their arrival, the oldest one first.
+    // The connections in the order of their arrival. The oldest connection is first.
     let mut open = VecDeque::<Connection>::with_capacity(CONNECTIONS);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -74,8 +75,9 @@ pub(super) async fn serve(listener: TcpListener, pages: Pages) {
         let asked = Arc::<AtomicBool>::default();
         let (pages, mark) = (Arc::clone(&pages), Arc::clone(&asked));
         let task = tokio::spawn(async move {
-            // An error means that the request was late, or not HTTP, or that the client is gone.
-            // hyper has answered it, or there is no reader, so the error is ignored.
+            // An error means that the request was late, that it was not HTTP, or that the client
+            // has closed the connection. hyper has sent a response if it was possible. So the error
+            // is ignored.
             drop(timeout(deadline, pages.converse(stream, &mark)).await);
         });
         open.push_back(Connection { task: task.abort_handle(), asked });
@@ -126,16 +128,16 @@ impl Pages {
         }
     }
 
-    /// Returns true if requests may use this host name. Without this check, a web page whose own
-    /// name resolves to this machine could read the pages.
+    /// Returns true if this host name is allowed in requests. Without this check, a foreign web
+    /// page whose host name resolves to this machine could read the pages.
     fn is_ours(&self, host: &str) -> bool {
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         let named = |name: &str| name.eq_ignore_ascii_case(host);
         address.is_ok() || named("localhost") || self.hosts.iter().any(|name| named(name))
     }
 
-    /// Returns the state of the nodes, at most `FRESH` old. Clients that send requests at the same
-    /// time wait for one answer.
+    /// Returns the state of the nodes. The state is at most `FRESH` old. Clients that send requests
+    /// at the same time share one reply of the nodes.
     async fn health(&self) -> Health {
         let mut known = self.health.lock().await;
         if let Some((at, health)) = &*known
@@ -149,8 +151,8 @@ impl Pages {
     }
 }
 
-/// Returns the host of a request, without the port. Returns an empty text if it cannot be parsed,
-/// and `None` if the request names no host, which browsers always do.
+/// Returns the host of a request without the port. Returns an empty text if the host cannot be
+/// parsed. Returns `None` if the request has no host. The requests of browsers always have a host.
 fn host(request: &Request<Incoming>) -> Option<String> {
     if let Some(host) = request.uri().host() {
         return Some(host.to_owned());

@@ -22,10 +22,11 @@ use crate::signals::Signals;
 use crate::span::Span;
 use crate::warnings;
 
-/// Runs a command at each tick of a schedule, once among all hosts that run this program.
+/// Runs a command at each tick of a schedule, on only one of all hosts that run this program.
 ///
-/// Start the same command line on every host: each tick is run by one of them, even while hosts
-/// come and go. The program runs until a signal ends it; a command under way is ended with it.
+/// Start the same command line on every host. One of the hosts runs the command at each tick. Hosts
+/// can start and stop at any time. The program runs until it receives a signal. The signal also
+/// ends a running command.
 #[derive(Debug, Args)]
 pub(crate) struct CronArgs {
     #[command(flatten)]
@@ -43,30 +44,30 @@ pub(crate) struct CronArgs {
     /// Action for ticks that were not run in time
     #[arg(long, value_enum, default_value = "skip", help_heading = "Ticks")]
     missed: MissedArg,
-    /// Largest age of a tick that --missed catch-up runs
+    /// Maximum age of a tick that --missed catch-up runs
     #[arg(long, value_name = "SPAN", default_value = "1h", help_heading = "Ticks")]
     window: Span,
-    /// Largest number of ticks that --missed catch-up runs
+    /// Maximum number of ticks that --missed catch-up runs
     #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Ticks")]
     max: usize,
-    /// Largest delay of a tick that is still on time [default: until the next one is due, at most
-    /// 1m]
+    /// Maximum delay of a tick that is still on time [default: the time until the next tick, at
+    /// most 1m]
     #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
     late: Option<Span>,
     /// Action for ticks that are due while the command still runs
     #[arg(long, value_enum, default_value = "skip", help_heading = "Ticks")]
     overlap: OverlapArg,
-    /// Do not repeat a tick whose run was interrupted
+    /// Do not run a tick again after its run was interrupted
     #[arg(long, help_heading = "Ticks")]
     at_most_once: bool,
-    /// Delay each tick by a random time up to this
+    /// Delay each tick by a random time of at most SPAN
     #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
     jitter: Option<Span>,
-    /// Shortest time for which a run counts as running
+    /// Minimum time for which a run counts as running
     #[arg(long, value_name = "SPAN", help_heading = "Ticks")]
     at_least: Option<Span>,
-    /// Time for which the nodes keep the result of a tick; an older tick is never run. Use the same
-    /// value in every process, and keep it when the schedule changes
+    /// Time for which the nodes keep the result of a tick. An older tick is never run. Use the same
+    /// value in every process, and keep the value when the schedule changes
     #[arg(long, value_name = "SPAN", default_value = "8d", help_heading = "Ticks")]
     retention: Span,
     /// Show the last N ticks, the latest first, and run nothing
@@ -92,7 +93,7 @@ enum OverlapArg {
     Skip,
     /// The first of the ticks is run afterwards
     BufferOne,
-    /// The running command gets TERM, and after --grace KILL; the tick runs when it has ended
+    /// The running command gets TERM, and KILL after --grace. Then the tick is run
     CancelPrevious,
 }
 
@@ -168,7 +169,7 @@ impl CronArgs {
         loop {
             tokio::select! {
                 biased;
-                // The command receives the signal, too, so the loop waits until the command has
+                // The command also receives the signal. So the loop waits until the command has
                 // ended.
                 signal = ground.signals.next() => stopping.set(Some(signal)),
                 ended = &mut work => {
@@ -177,7 +178,7 @@ impl CronArgs {
                 }
                 _ = look.tick(), if stopping.get().is_some() => {}
             }
-            // Each command that runs has a clone of `runs`.
+            // Each running command has a clone of `runs`.
             if let Some(signal) = stopping.get().filter(|_| Rc::strong_count(&runs) == 1) {
                 // The job's loop releases its lock when it ends.
                 let (_, ()) = tokio::join!(work, ground.close());
@@ -187,7 +188,7 @@ impl CronArgs {
     }
 }
 
-/// Returns the failure of a job that cannot be run, or whose history cannot be read.
+/// Returns the failure of a job. The job cannot be run, or its history cannot be read.
 fn refused(e: &CronError) -> Fail {
     match e {
         CronError::Record(RunError::NoQuorum { error, .. }) => unavailable(error),
@@ -203,7 +204,7 @@ fn of_tick(name: &str, tick: &Tick) -> Vec<(&'static str, String)> {
     env
 }
 
-/// Returns the result of a tick from the end of its command.
+/// Converts the end of a tick's command to the result of the tick.
 fn tick_result(ended: Ended) -> Result<(), Failed> {
     match ended {
         Ended::Code(0) => Ok(()),
@@ -238,8 +239,8 @@ fn line(report: &TickReport) -> String {
             };
             let Run { by, started, ended, attempt, token, .. } = run;
             let (late, took) = (started.saturating_sub(at * 1_000), ended.saturating_sub(*started));
-            // Both texts may contain control characters: the end is the job's text, and `by` was
-            // written by another process.
+            // Both texts may contain control characters. `end` is a text of the job, and another
+            // process wrote `by`.
             let (end, by) = (plain(&end), plain(by));
             format!(
                 "{at} {end} ({by}, {late} ms late, {took} ms, attempt {attempt}, token {token})"

@@ -17,13 +17,14 @@ use crate::say::Say;
 use crate::span::Span;
 use crate::warnings;
 
-/// Runs a command on the host that leads the election NAME, and nowhere else.
+/// Runs a command only on the host that leads the election NAME.
 ///
-/// Waits to lead, runs the command, and resigns when it ends; its exit code is passed on. If the
-/// leadership is lost, the command is ended before another candidate can lead, and this one
-/// campaigns again. `palisade step-down NAME` ends the command, too: then this candidate resigns,
-/// and campaigns again one lease later, so that others come first. If no server can be reached at
-/// the start, the program fails; after its first term it waits for the servers.
+/// Waits until this host leads, runs the command, and resigns when the command ends. The exit code
+/// is that of the command. If the leadership is lost, the program ends the command before another
+/// candidate can lead. Then it campaigns again. `palisade step-down NAME` also ends the command.
+/// Then this candidate resigns, and campaigns again one lease later, so that another candidate can
+/// lead first. If no server can be reached at the start, the program fails. After its first term,
+/// the program waits for the servers.
 #[derive(Debug, Args)]
 pub(crate) struct ElectArgs {
     #[command(flatten)]
@@ -32,24 +33,24 @@ pub(crate) struct ElectArgs {
     metrics: MetricsArgs,
     /// Name of the election
     name: String,
-    /// Value that the leader publishes, an address for example [default: host and process id]
+    /// Value that the leader publishes, for example an address [default: host and process id]
     #[arg(long, value_name = "TEXT")]
     value: Option<String>,
     /// Do not wait
     #[arg(short = 'n', long, conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait for at most this long [default: until elected]
+    /// Maximum time to wait [default: until elected]
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
     /// Exit code if another candidate leads [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
-    /// Prefer this candidate to those of lower priority, which delay each attempt for it; a leader
-    /// stays if a candidate of higher priority arrives [default: 0]
+    /// Priority of this candidate: candidates of lower priority delay their attempts. A leader
+    /// keeps the leadership if a candidate of higher priority arrives [default: 0]
     #[arg(long, value_name = "N")]
     priority: Option<u8>,
-    /// End when the leadership is lost or given up on request (exit code 200), instead of
-    /// campaigning again
+    /// End when the leadership is lost or given up on request (exit code 200), and do not campaign
+    /// again
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -73,8 +74,8 @@ impl ElectArgs {
         let command = self.command.command(&ground)?;
         self.metrics.watch(&election);
         let value = self.value.unwrap_or_else(|| format!("pid {}", std::process::id()));
-        // After its first term the program has reached the nodes, so from then on it waits for them
-        // to come back.
+        // A program that has led once has reached the nodes. So from then on it waits for nodes
+        // that do not reply.
         let mut first = true;
         loop {
             let won = tokio::select! {
@@ -99,7 +100,7 @@ impl ElectArgs {
             let env = environment(&self.name, term.get(), leadership.remaining());
             let (signals, say) = (&ground.signals, ground.say);
             let ended = child::run(&command, &env, &leadership, (signals, say), None).await;
-            // Resigning a leadership that was lost fails, and nothing has to be done then.
+            // Resigning fails if the leadership was lost. Then there is no leadership to resign.
             let _ = leadership.resign().await;
             let ended = ended.map_err(|e| Fail::new(INTERNAL, format!("no process: {e}")))?;
             if !matches!(ended, Ended::Lost | Ended::Requested) || self.once {
@@ -113,7 +114,8 @@ impl ElectArgs {
     }
 }
 
-/// Campaigns. With `at_once` the call fails if no node can be reached, and does not wait for one.
+/// Campaigns for the leadership. If no node can be reached, fails if `at_once` is true, and waits
+/// otherwise.
 async fn campaign(
     election: &Election,
     value: &str,

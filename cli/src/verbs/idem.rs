@@ -1,5 +1,5 @@
-//! `palisade idem`: lists and shows idempotency keys, and decides about them and about losses of
-//! data.
+//! The commands `palisade idem …`. They list and show idempotency keys. They also decide about keys
+//! and about losses of data.
 
 mod change;
 mod incidents;
@@ -30,15 +30,16 @@ pub(crate) enum IdemArgs {
     List(Box<ListArgs>),
     Show(Box<ShowArgs>),
     Resolve(Box<ResolveArgs>),
-    /// Lets a parked KEY run again at its next call, whatever its policy.
+    /// Lets a parked KEY run again at its next call, under any policy.
     ///
-    /// For a run that had no effect, as a person has made sure. Nothing is run now.
+    /// Use this command after a person has verified that the earlier run had no effect. The command
+    /// itself runs nothing.
     #[command(after_help = change::HELP)]
     Rerun(Box<OneArgs>),
-    /// Ends the claim of a run whose process is known to be dead.
+    /// Ends the claim of a run whose process is dead.
     ///
-    /// The key is then parked, or runs again, according to its policy. If the process is alive
-    /// after all, it loses its claim; effects that it had until then remain.
+    /// Then the key is parked, or it runs again, according to its policy. If the process is still
+    /// alive, it loses its claim. Its earlier effects remain.
     #[command(after_help = change::HELP)]
     Release(Box<OneArgs>),
     #[command(after_help = change::HELP)]
@@ -62,9 +63,10 @@ pub(crate) struct ShowArgs {
 
 /// Stores a result under a parked KEY without running a command.
 ///
-/// Only for keys of `palisade once`: the keys of another program have results of another kind, and
-/// are resolved by that program. Use it for a run whose result a person has found out. A result
-/// that is stored already is never changed. If the run had no effect, use `palisade idem rerun`.
+/// This command is only for keys of `palisade once`. The keys of another program have results of
+/// another kind, and that program has to resolve them. Use this command if a person knows the
+/// result of the earlier run. A stored result is never changed. If the earlier run had no effect,
+/// use `palisade idem rerun`.
 #[derive(Debug, Args)]
 pub(crate) struct ResolveArgs {
     #[command(flatten)]
@@ -141,7 +143,7 @@ impl ResolveArgs {
     }
 }
 
-/// Returns the reasons for which no node could be read.
+/// Joins the texts of all nodes that could not be read, each with the reason.
 fn reasons(unread: &[(impl Display, impl Display)]) -> String {
     let each: Vec<_> = unread.iter().map(|(node, why)| format!("{node}: {why}")).collect();
     each.join("; ")

@@ -20,8 +20,8 @@ const SHOWN: usize = 8;
 
 /// Prints the holder or the readers of the lock NAME, according to each node. Changes nothing.
 ///
-/// Elections and locks have separate names: if the lock is free and an election NAME has a leader,
-/// the leader is printed, too.
+/// Elections and locks have separate names. If the lock is free and an election NAME has a leader,
+/// the command also prints the leader.
 ///
 /// Exit code 0 if the lock is held, by a holder or by readers, or free; 69 if a majority shows
 /// none of these.
@@ -36,10 +36,10 @@ pub(crate) struct InspectArgs {
 /// Takes the lock NAME from a holder that hangs. A lock that is held for reading cannot be taken:
 /// end the processes that read.
 ///
-/// The fence rises at once: a resource that checks fencing tokens refuses the old holder. The lock
-/// stays closed until the old holder's lease is over, so that two holders never rely on it at the
-/// same time, and is free afterwards. That holds even if this command ends early; it prints the
-/// time until then, and waits.
+/// The fence rises at once. So a resource that checks fencing tokens refuses the old holder. The
+/// lock stays closed until the end of the old holder's lease. So two holders never rely on the lock
+/// at the same time. After that the lock is free, even if this command ends early. The command
+/// prints the time until then, and waits.
 ///
 /// Exit code 0 if the lock was taken and is free again, 2 if readers hold it, 75 if it is free.
 #[derive(Debug, Args)]
@@ -48,10 +48,11 @@ pub(crate) struct ForceArgs {
     ground: GroundArgs,
     /// Name of the lock
     name: String,
-    /// Reason; `inspect` prints it as long as the lock is kept
+    /// Reason, which `inspect` prints until the lock is free again
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Take the lock; without this option, only the holder who would lose it is printed
+    /// Take the lock; without this option, the command only prints the holder who would lose the
+    /// lock
     #[arg(long)]
     yes: bool,
 }
@@ -76,7 +77,7 @@ impl InspectArgs {
 impl ForceArgs {
     pub(crate) async fn run(self) -> Result<u8, Fail> {
         let ground = self.ground.ground()?;
-        // The guard is not renewed, so the printed end of its lease is right even if this process
+        // The guard is not renewed. So the printed end of its lease is correct even if this process
         // dies.
         let mutex = ground.redlock.mutex(&self.name).auto_renew(false).build();
         let mutex = mutex?;
@@ -144,7 +145,7 @@ impl ForceArgs {
                 return Ok(stopped(ground.say, signal, &self.name, &closed));
             }
         }
-        // The lease is over by now. The release wakes the waiters, which get the lock a little
+        // The lease has ended here. The release wakes the waiters. So they get the lock a little
         // sooner.
         drop(won.guard.release().await);
         ground.close().await;
@@ -152,7 +153,7 @@ impl ForceArgs {
     }
 }
 
-/// Returns the leader of the election of this name, if it is known.
+/// Returns the leader of the election `name`, or `None` if no leader was found.
 async fn leader(ground: &Ground, name: &str) -> Option<Leader> {
     let election = ground.redlock.election(name).build().ok()?;
     election.leader().await.ok().flatten()
@@ -165,7 +166,7 @@ fn stopped(say: Say, signal: Signal, name: &str, then: &str) -> u8 {
     128 + signal as u8
 }
 
-/// Returns the earliest time at which the lock is free, in ms since 1970 and in words.
+/// Returns the earliest time at which the lock is free, in ms since 1970 and as text.
 fn closed_until(guard: &LockGuard) -> (u128, String) {
     let left = guard.remaining();
     let until = (SystemTime::now() + left).duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -175,7 +176,7 @@ fn closed_until(guard: &LockGuard) -> (u128, String) {
     (until.as_millis(), words)
 }
 
-/// Returns the holder in words.
+/// Returns the holder as text.
 pub(super) fn line(holder: &LockHolder) -> String {
     let LockHolder { owner, fence, remaining, note, .. } = holder;
     let note = note.as_ref().map(|note| format!(", {note:?}")).unwrap_or_default();
@@ -220,7 +221,7 @@ fn table(name: &str, seen: &Inspection, leader: Option<&Leader>) -> String {
     text
 }
 
-/// Returns what a node reports, as a JSON object and in words.
+/// Returns the reply of a node as a JSON object and as text.
 fn shown(view: &NodeView) -> (Value, String) {
     match view {
         NodeView::Free => (json!({ "state": "free" }), "free".to_owned()),

@@ -1,4 +1,5 @@
-//! The commands `palisade step-down` and `palisade candidates`, and the text for a leader.
+//! The commands `palisade step-down` and `palisade candidates`, and functions that show a leader as
+//! text and as JSON.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,42 +12,43 @@ use crate::Done;
 use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, USAGE};
 use crate::span::Span;
 
-/// Longest wait until the leader has resigned, without `-w`.
+/// Maximum wait until the leader has resigned, if `-w` is not given.
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Requests the leader of the election NAME to resign, and waits until it has resigned.
 ///
-/// The command of `palisade elect` gets TERM, and KILL after its grace; other candidates come first
-/// then. A leader that hangs does not answer the request: it leads until its lease ends.
+/// The command of `palisade elect` gets TERM, and KILL after its grace. Then another candidate can
+/// lead first. A leader that hangs does not react to the request. It leads until its lease ends.
 ///
 /// Exit code 0 if the leader's term is over, 2 if there is no leader, 75 if the leader still leads
-/// after the wait, 69 if too few nodes answer.
+/// after the wait, 69 if too few nodes reply.
 #[derive(Debug, Args)]
 pub(crate) struct StepDownArgs {
     #[command(flatten)]
     ground: GroundArgs,
-    /// Name of the election; that of a job of `palisade cron` is `cron:JOB:lead`
+    /// Name of the election; a job of `palisade cron` has the election `cron:JOB:lead`
     name: String,
-    /// Reason; the leader logs it
+    /// Reason, which the leader logs
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
-    /// Wait for at most this long [default: 30s]
+    /// Maximum time to wait [default: 30s]
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
 }
 
-/// Lists the candidates of the election NAME: the leader, then those who wait, the preferred one
-/// first, then those that are not eligible. Changes nothing.
+/// Lists the candidates of the election NAME. The leader is first. Then follow the waiting
+/// candidates in the order of preference, and then the candidates that are not eligible. Changes
+/// nothing.
 ///
-/// The leader is certain. The list of the others may be out of date: a candidate that has died
-/// stays in it for up to its lease, and at most 64 are listed.
+/// The leader is certain. The other candidates may be out of date: a candidate that has died stays
+/// in the list for up to its lease. At most 64 candidates are listed.
 ///
-/// Exit code 0 if there is a leader, 2 if there is none, 69 if too few nodes answer.
+/// Exit code 0 if there is a leader, 2 if there is none, 69 if too few nodes reply.
 #[derive(Debug, Args)]
 pub(crate) struct CandidatesArgs {
     #[command(flatten)]
     ground: GroundArgs,
-    /// Name of the election; that of a job of `palisade cron` is `cron:JOB:lead`
+    /// Name of the election; a job of `palisade cron` has the election `cron:JOB:lead`
     name: String,
 }
 

@@ -14,8 +14,8 @@ use crate::settings::HandleArgs;
 /// Lists the locks and elections that are held now: those with the prefix, or without one all.
 /// Changes nothing. Locks that are held for reading are left out: `inspect` shows them by name.
 ///
-/// It reads every server's key space in steps, which blocks no other client. Exit code 69 if a node
-/// could not be read, so that names may be missing.
+/// The command reads the keys of every server in small steps. So it does not block other clients.
+/// Exit code 69 if a node could not be read. Then names may be missing.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
@@ -43,7 +43,7 @@ fn kind(held: &Held) -> (&'static str, &str) {
     }
 }
 
-/// Returns true if a majority has the name; otherwise it is not held.
+/// Returns true if a majority of the nodes has the name. Without a majority, the name is not held.
 fn is_held(held: &Held, list: &HeldList) -> bool {
     held.on > list.nodes / 2
 }

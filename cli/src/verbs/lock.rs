@@ -102,8 +102,8 @@ impl LockArgs {
     }
 }
 
-/// Releases the lock. Reports a command that ran longer than the lease, because it was not
-/// protected.
+/// Releases the lock and returns the exit code: `LOST` if the lease ended before the release,
+/// because the command then ran without the lock.
 async fn give_back(
     guard: LockGuard,
     ended: std::io::Result<Ended>,
@@ -118,7 +118,7 @@ async fn give_back(
     Ok(if late { Ended::Lost.code() } else { ended.code() })
 }
 
-/// Returns the environment variables that every command gets.
+/// Returns the environment variables of a command that runs under a lease.
 pub(crate) fn environment(name: &str, token: u64, left: Duration) -> Vec<(&'static str, String)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     vec![
@@ -128,7 +128,7 @@ pub(crate) fn environment(name: &str, token: u64, left: Duration) -> Vec<(&'stat
     ]
 }
 
-/// Reason for which there is no guard.
+/// Reason for which a lock was not acquired.
 pub(crate) enum NotAcquired {
     Taken,
     Error(AcquireError),
@@ -230,7 +230,7 @@ impl Wanted {
     }
 }
 
-/// Returns the message about the holder, for a person who waits.
+/// Returns the message that names the holder while this program waits for the lock.
 async fn held(mutex: &Mutex) -> String {
     let seen = mutex.inspect().await.ok();
     let readers = seen.as_ref().map_or(0, Inspection::reader_count);

@@ -1,4 +1,4 @@
-//! The commands of `palisade` that use or show leases and keys, in one file each.
+//! The commands of `palisade` that use or show leases and keys. Each command has its own file.
 
 pub(crate) mod cron;
 pub(crate) mod elect;
@@ -29,14 +29,14 @@ use crate::span::Span;
 use crate::warnings;
 use crate::watchdog::MARGIN;
 
-/// Longest time for which unconfirmed releases are repeated at the end.
+/// Maximum time for which unconfirmed releases are repeated at the end of the program.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// The form of the program's messages.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct SayArgs {
-    /// Write messages as JSON, one object per line with `event` and `text`; an error that ends the
-    /// program has the event `error` and its exit code as `code`
+    /// Write messages as JSON, one object per line with `event` and `text`. An error that ends the
+    /// program has the event `error`, and its exit code as `code`
     #[arg(long)]
     pub(crate) json: bool,
     /// Show progress, even if standard error is not a terminal
@@ -44,7 +44,7 @@ pub(crate) struct SayArgs {
     pub(crate) verbose: bool,
 }
 
-/// The options of every verb that uses leases or keys.
+/// Options of every command that uses leases or keys.
 #[derive(Debug, Args)]
 pub(crate) struct GroundArgs {
     #[command(flatten)]
@@ -53,31 +53,32 @@ pub(crate) struct GroundArgs {
     pub(crate) say: SayArgs,
 }
 
-/// A command to run.
+/// Options for the command to run.
 #[derive(Debug, Args)]
 pub(crate) struct CommandArgs {
-    /// Time between TERM and KILL when the lease is not renewed; both are sent before it ends
-    /// [default: a quarter of --ttl]
+    /// Time between TERM and KILL when the lease is not renewed. The program sends both signals
+    /// before the lease ends [default: a quarter of --ttl]
     #[arg(long, value_name = "SPAN", help_heading = "Command")]
     grace: Option<Span>,
     /// End the command after this time (exit code 124)
     #[arg(long, value_name = "SPAN", help_heading = "Command")]
     at_most: Option<Span>,
-    /// Leave the variables with passwords in the command's environment, for a command that logs in
-    /// at the same servers
+    /// Keep the variables with passwords in the environment of a command that logs in at the same
+    /// servers
     #[arg(long, help_heading = "Command")]
     pass_secrets: bool,
-    /// Run this by `/bin/sh -c` in place of CMD
+    /// Run TEXT with `/bin/sh -c` instead of CMD
     #[arg(short = 'c', value_name = "TEXT", help_heading = "Command", conflicts_with = "command")]
     shell: Option<String>,
-    /// The command and its arguments, run as they are. A command that becomes another user's, as by
-    /// `sudo`, cannot be ended with the lease: then a message reports that it still runs
+    /// The command and its arguments, run without a shell. A command may become another user's
+    /// process, for example by `sudo`. Such a command cannot be ended with the lease, and a message
+    /// reports that it still runs
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 impl CommandArgs {
-    /// Returns the command to run, after checking its settings against the lease.
+    /// Returns the command to run. First checks the command's settings against the lease.
     pub(crate) fn command(self, ground: &Ground) -> Result<Command, Fail> {
         let lease = ground.lease();
         let argv = match self.shell {
@@ -88,7 +89,7 @@ impl CommandArgs {
             return Err(Fail::new(USAGE, "no command: write it after `--`, or as -c 'TEXT'"));
         }
         let grace = self.grace.map_or(lease / 4, |Span(grace)| grace);
-        // A lease has half of its length left when its second renewal has failed.
+        // After the second failed renewal, half of the lease is left.
         if grace + MARGIN > lease / 2 {
             let why = format!("--grace is {grace:?}: at most half of the lease ({lease:?})");
             return Err(Fail::new(USAGE, format!("{why} less {MARGIN:?}; make --ttl longer")));
@@ -98,14 +99,14 @@ impl CommandArgs {
     }
 }
 
-/// The common parts of all verbs that hold a lease.
+/// The common parts of all commands that hold a lease.
 pub(crate) struct Ground {
     pub(crate) redlock: Redlock,
-    /// The servers; `None` if the nodes are in this process's memory.
+    /// The servers; `None` if the nodes are in the memory of this process.
     pub(crate) servers: Option<Deployment>,
     pub(crate) signals: Signals,
     pub(crate) say: Say,
-    /// Names of the environment variables that hold passwords.
+    /// Names of the environment variables with passwords.
     secrets: Vec<String>,
 }
 
@@ -116,8 +117,8 @@ impl GroundArgs {
         Ok(ground)
     }
 
-    /// Creates the parts for a verb that has nothing to clean up: a signal ends the program at
-    /// once, even while the reader of its output does not read.
+    /// Creates the parts for a command that has nothing to clean up. A signal ends the program at
+    /// once, even if nothing reads the program's output.
     pub(crate) fn without_signals(self) -> Result<Ground, Fail> {
         let say = Say::new(self.say.json, self.say.verbose);
         warnings::keep(say);
@@ -134,8 +135,8 @@ impl GroundArgs {
         Ok(Ground { redlock, servers, signals: Signals::none(), say, secrets })
     }
 
-    /// Returns the idempotency keys of a namespace, read from the servers, and the form of
-    /// messages.
+    /// Returns access to the idempotency keys of a namespace on the servers. Also returns the form
+    /// of messages.
     pub(crate) fn records(self, namespace: &str) -> Result<(Records, Say), Fail> {
         let say = Say::new(self.say.json, self.say.verbose);
         Ok((self.handle.records(namespace)?, say))
@@ -143,7 +144,7 @@ impl GroundArgs {
 }
 
 impl Ground {
-    /// Returns a lock, with the longest wait of its acquisition.
+    /// Returns the lock `name`. Its acquisition waits for at most `wait`.
     pub(crate) fn mutex(&self, name: &str, wait: Option<Duration>) -> Result<Mutex, Fail> {
         let mutex = self.redlock.mutex(name);
         let mutex = match wait {
@@ -158,7 +159,8 @@ impl Ground {
         self.redlock.config().ttl
     }
 
-    /// Closes the handle: releases are confirmed, or reported as unconfirmed.
+    /// Closes the handle. Waits for the releases that the nodes have not confirmed, and reports the
+    /// releases that stay unconfirmed.
     pub(crate) async fn close(&self) {
         let closed = self.redlock.close(CLOSE).await;
         if !closed.is_clean() {
@@ -176,8 +178,8 @@ pub(crate) fn refused(e: &AcquireError, code: Option<u8>) -> Fail {
     }
 }
 
-/// Returns the failure for too few nodes. If no node can be reached, its text names a way to start
-/// one.
+/// Returns the failure for too few nodes. If no node can be reached, the text contains a command
+/// that starts a server.
 pub(crate) fn unavailable(why: &NoQuorum) -> Fail {
     let mut text = why.to_string();
     if is_nothing_there(why) {

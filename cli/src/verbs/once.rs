@@ -1,4 +1,5 @@
-//! `palisade once`: runs a command once per key, and replays its output and exit code.
+//! The command `palisade once`. It runs a command once per key, and replays the output and the exit
+//! code of the command.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -21,25 +22,25 @@ use crate::say::Say;
 use crate::signals::Signals;
 use crate::span::Span;
 
-/// Number of bytes that are kept of each stream, so that a record with escapes stays below one
-/// mebibyte.
+/// Maximum number of bytes that are kept of each stream. Even with escapes, a record then stays
+/// below one mebibyte.
 const KEPT: usize = 80 * 1024;
 
-/// Runs a command once for the key KEY, and replays its output and exit code afterwards.
-/// Every exit code is a result and is kept, except 75 (`EX_TEMPFAIL`), by which a command requests
-/// another run. A command that cannot be started leaves no result, and the next call starts it; a
-/// shell that does not find a program (127) was started. A run that is killed or loses its lease
-/// leaves the key parked, because it may have taken effect; with --at-least-once the next call runs
-/// the command again. Of each output stream 80 KiB are kept; a replay reports if the output is not
-/// complete.
+/// Runs a command once for the key KEY, and replays its output and exit code afterwards. Every exit
+/// code is a result and is kept, except 75 (`EX_TEMPFAIL`): with this code a command requests
+/// another run. A command that cannot be started leaves no result, and the next call starts it. A
+/// shell that does not find a program (127) was started, so 127 is a result. A run that is killed
+/// or loses its lease leaves the key parked, because it may have taken effect. With --at-least-once
+/// the next call runs the command again. The first 80 KiB of each output stream are kept. A replay
+/// reports if the output is not complete.
 #[derive(Debug, Args)]
 pub(crate) struct OnceArgs {
     #[command(flatten)]
     ground: GroundArgs,
     #[command(flatten)]
     namespace: KeyArgs,
-    /// Wait for at most this long if the command runs elsewhere [default: do not wait]; a signal
-    /// ends the wait, and then nothing is run
+    /// Maximum time to wait while the command runs elsewhere [default: do not wait]. A signal ends
+    /// the wait, and then nothing is run
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
     /// Exit code if the command runs elsewhere [default: 75]
@@ -48,8 +49,8 @@ pub(crate) struct OnceArgs {
     /// Run again if an earlier run left no result
     #[arg(long)]
     at_least_once: bool,
-    /// Time when the request was made, in seconds since 1970: servers that lost data before that
-    /// time then treat a key that was never used as new
+    /// Time when the request was made, in seconds since 1970. If servers lost data only before that
+    /// time, a key that was never used counts as new
     #[arg(long, value_name = "SECONDS")]
     created_at: Option<u64>,
     #[command(flatten)]
@@ -71,7 +72,8 @@ pub(crate) struct KeyArgs {
 }
 
 impl KeyArgs {
-    /// Returns the call of this key; with `again` it runs at least once, else at most once.
+    /// Returns the call of this key. With `again` the command runs at least once. Otherwise it runs
+    /// at most once.
     pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
         let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);
         let builder = if again { builder.at_least_once() } else { builder.at_most_once() };
@@ -120,7 +122,7 @@ impl OnceArgs {
             Ok(outcome) => outcome,
             Err(signal) => return Ok(128 + signal as u8),
         };
-        // The result is stored, so this may take as long as the reader of the output needs.
+        // The result is already stored. So the reader of the output may be slow.
         let interrupted = tokio::select! {
             () = written(&mut capture, &outcome, ground.say) => None,
             signal = ground.signals.next() => Some(128 + signal as u8),
@@ -130,7 +132,8 @@ impl OnceArgs {
     }
 }
 
-/// Writes all output to the program's own streams: that of the command now, or the recorded one.
+/// Writes the output to the program's own streams. The output is that of this run, or the recorded
+/// output of an earlier run.
 async fn written(capture: &mut Capture, outcome: &Result<Outcome<Record>, RunError>, say: Say) {
     capture.written().await;
     if let Ok(Outcome::Replayed(record)) = outcome {
@@ -140,8 +143,7 @@ async fn written(capture: &mut Capture, outcome: &Result<Outcome<Record>, RunErr
     }
 }
 
-/// Returns a signal that arrives before the command is started. Later signals are passed on to the
-/// command.
+/// Returns a signal that arrives before the command is started. Later signals go to the command.
 async fn before(begun: &Cell<bool>, signals: &Signals) -> Signal {
     poll_fn(|cx| if begun.get() { Poll::Pending } else { signals.poll(cx) }).await
 }
@@ -158,7 +160,7 @@ async fn run(
     env.push(("PALISADE_ATTEMPT", cx.attempt().to_string()));
     let began = Instant::now();
     let ended = child::run(command, &env, &cx, (signals, say), Some(&mut *capture)).await;
-    // An error means that no process was started, so the run had no effect.
+    // An error means that no process was started. So the run had no effect.
     let ended = ended.map_err(Failed::no_effect)?;
     to.set(Some(ended));
     match ended {
@@ -211,7 +213,7 @@ fn exit_code(
 async fn replay(record: &Record, say: Say) {
     use tokio::io::AsyncWriteExt as _;
     let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());
-    // The reader may close the pipe, so errors are ignored.
+    // The reader may close the pipe. So errors are ignored.
     drop(out.write_all(record.stdout.bytes()).await);
     drop(out.flush().await);
     drop(err.write_all(record.stderr.bytes()).await);
@@ -225,8 +227,8 @@ async fn replay(record: &Record, say: Say) {
     }
 }
 
-/// Returns the command as bytes, for the fingerprint. Words that are not UTF-8 differ, too, and
-/// each word is preceded by its length.
+/// Returns the command as bytes, for the fingerprint. The length of each word precedes the word.
+/// Words can have bytes that are not UTF-8.
 fn request(argv: &[std::ffi::OsString]) -> Vec<u8> {
     use std::os::unix::ffi::OsStrExt as _;
     let word = |word: &std::ffi::OsString| {

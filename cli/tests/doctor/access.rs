@@ -1,5 +1,5 @@
-//! Users, passwords and rights: what is closed is unknown and no fault, what is missing is
-//! reported, and no secret is shown.
+//! Users, passwords and rights. If the doctor may not read a setting, the setting is unknown and
+//! not a fault. Missing rights are reported. No password is shown.
 
 use crate::bench::Bench;
 use crate::doctor::Verdict::{Error, Fine, Unknown, Warning};
@@ -11,7 +11,7 @@ use crate::support::group::{Groups, cli};
 const PASSWORD: &str = "s3cret-of-the-servers";
 const SENTINELS: &str = "s3cret-of-the-sentinels";
 
-/// Makes a user on every data server.
+/// Creates a user on every data server.
 fn user(ward: &Ward, name: &str, rules: &str) {
     for at in &ward.servers {
         let words: Vec<&str> = rules.split_whitespace().collect();
@@ -24,7 +24,7 @@ fn patient(ward: &Ward, user: &str) -> Patient {
     ward.patient().arg("--username").arg(user).secret("PALISADE_PASSWORD", PASSWORD)
 }
 
-/// The rules of the profile in the manual, as they stand there.
+/// Returns the rules of the minimal profile in the manual.
 fn minimal_profile() -> String {
     let page = include_str!("../../../src/manual/deployment.md");
     let rules = page.split("ACL SETUSER palisade on >secret ").nth(1).expect("the profile");
@@ -46,7 +46,7 @@ fn an_operator_looks_at_the_rights_of_the_application() {
     let report = patient.examine();
     let found = report.of("permissions", &ward.server(1));
     assert_eq!(found.verdict, Error);
-    // By the operator who came, for the user who was asked about.
+    // The doctor prints a command that the operator runs for the application's user.
     let mend = "--user ops --askpass ACL SETUSER app +evalsha";
     assert!(found.fix[0].ends_with(mend), "{found:#?}");
     assert_eq!(report.of("permissions", &ward.server(0)).verdict, Fine);
@@ -84,7 +84,8 @@ fn rights_of_our_own_user() {
             || ward.servers.iter().for_each(acl(more)),
         );
     }
-    // One server has other rights than the rest, as after a switch.
+    // One server gives the user fewer keys than the other servers. This can happen after a
+    // failover.
     bench.exactly(
         "keys of others",
         &[("permissions", Error, ward.server(2))],
@@ -102,7 +103,8 @@ fn rights_of_our_own_user() {
     sight(&ward, &bench);
 }
 
-/// 16: the Sentinels' user, which is the default one, is not let in any more.
+/// Check 16: the Sentinels log in to the data servers as the user `default`. This user is switched
+/// off.
 fn sight(ward: &Ward, bench: &Bench) {
     let all = [0, 1, 2].map(|i| ("sentinel-sight", Error, ward.sentinel(i)));
     let as_joe = |command: &[&str]| {
@@ -127,12 +129,12 @@ fn sight(ward: &Ward, bench: &Bench) {
 #[test]
 fn what_is_closed_is_unknown_and_no_fault() {
     let ward = Ward::new();
-    // As managed services have it, and as the manual advises.
+    // The first rules are those of managed services. The second rules are those of the manual.
     let managed = "~* &* +@all -config -acl -debug -replicaof -save -bgsave -shutdown -module";
     for (name, rules) in [("managed", managed), ("least", &minimal_profile())] {
         user(&ward, name, rules);
-        // No lock is taken: without CONFIG the library judges the lag by what the application asks
-        // for, and says itself what is wrong then.
+        // The doctor takes no trial lock here. Without CONFIG the library judges the lag of
+        // replicas by the settings of the application, and reports errors itself.
         let patient = patient(&ward, name).arg("--no-trial");
         let report = patient.examine();
         let wrong = |v| v == Error || v == Warning;
@@ -153,7 +155,8 @@ fn what_is_closed_is_unknown_and_no_fault() {
     }
 }
 
-/// The shipped users: the application's at servers and Sentinels, as an operator would try it.
+/// Examines a group with the users that palisade ships: the application's user at the servers and
+/// at the Sentinels.
 #[test]
 fn the_shipped_users_are_enough_to_be_examined() {
     let groups = Groups::up_with(1, 5_000, 2, &["--prefix", NAME, "--acl"]);
@@ -174,7 +177,7 @@ fn the_shipped_users_are_enough_to_be_examined() {
         assert!(unknown.message.contains("not allowed"), "{unknown:#?}");
     }
     for at in groups.servers(0) {
-        // Where nothing can be read of the settings, what INFO tells is known.
+        // The settings cannot be read. But the result of this check comes from INFO.
         let found = report.of("refused", &format!("{} {at}", groups.name(0)));
         assert_eq!(found.verdict, Fine, "{found:#?}");
     }
@@ -201,7 +204,7 @@ fn passwords_are_used_and_never_shown() {
     assert!(report.all(Error).is_empty(), "{:#?}", report.all(Error));
     let run = good().run(&["--no-trial"]);
     assert_eq!(run.code, 0, "{}", run.out);
-    // Wrong ones are not shown either, and are distinguished from right ones.
+    // Wrong passwords are not shown either. The doctor distinguishes them from correct passwords.
     let wrong = bare.clone().secret("PALISADE_SENTINEL_PASSWORD", "wr0ng");
     let run = wrong.run(&[]);
     assert_eq!(run.code, 69, "{}{}", run.out, run.err);
@@ -213,7 +216,8 @@ fn passwords_are_used_and_never_shown() {
         let found = report.of("unreachable", &format!("{NAME} {}", lab.servers[i].addr()));
         assert_eq!(found.verdict, Error, "{found:#?}");
     }
-    // In the address of a lone node, a good one and a misplaced one.
+    // The password is part of the address of a lone node. First the address is correct, then it is
+    // malformed.
     let url = format!("redis://:{PASSWORD}@{}", lab.servers[0].addr());
     let run = Patient::default().hides(PASSWORD).run(&["--node", &url, "--no-trial", "--json"]);
     assert!(run.out.contains(&lab.servers[0].addr()), "{}", run.out);

@@ -1,4 +1,5 @@
-//! Breaks one thing of a good deployment, looks, mends it, and looks again.
+//! Breaks one part of a good deployment, runs the doctor, repairs the part, and runs the doctor
+//! again.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -7,10 +8,10 @@ use std::time::Instant;
 use crate::doctor::{Finding, Patient, Report, Verdict};
 use crate::lab::PATIENCE;
 
-/// A check's id, how bad, and of what.
+/// A finding that is not fine: the id of its check, its verdict, and its subject.
 pub(crate) type Complaint = (String, Verdict, String);
 
-/// A deployment that is good, and what little is said of it nevertheless.
+/// A good deployment, and the findings that the doctor reports about it.
 pub(crate) struct Bench {
     patient: Patient,
     good: BTreeSet<Complaint>,
@@ -18,18 +19,19 @@ pub(crate) struct Bench {
 
 impl Bench {
     /// # Panics
-    /// If the deployment is not good.
+    /// If the doctor reports an error.
     pub(crate) fn new(patient: Patient) -> Self {
-        // What nobody can grant shows as one more error wherever a setting is wrong: the lock that
-        // is taken on trial has tests of its own.
+        // A wrong setting could also make the trial lock fail, and this would be one more error.
+        // The trial lock has its own tests. So the doctor does not take it here.
         let patient = patient.arg("--no-trial");
         let report = patient.examine();
         assert!(report.all(Verdict::Error).is_empty(), "{:#?}", report.all(Verdict::Error));
         Self { good: report.complaints(), patient }
     }
 
-    /// After `change` exactly these are new, and after `mend` all is as before. Returns what was
-    /// found in between.
+    /// Runs `change`. Then the doctor must report exactly the findings `expected` in addition.
+    /// After `mend` the doctor must report the same findings as before `change`. Returns the report
+    /// before `mend`.
     pub(crate) fn exactly(
         &self,
         what: &str,
@@ -44,8 +46,9 @@ impl Bench {
         report
     }
 
-    /// After `change` exactly these are new, and after the commands that the doctor prints, run as
-    /// they stand, all is as before.
+    /// Runs `change`. Then the doctor must report exactly the findings `expected` in addition. Runs
+    /// the commands that the doctor prints for these findings. After that the doctor must report
+    /// the same findings as before `change`.
     pub(crate) fn healed(
         &self,
         what: &str,
@@ -84,7 +87,8 @@ impl Bench {
         report
     }
 
-    /// Looks until exactly this is said: some things take Sentinels and replicas some seconds.
+    /// Runs the doctor until its findings are as expected. Sentinels and replicas may need some
+    /// seconds.
     fn wait(
         &self,
         what: &str,
@@ -95,7 +99,7 @@ impl Bench {
         loop {
             let report = self.patient.examine();
             let now = report.complaints();
-            // What is worse now was better before.
+            // A check that was better before now has a worse verdict.
             let replaced = |c: &Complaint| expected.iter().any(|e| e.0 == c.0 && e.2 == c.2);
             let more: Vec<_> = now.difference(all).collect();
             let less: Vec<_> = all.difference(&now).filter(|c| !replaced(c)).collect();

@@ -1,4 +1,4 @@
-//! Disks that take no more, on a lone node.
+//! Disks of a lone node that accept no more writes.
 
 use std::fs;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn files_that_cannot_be_written() {
         },
     );
     assert!(report.of("persistence", &subject).message.contains("takes no writes"));
-    // A file cannot take the place of a directory.
+    // Redis cannot write a file in the place of a directory.
     let next = server.dir().join("appendonlydir/appendonly.aof.2.base.rdb");
     let rewrite = |status: &str| {
         server.cli(&["BGREWRITEAOF"]);
@@ -51,7 +51,8 @@ fn files_that_cannot_be_written() {
     );
 }
 
-/// The file is replayed in the name of `default`: what scripts wrote is gone if he may not.
+/// Redis replays the append-only file with the rights of the user `default`. If `default` may not
+/// write, the writes of scripts are lost.
 #[test]
 fn a_user_default_that_may_not_write() {
     let users = "user default off ~* &* +@all\nuser admin on >pw ~* &* +@all\n";
@@ -68,7 +69,7 @@ fn a_user_default_that_may_not_write() {
         || drop(server.cli(&["acl", "setuser", "default", "+@all"])),
     );
     assert!(report.of("aof-replay", &subject).message.contains("loses every lock"));
-    // It is as the check says, on this server: one script writes two keys.
+    // The server behaves as the check reports. One script writes two keys.
     for (rights, kept) in [("+@all", "2"), ("-@all", "0")] {
         server.cli(&["acl", "setuser", "default", rights]);
         assert_eq!(server.cli(&["acl", "save"]), "OK");
@@ -81,7 +82,8 @@ fn a_user_default_that_may_not_write() {
     }
 }
 
-/// What a restart may have lost is said with its length, and what it means for keys.
+/// The doctor reports the length of a possible loss after a restart, and the consequence for
+/// idempotency keys.
 #[test]
 fn a_server_that_was_restarted() {
     let mut server = Server::start(&["--appendonly", "yes"]);
@@ -89,7 +91,7 @@ fn a_server_that_was_restarted() {
     let patient = || Patient::default().arg("--node").arg(&server.url());
     let mut init = Command::new(env!("CARGO_BIN_EXE_palisade"));
     assert!(init.args(["init", "--new", "--node", &server.url()]).status().unwrap().success());
-    // Its trial lock is the last that the server hears of.
+    // The trial lock of the doctor is the last write before the restart.
     assert_eq!(patient().examine().of("data-loss", &of).verdict, Fine);
     server.restart();
     let patient = || Patient::default().arg("--node").arg(&server.url());

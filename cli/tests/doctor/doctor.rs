@@ -1,4 +1,4 @@
-//! Runs the real program and reads what it says.
+//! Runs the real program and reads its output.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Longest run that is not called a hang. Its own deadlines are far below.
+/// Maximum duration of a run. A longer run counts as a hang. The timeouts of the program itself are
+/// much shorter.
 const HANG: Duration = Duration::from_secs(60);
 
-/// One finding, with every field that the program promises.
+/// One finding, with every field of the program's JSON.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Finding {
@@ -39,7 +40,7 @@ pub(crate) struct Report {
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Who is examined, and what must never be seen.
+/// The arguments and the environment of a run, and the secrets that its output must not contain.
 #[derive(Clone, Default)]
 pub(crate) struct Patient {
     args: Vec<String>,
@@ -47,7 +48,7 @@ pub(crate) struct Patient {
     hidden: Vec<String>,
 }
 
-/// What a run came to.
+/// The result of a run.
 pub(crate) struct Run {
     pub(crate) code: i32,
     pub(crate) out: String,
@@ -55,7 +56,7 @@ pub(crate) struct Run {
 }
 
 impl Patient {
-    /// A group by the addresses of its Sentinels.
+    /// Creates the arguments for a group with these Sentinel addresses.
     pub(crate) fn group(name: &str, sentinels: &[String]) -> Self {
         Self::default().arg("--node").arg(&format!("sentinel://{}/{name}", sentinels.join(",")))
     }
@@ -65,19 +66,19 @@ impl Patient {
         self
     }
 
-    /// A password in the environment. It must not be seen anywhere.
+    /// Adds an environment variable with a password. The output must not contain the password.
     pub(crate) fn secret(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
         self.hides(value)
     }
 
-    /// What must not be seen anywhere.
+    /// Adds a secret that the output must not contain.
     pub(crate) fn hides(mut self, secret: &str) -> Self {
         self.hidden.push(secret.to_owned());
         self
     }
 
-    /// Runs the program with these arguments more.
+    /// Runs the program with the additional arguments `more`.
     pub(crate) fn run(&self, more: &[&str]) -> Run {
         let out = Command::new("timeout")
             .args(["-k", "1", &HANG.as_secs().to_string(), env!("CARGO_BIN_EXE_palisade")])
@@ -101,7 +102,7 @@ impl Patient {
         run
     }
 
-    /// What it finds.
+    /// Runs the program and returns its report.
     pub(crate) fn examine(&self) -> Report {
         let run = self.run(&["--json"]);
         serde_json::from_str(&run.out)
@@ -110,18 +111,18 @@ impl Patient {
 }
 
 impl Report {
-    /// What is not fine, without the words.
+    /// Returns the findings that are not fine, without their texts.
     pub(crate) fn complaints(&self) -> BTreeSet<(String, Verdict, String)> {
         let wrong = self.findings.iter().filter(|f| f.verdict != Verdict::Fine);
         wrong.map(|f| (f.check.clone(), f.verdict, f.subject.clone())).collect()
     }
 
-    /// The findings of this verdict.
+    /// Returns the findings with this verdict.
     pub(crate) fn all(&self, verdict: Verdict) -> Vec<&Finding> {
         self.findings.iter().filter(|f| f.verdict == verdict).collect()
     }
 
-    /// What this check says of this subject.
+    /// Returns the finding of this check about this subject.
     pub(crate) fn of(&self, check: &str, subject: &str) -> &Finding {
         let found = self.findings.iter().find(|f| f.check == check && f.subject == subject);
         found.unwrap_or_else(|| panic!("nothing of {check} at {subject}: {:#?}", self.findings))

@@ -1,5 +1,5 @@
-//! Failures of every day: the doctor tells who is gone and nothing more, and is content again when
-//! the group is.
+//! Ordinary failures. The doctor reports exactly the servers that have failed. After the group has
+//! recovered, the doctor reports no errors.
 
 use crate::bench::Bench;
 use crate::doctor::Patient;
@@ -22,7 +22,7 @@ fn a_replica_dies_and_a_master_is_replaced() {
             ward.groups.break_("restart", 0, &["--server", "a3"]);
         },
     );
-    // While it happens two call themselves master; afterwards nothing is wrong with either.
+    // During the failover two servers are masters. After the failover both servers must be fine.
     ward.groups.break_("failover", 0, &[]);
     let patient = ward.patient().arg("--no-trial");
     wait_for("a new master and nothing wrong", || {

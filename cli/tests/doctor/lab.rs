@@ -1,5 +1,5 @@
-//! Small Sentinel groups that can be wrong in any way: boxes on loopback addresses of their own,
-//! any number of Sentinels, and proxies in front of the data servers.
+//! Small Sentinel groups with any fault. Each machine of a group has its own loopback address. A
+//! group has any number of Sentinels. The data servers can have proxies in front of them.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,11 @@ use crate::support::group::cli;
 use crate::support::proxy::Proxy;
 use crate::support::server::Server;
 
-/// The group's name at its Sentinels.
 pub(crate) const NAME: &str = "orders";
-/// Longest wait for something that the servers do by themselves.
+/// Maximum wait for a change that the servers make by themselves.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// As in `sentinel-conf/templates/redis.conf`.
+/// Server arguments, as in `sentinel-conf/templates/redis.conf`.
 const SERVER: &[&str] = &[
     "--min-replicas-to-write",
     "1",
@@ -30,24 +29,25 @@ const SERVER: &[&str] = &[
     "noeviction",
 ];
 
-/// What is to be built.
+/// The shape and the settings of a group.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// Data servers.
+    /// Number of data servers.
     pub(crate) servers: usize,
     pub(crate) sentinels: usize,
     pub(crate) quorum: usize,
-    /// A loopback address for each box, instead of 127.0.0.1 for all.
+    /// If true, each machine has its own loopback address. Otherwise all machines have 127.0.0.1.
     pub(crate) boxes: bool,
-    /// Every data server is known to all others by its proxy's address.
+    /// If true, every data server has a proxy. The other servers and Sentinels have only the
+    /// address of the proxy.
     pub(crate) proxies: bool,
-    /// Given to all data servers.
+    /// Arguments of all data servers.
     pub(crate) server_args: &'static [&'static str],
-    /// Given to all Sentinels.
+    /// Arguments of all Sentinels.
     pub(crate) sentinel_args: &'static [&'static str],
-    /// The data servers' password, for the Sentinels too.
+    /// Password of the data servers. The Sentinels use it, too.
     pub(crate) auth_pass: Option<&'static str>,
-    /// The Sentinels' own.
+    /// Password of the Sentinels themselves.
     pub(crate) sentinel_pass: Option<&'static str>,
 }
 
@@ -67,18 +67,19 @@ impl Default for Plan {
     }
 }
 
-/// A master, its replicas, and Sentinels; all are ended on drop.
+/// A master, its replicas, and Sentinels. Dropping the value ends all of them.
 pub(crate) struct Lab {
     plan: Plan,
-    /// The first is the master.
+    /// The data servers. The first server is the master.
     pub(crate) servers: Vec<Server>,
     pub(crate) sentinels: Vec<Server>,
-    /// In front of each server, if the plan says so.
+    /// The proxy of each data server; empty without proxies.
     pub(crate) proxies: Vec<Proxy>,
 }
 
 impl Lab {
-    /// Returns when every Sentinel sees everything well.
+    /// Starts the servers and the Sentinels. Returns when every Sentinel sees all servers without a
+    /// fault.
     pub(crate) fn up(plan: &Plan) -> Self {
         let host = |i: usize| if plan.boxes { format!("127.0.0.{}", i + 2) } else { local() };
         let args = [SERVER, plan.server_args].concat();
@@ -97,12 +98,12 @@ impl Lab {
         lab
     }
 
-    /// Where clients and Sentinels meet a data server.
+    /// Returns the address at which clients and Sentinels reach a data server.
     pub(crate) fn known_as(&self, i: usize) -> String {
         self.proxies.get(i).map_or_else(|| self.servers[i].addr(), Proxy::addr)
     }
 
-    /// `host:port` of the Sentinels.
+    /// Returns the addresses of the Sentinels as `host:port`.
     pub(crate) fn sentinel_addrs(&self) -> Vec<String> {
         self.sentinels.iter().map(Server::addr).collect()
     }
@@ -127,13 +128,14 @@ impl Lab {
         });
     }
 
-    /// Another Sentinel of the group.
+    /// Starts another Sentinel of the group.
     pub(crate) fn add_sentinel(&mut self, host: &str) {
         let args = [&["sentinel.conf"], self.plan.sentinel_args].concat();
         self.sentinels.push(Server::start_on(host, "redis-sentinel", &args));
         let i = self.sentinels.len() - 1;
         let say = |text: &[&str]| assert_eq!(self.say(i, text), "OK", "{text:?}");
-        // Only quicker than usual in what it looks at and tells, not in what it decides.
+        // These settings make the Sentinel request and publish information more often. Its
+        // decisions stay the same.
         say(&["SENTINEL", "DEBUG", "info-period", "300", "publish-period", "200"]);
         let master = self.known_as(0);
         let (host, port) = master.rsplit_once(':').expect("host:port");
@@ -146,7 +148,8 @@ impl Lab {
         }
     }
 
-    /// Waits until every Sentinel knows all others and the replicas, and finds nobody down.
+    /// Waits until every Sentinel has found all other Sentinels and all replicas, and none of them
+    /// is down.
     pub(crate) fn settle(&self) {
         wait_for("Sentinels that know and see everybody", || {
             (0..self.sentinels.len()).all(|i| self.sees_all(i))
@@ -164,12 +167,12 @@ impl Lab {
             && !others.contains("runid\n\n")
     }
 
-    /// A command to a data server.
+    /// Runs a command on a data server.
     pub(crate) fn ask(&self, i: usize, command: &[&str]) -> String {
         authenticated(&self.servers[i], self.plan.auth_pass, command)
     }
 
-    /// A command to a Sentinel.
+    /// Runs a command on a Sentinel.
     pub(crate) fn say(&self, i: usize, command: &[&str]) -> String {
         authenticated(&self.sentinels[i], self.plan.sentinel_pass, command)
     }
@@ -181,11 +184,12 @@ fn authenticated(server: &Server, password: Option<&str>, command: &[&str]) -> S
     server.cli(&[login, command].concat())
 }
 
-/// Where palisade keeps what a server says of itself.
+/// Key of the marker.
 pub(crate) const MARKER: &str = "palisade:generation";
 
-/// The marker of the server with this `INFO replication`: since when its data are known, for how
-/// long it grants nothing then, and until when that length stays, in ms.
+/// Returns a marker for the server with this `INFO replication`. `since` is the time from which the
+/// server's data are complete. `length` is the length of the quarantine. `agreed` is the time until
+/// which this length is fixed. All are in ms.
 pub(crate) fn marker(info: &str, since: u64, length: u64, agreed: u64) -> String {
     let id = info.lines().find_map(|l| l.strip_prefix("master_replid:")).expect("a history");
     format!("{} {since:013} {:016} {length:09} {agreed:013} {:013} n", id.trim_end(), 0, 0)
@@ -195,7 +199,7 @@ fn local() -> String {
     "127.0.0.1".to_owned()
 }
 
-/// Asks until it is so.
+/// Waits until `so` returns true.
 pub(crate) fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !so() {
@@ -204,7 +208,7 @@ pub(crate) fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Runs one command and expects `OK`.
+/// Runs one command and expects the reply `OK`.
 pub(crate) fn ok(addr: &str, command: &[&str]) {
     assert_eq!(cli(addr, command), "OK", "{command:?} at {addr}");
 }

@@ -1,5 +1,5 @@
-//! `palisade doctor` on real deployments: what is broken is found, exactly that and nothing else,
-//! and what is good is found good.
+//! `palisade doctor` on real deployments. If a part is broken, the doctor reports exactly this
+//! part. If the deployment is good, the doctor reports no fault.
 
 mod access;
 mod bench;
@@ -27,7 +27,7 @@ fn the_recommended_deployment_has_no_errors() {
     assert!(report.all(Verdict::Unknown).is_empty(), "{:#?}", report.all(Verdict::Unknown));
 }
 
-/// Each check has a case in which a real deployment is broken so that it reports it.
+/// Each check has a test. The test breaks a real deployment, and the check reports this.
 #[test]
 fn every_check_is_tried_on_real_servers() {
     let rooms = [

@@ -1,5 +1,5 @@
-//! What servers cannot be made to say, said by a man in the middle: wrong clocks, other versions,
-//! late replicas, addresses that are not their own.
+//! Faults that a real server cannot be made to report. A proxy changes the replies: wrong clocks,
+//! other versions, late replicas, addresses of other servers.
 
 use crate::bench::Bench;
 use crate::doctor::Patient;
@@ -47,8 +47,8 @@ fn clocks_versions_and_lag() {
     lag(&lab, &bench);
 }
 
-/// The Sentinels' connections stay.
-/// Another version, by whichever name the server tells it.
+/// Returns a change of replies that replaces the server's version. The field for the version has
+/// different names in Redis and Valkey.
 fn version(shown: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         for name in ["redis_version:", "valkey_version:"] {
@@ -67,7 +67,7 @@ fn firewall(lab: &Lab, bench: &Bench) {
     );
 }
 
-/// The links of the replicas lead through the master's proxy.
+/// The replicas connect to the master through the master's proxy.
 fn lag(lab: &Lab, bench: &Bench) {
     let both = [1, 2].map(|i| ("replicas", Warning, subject(&lab.known_as(i))));
     bench.exactly(
@@ -90,7 +90,8 @@ fn addresses_that_lead_nowhere_or_to_oneself() {
     };
     bench.exactly(
         "a replica behind NAT",
-        // One more would make four.
+        // The doctor now counts four servers. For four servers `min-replicas-to-write` 1 is too
+        // small.
         &[
             ("unreachable", Error, subject_of(&ward, nobody)),
             ("min-replicas", Warning, ward.server(0)),
@@ -109,7 +110,7 @@ fn addresses_that_lead_nowhere_or_to_oneself() {
             }
         },
     );
-    // Seen from another machine, 127.0.0.1 is none of ours.
+    // For another machine, 127.0.0.1 is not an address of this group.
     let Some(ip) = own_address() else { return };
     let elsewhere = Proxy::between((ip, 0).into(), &ward.sentinels[0]);
     let report = Patient::group(&ward.name, &[elsewhere.addr()]).arg("--no-trial").examine();
@@ -126,7 +127,7 @@ fn subject_of(ward: &Ward, port: u16) -> String {
     format!("{} 127.0.0.1:{port}", ward.name)
 }
 
-/// An address of this machine that others could use; nothing is sent to find it.
+/// Returns an address of this machine that other machines could use. Sends no packet.
 fn own_address() -> Option<std::net::IpAddr> {
     let socket = std::net::UdpSocket::bind(("0.0.0.0", 0)).ok()?;
     socket.connect(("192.0.2.1", 9)).ok()?;

@@ -1,4 +1,4 @@
-//! The program itself: exit codes, JSON, and what happens when nobody answers.
+//! The program itself: its exit codes, its JSON, and its behaviour if no server replies.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -11,7 +11,7 @@ use crate::support::server::{Server, free_port};
 fn exit_codes() {
     let ward = Ward::new();
     let patient = ward.patient();
-    // Warnings of the good deployment, if any, are not what is looked at here.
+    // This test ignores the warnings of the good deployment.
     let warned = !patient.examine().all(crate::doctor::Verdict::Warning).is_empty();
     assert_eq!(patient.run(&[]).code, 0);
     assert_eq!(patient.run(&["--strict"]).code, i32::from(warned));
@@ -49,7 +49,7 @@ fn json_holds_every_field() {
         }
         assert!(finding["fix"].is_array() && !finding["why"].as_str().unwrap().is_empty());
     }
-    // The worst comes first.
+    // The findings are sorted, with the worst finding first.
     let order = ["error", "warning", "unknown", "info", "fine"];
     let ranks = all.iter().map(|f| order.iter().position(|o| f["verdict"] == *o).unwrap());
     assert!(ranks.is_sorted(), "{}", run.out);
@@ -60,7 +60,7 @@ fn who_does_not_answer_keeps_nobody_waiting() {
     let ward = Ward::new();
     ward.groups.break_("freeze", 0, &["--server", "a2"]);
     ward.groups.break_("freeze", 0, &["--server", "sa3"]);
-    // One that is not there, and one that takes connections and says nothing.
+    // One Sentinel does not exist. The other Sentinel accepts connections and sends nothing.
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let silent = listener.local_addr().unwrap().to_string();
     let nobody = format!("127.0.0.1:{}", free_port());
@@ -74,7 +74,7 @@ fn who_does_not_answer_keeps_nobody_waiting() {
     let is = |subject: &str| report.of("unreachable", subject).verdict;
     assert_eq!(is(&ward.server(1)), Error);
     assert_eq!(is(&ward.sentinel(2)), Error);
-    // The others are examined as ever.
+    // The doctor examines the other servers as usual.
     assert_eq!(is(&ward.server(0)), Fine);
     assert_eq!(report.of("persistence", &ward.server(2)).verdict, Fine);
     assert_eq!(report.of("sentinel-times", &ward.sentinel(0)).verdict, Fine);

@@ -1,4 +1,5 @@
-//! Wrong settings of data servers and Sentinels, one after the other on one good group.
+//! Wrong settings of data servers and Sentinels. The test changes one setting after the other on
+//! one good group.
 
 use crate::bench::Bench;
 use crate::doctor::Patient;
@@ -6,17 +7,17 @@ use crate::doctor::Verdict::{Error, Unknown, Warning};
 use crate::lab::{NAME, ok};
 use crate::support::group::{Groups, cli};
 
-/// A group, and what its parts are called.
+/// A group, and the names and addresses of its parts.
 pub(crate) struct Ward {
     pub(crate) groups: Groups,
     pub(crate) name: String,
-    /// The first is the master.
+    /// The data servers. The first server is the master.
     pub(crate) servers: Vec<String>,
     pub(crate) sentinels: Vec<String>,
 }
 
 impl Ward {
-    /// As `sentinel-conf/up` makes it, with Sentinels that ask for INFO more often.
+    /// Starts a group with `sentinel-conf/up`. Its Sentinels request INFO more often than usual.
     pub(crate) fn new() -> Self {
         let groups = Groups::up_with(1, 5_000, 2, &["--prefix", NAME]);
         let (servers, sentinels) = (groups.servers(0), groups.sentinels(0));
@@ -30,22 +31,22 @@ impl Ward {
         Patient::group(&self.name, &self.sentinels)
     }
 
-    /// The subject of findings about a data server.
+    /// Returns the subject of findings about a data server.
     pub(crate) fn server(&self, i: usize) -> String {
         format!("{} {}", self.name, self.servers[i])
     }
 
-    /// The subject of findings about a Sentinel.
+    /// Returns the subject of findings about a Sentinel.
     pub(crate) fn sentinel(&self, i: usize) -> String {
         format!("{} Sentinel {}", self.name, self.sentinels[i])
     }
 
-    /// `CONFIG SET` on one server.
+    /// Runs `CONFIG SET` on one data server.
     pub(crate) fn set(&self, i: usize, name: &str, value: &str) {
         ok(&self.servers[i], &["CONFIG", "SET", name, value]);
     }
 
-    /// `SENTINEL SET` on one Sentinel.
+    /// Runs `SENTINEL SET` on one Sentinel.
     pub(crate) fn tell(&self, i: usize, name: &str, value: &str) {
         ok(&self.sentinels[i], &["SENTINEL", "SET", &self.name, name, value]);
     }
@@ -61,7 +62,8 @@ fn settings_of_data_servers() {
     links(&ward, &bench);
 }
 
-/// 1 to 3, 9, 10: the min-replicas guard, and who may be promoted.
+/// Checks 1 to 3, 9 and 10: the min-replicas check of the servers, and the priorities of the
+/// replicas for a promotion.
 fn guard(ward: &Ward, bench: &Bench) {
     let set_all = |name: &str, value: &str| (0..3).for_each(|i| ward.set(i, name, value));
     for i in 0..3 {
@@ -87,7 +89,7 @@ fn guard(ward: &Ward, bench: &Bench) {
     );
 }
 
-/// 11, 12: what a restart leaves.
+/// Checks 11 and 12: the data that are left after a restart.
 fn disks(ward: &Ward, bench: &Bench) {
     let report = bench.healed("no persistence", &[("persistence", Error, ward.server(1))], || {
         ward.set(1, "appendonly", "no");
@@ -102,7 +104,7 @@ fn disks(ward: &Ward, bench: &Bench) {
     bench.healed("snapshots alone", &[("persistence", Warning, ward.server(1))], || {
         both("no", "3600 1");
     });
-    // A snapshot cannot take the place of a directory.
+    // Redis cannot write a snapshot in the place of a directory.
     let file = cli(&ward.servers[1], &["CONFIG", "GET", "dir"]);
     let file = format!("{}/dump.rdb", file.lines().last().expect("a directory"));
     bench.exactly(
@@ -127,7 +129,7 @@ fn disks(ward: &Ward, bench: &Bench) {
     );
 }
 
-/// 17: eviction.
+/// Check 17: eviction.
 fn memory(ward: &Ward, bench: &Bench) {
     let both = |policy: &str, limit: &str| {
         ward.set(0, "maxmemory-policy", policy);
@@ -139,11 +141,11 @@ fn memory(ward: &Ward, bench: &Bench) {
         || both("allkeys-lru", "100mb"),
         || both("noeviction", "0"),
     );
-    // A limit alone evicts nothing.
+    // A memory limit without an eviction policy evicts nothing.
     bench.exactly("a limit", &[], || both("noeviction", "100mb"), || both("noeviction", "0"));
 }
 
-/// 21, 23: replicas and their links.
+/// Checks 21 and 23: replicas and their links.
 fn links(ward: &Ward, bench: &Bench) {
     bench.healed("a replica that takes writes", &[("replicas", Warning, ward.server(2))], || {
         ward.set(2, "replica-read-only", "no");
@@ -188,7 +190,7 @@ fn settings_of_sentinels() {
         &[("sentinel-disagreement", Error, ward.name.clone())],
         || ward.tell(2, "down-after-milliseconds", "6000"),
     );
-    // No guard is quick enough for this.
+    // With this short time no min-replicas check can be early enough.
     let hasty = [0, 1, 2].map(|i| ("sentinel-times", Warning, ward.sentinel(i)));
     let late = [0, 1, 2].map(|i| ("min-replicas", Error, ward.server(i)));
     bench.exactly(
@@ -200,8 +202,8 @@ fn settings_of_sentinels() {
     lost(&ward, &bench);
 }
 
-/// 6: without two of three no failover can be made, and the third says so. What it alone names is
-/// not visited.
+/// Check 6: two of three Sentinels are lost. So no failover is possible, and the third Sentinel
+/// reports this. The doctor does not connect to servers that only this Sentinel reports.
 fn lost(ward: &Ward, bench: &Bench) {
     bench.exactly(
         "Sentinels that are lost",

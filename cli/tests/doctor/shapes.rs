@@ -1,4 +1,4 @@
-//! Groups of the wrong shape: too few or too many of something.
+//! Groups of the wrong shape, with too few or too many servers or Sentinels.
 
 use std::cell::RefCell;
 
@@ -16,7 +16,7 @@ fn sentinel(lab: &Lab, i: usize) -> String {
     format!("{NAME} Sentinel {}", lab.sentinels[i].addr())
 }
 
-/// What is worse than information, without the text.
+/// Returns the findings that are worse than `Info`, without their texts.
 fn faults(patient: &Patient) -> Vec<(String, String)> {
     let report = patient.examine();
     let all = report.findings.into_iter().filter(|f| f.verdict > Info);
@@ -51,7 +51,8 @@ fn two_sentinels_are_too_few_and_four_one_too_many() {
     lab.add_sentinel("127.0.0.4");
     lab.settle();
     assert_eq!(faults(&patient(&lab)), pairs(&[]));
-    // With four, two are no majority, and three tolerate the loss of one only.
+    // Of four Sentinels, two are no majority. A majority of three tolerates the loss of only one
+    // Sentinel.
     lab.add_sentinel("127.0.0.5");
     lab.settle();
     let report = patient(&lab).examine();

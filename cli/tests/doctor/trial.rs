@@ -1,4 +1,4 @@
-//! The lock that is taken on trial, as an application would take it.
+//! The trial lock of the doctor. The doctor takes the lock in the same way as an application.
 
 use std::process::Command;
 
@@ -19,12 +19,12 @@ fn a_group_grants_until_a_setting_forbids_it() {
     assert_eq!((found.verdict, found.message.contains("a setting is changed")), (Error, true));
     ward.set(0, "min-replicas-to-write", "1");
     assert_eq!(trial().verdict, Fine, "{:#?}", trial());
-    // More replicas than there are: every write is refused.
+    // The setting requires more replicas than the group has. So the master refuses every write.
     ward.set(0, "min-replicas-to-write", "3");
     assert_eq!(trial().verdict, Error, "{:#?}", trial());
     ward.set(0, "min-replicas-to-write", "1");
     assert_eq!(trial().verdict, Fine, "{:#?}", trial());
-    // Nothing of it is left, but the memory that orders tokens.
+    // The trial lock leaves no keys except its fence.
     let keys = cli(&ward.servers[0], &["KEYS", "*doctor*"]);
     assert!(keys.lines().all(|k| k.is_empty() || k.ends_with(":fence")), "{keys}");
 }
@@ -41,7 +41,7 @@ fn a_node_that_nobody_has_used_is_left_as_it_is_until_it_is_marked() {
     assert_eq!(server.cli(&["DBSIZE"]), "0", "who examines marks nothing");
     let mend = format!("palisade init --new --node {}  # if it never had any data", server.url());
     assert_eq!(found.fix, [mend.as_str()]);
-    // As a shell does, without the comment.
+    // Parse the command as a shell does: without the comment.
     let args = mend.split(' ').skip(1).take_while(|word| *word != "#");
     let args: Vec<&str> = args.filter(|word| !word.is_empty()).collect();
     let init = Command::new(env!("CARGO_BIN_EXE_palisade")).args(args).output().unwrap();
@@ -60,14 +60,14 @@ fn a_node_in_quarantine_says_so_until_it_ends() {
     let found = patient.examine().of("trial", &subject).clone();
     assert_eq!(found.verdict, Warning, "{found:#?}");
     assert!(found.message.contains("grants nothing yet"), "{found:#?}");
-    // It ends by itself.
+    // The quarantine ends by itself.
     crate::lab::wait_for("the end of the quarantine", || {
         patient.examine().of("trial", &subject).verdict == Fine
     });
 }
 
-/// The marker of a server that lost its data just now: for how long it grants nothing, and for how
-/// long that length stays, in ms.
+/// Writes the marker of a server that has just lost its data. `length` is the length of the
+/// quarantine in ms. `agreed` is the time in ms for which this length is fixed.
 fn keep(server: &Server, length: u64, agreed: u64) {
     let time = server.cli(&["TIME"]);
     let now = time.lines().next().expect("seconds").parse::<u64>().unwrap() * 1_000;

@@ -1,5 +1,5 @@
-//! The alerts and the dashboard that are shipped, on a real Prometheus that scrapes the real
-//! program: silent while all is well, and each fired by its fault.
+//! The shipped alerts and the shipped dashboard. A real Prometheus scrapes the real program.
+//! Without a fault no alert fires. Each fault fires its alert.
 
 use std::time::Duration;
 
@@ -33,15 +33,15 @@ fn what_is_served_and_shipped_is_what_prometheus_reads() {
     assert!(said.expect("good rules").contains("8 rules found"));
 }
 
-/// One story, because a Prometheus sees all of it: first nothing fires, then one fault after the
-/// other.
+/// All faults are in one test, because one Prometheus observes all programs. First no alert fires.
+/// Then one fault follows the other.
 #[test]
 fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
     let (ground, frozen, mut emptied) = (Ground::new(), Ground::new(), Ground::new());
     let sleep = ["--", "sleep", "120"];
-    // The only candidate of its election, whose command ends with it.
+    // The only candidate of its election. The candidate's command ends with the candidate.
     let leader = Watched::start(&ground, &[&["elect", "lonely"][..], &sleep].concat());
-    // A job that must not run twice, on two hosts.
+    // A job on two hosts that must not run twice for a tick.
     let job = [
         "cron",
         "* * * * * *",
@@ -53,7 +53,7 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
         "test ! -e hang || { echo $PPID >hanging; sleep 60; }",
     ];
     let hosts = [Watched::start(&ground, &job), Watched::start(&ground, &job)];
-    // Renewed on a server that will be frozen.
+    // A lease on a server that is frozen later.
     let late = ["elect", "late", "--ttl", "3s", "--grace", "300ms"];
     let renewed = Watched::start(&frozen, &[&late[..], &sleep].concat());
 
@@ -63,7 +63,7 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
 
     let all = [&leader, &hosts[0], &hosts[1], &renewed].map(|watched| watched.address.as_str());
     let targets = [&all[..], &[&application.address]].concat();
-    // Only the times for which something has to last are shorter than they are shipped.
+    // Only the minimum durations of the alerts are shorter here than in the shipped file.
     let rules = shipped("alerts.yml").replace("for: 30s", "for: 2s").replace("for: 1m", "for: 2s");
     assert_eq!(rules.matches("for: 2s").count(), rules.matches(" for: ").count());
     let prometheus = Prometheus::start(&ground.dir, &rules, &targets);
@@ -79,16 +79,16 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(prometheus.firing(), [], "all is well");
 
-    // A leader is killed, and there is nobody else.
+    // The test kills the leader. There is no other candidate.
     leader.signal("KILL");
-    // The host whose run is under way is killed in the middle of it.
+    // The test kills the host of a running job.
     std::fs::write(ground.file("hang"), "").expect("a file");
     let pid: u32 =
         wait_for("a run that hangs", SOON, || text(&ground.file("hanging")).trim().parse().ok());
     std::fs::remove_file(ground.file("hang")).expect("a file");
     let killed = killed_with(pid, &hosts);
     hosts[killed].signal("KILL");
-    // A server is frozen for most of a lease, again and again.
+    // The server is frozen for most of a lease, several times.
     let deadline = std::time::Instant::now() + SOON;
     let low = || prometheus.firing().iter().any(|(a, _)| a == "PalisadeRenewalMarginLow");
     while !low() {
@@ -101,7 +101,7 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
     fires(&prometheus, "PalisadeRenewalMarginLow", "late");
     fires(&prometheus, "PalisadeLeaderless", "lonely");
     fires(&prometheus, "PalisadeKeysParked", "cron");
-    // A server is started again without its data.
+    // The server is started again without its data.
     emptied.server.restart();
     fires(&prometheus, "PalisadeQuarantine", "");
     wait_for("a key that counts as forgotten", SOON, || {
@@ -123,7 +123,7 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
     dashboard_shows(&prometheus);
 }
 
-/// Which of these a process descends from.
+/// Returns the index of the host that is an ancestor of this process.
 fn killed_with(pid: u32, hosts: &[Watched]) -> usize {
     let mut at = pid;
     for _ in 0..8 {
@@ -137,7 +137,7 @@ fn killed_with(pid: u32, hosts: &[Watched]) -> usize {
     panic!("process {pid} is nobody's");
 }
 
-/// Every query of the dashboard is understood, and those of what happened here show something.
+/// Runs every query of the dashboard. Each panel must show at least one series.
 fn dashboard_shows(prometheus: &Prometheus) {
     let dashboard: Value = serde_json::from_str(&shipped("dashboard.json")).expect("JSON");
     let mut empty = Vec::new();

@@ -1,4 +1,4 @@
-//! A program that uses the library, for what `palisade` itself does not count.
+//! A program that uses the library. It has metrics that the program `palisade` does not have.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -11,7 +11,8 @@ use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, RunError};
 use palisade_streams::{Consumer, Message, Publisher, Stream};
 use tokio::runtime::{Builder, Runtime};
 
-/// Keys of the namespace `orders` on one server, with what is counted on a page of its own.
+/// Keys of the namespace `orders` on one server. The application serves its metrics on its own
+/// page.
 pub(crate) struct Application {
     pub(crate) address: String,
     orders: Idempotency,
@@ -19,7 +20,7 @@ pub(crate) struct Application {
 }
 
 impl Application {
-    /// Leases, and so a quarantine, last this long.
+    /// Starts the application. `ttl` is the length of its leases, and also of a quarantine.
     pub(crate) fn start(url: &str, ttl: Duration) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         let counted = recorder.handle();
@@ -30,7 +31,7 @@ impl Application {
         });
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
-        // It ends with the process.
+        // The thread ends with the process.
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let _ = stream.read(&mut [0; 4_096]);
@@ -43,12 +44,13 @@ impl Application {
         Self { address, orders, runtime: runtime.expect("a runtime") }
     }
 
-    /// Runs a key without a birth.
+    /// Runs a key whose request has no birth (`created_at`).
     pub(crate) fn order(&self, key: &str) -> Result<Outcome<u32>, RunError> {
         self.runtime.block_on(self.orders.key(key).run(|_| async { Ok::<_, Failed>(7) }))
     }
 
-    /// Consumes a stream with one message of this key, made an hour ago, for as long as it lives.
+    /// Publishes one message with this key and a birth one hour ago. Then consumes the stream until
+    /// the application is dropped.
     pub(crate) fn consume(&self, url: &str, key: &str) {
         let hour_ago = SystemTime::now() - Duration::from_secs(3_600);
         let added = Publisher::new(url, "jobs");

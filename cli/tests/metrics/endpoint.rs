@@ -1,4 +1,4 @@
-//! The pages: what they say, and that nobody can hold them up.
+//! The pages of `--metrics`: their contents, and clients that try to block them.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -81,7 +81,7 @@ fn wrong_requests_are_answered_and_strange_ones_end() {
         assert_eq!(ask(address, request).0, status, "{request:?}");
     }
     assert_eq!(ask(address, "HEAD /healthz HTTP/1.1\r\n\r\n").1, "");
-    // Without end: it is not read to its end.
+    // The request line never ends. The server does not read all of it.
     let endless = format!("GET /{} HTTP/1.1\r\n", "x".repeat(1 << 22));
     assert!(matches!(ask(address, &endless).0, 0 | 431));
     assert_eq!(watched.get("/healthz").0, 200);
@@ -92,7 +92,7 @@ fn clients_that_send_nothing_keep_no_other_one_from_an_answer_and_do_not_pile_up
     let ground = Ground::new();
     let watched = lock(&ground);
     held(&watched);
-    // The command is started right after.
+    // The program starts its command just after it has the lock.
     std::thread::sleep(Duration::from_millis(300));
     let descriptors =
         || std::fs::read_dir(format!("/proc/{}/fd", watched.pid())).expect("it runs").count();
@@ -101,7 +101,7 @@ fn clients_that_send_nothing_keep_no_other_one_from_an_answer_and_do_not_pile_up
     for _ in 0..10 {
         for n in 0..30 {
             let mut stream = TcpStream::connect(&watched.address).expect("it listens");
-            // Some begin, and go on too slowly.
+            // Some clients send the beginning of a request and then continue too slowly.
             if n % 2 == 0 {
                 let _ = stream.write_all(b"GET /met");
             }
@@ -110,9 +110,9 @@ fn clients_that_send_nothing_keep_no_other_one_from_an_answer_and_do_not_pile_up
         assert_eq!(watched.get("/healthz").0, 200);
         assert_eq!(watched.get("/readyz").0, 200);
     }
-    // Later ones take the places of earlier ones.
+    // New connections replace older connections.
     wait_for("most are closed", SOON, || (descriptors() <= before + 64).then_some(()));
-    // The others are closed when their time is over.
+    // The remaining connections are closed at their deadline.
     for mut stream in silent {
         stream.set_read_timeout(Some(SOON)).expect("a socket");
         let mut byte = [0];

@@ -1,4 +1,4 @@
-//! `--metrics`: what is served, to whom, and what a real Prometheus makes of it.
+//! The option `--metrics`: the pages, their clients, and the results in a real Prometheus.
 
 mod alerts;
 mod application;

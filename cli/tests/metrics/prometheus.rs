@@ -1,4 +1,5 @@
-//! A real Prometheus (Debian: `prometheus`, which `scripts/need prometheus` installs).
+//! A real Prometheus server. On Debian its package is `prometheus`. `scripts/need prometheus`
+//! installs it.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Runs `promtool` with this on its standard input; what it says.
+/// Runs `promtool` with `input` on its standard input. Returns the output of `promtool`.
 pub(crate) fn promtool(args: &[&str], input: &str) -> Result<String, String> {
     let mut command = Command::new("promtool");
     let ran = crate::ground::fed(command.args(args), input);
@@ -24,14 +25,15 @@ pub(crate) fn promtool(args: &[&str], input: &str) -> Result<String, String> {
     if ran.code == 0 { Ok(said) } else { Err(said) }
 }
 
-/// A server of its own; killed on drop.
+/// A Prometheus server. Dropping the value kills the server.
 pub(crate) struct Prometheus {
     child: Child,
     address: String,
 }
 
 impl Prometheus {
-    /// Scrapes these five times a second and judges these rules as often.
+    /// Starts a Prometheus server. It scrapes the targets and evaluates the rules five times a
+    /// second.
     pub(crate) fn start(dir: &Path, rules: &str, targets: &[&str]) -> Self {
         let rules_file = dir.join("alerts.yml");
         std::fs::write(&rules_file, rules).expect("a file");
@@ -46,7 +48,8 @@ impl Prometheus {
         }
         let config_file = dir.join("prometheus.yml");
         std::fs::write(&config_file, &config).expect("a file");
-        // A port can be taken between the question and the start: another one then.
+        // Another process may take the port before Prometheus starts. Then the test tries another
+        // port.
         for _ in 0..5 {
             let address = format!("127.0.0.1:{}", free_port());
             let mut child = Command::new("prometheus")
@@ -86,7 +89,7 @@ impl Prometheus {
         Some(body["data"].clone())
     }
 
-    /// The series of a query, each with its labels.
+    /// Returns the series of a query, each with its labels.
     pub(crate) fn query(&self, query: &str) -> Vec<Value> {
         let mut path = "/api/v1/query?query=".to_owned();
         for byte in query.bytes() {
@@ -96,7 +99,7 @@ impl Prometheus {
         data["result"].as_array().cloned().unwrap_or_default()
     }
 
-    /// What fires now: alert and `name` or `kind`.
+    /// Returns the alerts that fire now, each with its label `name` or `kind`.
     pub(crate) fn firing(&self) -> Vec<(String, String)> {
         let data = self.data("/api/v1/alerts").expect("an answer");
         let all = data["alerts"].as_array().cloned().unwrap_or_default();

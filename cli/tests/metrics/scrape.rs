@@ -1,4 +1,4 @@
-//! The program with `--metrics`, and what it answers.
+//! The program with `--metrics`, and its HTTP responses.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use crate::ground::{Ground, signal};
 
-/// A command that runs with `--metrics`; killed on drop.
+/// A running command with `--metrics`. Dropping the value kills the command.
 pub(crate) struct Watched {
     child: Child,
     pub(crate) address: String,
 }
 
 impl Watched {
-    /// Starts it and reads from standard error where it is.
+    /// Starts the command. Reads the address of its pages from standard error.
     pub(crate) fn start(ground: &Ground, args: &[&str]) -> Self {
         let at = args.iter().position(|arg| *arg == "--" || *arg == "-c").unwrap_or(args.len());
         let (before, after) = args.split_at(at);
@@ -28,7 +28,7 @@ impl Watched {
             let (_, rest) = line.split_once("metrics at http://")?;
             Some(rest.trim_end_matches("/metrics").to_owned())
         });
-        // Read on, or it waits for somebody to.
+        // Read the rest of standard error. Otherwise the program would wait for a reader.
         std::thread::spawn(move || lines.for_each(drop));
         match address {
             Some(address) => Self { child, address },
@@ -48,7 +48,7 @@ impl Watched {
         ask(&self.address, &format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address))
     }
 
-    /// The value of a series, written as Prometheus' text has it.
+    /// Returns the value of a series. `series` has the text format of Prometheus.
     pub(crate) fn value(&self, series: &str) -> Option<f64> {
         let (status, text) = self.get("/metrics");
         assert_eq!(status, 200, "{text}");
@@ -65,11 +65,11 @@ impl Drop for Watched {
     }
 }
 
-/// Sends this and reads to the end: status and body.
+/// Sends the request and reads the response to its end. Returns status and body.
 pub(crate) fn ask(address: &str, request: &str) -> (u32, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
-    // It may have answered and closed before all was sent.
+    // The server may send its response and close the connection before the whole request is sent.
     let _ = stream.write_all(request.as_bytes());
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
@@ -79,7 +79,7 @@ pub(crate) fn ask(address: &str, request: &str) -> (u32, String) {
     (status, body.to_owned())
 }
 
-/// Asks again until it is there.
+/// Calls `look` until it returns a value.
 pub(crate) fn wait_for<T>(what: &str, within: Duration, look: impl Fn() -> Option<T>) -> T {
     let end = Instant::now() + within;
     loop {

@@ -1,5 +1,5 @@
-//! A planned handover, and a planned restart, lose no lock, no key and hardly a second; what goes
-//! wrong on the way is a failover as any other.
+//! A planned handover and a planned restart. They lose no lock and no key, and they take about a
+//! second. If a step fails, the result is an ordinary failover.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
@@ -29,7 +29,7 @@ fn orders(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-/// A lock of a name that nobody has used, as soon as it is granted.
+/// Acquires a lock with a new name. Tries until the lock is granted.
 pub(super) async fn fresh(redlock: &Redlock, what: &str) -> LockGuard {
     let begun = Instant::now();
     for n in 0.. {
@@ -54,7 +54,8 @@ async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
     }
 }
 
-/// What was there before is there after, and what is new is granted and run at once.
+/// Earlier locks and results are still there after the handover. New locks are granted at once, and
+/// new keys run at once.
 async fn nothing_is_lost(
     redlock: &Redlock,
     turn: &str,
@@ -70,7 +71,7 @@ async fn nothing_is_lost(
     let soon = fresh(redlock, &after).await;
     assert!(soon.fencing_token() > token);
     assert!(matches!(run(&orders, &before).await, Outcome::Replayed(42)));
-    // Without a birth: the server knows that nobody has asked for it since ever.
+    // The request has no birth. The server has a complete record of all keys, so the new key runs.
     let new = run(&orders, &after).await;
     assert!(matches!(new, Outcome::Executed { value: 42, .. }), "{new:?}");
     held.extend().await.expect("the holder goes on");
@@ -113,7 +114,7 @@ async fn a_group_is_handed_over_twice_and_nothing_is_lost() {
     }
     assert_ne!(masters[0], masters[1]);
     assert_ne!(masters[0], groups.servers(0)[0]);
-    // Nothing was forgotten since ever.
+    // The start time in the marker is 0. So the new master has a complete record of all keys.
     let mark = cli(&masters[1], &["GET", "palisade:generation"]);
     assert!(mark.contains(" 0000000000000 "), "{mark}");
 }
@@ -158,7 +159,8 @@ async fn a_server_that_settles_is_not_closed_again_and_goes_on_settling() {
     assert_eq!(out.status.code(), Some(2), "{}", words(&out));
     assert!(words(&out).contains("still settling after another handover"), "{}", words(&out));
     assert!(server.cli(&["GET", "palisade:generation"]).contains(" s"), "it still settles");
-    // As by the new server's clock, if that is ahead of the one that gave the lease.
+    // The test deletes the lock on the server. This is the state if the new server's clock is ahead
+    // of the old server's clock.
     server.cli(&["DEL", "held"]);
     let got = on(&server).mutex("held").build().unwrap().try_acquire().await;
     let kept = matches!(got, Ok(TryAcquire::Taken(_)));
@@ -178,7 +180,7 @@ fn the_program_restarts_a_server_by_the_command_it_is_given() {
     assert!(words(&out).contains("more than 2·clock_error + 2 s"), "{}", words(&out));
 }
 
-/// What the only node says to one who wants a lock.
+/// Returns the outcome of the only node when a lock is requested.
 async fn said(redlock: &Redlock) -> NodeOutcome {
     match redlock.mutex("any").build().unwrap().try_acquire().await {
         Err(AcquireError::NoQuorum(no)) => no.nodes[0].1.clone(),
@@ -205,16 +207,19 @@ async fn a_server_that_lost_the_closing_begins_with_a_quarantine() {
     assert!(matches!(outcome, NodeOutcome::Quarantined { .. }), "{outcome}");
 }
 
-/// How the answers to the scripts begin that close a server, and that let it go on.
+/// Beginnings of two replies. The first is the reply of the script that closes a server. The second
+/// is the reply of the script that opens the server again.
 const CLOSED: &[u8] = b"*2\r\n$2\r\nok\r\n$140\r\n";
 pub(super) const GOES_ON: &[u8] = b"*2\r\n$2\r\nok\r\n$13\r\n";
 
-/// A server behind a network that loses an answer which begins so, and then none or all.
+/// Hands over a server behind a proxy. The proxy loses the first reply that contains `answer`. If
+/// `then_all` is true, the proxy also loses all later replies.
 async fn handed_over_without(answer: &'static [u8], then_all: bool) -> (Server, HandedOver) {
     handed_over_and(answer, then_all, |_| ()).await
 }
 
-/// The same; `then` is called with the server's address when the answer is lost.
+/// The same as [`handed_over_without`]. In addition calls `then` with the server's address when the
+/// reply is lost.
 async fn handed_over_and(
     answer: &'static [u8],
     then_all: bool,
@@ -267,7 +272,8 @@ async fn a_handover_that_gets_no_answer_any_more_is_not_said_to_have_failed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handover_that_was_done_before_another_failover_is_not_said_to_have_failed() {
-    // Another Sentinel's decision: it is a replica of a server that is not there.
+    // This is the effect of another Sentinel's decision: the server becomes a replica of a server
+    // that does not exist.
     let demoted = |addr: &str| assert_eq!(cli(addr, &["REPLICAOF", "127.0.0.1", "1"]), "OK");
     let (_server, done) = handed_over_and(GOES_ON, false, demoted).await;
     assert_eq!(done.exit_code(), 69, "{done}");
@@ -370,7 +376,7 @@ async fn rights_are_looked_at_before_anything_is_closed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_throws_transactions_away_is_not_taken_for_whole() {
-    // Redis checks the rights of `default` when it reads transactions back from its file.
+    // Redis loads transactions from its append-only file with the rights of the user `default`.
     let acl = "user default off\nuser operator on >secret ~* &* +@all\n";
     let mut server = Server::start_with_users(acl, DURABLE, ("operator", "secret"));
     let url = server.url().replace("redis://", "redis://operator:secret@");
@@ -379,14 +385,14 @@ async fn a_server_that_throws_transactions_away_is_not_taken_for_whole() {
     let redlock = Redlock::builder().node(RedisNode::new(url).unwrap()).build().unwrap();
     let held = redlock.mutex("held").build().unwrap().acquire().await.unwrap();
     let restart = async {
-        // In good order: what is lost is lost in loading.
+        // The server is shut down cleanly. Data are lost only when Redis loads the file.
         server.cli(&["SHUTDOWN"]);
         server.restart();
         Ok(())
     };
     let done = Handover::new(deployment).lone(restart, |_| ()).await.unwrap();
     if server.cli(&["EXISTS", "held"]) == "1" {
-        // A version without that fault.
+        // This version of Redis loads all transactions.
         assert!(matches!(done, HandedOver::Done { .. }), "{done}");
         return;
     }
@@ -407,7 +413,7 @@ async fn a_server_that_nobody_lets_go_on_stays_closed_and_begins_with_a_quaranti
         .closed_for(Duration::from_secs(6));
     let restart = async {
         server.restart();
-        // The operator's machine goes down here.
+        // The handover waits here for ever, as if the operator's machine had failed.
         std::future::pending().await
     };
     let gone = tokio::time::timeout(Duration::from_secs(2), brief.lone(restart, |_| ())).await;
@@ -441,7 +447,7 @@ async fn what_is_not_ready_is_left_as_it_is() {
         assert!(!mark.contains(" c"), "{what}: still closed: {mark}");
         assert!(fresh(&redlock, what).await.release().await.is_ok());
     };
-    // Nobody may be promoted.
+    // No replica may be promoted.
     for server in &groups.servers(0)[1..] {
         assert_eq!(cli(server, &["CONFIG", "SET", "replica-priority", "0"]), "OK");
     }
@@ -455,13 +461,13 @@ async fn what_is_not_ready_is_left_as_it_is() {
         std::thread::sleep(Duration::from_millis(100));
     }
     refused("no Sentinel begins a failover").await;
-    // One replica does not answer: it is connected and confirms nothing.
+    // One replica is frozen. It is connected and confirms nothing.
     groups.break_("freeze", 0, &["--server", "a3"]);
     let done = Handover::new(group(&groups)).group(|_| ()).await.unwrap();
     assert!(done.to_string().contains("replicas of"), "{done}");
     groups.break_("resume", 0, &["--server", "a3"]);
     drop(fresh(&redlock, "resumed").await);
-    // After a restart nothing is known for a while.
+    // After a restart the master's data history is new, and the master is in quarantine.
     groups.break_("restart", 0, &["--server", "a1"]);
     let begun = Instant::now();
     loop {

@@ -1,4 +1,5 @@
-//! A new deployment grants and remembers at once; what is not new is refused.
+//! A new deployment grants at once and has a complete record of its keys. `palisade init` refuses a
+//! deployment that is not new.
 
 use palisade::{Failed, Outcome, RedisNode, Redlock, RunError, SentinelNode};
 use palisade_ops::{Init, Initialised, init, init_lost};
@@ -8,7 +9,7 @@ use super::support::group::cli;
 use super::support::logs::Log;
 use super::*;
 
-/// A report in one line.
+/// Returns the output of the program in one line.
 fn unwrapped(out: &Output) -> String {
     words(out).split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -17,7 +18,7 @@ async fn begun(deployment: &Deployment, prefix: &str) -> Initialised {
     init(deployment, prefix).await.unwrap()
 }
 
-/// A lock is granted at once; a key that nobody has seen runs, and is replayed.
+/// A lock is granted at once. A new key runs, and then its result is replayed.
 async fn serves(redlock: &Redlock) {
     let guard = redlock.mutex("job").build().unwrap().try_acquire().await.unwrap().acquired();
     assert!(guard.expect("granted at once").release().await.is_ok());
@@ -47,7 +48,7 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     assert_eq!(server.cli(&["GET", "palisade:generation"]), before);
 }
 
-/// As where each of a program's replicas runs the command before it starts.
+/// Several processes of a program may run the command at the same time before they start.
 #[tokio::test]
 async fn several_who_initialise_one_server_at_once_all_succeed() {
     let server = Server::start(&[]);
@@ -111,7 +112,8 @@ async fn a_server_that_programs_used_before_it_was_marked_is_marked_later() {
     assert!(begun(&lone(&server), "").await.is_done(), "a second time");
 }
 
-/// A record that is older than the data of its server: somebody deleted its marker.
+/// The server has a record that is older than its data history. This happens if a person deletes
+/// the marker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_records_from_before_its_data_began_is_not_marked() {
     let server = Server::start(&[]);
@@ -181,7 +183,8 @@ async fn data_lost_under_a_program_are_not_taken_for_a_new_deployment() {
     assert!(run("7").await.is_executed(), "as it says");
 }
 
-/// The programs were restarted with the server, so none of them knows that there were data.
+/// The programs were restarted together with the server. So no program can tell that the server had
+/// data.
 #[tokio::test]
 async fn an_emptied_server_that_nobody_remembers_is_new_only_if_a_person_says_so() {
     let mut server = Server::start(&[]);
@@ -203,13 +206,14 @@ async fn an_emptied_server_that_nobody_remembers_is_new_only_if_a_person_says_so
     let began = |server: &Server| server.cli(&["GET", "palisade:generation"])[110..111].to_owned();
     assert_eq!(began(&server), "e", "nothing was changed");
 
-    // Who decided about its loss has said that there were data.
+    // An operator decides about the loss of this server. So the operator has confirmed that there
+    // were data.
     let out = palisade(&["idem", "incidents", "--json", "--namespace", "orders", "--node", &url]);
     let list: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
     let number = list["incidents"][0]["loss"].as_str().unwrap_or_else(|| panic!("{list}"));
     let decide = ["idem", "decide", "--namespace", "orders", "--loss", number, "--park"];
     let decide = [&decide[..], &["--reason", "in the ledger", "--node", &url]].concat();
-    // The program's own quarantine, with the usual `max_ttl`, is longer.
+    // The program has the default `max_ttl`. So its quarantine is longer.
     let end = std::time::Instant::now() + 2 * SOON;
     while palisade(&decide).status.code() != Some(0) {
         assert!(std::time::Instant::now() < end, "{}", words(&palisade(&decide)));
@@ -228,7 +232,7 @@ async fn a_replaced_server_is_marked_for_who_lost_everything_and_keeps_its_quara
     let both = lone(&first).node(replaced.url());
     let refused = begun(&both, "").await.to_string();
     assert!(refused.contains("--lost-everything"), "{refused}");
-    // Without a program nobody knows how long its quarantine is.
+    // Only a program sets the length of a quarantine. No program has connected to the server yet.
     let done = init_lost(&both).await.unwrap();
     assert!(done.to_string().contains("no program has connected to it yet"), "{done}");
     let mut builder = Redlock::builder().allow_even_nodes();
@@ -358,6 +362,7 @@ fn a_handover_reads_the_group_from_the_environment() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
     command.env("PALISADE_URLS", format!("sentinel://{nobody}/orders-a"));
     let out = command.args(["handover", "--timeout", "300ms"]).output().expect("it can be run");
-    // Not: `name one server`.
+    // The exit code shows that the program read the group. Otherwise the program would print `name
+    // one server`.
     assert_eq!(out.status.code(), Some(69), "{}", words(&out));
 }

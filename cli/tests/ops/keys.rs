@@ -1,5 +1,5 @@
-//! Idempotency keys for operators, on real servers: what is looked for is found, and nothing else;
-//! a decision does what it says, on a majority or not at all.
+//! Idempotency keys for operators, on real servers. A search finds exactly the requested keys. A
+//! decision takes effect on a majority of the nodes or not at all.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -38,7 +38,7 @@ impl Lab {
         Self { servers, redlock, orders, records }
     }
 
-    /// The key with its state, once all nodes have it.
+    /// Returns the state of the key if all nodes have the key.
     async fn state(&self, key: &str) -> Option<KeyState> {
         let list = self.records.list(&Select::default()).await.unwrap();
         list.keys.into_iter().find(|k| k.key == key && k.nodes == 3).map(|k| k.state)
@@ -50,14 +50,14 @@ impl Lab {
         }
     }
 
-    /// Parks a key.
+    /// Parks a key: its handler fails, and its effect is unknown.
     async fn park(&self, key: &str) {
         let failed = || async { Err::<u32, _>(Failed::unknown("broken pipe")) };
         let _ = self.orders.key(key).run(|_| failed()).await.unwrap_err();
         self.is(key, |s| s == KeyState::Lapsed).await;
     }
 
-    /// Begins a handler that hangs.
+    /// Starts a handler that does not end.
     async fn hang(&self, key: &str) -> JoinHandle<()> {
         let call = self.orders.key(key);
         let task = tokio::spawn(async move {
@@ -121,14 +121,15 @@ async fn keys_are_listed_with_their_state() {
     let two = lab.records.list(&Select { limit: Some(2), ..of(&[]) }).await.unwrap();
     assert_eq!((two.keys.len(), two.more), (2, true));
 
-    // Two nodes that lost their data do not know it any more: the third one's copy is no proof.
+    // Two nodes have lost their data. Then the copy of the third node does not prove that there was
+    // no other attempt.
     for server in &lab.servers[..2] {
         server.cli(&["FLUSHALL"]);
     }
     assert_eq!(named(Select { forgotten: true, ..of(&[KeyState::Lapsed]) }).await, ["lapsed"]);
     running.abort();
 
-    // A node that is away is unread; the others are listed.
+    // The list names the node that cannot be read, and contains the keys of the other nodes.
     let Lab { mut servers, records, .. } = lab;
     drop(servers.remove(0));
     let listed = records.list(&Select::default()).await.unwrap();
@@ -158,7 +159,7 @@ async fn a_rerun_lets_a_parked_key_run_again_and_nothing_else() {
     assert!(done.is_done() && done.missing().count() == 0, "{done}");
     assert_eq!(done.audit, audit());
     assert!(matches!(run(lab.orders.key("parked"), 3).await, Outcome::Executed { value: 3, .. }));
-    // What has a result keeps it, and what runs goes on.
+    // A key with a result keeps its result. A running key keeps running.
     lab.is("parked", |s| s == KeyState::Stored).await;
     let not = lab.records.rerun("parked", &audit()).await.unwrap();
     assert!(!not.is_done(), "{not}");
@@ -185,11 +186,12 @@ async fn a_released_claim_is_parked_at_once_and_its_owner_stores_nothing() {
     lab.is("k", |s| s == KeyState::Running).await;
     let done = lab.records.release("k", &audit()).await.unwrap();
     assert!(done.is_done(), "{done}");
-    // No lease is waited for: the attempt lapsed.
+    // The call does not wait for the end of the lease, because the attempt has lapsed.
     let Outcome::Parked(parked) = run(lab.orders.key("k"), 2).await else { panic!() };
     assert_eq!(parked.attempt, 1);
     assert!(lab.orders.key("k").resolve(&7).await.is_ok());
-    // The owner was alive after all: it learns the result that counts.
+    // The owner of the released claim is still alive. It gets the stored result instead of its own
+    // result.
     go.send(()).unwrap();
     let late = alive.await.unwrap().unwrap();
     assert!(matches!(late, Outcome::Replayed(7)), "{late:?}");
@@ -217,7 +219,7 @@ async fn a_purge_takes_what_is_finished_and_old_and_a_late_completion_brings_not
     assert_eq!(of(&purged), [("parked".to_owned(), true)]);
     assert_eq!(lab.state("running").await, Some(KeyState::Running));
     running.abort();
-    // As new, but for the ballots.
+    // The purged keys are free. Only their ballots are left.
     for key in ["done", "parked"] {
         assert_eq!(lab.state(key).await, Some(KeyState::Free), "{key}");
         assert!(matches!(run(lab.orders.key(key), 5).await, Outcome::Executed { value: 5, .. }));
@@ -232,7 +234,7 @@ async fn what_was_used_since_it_was_listed_is_not_purged() {
         let failed = || async { Err::<u32, _>(Failed::unknown("broken pipe")) };
         let _ = lab.orders.key(key).run(|_| failed()).await.unwrap_err();
     }
-    // The listing takes a while.
+    // The additional keys make the list of the keys slow.
     for server in &lab.servers {
         server.cli(&["debug", "populate", "200000", "other", "1"]);
     }
@@ -255,7 +257,8 @@ async fn what_was_used_since_it_was_listed_is_not_purged() {
     let ((purged, ended), used) = tokio::join!(purge, used);
     for (key, used) in keys.iter().zip(used) {
         let purged = purged.iter().any(|change| change.key == *key);
-        // It was resolved so long before it was purged, or it was resolved behind it.
+        // There are two cases in which the key may be purged. The key was resolved long enough
+        // before the purge, or after the purge.
         if purged && (used + age < ended || used > ended) {
             continue;
         }
@@ -265,7 +268,8 @@ async fn what_was_used_since_it_was_listed_is_not_purged() {
     }
 }
 
-/// As a planned handover leaves the markers: closed (`c`) or settling (`s`), for a minute.
+/// Changes the markers as a planned handover does. With `c` the server is closed, and with `s` the
+/// server is settling. Both last a minute.
 fn handed_over(lab: &Lab, kind: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     for server in &lab.servers {
@@ -280,7 +284,7 @@ fn handed_over(lab: &Lab, kind: &str) {
 async fn a_claim_that_may_run_after_a_handover_is_not_taken_back() {
     let lab = Lab::new();
     let running = lab.hang("k").await;
-    // By the clock of the server that took over its lease has just ended.
+    // By the clock of the new server, the lease of the claim has just ended.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     for server in &lab.servers {
         server.cli(&["hset", "app:idem:orders:k", "till", &(now - 1).to_string()]);
@@ -291,7 +295,7 @@ async fn a_claim_that_may_run_after_a_handover_is_not_taken_back() {
     let purge = Purge::late_copies_run_again().unfinished_too();
     let not = &lab.records.purge(&purge, &audit()).await.unwrap().keys[0];
     assert!(!not.is_done(), "{not}");
-    // Who knows that its owner is dead ends it, as any other that runs.
+    // An operator can still release the claim, as any running claim, if the owner is dead.
     let done = lab.records.release("k", &audit()).await.unwrap();
     assert!(done.nodes.iter().all(|(_, change)| *change == NodeChange::Done), "{done}");
     assert!(lab.records.rerun("k", &audit()).await.unwrap().is_done());

@@ -1,4 +1,4 @@
-//! `palisade init` and `palisade handover` on real servers.
+//! `palisade init`, `palisade handover` and other operator commands on real servers.
 
 mod handover;
 mod init;
@@ -34,5 +34,5 @@ fn group(groups: &Groups) -> Deployment {
     groups.operated().node(groups.url(0))
 }
 
-/// Long enough for anything that happens by itself but for a quarantine.
+/// Maximum time for a change that the servers make by themselves. A quarantine takes longer.
 const SOON: Duration = Duration::from_secs(12);

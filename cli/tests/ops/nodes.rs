@@ -1,4 +1,4 @@
-//! `palisade inspect-node`: what a server keeps of itself, before and after it lost data.
+//! `palisade inspect-node`: the marker of a server before and after a loss of data.
 
 use palisade::{RedisNode, Redlock};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use super::*;
 async fn lock(server: &Server) {
     let node = RedisNode::new(server.url()).unwrap();
     let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(5)).build().unwrap();
-    // Refused after a loss, which it begins to show.
+    // After a loss the server refuses the lock. After this request the marker shows the loss.
     let _ = redlock.mutex("job").build().unwrap().try_acquire().await;
 }
 

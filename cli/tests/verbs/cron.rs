@@ -1,4 +1,4 @@
-//! `palisade cron` on several hosts, which are processes here.
+//! `palisade cron` on several hosts. In this test each host is a process.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::support::server::free_port;
 const SOON: Duration = Duration::from_secs(10);
 const EACH: &str = "* * * * * *";
 
-/// A program whose messages go to a file; killed on drop.
+/// A program that writes its messages to a file. Dropping the value kills the program.
 struct Logged(Child);
 
 impl Logged {
@@ -30,7 +30,7 @@ impl Drop for Logged {
     }
 }
 
-/// The runs that began: tick and attempt.
+/// Returns the tick and the attempt of each run that has begun.
 fn runs(ground: &Ground) -> Vec<(u64, u32)> {
     let text = text(&ground.file("ran"));
     let number = |word: Option<&str>| word.expect("two words").parse().expect("a number");
@@ -38,7 +38,7 @@ fn runs(ground: &Ground) -> Vec<(u64, u32)> {
         let mut words = line.split(' ');
         (number(words.next()), number(words.next()) as u32)
     };
-    // The last line may be under way.
+    // The script has perhaps not finished the last line yet.
     text.split_inclusive('\n').filter_map(|l| l.strip_suffix('\n')).map(one).collect()
 }
 
@@ -46,7 +46,8 @@ fn runs(ground: &Ground) -> Vec<(u64, u32)> {
 fn each_tick_is_run_once_while_hosts_come_and_go() {
     let ground = Ground::new();
     let script = "echo $PALISADE_TICK $PALISADE_ATTEMPT >>ran";
-    // A lease that no busy machine outlasts: what is run again was killed, and by this test.
+    // The lease is so long that it does not end even on a busy machine. So a run is repeated only
+    // if this test has killed it.
     let line = ["cron", EACH, "job", "--ttl", "15s", "--late", "5m", "-c", script];
     let mut three: Vec<_> = (0..3).map(|_| ground.spawn(&line)).collect();
     let more = |n: usize| {
@@ -57,7 +58,7 @@ fn each_tick_is_run_once_while_hosts_come_and_go() {
     for (n, how) in ["KILL", "TERM", "KILL"].into_iter().enumerate() {
         more(2);
         let gone = std::mem::replace(&mut three[n], ground.spawn(&line));
-        // Mostly between two ticks.
+        // The signal usually arrives between two ticks.
         let into = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let rest = 1_600 - u64::from(into.subsec_millis());
         std::thread::sleep(Duration::from_millis(rest % 1_000));
@@ -87,9 +88,9 @@ fn each_tick_is_run_once_while_hosts_come_and_go() {
     for tick in first..=last {
         match &ends[&tick] {
             end if *end == "done" => done += 1,
-            // It was due while the one before it still ran.
+            // The tick was due while the previous tick still ran.
             end if end["skipped"] == "overlap" => {}
-            // TERM reached its command.
+            // The command of the tick received TERM.
             end if end["failed"] == "ended by signal 15" => ended += 1,
             other => panic!("tick {tick} was not run to its end: {other}"),
         }
@@ -127,7 +128,8 @@ fn a_program_that_a_signal_ends_leaves_the_jobs_lock_to_the_others() {
 #[test]
 fn what_a_cancelled_command_leaves_behind_does_not_outlive_its_grace() {
     let ground = Ground::new();
-    // The command uses most of its grace, and what it leaves would take another one.
+    // The command uses most of its grace time. The process that it leaves behind would use the same
+    // time again.
     let script = "sh -c 'trap \"\" TERM; echo $$ >>left; exec sleep 60' & \
                   trap 'sleep 0.8; exit 0' TERM; while :; do sleep 0.02; done";
     let line = ["--overlap", "cancel-previous", "--ttl", "12s", "--grace", "1s", "-c", script];
@@ -157,18 +159,18 @@ fn what_cannot_be_is_wrong_use() {
 fn a_job_whose_server_is_not_there_or_refuses_the_login_says_so() {
     let ground = Ground::new();
     let nobody = format!("redis://127.0.0.1:{}", free_port());
-    // Nobody there: it waits and says for what.
+    // No server can be reached. The program waits for its nodes and reports this.
     let line = ["cron", EACH, "job", "--node", &nobody, "--", "true"];
     let mut waiting = Logged::start(&ground, &mut ground.command(&line));
     until("it says that it waits", SOON, || {
         text(&ground.file("err")).contains("waits for its nodes")
     });
     assert!(waiting.0.try_wait().expect("a child").is_none());
-    // Its history cannot be read: that is not an answer.
+    // The history cannot be read. The program must not print an empty history.
     let run = ground.run(&["cron", EACH, "job", "--node", &nobody, "--history", "3"]);
     assert_eq!((run.code, run.out.as_str()), (69, ""), "{}", run.err);
     assert!(run.err.contains("redis-server"), "{}", run.err);
-    // A login that is refused is not waited for.
+    // The program does not wait if the server refuses the login.
     ground.server.cli(&["config", "set", "requirepass", "right"]);
     for more in [&["--", "true"][..], &["--history", "3"]] {
         let run = ground.spawn(&[&["cron", EACH, "job"], more].concat()).end(SOON);
@@ -180,7 +182,7 @@ fn a_job_whose_server_is_not_there_or_refuses_the_login_says_so() {
 #[test]
 fn warnings_of_a_job_are_lines_or_objects_of_the_program() {
     let ground = Ground::new();
-    // A run of the first schedule, so that it is known.
+    // A run with the first schedule stores this schedule on the server.
     let first = ground.spawn(&["cron", EACH, "job", "-c", "echo 1 1 >>ran"]);
     until("a run", SOON, || !runs(&ground).is_empty());
     drop(first);
@@ -208,7 +210,7 @@ fn a_job_goes_on_after_its_program_was_replaced() {
     command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let _run = Logged::start(&ground, &mut command);
     until("a run", SOON, || !runs(&ground).is_empty());
-    // As a package manager does it: another file under the same name.
+    // A package manager does the same: it puts another file at the same path.
     std::fs::write(ground.file("new"), "#!/bin/sh\nexit 1\n").expect("a file");
     std::fs::rename(ground.file("new"), &program).expect("a new program");
     let before = runs(&ground).len();
@@ -226,7 +228,8 @@ fn a_command_that_the_next_tick_ends_is_asked_first() {
         text(&ground.file(file)).lines().filter_map(|line| line.parse().ok()).collect()
     };
     until("three are asked", 3 * SOON, || ticks("asked").len() >= 3);
-    // Each had the time that its answer takes, and the next one began only then.
+    // Each command had enough time for its reaction to TERM. The next command began only after
+    // that.
     let (began, asked) = (ticks("began"), ticks("asked"));
     assert_eq!(asked[..3], began[..3], "none was killed before it had ended");
     let history = ground.run(&["cron", "*/2 * * * * *", "job", "--history", "8"]);

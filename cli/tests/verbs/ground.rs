@@ -1,4 +1,4 @@
-//! A server, and the program run against it.
+//! A server, and runs of the program with this server.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::support::server::Server;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// The program.
+/// Returns a command that runs the program without settings from the environment.
 pub(crate) fn palisade() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PALISADE_")) {
@@ -19,7 +19,7 @@ pub(crate) fn palisade() -> Command {
     command
 }
 
-/// One new server that was marked as new, and a directory.
+/// A server that was marked as new, and a temporary directory.
 pub(crate) struct Ground {
     pub(crate) server: Server,
     pub(crate) dir: PathBuf,
@@ -42,25 +42,28 @@ impl Ground {
         format!("redis://{}", self.server.addr())
     }
 
-    /// The program with these arguments, not yet started.
+    /// Returns a command that runs the program with these arguments.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = palisade();
         command.env("PALISADE_URLS", self.url());
-        // Short quarantines: the longest lease of any client is that of this one.
+        // Quarantines are short, because the longest lease of any client is the lease of this
+        // command.
         let given = args.iter().skip_while(|arg| **arg != "--ttl").nth(1);
         command.env("PALISADE_TTL", "2s").env("PALISADE_MAX_TTL", given.unwrap_or(&"2s"));
-        // On a busy machine a server answers late, and no test here is about that.
+        // On a busy machine a server replies late. The tests of this program do not test late
+        // replies.
         command.env("PALISADE_NODE_DEADLINE", "600ms");
         command.args(args).current_dir(&self.dir);
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the program to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Run {
         Run::of(&self.command(args).output().expect("it can be run"))
     }
 
-    /// Starts it, as a terminal does: what runs the tests may ignore signals, and so would it.
+    /// Starts the program with the default effect of signals. The process that runs the tests may
+    /// ignore signals, and its children would inherit this.
     pub(crate) fn spawn(&self, args: &[&str]) -> Running {
         let plain = self.command(args);
         let mut command = Command::new("env");
@@ -87,7 +90,7 @@ impl Drop for Ground {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: i32,
@@ -103,7 +106,7 @@ impl Run {
     }
 }
 
-/// A run under way; killed on drop.
+/// A running program. Dropping the value kills the program.
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
@@ -115,7 +118,8 @@ impl Running {
         signal(self.pid(), name);
     }
 
-    /// Waits until it handles signals itself: before that they end it as they end any program.
+    /// Waits until the program handles signals itself. Before that, a signal would end the program
+    /// at once.
     pub(crate) fn listens(&self) {
         let term = 1_u64 << 14;
         until("it listens to signals", Duration::from_secs(10), || {
@@ -125,13 +129,13 @@ impl Running {
         });
     }
 
-    /// Its end, after all of its output is read.
+    /// Reads all output of the program, waits for its end, and returns the result.
     pub(crate) fn read(mut self) -> Run {
         let child = self.0.take().expect("it runs");
         Run::of(&child.wait_with_output().expect("a child"))
     }
 
-    /// Its end, which comes within this time.
+    /// Waits until the program ends, for at most `within`, and returns the result.
     pub(crate) fn end(mut self, within: Duration) -> Run {
         let mut child = self.0.take().expect("it runs");
         let until = Instant::now() + within;
@@ -160,14 +164,14 @@ pub(crate) fn signal(pid: u32, name: &str) {
     let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
 }
 
-/// Whether a process runs; a zombie does not.
+/// Returns true if the process runs. A zombie does not run.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-/// Waits until this is so.
+/// Waits until `is` returns true.
 pub(crate) fn until(what: &str, within: Duration, is: impl Fn() -> bool) {
     let end = Instant::now() + within;
     while !is() {
@@ -176,12 +180,12 @@ pub(crate) fn until(what: &str, within: Duration, is: impl Fn() -> bool) {
     }
 }
 
-/// What a file holds by now.
+/// Returns the present content of a file. Returns an empty text if the file does not exist.
 pub(crate) fn text(file: &Path) -> String {
     std::fs::read_to_string(file).unwrap_or_default()
 }
 
-/// Runs it with this on its standard input.
+/// Runs the command with `input` on its standard input.
 pub(crate) fn fed(command: &mut Command, input: &str) -> Run {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it can be run");

@@ -1,4 +1,4 @@
-//! `idem`: what an operator sees of keys, does to them, and leaves in the log.
+//! The command `idem`: the keys that it shows to an operator, its changes, and its log.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn object(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// The keys that are listed with these flags.
+/// Returns the keys that `idem list` prints with these flags.
 fn listed(ground: &Ground, flags: &[&str]) -> Vec<String> {
     let run = ground.run(&[&["idem", "list", "--json"], flags].concat());
     assert_eq!(run.code, 0, "{}", run.err);
@@ -80,7 +80,7 @@ fn a_redrive_that_is_stopped_says_who_began_it_and_the_next_one_goes_on() {
 #[test]
 fn a_run_of_a_dead_process_is_found_released_and_run_again() {
     let ground = Ground::new();
-    // The lease is long: nobody wants to wait for its end.
+    // The lease is much longer than this test. So the test does not wait for its end.
     let long = |args: &[&str]| {
         let mut command = ground.command(args);
         command.env("PALISADE_TTL", "60s").env("PALISADE_MAX_TTL", "60s");
@@ -100,7 +100,7 @@ fn a_run_of_a_dead_process_is_found_released_and_run_again() {
         listed(&ground, &["--running", "--older-than", "1s"]) == ["k"]
     });
     assert_eq!(long(&["once", "k", "-c", script]).code, 75);
-    // Not while it runs.
+    // A running key cannot be run again.
     let because = ["--by", "alice", "--reason", "host 7 is gone"];
     let rerun = [&["idem", "rerun", "k", "--json"][..], &because].concat();
     let not = ground.run(&rerun);
@@ -137,7 +137,7 @@ fn a_purge_says_what_it_means() {
     let purge = |flags: &[&str]| {
         ground.run(&[&["idem", "purge", "--reason", "tidying up"], flags].concat())
     };
-    // Neither an age nor the words.
+    // The purge has neither an age nor `--late-copies-run-again`.
     assert_eq!(purge(&[]).code, 64);
     let young = purge(&["--older-than", "1h"]);
     assert_eq!((young.code, young.out.as_str()), (0, "purged 0 of 0 keys\n"));
@@ -215,7 +215,8 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     assert_eq!(list(&ground), [] as [Value; 0]);
     assert_eq!(decide(&ground, "20261123-140321", &["--run"]).code, 2, "there is none");
 
-    // What is on the disk is older than what ran: a backup, so to speak.
+    // The data on the disk are older than the last run. A restart then loads an old state, as from
+    // a backup.
     assert_eq!(ground.server.cli(&["SAVE"]), "OK");
     assert_eq!(once(&ground, "lost").0, 0);
     ground.server.restart();
@@ -226,7 +227,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     let rerun = ground.run(&["idem", "rerun", "lost", "--reason", "x"]);
     assert!(rerun.out.contains("palisade idem incidents"), "{}", rerun.out);
     assert!(rerun.out.contains("one of `palisade once` by"), "{}", rerun.out);
-    // Who may not list the keys of a server can name a namespace.
+    // A user who may not list the keys of a server can name a namespace.
     ground.server.cli(&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-scan"]);
     let as_app = |args: &[&str]| {
         let mut command =
@@ -294,10 +295,10 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     let table = ground.run(&["idem", "incidents", "--namespace", "once"]).out;
     assert!(table.contains("\"once\": run, by alice: the ledger has none"), "{table}");
 
-    // Another loss is another question.
+    // A second loss needs another decision.
     std::thread::sleep(Duration::from_millis(1_100));
     ground.server.restart_empty();
-    // This command never saw its data, so it cannot say whether it is new.
+    // This command has no memory of the server's data. So it cannot decide if the server is new.
     until("it grants again, and asks", SOON, || {
         once(&ground, "later").1.contains("nobody has said whether")
     });

@@ -1,4 +1,4 @@
-//! `step-down`, `candidates` and `list`.
+//! The commands `step-down`, `candidates` and `list`.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn a_leader_steps_down_its_command_is_dead_first_and_others_come_first() {
     assert!(number("one.term") <= number("two.began"), "two at work");
     assert!(number("one.token") < number("two.token"));
 
-    // The other way: a table for people, and a command that does not listen to TERM.
+    // The second case: the output is a table for people, and the command ignores TERM.
     std::thread::sleep(Duration::from_secs(3));
     two.signal("TERM");
     assert_eq!(two.end(SOON).code, 0, "the command's own code");
@@ -68,7 +68,8 @@ fn what_another_says_cannot_write_to_the_terminal_or_look_like_a_message() {
 
 #[test]
 fn who_takes_part_is_listed_and_the_preferred_one_leads_next() {
-    // Attempts are left to a preferred one for a sixteenth of it: longer than it takes to attempt.
+    // Other candidates delay their attempts for a sixteenth of this time. The delay is longer than
+    // an attempt of the preferred candidate.
     const TTL: &str = "90s";
     let ground = Ground::new();
     let none = ground.run(&["candidates", "a"]);
@@ -137,25 +138,26 @@ fn the_leader_of_a_cron_steps_down_between_its_runs() {
 #[test]
 fn each_answer_of_step_down_has_its_code() {
     let ground = Ground::new();
-    // 2: nobody leads.
+    // 2: there is no leader.
     let down = ground.run(&["step-down", "a"]);
     assert_eq!((down.code, &*down.out), (2, "election \"a\": nobody leads, so nobody was asked\n"));
     assert_eq!(object(&ground.run(&["step-down", "a", "--json"]))["outcome"], "vacant");
-    // 0, also where TERM is ignored: KILL comes after the grace. 200 says why the command ended.
+    // 0: the leader resigns even if its command ignores TERM, because the command gets KILL after
+    // the grace. `elect` then ends with 200.
     let deaf = ground.spawn(&["elect", "a", "--once", "-c", "trap '' TERM; touch on; sleep 60"]);
     until("it leads", SOON, || ground.file("on").exists());
     let down = ground.run(&["step-down", "a"]);
     assert_eq!(down.code, 0, "{}", down.err);
     assert!(down.out.contains("its term is over"), "{}", down.out);
     assert_eq!(deaf.end(SOON).code, 200);
-    // 75: a leader that is frozen is asked, and leads until its lease is over.
+    // 75: the frozen leader gets the request, and leads until its lease ends.
     let frozen = ground.spawn(&["elect", "b", "--ttl", "6s", "-c", "touch b; sleep 60"]);
     until("it leads", SOON, || ground.file("b").exists());
     frozen.signal("STOP");
     let down = ground.run(&["step-down", "b", "-w", "1s", "--max-ttl", "6s", "--json"]);
     assert_eq!(down.code, 75, "{}", down.err);
     assert_eq!(object(&down)["outcome"], "still_leads");
-    // 69: nobody there; 64: no name.
+    // 69: no server can be reached. 64: no name is given.
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     let run = |args: &[&str]| Run::of(&palisade().args(args).output().unwrap());
     assert_eq!(run(&["step-down", "a", "--node", &nobody]).code, 69);
@@ -174,7 +176,7 @@ fn what_is_held_is_listed_and_nothing_else() {
         ground.spawn(&["lock", "other", "--prefix", "app:", "-c", "touch o; sleep 60"]),
         ground.spawn(&["elect", "boss", "--value", "10.0.0.7", "-c", "touch e; sleep 60"]),
         ground.spawn(&["elect", "b2", "--prefix", "app:", "-c", "touch f; sleep 60"]),
-        // It waits, and holds nothing.
+        // This program waits and holds no lock.
         ground.spawn(&["lock", "deploy", "--", "true"]),
     ];
     for file in ["l", "o", "e", "f"] {
@@ -213,7 +215,7 @@ fn what_is_held_is_listed_and_nothing_else() {
         held.end(SOON);
     }
     assert_eq!(ground.run(&["list"]).out, "nothing is held, except perhaps for reading\n");
-    // What cannot be read is said, with a code of its own.
+    // The program reports servers that cannot be read, and returns a different exit code.
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     let run = |args: &[&str]| Run::of(&palisade().args(args).output().unwrap());
     let away = run(&["list", "--node", &nobody]);
@@ -244,7 +246,7 @@ fn off_a_terminal_a_candidate_says_that_it_waits_and_for_whom_and_that_it_leads(
     let first = ground.spawn(&["elect", "a", "--value", "one", "-c", "touch led; sleep 60"]);
     until("it leads", SOON, || ground.file("led").exists());
     let second = ground.spawn(&["elect", "a", "--value", "two", "--", "sleep", "60"]);
-    // It has no words for its reader before it has found the other one.
+    // The candidate prints nothing until it has found the leader.
     until("it waits", SOON, || ground.run(&["candidates", "a"]).out.lines().count() == 2);
     first.signal("TERM");
     let led = first.end(SOON);

@@ -1,4 +1,4 @@
-//! A lease that is lost while the command runs: the command is dead before the next one starts.
+//! A lease is lost while its command runs. The command must be dead before the next command starts.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use crate::ground::{Ground, is_alive, signal, text, until};
 const SOON: Duration = Duration::from_secs(10);
 const TTL: Duration = Duration::from_secs(2);
 
-/// Writes the time in milliseconds again and again.
+/// Returns a script that repeatedly writes the time in milliseconds to a file.
 fn clock(file: &str) -> String {
     format!("echo $$ >{file}.pid; while :; do date +%s%3N >>{file}; sleep 0.01; done")
 }
@@ -26,12 +26,13 @@ fn a_server_that_dies_ends_the_command_within_the_lease() {
     ground.server.kill();
     let ended = run.end(SOON);
     assert_eq!(ended.code, 200, "{}", ended.err);
-    // The last renewal was confirmed before the server died.
+    // The last renewal was confirmed before the server died. So the command must end within one ttl
+    // after that.
     let last = Duration::from_millis(*times(&ground, "ran").last().unwrap());
     assert!(last < died + TTL, "{last:?} {died:?}");
     assert_eq!(text(&ground.file("got")), "term\n", "it is asked first");
     assert!(ended.err.contains("cannot be renewed"), "{}", ended.err);
-    // Also why, as the library logs it.
+    // The output also contains the reason, from the library's log.
     assert!(ended.err.contains("palisade: node lost"), "{}", ended.err);
 }
 
@@ -54,7 +55,7 @@ fn a_frozen_leaders_command_is_dead_before_the_next_leaders_starts() {
         if verb == "lock" {
             assert_eq!(first.end(SOON).code, 200);
         } else {
-            // It campaigns again, and is ended while it waits.
+            // The candidate campaigns again. The signal ends it while it waits.
             std::thread::sleep(Duration::from_millis(300));
             first.signal("TERM");
             assert_eq!(first.end(SOON).code, 143);
@@ -64,7 +65,7 @@ fn a_frozen_leaders_command_is_dead_before_the_next_leaders_starts() {
     }
 }
 
-/// The processes that watch over the command of this one.
+/// Returns the watchdogs of the program with this process id.
 fn watchdogs(of: u32) -> Vec<u32> {
     let children = text(format!("/proc/{of}/task/{of}/children").as_ref());
     let children = children.split_whitespace().map(|pid| pid.parse().expect("a process id"));
@@ -83,7 +84,7 @@ fn a_frozen_leaders_command_dies_in_time_although_a_watchdog_was_killed_right_be
         let second = ground.spawn(&["elect", "a", "-c", &clock(&two)]);
         std::thread::sleep(Duration::from_millis(300));
         let watchdogs = watchdogs(first.pid());
-        // So that it cannot do anything about the killed one.
+        // The stopped program cannot replace the killed watchdog.
         first.signal("STOP");
         signal(watchdogs[place.min(watchdogs.len() - 1)], "KILL");
         until("the next one runs", SOON, || !times(&ground, &two).is_empty());
@@ -105,7 +106,8 @@ fn a_watchdog_that_is_killed_is_replaced_and_the_command_runs_on() {
         ground.spawn(&["lock", "a", "-c", "echo $$ >pid; while [ ! -e go ]; do sleep 0.02; done"]);
     until("it runs", SOON, || text(&ground.file("pid")).ends_with('\n'));
     let before = watchdogs(run.pid());
-    // One after the other, then both at once.
+    // First one watchdog is killed, then the other one. After the loop both are killed at the same
+    // time.
     for killed in [&before[..1], &before[1..]] {
         for pid in killed {
             signal(*pid, "KILL");
@@ -118,7 +120,7 @@ fn a_watchdog_that_is_killed_is_replaced_and_the_command_runs_on() {
     until("there are two again", SOON, || watchdogs(run.pid()).len() == 2);
     let pid: u32 = text(&ground.file("pid")).trim().parse().unwrap();
     assert!(is_alive(pid));
-    // They are in the command's group, and end it.
+    // The new watchdogs are in the command's group, and they kill the group.
     let left = watchdogs(run.pid());
     run.signal("KILL");
     until("all are dead", SOON, || !is_alive(pid) && !left.iter().any(|pid| is_alive(*pid)));
@@ -138,7 +140,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
         assert_eq!(both.len(), 2);
         (run, pid, both)
     };
-    // The lease goes on, and they go on later than it was to end when they were stopped.
+    // The lease is renewed. The stopped watchdogs continue after the first deadline of the lease.
     let (run, pid, both) = start(&ground, "renewed");
     std::thread::sleep(TTL * 3 / 2);
     assert!(is_alive(pid));
@@ -149,7 +151,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
     }
     assert_eq!(run.end(SOON).code, 137, "they end the command, and its exit code says so");
     assert!(!is_alive(pid));
-    // The program that they belong to is killed.
+    // The program of the stopped watchdogs is killed.
     let (run, pid, both) = start(&ground, "killed");
     run.signal("KILL");
     until("the command is dead", SOON, || !is_alive(pid));
@@ -157,7 +159,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
         signal(*pid, "CONT");
     }
     until("they are, too", SOON, || !both.iter().any(|pid| is_alive(*pid)));
-    // All three are stopped: the command ends when the first of them goes on.
+    // The program and both watchdogs are stopped. The command ends when one watchdog continues.
     let (run, pid, both) = start(&ground, "stopped");
     run.signal("STOP");
     std::thread::sleep(TTL);
@@ -165,7 +167,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
     until("the command is dead", SOON, || !is_alive(pid));
     run.signal("CONT");
     assert_eq!(run.end(SOON).code, 200);
-    // The lease ends.
+    // The server is killed, and the lease ends.
     let (run, pid, _) = start(&ground, "lost");
     let died = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     ground.server.kill();
@@ -210,7 +212,7 @@ fn a_lock_that_is_forced_stays_closed_until_then_also_after_ctrl_c() {
     let ground = Ground::new();
     let old = ground.spawn(&["lock", "a", "-c", &clock("old")]);
     until("it runs", SOON, || !times(&ground, "old").is_empty());
-    // It hangs, and believes in the lock for as long as its lease is.
+    // The stopped holder still relies on the lock until the end of its lease.
     old.signal("STOP");
     let next = ground.spawn(&["lock", "a", "-c", "date +%s%3N >new"]);
     let forced = ground.spawn(&["force-release", "a", "--reason", "it hangs", "--yes", "--json"]);
@@ -232,7 +234,7 @@ fn a_lock_that_is_forced_stays_closed_until_then_also_after_ctrl_c() {
 #[test]
 fn force_release_is_ended_while_it_waits_and_says_what_may_be_closed() {
     let ground = Ground::new();
-    // Held by a client with a longer lease than any here may be.
+    // A client holds the lock with a longer lease than `--max-ttl`.
     let owner = "A".repeat(22);
     assert_eq!(ground.server.cli(&["SET", "a", &owner, "PX", "600000"]), "OK");
     assert_eq!(ground.server.cli(&["SET", "{a}:fence", "7"]), "OK");
@@ -242,7 +244,7 @@ fn force_release_is_ended_while_it_waits_and_says_what_may_be_closed() {
     let forced = forced.end(SOON);
     assert_eq!(forced.code, 143, "{}", forced.err);
     assert!(forced.err.contains("at most"), "{}", forced.err);
-    // It would wait in vain where that lease is renewed.
+    // If that client renewed its lease, the program would wait in vain.
     assert!(forced.err.contains("--max-ttl"), "{}", forced.err);
     assert_eq!(ground.server.cli(&["GET", "a"]), owner);
 }
@@ -257,7 +259,7 @@ fn a_leader_campaigns_again_while_no_server_is_there_and_leads_when_it_is_back()
     let pid: u32 = text(&ground.file("pid")).trim().parse().unwrap();
     ground.server.kill();
     until("its command is dead", SOON, || !is_alive(pid));
-    // Long enough for attempts that find nobody there.
+    // During this wait the program tries to reach the dead server.
     std::thread::sleep(Duration::from_secs(1));
     ground.server.restart();
     let terms = || text(&ground.file("terms")).lines().count();

@@ -1,4 +1,5 @@
-//! The verbs of the program on real servers: every exit code, and what a shell script relies on.
+//! The commands of the program on real servers: every exit code, and the behaviour that shell
+//! scripts rely on.
 
 mod codes;
 mod cron;

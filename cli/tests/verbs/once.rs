@@ -1,4 +1,4 @@
-//! `once` and `idem`.
+//! The commands `once` and `idem`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -41,7 +41,8 @@ fn words_that_are_no_text_are_other_commands_too() {
     };
     assert_eq!(code(&[b"a\xff", b"b"]), Some(0));
     assert_eq!(code(&[b"a\xff", b"b"]), Some(0));
-    // As text, with what cannot be shown replaced, the first is the same command.
+    // Each of these commands has other bytes than the first command. As text with replacement
+    // characters, one of them would look the same.
     for other in [&[&b"a\xfe"[..], b"b"][..], &[b"a", b"\xffb"], &[b"a\xffb"]] {
         assert_eq!(code(other), Some(65), "{other:?}");
     }
@@ -67,10 +68,10 @@ fn a_killed_run_parks_the_key_until_somebody_decides() {
         std::fs::write(ground.file("runs"), "").unwrap();
         let run = ground.spawn(&["once", key, "-c", script]);
         until("it runs", 3 * SOON, || !text(&ground.file("runs")).is_empty());
-        // Elsewhere it is waited for, or not.
+        // Another call ends at once while the command runs.
         assert_eq!(ground.run(&["once", key, "-E", "9", "-c", script]).code, 9);
         run.signal("KILL");
-        // 69: the server answered too late, on a busy machine; it is asked again.
+        // 69: the server replied too late, because the machine was busy. The test tries again.
         until("the lease is over", 3 * SOON, || {
             let run = ground.run(&["idem", "show", key]);
             assert!([0, 69].contains(&run.code), "{}", run.err);
@@ -92,7 +93,7 @@ fn a_killed_run_parks_the_key_until_somebody_decides() {
 #[test]
 fn a_command_is_run_once_whatever_code_it_ends_with() {
     let ground = Ground::new();
-    // 70, 126 and 127 are also the codes of a command that could not be started.
+    // 70, 126 and 127 are also the exit codes for a command that could not be started.
     for code in [70, 126, 127] {
         let (key, script) = (format!("k{code}"), format!("echo ran >>runs{code}; exit {code}"));
         for _ in 0..2 {
@@ -126,7 +127,8 @@ fn a_command_that_could_not_be_started_leaves_no_result() {
 fn a_run_that_fails_for_want_of_files_is_made_up_for_and_not_repeated() {
     let ground = Ground::new();
     let mut short = 0;
-    // Few enough that the program, its starter or the command fails, and enough for none to fail.
+    // The program may open only this number of files. With few files the program, its starter or
+    // the command fails. With enough files nothing fails.
     for files in 5..24 {
         let (key, runs) = (format!("k{files}"), format!("runs{files}"));
         let script = format!("exec >>{runs}; echo ran");
@@ -139,7 +141,7 @@ fn a_run_that_fails_for_want_of_files_is_made_up_for_and_not_repeated() {
         limit.envs(shell.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let first = Run::of(&limit.current_dir(&ground.dir).output().expect("it can be run"));
         short += u32::from(first.code != 0);
-        // The claim of a program that could not give it back ends with its lease.
+        // If a program could not release its claim, the claim ends with its lease.
         until("it was run", 3 * SOON, || {
             let run = ground.run(&["once", &key, "-c", &script]);
             assert!([0, 75, 69].contains(&run.code), "{files}: {run:?}, after {first:?}");
@@ -180,7 +182,7 @@ fn a_signal_ends_a_call_that_waits_and_starts_nothing() {
     std::fs::write(ground.file("go"), "").unwrap();
     assert_eq!(first.end(SOON).code, 75);
     assert_eq!(text(&ground.file("runs")), "ran\n");
-    // Nothing is parked, so the next call runs it.
+    // The key is not parked. So the next call runs the command.
     assert_eq!(ground.run(&["once", "k", "-c", script]).code, 75);
     assert_eq!(text(&ground.file("runs")), "ran\nran\n");
 }

@@ -1,4 +1,4 @@
-//! Processes that become another user's: the program may not end them.
+//! A command becomes the process of another user. The program may not end such a process.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,10 +9,11 @@ use crate::ground::{Ground, signal, text, until};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Becomes another user's process.
+/// A command that becomes the process of another user.
 const OTHER: &str = "setpriv --reuid=65534 --clear-groups sleep 60";
 
-/// The program and what it may not end, which the tests may: they run as root.
+/// A run of the program, and a process that the program may not end. The test runs as root and may
+/// end this process.
 struct Weak {
     child: Child,
     other: Option<u32>,
@@ -34,7 +35,8 @@ impl Drop for Weak {
     }
 }
 
-/// `lock` as a user who may not signal others' processes, or none where that cannot be arranged.
+/// Runs `lock` without the right to signal processes of other users. Returns `None` if the test
+/// does not run as root.
 fn weak(ground: &Ground, script: &str) -> Option<Weak> {
     if std::fs::metadata("/proc/self").expect("Linux").uid() != 0 {
         eprintln!("skipped: only root can start another user's process");
@@ -50,7 +52,7 @@ fn weak(ground: &Ground, script: &str) -> Option<Weak> {
     until("a process id", SOON, || text(&ground.file("pid")).ends_with('\n'));
     let pid = text(&ground.file("pid")).trim().parse().expect("a number");
     weak.other = Some(pid);
-    // Before that it is the shell, then `setpriv`.
+    // Before that, the process is the shell, and then `setpriv`.
     let exe = format!("/proc/{pid}/comm");
     until("it is another user's", SOON, || text(exe.as_ref()) == "sleep\n");
     Some(weak)

@@ -1,4 +1,5 @@
-//! The output of a command that runs once, where its reader is slow or something holds it open.
+//! The output of a command that runs once. The reader of the output is slow, or another process
+//! keeps the output open.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use crate::ground::{Ground, signal, text, until};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// The stored result, as soon as there is one.
+/// Waits until a result is stored, and returns the result.
 fn stored(ground: &Ground, key: &str) -> Value {
     let shown = RefCell::new(Value::Null);
     until("a result is stored", SOON, || {
@@ -20,18 +21,19 @@ fn stored(ground: &Ground, key: &str) -> Value {
     shown.into_inner()["result"].take()
 }
 
-/// More than the pipes to and from the program hold together with what it has in hand, less than
-/// what is kept.
+/// A script with a long output. The output is longer than the pipes and the buffers of the program
+/// together. It is shorter than the limit of the stored output.
 const LETTERS: &str = "head -c 79006 /dev/zero | tr '\\0' x";
 
-/// Leaves a process behind that is in no group of the command's, with its output open.
+/// A script that leaves a process behind. This process is not in the command's group, and keeps the
+/// output open.
 const HOLDS: &str = "setsid sh -c 'touch away; exec sleep 60' & echo $! >pid; \
                      while [ ! -e away ]; do sleep 0.01; done; echo out";
 
 #[test]
 fn output_is_kept_whole_and_written_whole_if_its_reader_is_slow() {
     let ground = Ground::new();
-    // Nobody reads until the result is stored.
+    // The test does not read the output until the result is stored.
     let run = ground.spawn(&["once", "k", "-c", LETTERS]);
     let result = stored(&ground, "k");
     assert_eq!(result["stdout"].as_str().map(str::len), Some(79_006));
@@ -54,7 +56,7 @@ fn a_signal_ends_the_program_while_nobody_reads_its_output() {
 #[test]
 fn a_command_is_ended_in_time_while_nobody_reads_the_messages() {
     let ground = Ground::new();
-    // The command shares the program's standard error, and fills the pipe.
+    // The command and the program have the same standard error. The command fills the pipe.
     let fills = "head -c 1000000 /dev/zero >&2";
     let run = ground.spawn(&["lock", "job", "--at-most", "1s", "-c", fills]);
     assert_eq!(run.end(SOON).code, 124);
@@ -75,19 +77,20 @@ fn a_signal_ends_the_program_while_nobody_reads_what_was_recorded() {
             _ => vec!["idem", "show", "k"],
         };
         let run = ground.spawn(&args);
-        // It has more to write than the pipe takes.
+        // The program has more output than the pipe can hold.
         until("it waits for its reader", SOON, || pipe_is_full(run.pid()));
         run.signal("TERM");
         let ended = run.end(SOON);
-        // By the signal itself, or with the code that says so.
+        // The signal itself ends the program, or the program ends with the exit code for the
+        // signal.
         assert!([143, -1].contains(&ended.code), "{stream}: {ended:?}");
         assert!(ended.out.len() + ended.err.len() < 79_006, "{stream}");
     }
-    // What is recorded is whole.
+    // The stored output is complete.
     assert_eq!(ground.run(&["once", "k", "-c", LETTERS]).out.len(), 79_006);
 }
 
-/// Whether one of its threads waits in a write to a pipe.
+/// Returns true if a thread of the process waits in a write to a pipe.
 fn pipe_is_full(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     threads.into_iter().flatten().flatten().any(|thread| {

@@ -1,4 +1,4 @@
-//! Signals, process groups, and what is left behind.
+//! Signals, process groups, and processes that a command leaves behind.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::ground::{Ground, is_alive, text, until};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// A process id that a script wrote.
+/// Returns the process id that a script wrote to a file.
 fn pid(ground: &Ground, file: &str) -> u32 {
     let file = ground.file(file);
     until("a process id", SOON, || text(&file).ends_with('\n'));
@@ -25,10 +25,11 @@ fn signals_reach_the_command() {
     run.signal("TERM");
     assert_eq!(run.end(SOON).code, 3);
     assert_eq!(text(&ground.file("got")), "usr1\nterm\n");
-    // What ignores the first is ended by the second.
+    // The command ignores the first SIGINT. The second SIGINT kills it.
     let deaf = ground.spawn(&["lock", "a", "-c", "trap '' INT; echo $$ >deaf; sleep 30; sleep 30"]);
     pid(&ground, "deaf");
-    // Two that come before the program has seen the first are one: on a busy machine it takes more.
+    // If two signals arrive before the program handles the first one, they count as one signal. On
+    // a busy machine more signals are needed.
     for _ in 0..10 {
         deaf.signal("INT");
         std::thread::sleep(Duration::from_millis(200));
@@ -52,7 +53,7 @@ fn the_whole_group_dies_with_the_program() {
     let family = [pid(&ground, "child"), pid(&ground, "grandchild")];
     run.signal("KILL");
     until("its family is dead", Duration::from_secs(1), || !family.iter().any(|p| is_alive(*p)));
-    // Nobody gave it back, so it is free when the lease is over.
+    // The killed program did not release the lock. So the lock is free at the end of its lease.
     assert_eq!(ground.run(&["lock", "-w", "5s", "a", "--", "true"]).code, 0);
 }
 

@@ -1,4 +1,4 @@
-//! Settings from flags, the environment and a file.
+//! Settings from options, the environment and a file.
 
 use crate::ground::{Ground, Run, palisade};
 use crate::support::server::free_port;
@@ -20,7 +20,7 @@ fn flags_come_before_the_environment_and_that_before_the_file() {
     let both = [("PALISADE_CONFIG", path), ("PALISADE_URLS", &*nobody)];
     assert_eq!(run(&both, &["lock", "a"]).code, 69);
     assert_eq!(run(&both, &["lock", "a", "--node", &ground.url()]).code, 0);
-    // What is wrong is named, with where it is.
+    // The error names the wrong setting and the file.
     std::fs::write(&file, "node = []\n").unwrap();
     let odd = run(&[], &["lock", "a", "--config", path]);
     assert_eq!(odd.code, 64);
@@ -84,7 +84,7 @@ fn a_short_ttl_does_not_expect_short_leases_of_all_other_clients() {
         command.env("PALISADE_URLS", ground.url()).args(args).args(["--", "sleep", "0.3"]);
         Run::of(&command.output().unwrap())
     };
-    // As every client with the defaults.
+    // This client has the default settings.
     assert_eq!(run(&["lock", "a"]).code, 0);
     let short = run(&["lock", "a", "--ttl", "5s"]);
     assert_eq!((short.code, &*short.err), (0, ""), "no other settings than before");

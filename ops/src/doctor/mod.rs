@@ -1,10 +1,10 @@
-//! Examines a deployment and reports each fault that can lose locks, its reason, and the command
-//! that corrects it.
+//! Examines a deployment. Reports each fault that can lose locks, with the reason and the command
+//! that corrects the fault.
 //!
 //! The doctor reads (`INFO`, `ROLE`, `TIME`, `CONFIG GET`, `SENTINEL …`, `ACL DRYRUN`, palisade's
 //! marker) and, unless `trial(false)` is set, acquires and releases one lock with a random name on
-//! each node that is not new. It changes nothing else. A value that it may not read is *unknown*:
-//! neither good nor bad.
+//! each node that is not new. The doctor changes nothing else. If a server does not allow the
+//! doctor to read a value, the value is *unknown*: neither good nor bad.
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), palisade::error::ConfigError> {
@@ -16,29 +16,29 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The same report from a shell: `palisade doctor --node sentinel://10.0.0.1,…/orders-a` (package
-//! `palisade-cli`).
+//! The package `palisade-cli` prints the same report: `palisade doctor --node
+//! sentinel://10.0.0.1,…/orders-a`.
 //!
 //! # Structure, and adding a check
 //!
 //! `gather` queries all servers and Sentinels concurrently, each within a deadline, and returns
-//! plain values (`facts`). Checks are pure functions from facts to findings, in `checks/` by their
-//! subject, so each is tested on made-up facts. A new check needs:
+//! plain values (`facts`). Checks are pure functions from facts to findings, so tests run them on
+//! made-up facts. `checks/` has one file for each kind of subject. A new check needs:
 //!
 //! 1. A `Check` in the file of its subject, with its function. The function returns
 //!    `Finding::fine(evidence)`, or `Finding::error | warning | info(message, evidence)` with
-//!    `.fix([command])`; its error is the reason for which the facts are unknown. Commands to
-//!    paste are made by `by_hand` and `set`. `unreachable` reports servers that could not be
-//!    reached; other checks are not called for those. A check examines what no client reports by
-//!    itself: what a client refuses is judged by the client's own code (`refused`, `min-replicas`,
-//!    `trial`).
+//!    `.fix([command])`. If the facts are unknown, the function returns the reason as an error.
+//!    `by_hand` and `set` make the commands to paste. Only the check `unreachable` is called for
+//!    servers that could not be reached. A check looks for a fault that no client reports. If a
+//!    fault makes a client refuse a server, the check calls the client's own code (`refused`,
+//!    `min-replicas`, `trial`).
 //! 2. A line in `CHECKS` (`checks/mod.rs`).
-//! 3. Its tests: `fine(id)` on the good deployment, `broken(id, change)` for each fault that it
-//!    finds, `unknown(id, close_config)` if it reads settings (`checks/tests.rs`). If it needs a
-//!    setting that is not read yet, add it to `facts::SETTINGS`. A real deployment that has the
-//!    fault, in `tests/doctor/`: a test requires one.
-//! 4. Its id in the comment of each line of `sentinel-conf/templates` that is there because of the
-//!    check; a test compares both sides.
+//! 3. Its tests: `fine(id)` on the good deployment, `broken(id, change)` for each fault that the
+//!    check finds, `unknown(id, close_config)` if the check reads settings (`checks/tests.rs`). If
+//!    the check needs a setting that is not read yet, add the setting to `facts::SETTINGS`. In
+//!    `tests/doctor/`, add a real deployment with the fault; a test fails without one.
+//! 4. The id of the check in `sentinel-conf/templates`, in the comment of each line that the check
+//!    requires. A test compares the ids in the templates with the checks.
 
 mod checks;
 mod report;
@@ -59,7 +59,7 @@ pub fn checks() -> impl Iterator<Item = &'static str> {
     checks::CHECKS.iter().map(|check| check.id)
 }
 
-/// An examination: the deployment, and the settings that its application uses.
+/// An examination of a deployment, with the settings that the application uses.
 #[derive(Clone, Debug)]
 #[must_use = "a doctor examines nothing before `examine` is called"]
 pub struct Doctor {
@@ -82,47 +82,48 @@ impl Doctor {
         }
     }
 
-    /// Sets the application's `max_ttl`; default 15 s, as in the library. Nodes keep the longest
-    /// value of all clients, so set it if the application uses another one.
+    /// Sets the application's `max_ttl`; default 15 s, as in the library. Set it if the application
+    /// uses another value: a node keeps the longest `max_ttl` of all its clients.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = max_ttl;
         self
     }
 
-    /// Sets the application's `clock_error`. The default is the library's, which depends on
-    /// `max_ttl`.
+    /// Sets the application's `clock_error`. The default depends on `max_ttl`, as in the library.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = Some(error);
         self
     }
 
-    /// Sets the ACL user whose rights at the data servers are checked, for a doctor that itself
-    /// logs in as an operator. This needs `ACL DRYRUN` (Redis 7.0). The default is the user with
-    /// which the doctor logs in.
+    /// Sets the ACL user whose rights at the data servers are checked. Set it if the doctor logs in
+    /// as another user than the application. The check needs `ACL DRYRUN` (Redis 7.0). The default
+    /// is the user that the doctor logs in as.
     pub fn rights_of(mut self, user: impl Into<String>) -> Self {
         self.whose = Some(user.into());
         self
     }
 
-    /// Sets whether the doctor acquires and releases a lock with a random name on each node that is
-    /// not new; default true. With false the doctor writes nothing.
+    /// Turns the trial on or off; default on. If the trial is on, the doctor acquires and releases
+    /// a lock with a random name on each node that is not new. If the trial is off, the doctor
+    /// writes nothing.
     pub fn trial(mut self, trial: bool) -> Self {
         self.trial = trial;
         self
     }
 
-    /// Queries all servers and Sentinels, runs all checks, and reports.
+    /// Queries all servers and Sentinels, runs all checks, and returns the report.
     ///
-    /// The call takes at most about three time-outs (Sentinels, the Sentinels that those name, data
-    /// servers), and about eight seconds more for the trial lock if nodes do not answer.
+    /// The call takes at most about three time-outs: for the named Sentinels, for the Sentinels
+    /// that those name, and for the data servers. If nodes do not answer, the trial lock adds about
+    /// eight seconds.
     ///
     /// # Errors
     /// [`ConfigError`] if the settings are invalid: no node, an invalid address, a value out of
     /// range. Faults of the deployment are in the report.
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any await. Only the trial lock can remain then, for at most its
-    /// ttl.
+    /// The future may be dropped at any await. The trial lock may then remain on the nodes for at
+    /// most its ttl.
     pub async fn examine(&self) -> Result<Report, ConfigError> {
         self.check()?;
         let plan = trial::Plan::new(self)?;
@@ -136,11 +137,10 @@ impl Doctor {
             clock_error: self.error_bound(),
             trials: Vec::new(),
         };
-        // The trial runs after everything was read, so that it cannot influence the facts that are
-        // checked.
+        // The trial runs after all facts were read, so the trial cannot change the facts.
         if self.trial && facts.any_reached() {
-            // A new deployment is skipped: a lock would make it look used, and `init` would refuse
-            // it.
+            // New nodes are skipped. After a trial lock a new node would look used, and `init`
+            // would refuse it.
             let new = facts.masters().filter(|(_, s)| s.marker == Ok(None));
             let new = new.map(|(name, _)| name).collect();
             facts.trials = plan.run(&new).await;
@@ -148,7 +148,7 @@ impl Doctor {
         Ok(Report::new(facts.any_reached(), checks::run(&facts), &access.secrets()))
     }
 
-    /// Returns E, the bound on the error of any clock.
+    /// Returns the largest error of any clock (E).
     fn error_bound(&self) -> Duration {
         self.clock_error.unwrap_or_else(|| default_clock_error(self.max_ttl))
     }

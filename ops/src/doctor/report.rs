@@ -6,21 +6,22 @@ use serde::Serialize;
 
 use palisade::internal::{SENTENCE_MAX, Secrets};
 
-/// Largest number of characters of a command. The limit is larger than that of a sentence, because
-/// a command must not be cut.
+/// Largest length of a command in characters. Commands must not be cut, so this limit is larger
+/// than the limit of a sentence.
 const COMMAND_MAX: usize = 8_000;
 
-/// The verdict of a check for one subject. The worst comes first in the order.
+/// The verdict of a check for one subject. The verdicts are ordered from the worst to the best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// A failover or restart can grant a lock twice or lose it, or nothing is granted at all.
+    /// After a failover or a restart, a lock can be granted twice or lost; or the nodes grant no
+    /// lock at all.
     Error,
-    /// Locks may be lost in a rare situation, or wait longer than necessary.
+    /// In a rare situation locks are lost, or callers wait longer than necessary.
     Warning,
-    /// The facts could not be read: neither good nor bad.
+    /// The doctor could not read the facts, so the fault may or may not be there.
     Unknown,
-    /// Information: nothing has to be changed.
+    /// Information that needs no action.
     Info,
     /// No fault was found.
     Fine,
@@ -53,21 +54,21 @@ pub struct Finding {
     pub message: String,
     /// The values that were read.
     pub evidence: String,
-    /// The reason for which the finding matters, with what was measured.
+    /// The reason for which the fault matters, with measured figures.
     pub why: &'static str,
-    /// Commands that correct the fault, one per entry, with the addresses and values of this
-    /// deployment.
+    /// Commands that correct the fault, one command in each entry. Commands contain the addresses
+    /// and values of this deployment.
     pub fix: Vec<String>,
 }
 
 impl Finding {
     fn new(verdict: Verdict, message: impl Into<String>, evidence: impl Into<String>) -> Self {
-        // `checks::run` fills in `check` and `why`, and `on` the subject.
+        // `checks::run` sets `check` and `why` later. `on` sets `subject`.
         let (message, evidence, subject) = (message.into(), evidence.into(), String::new());
         Self { check: "", subject, verdict, message, evidence, why: "", fix: Vec::new() }
     }
 
-    /// Creates a finding without a fault; `read` contains the values.
+    /// Creates a finding without a fault; `evidence` contains the values that were read.
     pub(crate) fn fine(evidence: impl Into<String>) -> Self {
         Self::new(Verdict::Fine, "", evidence)
     }
@@ -112,8 +113,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Creates a report. Sentences contain text from servers, so secrets and control characters are
-    /// removed from them.
+    /// Creates a report. Removes secrets and control characters from sentences, because sentences
+    /// contain text from servers.
     pub(crate) fn new(reached: bool, findings: Vec<Finding>, secrets: &Secrets) -> Self {
         let clean = |text: String| secrets.sentence(&text, SENTENCE_MAX);
         let cleaned = |f: Finding| Finding {
@@ -134,7 +135,7 @@ impl Report {
     }
 
     /// Returns the exit code for a program: 69 if no server was reached, 2 after errors, 1 after
-    /// warnings if `strict`, else 0. Unknown facts do not change it.
+    /// warnings if `strict` is true, else 0. Unknown facts do not change the code.
     pub fn exit_code(&self, strict: bool) -> u8 {
         if !self.reached {
             69

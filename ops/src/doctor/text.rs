@@ -1,5 +1,5 @@
-//! The report as text for people: faults first, with the commands that correct them. Checks without
-//! a fault are only counted.
+//! The report as text for people. Faults come first, with the commands that correct them. For
+//! checks without a fault, the text has only their number.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,8 +13,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = 0;
         while let Some(first) = self.findings.get(shown).filter(|x| x.verdict != Verdict::Fine) {
-            // A check often finds the same fault for several subjects, so its reason is printed
-            // once.
+            // Several subjects can have the same fault. The reason is printed once for all of them.
             let same = |x: &&Finding| x.check == first.check && x.verdict == first.verdict;
             let together: Vec<_> = self.findings[shown..].iter().take_while(same).collect();
             entry(f, &together)?;
@@ -42,7 +41,7 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
     writeln!(f, "{:<8} {}", first.verdict, first.check)?;
     let mut rest = together;
     while let Some(finding) = rest.first() {
-        // Subjects with the same sentence share one entry.
+        // Subjects with the same message and evidence share one entry.
         let alike = |x: &&&Finding| x.message == finding.message && x.evidence == finding.evidence;
         let n = rest.iter().take_while(alike).count();
         let subjects: Vec<_> = rest[..n].iter().map(|x| x.subject.as_str()).collect();
@@ -58,14 +57,15 @@ fn entry(f: &mut fmt::Formatter<'_>, together: &[&Finding]) -> fmt::Result {
     let mut printed = BTreeSet::new();
     for command in together.iter().flat_map(|x| &x.fix) {
         if printed.insert(command) {
-            // A command is never wrapped, because people paste it.
+            // Commands are not wrapped, because people paste them.
             writeln!(f, "         $ {command}")?;
         }
     }
     writeln!(f)
 }
 
-/// Writes text with this indent; each further line is indented two columns more.
+/// Writes text in lines of at most `WIDTH` columns. The first line is indented by `indent` columns,
+/// each further line by two columns more.
 fn wrapped(f: &mut fmt::Formatter<'_>, indent: usize, text: &str) -> fmt::Result {
     let mut line = " ".repeat(indent);
     let mut empty = true;

@@ -1,4 +1,4 @@
-//! The trial: acquires and releases a lock with a random name, as an application does.
+//! The trial of the doctor: acquires and releases a lock with a random name through the library.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -16,27 +16,30 @@ use palisade::internal::NodeUrl;
 use palisade::node::spi::LockNode;
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Ttl of the trial lock: if this process dies, the lock ends after this time.
+/// Ttl of the trial lock. If this process dies, the nodes free the lock after this time.
 const TTL: Duration = Duration::from_secs(5);
-/// Longest time for one node's answer.
+/// Longest wait for the answer of one node.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// The nodes as an application configures them: each alone, and all together.
+/// The handles of the trial, with the application's settings: one handle for each node, and one
+/// handle for all nodes together.
 pub(super) struct Plan {
     nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
-    /// Number of groups. They come first in `nodes`.
+    /// Number of groups. In `nodes`, groups come before lone servers.
     groups: usize,
-    /// All nodes together, if there are several, or the error of that configuration.
+    /// Handle over all nodes, or the reason for which the handle cannot be built. `None` if there
+    /// is only one node.
     all: Option<Result<Redlock, ConfigError>>,
 }
 
 impl Plan {
-    /// Creates the plan of the trial.
+    /// Builds the handles of the trial.
     ///
     /// # Errors
     /// [`ConfigError`] if a name, an address, a certificate or a range is invalid.
     pub(super) fn new(doctor: &Doctor) -> Result<Self, ConfigError> {
-        // Groups come first, as in `Facts`, so that each trial gets the name of its node.
+        // Groups come before lone servers, as in `Facts`, so that each trial gets the name of the
+        // right node.
         let (mut nodes, mut lone): (Vec<Arc<dyn LockNode>>, Vec<_>) = (Vec::new(), Vec::new());
         for node in doctor.deployment.nodes()? {
             match node {
@@ -55,7 +58,8 @@ impl Plan {
         Ok(Self { nodes, groups, all })
     }
 
-    /// Runs the trial on each node, concurrently, then on all together; skips the nodes in `alone`.
+    /// Runs the trial concurrently on each node that is not in `alone`. If `alone` is empty, then
+    /// runs the trial on all nodes together.
     pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Trial> {
         let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
             let name = node.name();
@@ -89,8 +93,8 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }
 
-/// Runs the trial twice and returns the second outcome. The first run connects; the second takes as
-/// long as in an application whose connections are open.
+/// Runs the trial twice and returns the second outcome. The first run opens the connections, so
+/// that the second run measures no connecting.
 async fn warm(redlock: &Redlock) -> Outcome {
     match once(redlock).await {
         Outcome::Granted { .. } => once(redlock).await,

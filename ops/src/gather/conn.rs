@@ -1,5 +1,5 @@
-//! A connection to a server or Sentinel. All its requests have the same deadline, so a frozen
-//! server costs one time-out, not one per request.
+//! A connection to a server or Sentinel. All requests of a connection share one deadline, so a
+//! frozen server costs one time-out in total.
 
 use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
@@ -7,16 +7,16 @@ use tokio::time::{Instant, timeout_at};
 use super::super::facts::{Fields, Read, Unread};
 use palisade::internal::{self, Endpoint, Line, Secrets, error_text};
 
-/// An open connection, with the deadline of its requests.
+/// An open connection with one deadline for all requests.
 pub(crate) struct Conn {
     line: Line,
     until: Instant,
 }
 
 impl Conn {
-    /// Connects to the endpoint and logs in.
+    /// Connects to a server or Sentinel and logs in, before the deadline `until`.
     pub(crate) async fn open(at: &Endpoint, until: Instant) -> Result<Self, String> {
-        // This deadline ends every wait, so the connection has no time-out itself.
+        // The connection needs no time-out of its own, because every wait ends at `until`.
         match timeout_at(until, internal::open(at)).await {
             Ok(Ok(line)) => Ok(Self { line, until }),
             Ok(Err(e)) => Err(error_text(&e, &at.secrets())),
@@ -24,12 +24,12 @@ impl Conn {
         }
     }
 
-    /// Returns the secrets of the login, which must not be shown.
+    /// Returns the secrets of the login. They must not be shown.
     pub(crate) fn secrets(&self) -> &Secrets {
         self.line.secrets()
     }
 
-    /// Sends a command and returns its answer. A refusal contains `what` as the command's name.
+    /// Sends a command and returns the answer. An error's text calls the command `what`.
     pub(crate) async fn execute(&self, command: &Cmd, what: &str) -> Read<Value> {
         let mut handle = self.line.clone();
         let sent = async { handle.send_packed_command(command).await };
@@ -49,8 +49,8 @@ impl Conn {
         redis::from_redis_value(value).map_err(|_| format!("{what}: answer not understood"))
     }
 
-    /// Sends a command as [`Self::execute`] does, after splitting it at spaces, and parses the
-    /// answer. An answer that cannot be parsed counts as failed.
+    /// Splits a command at spaces, sends it as [`Self::execute`] does, and parses the answer with
+    /// `parse`. If the answer cannot be parsed, the request counts as failed.
     pub(crate) async fn query<T>(
         &self,
         command: &str,
@@ -61,7 +61,7 @@ impl Conn {
     }
 }
 
-/// Parses an answer; one that cannot be parsed counts as failed.
+/// Parses an answer. If the answer cannot be parsed, returns [`Unread::Failed`].
 pub(crate) fn parsed<T>(
     value: &Value,
     what: &str,
@@ -93,13 +93,13 @@ fn answered(answer: RedisResult<Value>, what: &str, secrets: &Secrets) -> Read<V
     })
 }
 
-/// Returns the value's text without control characters. Secrets are replaced later, in the report:
-/// here, a password that is also a common word would change the values.
+/// Returns the value as text without control characters. The report removes secrets from texts
+/// later. Removing them here would change values, because a password can be a common word.
 pub(crate) fn text(value: &Value) -> Option<String> {
     raw(value).map(|text| Secrets::default().clean(&text))
 }
 
-/// Returns the value's text unchanged, for parsing.
+/// Returns the value as text, unchanged, for a parser.
 pub(crate) fn raw(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
@@ -121,7 +121,7 @@ pub(crate) fn fields(value: &Value) -> Option<Fields> {
     }
 }
 
-/// Returns the fields of an answer to `INFO`, which has one line `name:value` for each.
+/// Returns the fields in an answer to `INFO`. Each field is a line `name:value`.
 pub(crate) fn info(value: &Value) -> Option<Fields> {
     let all = raw(value)?;
     let pairs = all.lines().filter_map(|line| line.split_once(':'));

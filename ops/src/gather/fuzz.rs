@@ -1,4 +1,4 @@
-//! Tests with arbitrary answers: every answer is either understood or reported as not understood.
+//! Tests with arbitrary answers: each answer is parsed, or the parser returns an error.
 
 use proptest::prelude::*;
 

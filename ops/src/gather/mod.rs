@@ -1,7 +1,8 @@
-//! Reads the facts: the given Sentinels, the Sentinels that most of them name, the data servers
-//! that most of all Sentinels name, and the lone nodes. Each kind is queried concurrently, each
-//! server within one deadline. An address that only one Sentinel names is listed, but no login is
-//! sent there.
+//! Reads the facts of a deployment. The sources are: the Sentinels that the user named, the
+//! Sentinels that most of the named Sentinels report, the data servers that most of all Sentinels
+//! report, and the lone servers. The servers of one kind are queried concurrently, each with one
+//! deadline. If only one Sentinel reports an address, the address is listed, but no login is sent
+//! there.
 
 pub(super) mod conn;
 #[cfg(test)]
@@ -19,11 +20,11 @@ use super::deployment::{Access, GroupLogin};
 use super::facts::{Fields, Group, Sentinel, Server, majority, place};
 use palisade::internal::SENTINELS_MAX;
 
-/// Largest number of servers of a group that are examined; no real group has more.
+/// Largest number of servers of a group that are examined. Real groups have fewer servers.
 const SERVERS_MAX: usize = 64;
 
-/// Reads the facts of all groups and lone servers, in the order of `access`. `whose` is the user
-/// whose rights are examined; `None` is the user that logs in.
+/// Reads the facts of all groups and lone servers, in the order of `access`. Examines the rights of
+/// the user `whose`; if `whose` is `None`, the rights of the user that the connection logs in as.
 pub(super) async fn everything(
     deployment: &Deployment,
     access: &Access,
@@ -39,7 +40,7 @@ pub(super) async fn everything(
     tokio::join!(groups, join_all(nodes))
 }
 
-/// The settings of one reading.
+/// The parameters of one call of [`everything`].
 struct Gather<'a> {
     deployment: &'a Deployment,
     whose: Option<&'a str>,
@@ -52,7 +53,8 @@ impl Gather<'_> {
 
     async fn group(&self, login: &GroupLogin) -> Group {
         let mut sentinels = self.sentinels(login, &login.sentinels, true).await;
-        // A Sentinel that listens on several addresses is queried at one of them only.
+        // A Sentinel may listen on several addresses. Such a Sentinel is queried at one address
+        // only.
         let ids: BTreeSet<&String> = sentinels.iter().filter_map(|s| s.id.as_ref().ok()).collect();
         let is_new = |f: &&Fields| f.get("runid").is_none_or(|id| !ids.contains(id));
         let mut named =
@@ -78,9 +80,9 @@ impl Gather<'_> {
         join_all(asked).await
     }
 
-    /// Queries the servers that a majority of the Sentinels names as the master or a replica;
-    /// returns them and the addresses of the others. The master is chosen first, so that replicas
-    /// cannot exceed the limit before it.
+    /// Queries the servers that a majority of the Sentinels report as the master or a replica.
+    /// Returns the answers, and the addresses of the servers that were not queried. The master is
+    /// chosen first, so that the limit `SERVERS_MAX` cannot exclude the master.
     async fn servers(
         &self,
         login: &GroupLogin,
@@ -105,14 +107,15 @@ impl Gather<'_> {
     }
 }
 
-/// Addresses with the number of Sentinels that name each.
+/// Addresses, each with the number of Sentinels that report it.
 struct Named {
     votes: BTreeMap<String, usize>,
     enough: usize,
 }
 
 impl Named {
-    /// Counts the Sentinels that name each address; `what` selects the descriptions to count.
+    /// Counts, for each address, the Sentinels that report it. `what` returns the instances in a
+    /// Sentinel's answers that are counted.
     fn by<'a>(sentinels: &'a [Sentinel], what: impl Fn(&'a Sentinel) -> Vec<&'a Fields>) -> Self {
         let mut votes = BTreeMap::new();
         for sentinel in sentinels {
@@ -124,7 +127,8 @@ impl Named {
         Self { votes, enough: majority(sentinels) }
     }
 
-    /// Returns at most `most` addresses that a majority names, and all other addresses.
+    /// Returns two lists: at most `most` addresses that a majority of the Sentinels report, and all
+    /// other addresses.
     fn split(self, most: usize) -> (Vec<String>, Vec<String>) {
         let (mut enough, mut few) = (Vec::new(), Vec::new());
         for (at, votes) in self.votes {

@@ -7,7 +7,8 @@ use super::super::facts::{Fields, Sentinel, Unread, unreached};
 use super::conn::{Conn, fields, parsed, text};
 use palisade::internal::Endpoint;
 
-/// Sends all requests about this master; their answers have to arrive before the deadline `until`.
+/// Sends all requests about the group of `master` to a Sentinel, and returns the answers that
+/// arrive before the deadline `until`.
 pub(super) async fn ask(
     at: &str,
     given: bool,
@@ -26,7 +27,8 @@ pub(super) async fn ask(
     };
     sentinel.reached = Ok(());
     let conn = &conn;
-    // The command is not split at spaces, because the user chose the master's name.
+    // The user chose the master's name, and the name may contain spaces. So the command is built
+    // from arguments and not split at spaces.
     let about = |what: &'static str| async move {
         let command = redis::cmd("SENTINEL").arg(what).arg(master).take();
         conn.execute(&command, &format!("SENTINEL {what}")).await
@@ -44,7 +46,7 @@ pub(super) async fn ask(
     sentinel.others = others.and_then(|answer| parsed(&answer, "SENTINEL SENTINELS", list));
     let quorum = quorum.and_then(|answer| parsed(&answer, "SENTINEL CKQUORUM", text));
     sentinel.quorum = match quorum {
-        // CKQUORUM reports a missing quorum as an error, and that error is the answer.
+        // A Sentinel reports a missing quorum as an error. That error is the answer to CKQUORUM.
         Err(Unread::Failed(why))
             if why.starts_with("NOQUORUM") || why.starts_with("NOGOODSLAVE") =>
         {

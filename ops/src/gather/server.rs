@@ -13,7 +13,8 @@ use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Sends all requests. Facts without an answer before the deadline `until` are marked as failed.
+/// Sends all requests to a data server, and returns the answers. A request that has no answer at
+/// the deadline `until` counts as failed.
 pub(super) async fn ask(
     at: String,
     given: bool,
@@ -31,7 +32,7 @@ pub(super) async fn ask(
         }
     };
     server.reached = Ok(());
-    // The clock is read first, before the other requests delay its answer.
+    // The clock is read first, so that no other request delays the answer to `TIME`.
     server.clock = clock(&conn).await;
     let ahead = server.clock.as_ref().map_or(0, |clock| clock.ahead);
     let now = || SystemEnv.wall_micros().saturating_add_signed(ahead) / 1_000;
@@ -70,8 +71,8 @@ impl Server {
     }
 }
 
-/// Measures the difference between the clocks by the shortest of three round trips, which has the
-/// smallest error.
+/// Measures the difference between the server's clock and this machine's clock. Of three round
+/// trips the shortest is used, because it has the smallest error.
 async fn clock(conn: &Conn) -> Read<Clock> {
     let mut best: Read<Clock> = Err(Unread::Failed("not asked".to_owned()));
     for _ in 0..3 {
@@ -102,12 +103,13 @@ fn micros(n: u128) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// Returns a name if it is safe in a command line.
+/// Returns a value as text if the text is safe in a command line.
 fn plain(value: &Value) -> Option<String> {
     text(value).filter(|name| is_plain(name))
 }
 
-/// Reads the settings with one request each: servers before 7.0 accept only one pattern.
+/// Reads each setting with a request of its own, because servers before 7.0 accept only one
+/// pattern.
 async fn config(conn: &Conn) -> Read<Fields> {
     let settings = SETTINGS.iter().map(|name| async move {
         conn.query(&format!("CONFIG GET {name}"), "CONFIG", fields).await
@@ -116,8 +118,8 @@ async fn config(conn: &Conn) -> Read<Fields> {
     Ok(all.into_iter().flatten().collect())
 }
 
-/// Returns the name of the user, and for each command of the library the reason for which `ACL
-/// DRYRUN` refuses it, if it does.
+/// Returns the name of the user. Returns also each command of the library, with the reason for
+/// which `ACL DRYRUN` refuses the command (`None` if it is allowed).
 async fn permissions(
     conn: &Conn,
     whose: Option<&str>,
@@ -138,14 +140,16 @@ async fn permissions(
     (user, may)
 }
 
-/// Returns the reason for which this user may not send this command; `None` if it may.
+/// Returns the reason for which the user `name` may not send `command`; `None` if the user may send
+/// it.
 async fn rehearse(conn: &Conn, name: &str, command: &str) -> Read<Option<String>> {
     let question = format!("ACL DRYRUN {name} {command}");
     let answer = conn.query(&question, "ACL DRYRUN", text).await?;
     Ok(Some(answer).filter(|answer| answer != "OK"))
 }
 
-/// Parses the marker, if there is one; `now` is the server's time in ms.
+/// Parses a server's marker; `now` is the server's time in ms. Returns `None` if the server has no
+/// marker.
 pub(super) fn read_marker(value: &Value, now: u64) -> Read<Option<KeptData>> {
     if *value == Value::Nil {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! A handover whose future was dropped: its progress, and the way to end it.
+//! The progress of a handover, and the cleanup after the future of a handover was dropped.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -7,15 +7,16 @@ use super::super::masters;
 use super::super::script::{self, Kind, Refusal};
 use super::{Closed, HandedOver, Handover};
 
-/// Progress of a handover since its closing.
+/// Progress of a handover after the request to close the server.
 #[derive(Clone, Debug)]
 pub(super) enum Shut {
-    /// The closing was sent, and its answer is not known.
+    /// The request to close the server was sent. No answer has arrived.
     Asked,
     Closed(Closed),
-    /// The last step was sent to this server: it may have continued already.
+    /// The last request was sent to this server. The server may have continued the data history
+    /// already.
     Finishing(Closed),
-    /// The server has continued.
+    /// The server has continued the data history.
     Done {
         at: String,
         closed: Duration,
@@ -23,16 +24,16 @@ pub(super) enum Shut {
 }
 
 impl Handover {
-    /// Stores the progress, and returns the progress that was stored before.
+    /// Stores the progress, and returns the progress before.
     pub(super) fn shut(&self, what: Option<Shut>) -> Option<Shut> {
         std::mem::replace(&mut *self.shut.lock().unwrap_or_else(PoisonError::into_inner), what)
     }
 
-    /// Ends a handover whose future was dropped: opens the server that was left closed, which is
-    /// the old master or the promoted replica. A promoted replica then begins its quarantine at
-    /// once. Returns the result of the handover, also if it was done before it was dropped, or if
-    /// the result is unknown because the last step was not answered. Returns `None` if no server
-    /// was closed.
+    /// Ends a handover after the drop of its future. Opens the server that is still closed: the old
+    /// master or the promoted replica. A promoted replica then begins its quarantine at once.
+    /// Returns the result of the handover: `Done` if the handover was done before its future was
+    /// dropped, `Unknown` if the last step was not answered. Returns `None` if no server was
+    /// closed.
     ///
     /// # Cancellation safety
     /// If the future is dropped at an await, the server opens by itself after `closed_for`.
@@ -48,15 +49,15 @@ impl Handover {
         };
         let why = match self.reopen(&closed).await {
             Ok(()) => "it is open again".to_owned(),
-            // The server is no longer closed, or could not be reached: the last step may have been
-            // executed.
+            // The server is no longer closed or could not be reached, so it may have executed the
+            // last step.
             Err(why) if is_last => return Some(HandedOver::Unknown(unanswered(&why))),
             Err(why) => why,
         };
         Some(if closed.is_new { HandedOver::FellBack(why) } else { HandedOver::Refused(why) })
     }
 
-    /// Opens a server that is closed.
+    /// Opens a closed server.
     pub(super) async fn reopen(&self, closed: &Closed) -> Result<(), String> {
         let opened = match masters::open(&closed.target, &self.deployment).await {
             Ok(conn) => script::run(&conn, script::OPEN, &[&closed.marker]).await,
@@ -73,7 +74,7 @@ impl Handover {
     }
 }
 
-/// Returns the sentence about a last step whose answer is not known.
+/// Returns a sentence for a last step that was not answered.
 pub(super) fn unanswered(why: &str) -> String {
     format!(
         "no answer to the last step ({why}): it goes on where the old server stopped, or begins \

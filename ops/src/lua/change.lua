@@ -1,23 +1,26 @@
--- Changes records of idempotency keys that are still as they were read. The promise stays: its
--- ballot refuses late requests, and without an owner no attempt that is under way takes effect.
+-- Changes records of idempotency keys, if the records were not changed since they were read. A
+-- record keeps its ballot, so that the node refuses late requests. The owner in the record is
+-- removed, so that the node refuses requests of an attempt that is under way.
 -- KEYS     1 palisade:generation, the marker (node/lua/history.lua), then records
 -- ARGV     1 the change: release, rerun or purge   2 1: purge also records without a result
 --          then for each record the ballot that was read, or '' for no record
--- Returns  a word for each: done | as it is | none | changed | running | settling | stored |
+-- Returns  a word for each record: done | as it is | none | changed | running | settling | stored |
 --          unfinished | foreign | closed
 local what, time = ARGV[1], redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local marker = redis.call('GET', KEYS[1]) or ''
--- During a planned handover: while the server is closed, nothing is changed. While it is settling,
--- a lease may run for twice E after its end by this clock. E is not known here; a quarantine is
--- longer than twice E.
+-- While the server is closed for a planned handover, the script changes nothing. While the server
+-- is settling after a handover, a lease may last for twice E (the largest clock error) longer than
+-- the server's clock shows. The script has no value of E. So the script uses the length of a
+-- quarantine, which is longer than twice E.
 local kind, till = string.match(marker, '^ ([cs])(%d+) ', 112)
 if kind and now >= tonumber(till) then kind = nil end
 local longer = kind == 's' and tonumber(string.sub(marker, 73, 81)) or 0
 
 local function change(key, ballot)
   if kind == 'c' then return 'closed' end
-  -- Changes of earlier keys are not undone, so another program's value must not end the script.
+  -- `pcall` returns an error as a value, if the key has another program's value. An error of the
+  -- script itself would leave some keys changed and others not.
   local h = redis.pcall('HMGET', key, 'fence', 'till', 'att', 'rf')
   if h.err then return 'foreign' end
   if (h[1] or '') ~= ballot then return 'changed' end

@@ -1,6 +1,6 @@
--- Closes a master for a planned handover; the marker's form is in node/lua/history.lua.
+-- Closes a master for a planned handover. node/lua/history.lua describes the marker's form.
 -- KEYS  1 palisade:generation
--- ARGV  1 time for which it is closed, in ms
+-- ARGV  1 time for which the server is closed, in ms
 -- Returns  {'ok', the marker as it is now} | {'no', why}
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
@@ -24,17 +24,17 @@ if kind ~= '-' then
   if left > 0 and kind == 'c' then
     return {'no', 'it is closed by another handover for at most ' .. left .. ' ms: try again then'}
   end
-  -- A server that is opened again would have no record that earlier leases may end early by its
-  -- clock.
+  -- The mark of the closing would replace the mark of settling. After a stopped handover the server
+  -- would then have no record that leases may last longer than its clock shows.
   if left > 0 then
     return {'no', 'it is still settling after another handover: try again in ' .. left .. ' ms'}
   end
 end
 marker = string.sub(marker, 1, 112)
   .. string.format('c%013.0f', now + tonumber(ARGV[1])) .. string.sub(marker, 127)
--- The key is set twice, so that the append-only file has a transaction, as for every grant. A
--- server that skips transactions while it loads that file skips the closing, too, so the closing
--- cannot prove that its data are complete.
+-- Two writes make the append-only file contain a transaction, as for every grant. Some servers skip
+-- transactions while they load that file. Such a server then skips the mark of the closing too, so
+-- the mark cannot claim that the loaded data are complete.
 redis.call('SET', KEYS[1], marker)
 redis.call('SET', KEYS[1], marker)
 return {'ok', marker}

@@ -1,10 +1,11 @@
--- Opens the server that took over. Its data hold the closing, so they hold everything that was
--- written before it, and nothing was answered since.
+-- Opens the new server, if its data contain the mark of the closing. The data then contain every
+-- write before the closing, and the server has answered no batch since the closing.
 -- KEYS  1 palisade:generation   2 palisade:settled
--- ARGV  1 the marker as the closing left it   2 twice E in ms
--- Returns  {'ok', since ms}, also if an earlier run did it and its answer was lost
---          {'changed', why}: the marker is neither that of the closing nor that of this script, or
---          the server is no master, so the result of an earlier run is unknown
+-- ARGV  1 the marker that the closing wrote   2 twice E in ms
+-- Returns  {'ok', beginning of the data history in ms}, also if an earlier run opened the server
+--          and its answer was lost
+--          {'changed', why}: neither the closing nor this script wrote the marker, or the server is
+--          no master, so the result of an earlier run is unknown
 --          {'no', why}
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
@@ -16,7 +17,8 @@ if replid == string.sub(marker, 1, 40) then
 end
 local now_marker = redis.call('GET', KEYS[1]) or ''
 if now_marker ~= marker then
-  -- Clients may have changed other fields of the marker meanwhile.
+  -- These fields show that an earlier run opened the server. Clients may have changed the other
+  -- fields since that run.
   if string.sub(now_marker, 1, 40) == replid and string.sub(now_marker, 113, 113) == 's'
     and string.sub(now_marker, 41, 71) == string.sub(marker, 41, 71) then
     return {'ok', string.sub(marker, 42, 54)}
@@ -25,7 +27,8 @@ if now_marker ~= marker then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- Another server of the group that has the closing may open by its own clock.
+-- At the end of the closing, any other server of the group with the mark opens by itself, by its
+-- own clock.
 if now + tonumber(ARGV[2]) > tonumber(string.sub(marker, 114, 126)) then
   return {'no', 'the handover took longer than the time for which the server was closed'}
 end

@@ -2,7 +2,8 @@
 -- KEYS  per name: 1 lock   2 fence   3 meta
 -- ARGV  none
 -- Returns  for each name: the owner's token, the fence, ms until the lease ends, the holder's
---          metadata or an empty text; an empty list if no owner token of palisade holds it
+--          metadata or an empty text; an empty list for a name that no owner token of palisade
+--          holds
 local out = {}
 for i = 1, #KEYS, 3 do
   local n = #out + 1

@@ -1,15 +1,16 @@
--- Marks a server as new: data from before its data history no longer count as lost. In the marker
--- the letter e (the data began empty) or l (empty, although a client has a record of earlier data)
--- becomes n. A server on which nothing was ever granted, because it is unused or its clients are in
--- the first quarantine, gets the marker of a server that never lost anything. On any other server
--- the quarantine, the floor and later losses stay as they are. With l an operator has to declare
--- that all earlier data are gone for good (ARGV 2). Leases granted on those data may still be held,
--- so a quarantine never ends early then.
+-- Marks a server as new, so that data from before its data history no longer count as lost. The
+-- marker has a letter for the beginning of the history: e (the data began empty) or l (the data
+-- began empty, although a client has seen earlier data). The script changes the letter to n. If the
+-- server has never granted anything, the script writes the marker of a server that lost nothing. A
+-- server has never granted anything if it is unused or still in its first quarantine. On any other
+-- server the quarantine, the floor and the later losses stay. For the letter l, an operator has to
+-- declare that the earlier data are lost for ever (ARGV 2). Leases from the earlier data may still
+-- be held, so the script then never shortens a quarantine.
 -- KEYS 1 palisade:generation
--- ARGV 1 'look' or 'mark'   2 '1': also with l
+-- ARGV 1 'look' or 'mark'   2 '1' to mark a server with l, too
 -- Returns {'ok', time when its data began in ms; empty if nothing was granted yet}
 --  | {'marked', note}: nothing has to be done | {'lost', why} | {'no', why}
---  | {'changed', why}: not now
+--  | {'changed', why}: the server cannot be marked now
 -- The caller examines the keys of the server.
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
@@ -37,15 +38,15 @@ if marker then
     return {'changed', 'it was restarted or replaced, and no program has connected to it since: '
       .. 'let one connect, and run this again'}
   end
-  -- Nothing was granted in the first quarantine of a new server. If other nodes have data, leases
-  -- that this server lost may still be held.
+  -- A new server grants nothing in its first quarantine. If other nodes have data (ARGV 2), this
+  -- server may have lost leases that are still held.
   if ARGV[2] == '1' or #marker ~= 182 or now >= since + q then
-    used = sub(marker, 156, 168) -- the data began when the first loss did
+    used = sub(marker, 156, 168) -- when the data after the first loss began
   end
 end
 if ARGV[1] == 'look' then return {'ok', used} end
 if used ~= '' then
-  -- The first loss, which is that of all earlier data, is removed.
+  -- The first loss is removed. It is the loss of all earlier data.
   redis.call('SET', KEYS[1], sub(marker, 1, 110) .. 'n' .. sub(marker, 112, 140)
     .. sub(marker, 183))
 else

@@ -1,6 +1,6 @@
--- Finds a record whose promise is older than the data of its server.
+-- Finds a record with a ballot from before the beginning of the server's data history.
 -- KEYS    keys that may be records
--- ARGV    1 time when the data began, in ms
+-- ARGV    1 time when the data history began, in ms
 -- Returns the first of those keys, or an empty text
 for _, key in ipairs(KEYS) do
   local promise = redis.pcall('HGET', key, 'fence')

@@ -1,6 +1,6 @@
--- Opens a server again that this handover closed.
+-- Opens a server again. This handover closed the server before.
 -- KEYS  1 palisade:generation
--- ARGV  1 the marker as the closing left it
+-- ARGV  1 the marker that the closing wrote
 -- Returns  {'ok'} | {'no', why}
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return {'no', 'it is no longer closed by this handover'}

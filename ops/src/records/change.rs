@@ -1,4 +1,4 @@
-//! Changes to keys by an operator. Each change has a reason, and is written to the log.
+//! Changes to idempotency keys by an operator. Each change has a reason, and is written to the log.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use palisade::internal::{MARKER, check_name, key_of};
 
 const CHANGE: &str = include_str!("../lua/change.lua");
 
-/// Advice about a key without a record.
+/// Advice to an operator about a key that has no record.
 const FORGOTTEN: &str = "A key that is parked because nodes lost data is decided about with all \
                          others of that loss: `palisade idem incidents` lists the losses, \
                          `palisade idem decide` decides. One key is resolved or run again by its \
                          program; one of `palisade once` by `palisade idem resolve`";
 
-/// Author and reason of a change to a key. Both are written to the log with the change.
+/// Author and reason of a change to a key, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
     by: String,
@@ -30,11 +30,12 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Creates the author, a person or a program, and the reason: for example `alice`, and `host 7
-    /// is gone, ticket 12`.
+    /// Creates an `Audit` from the author of a change (a person or a program) and the reason.
+    /// Examples are `alice` and `host 7 is gone, ticket 12`.
     ///
     /// # Errors
-    /// [`ConfigError`] if one of them is empty, longer than 512 bytes or has control characters.
+    /// [`ConfigError`] if the author or the reason is empty, is longer than 512 bytes, or has
+    /// control characters.
     pub fn new(by: impl Into<String>, reason: impl Into<String>) -> Result<Self, ConfigError> {
         let (by, reason) = (by.into(), reason.into());
         check_name("by", &by)?;
@@ -57,11 +58,12 @@ impl Audit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// Ends a claim before its lease is over.
+    /// Ends the running claim of the key ([`Records::release`]).
     Release,
-    /// Takes the attempts back.
+    /// Removes the attempts of the key, so that the next call runs the handler
+    /// ([`Records::rerun`]).
     Rerun,
-    /// Empties the record.
+    /// Removes the result, the attempts and the fingerprint of the key ([`Records::purge`]).
     Purge,
 }
 
@@ -82,11 +84,11 @@ impl Change {
 pub struct KeyChange {
     /// The kind of change.
     pub change: Change,
-    /// The key that was to be changed.
+    /// The key.
     pub key: String,
     /// Author and reason of the change.
     pub audit: Audit,
-    /// The result at each node.
+    /// The result at each node, with the node's name.
     pub nodes: Vec<(String, NodeChange)>,
 }
 
@@ -96,25 +98,26 @@ pub struct KeyChange {
 pub enum NodeChange {
     /// The record was changed.
     Done,
-    /// There is a record, and nothing in it to change.
+    /// The record needed no change.
     AsItIs,
-    /// There is no record.
+    /// The node has no record of the key.
     Absent,
     /// The record was not changed. The text has the reason.
     Refused(&'static str),
-    /// The node could not be reached. The text has the reason. The node may have the old record.
+    /// The node could not be reached, and may still have the old record. The text has the reason.
     Unreachable(String),
 }
 
 impl KeyChange {
-    /// Returns true if a majority of the nodes made the change, or had nothing to change. The other
-    /// nodes are [`missing`](Self::missing).
+    /// Returns true if a majority of the nodes made the change or had nothing to change.
+    /// [`missing`](Self::missing) returns the other nodes.
     pub fn is_done(&self) -> bool {
         2 * (self.nodes.len() - self.missing().count()) > self.nodes.len()
     }
 
-    /// Returns the nodes that did not make the change. Their records may come back: a parked key
-    /// may be parked again, and a purged result may be replayed. Repeat the change then.
+    /// Returns the nodes that did not make the change. The old records of these nodes may still
+    /// take effect: a parked key may be parked again, and a purged result may be replayed. Repeat
+    /// the change if a node is missing.
     pub fn missing(&self) -> impl Iterator<Item = &str> {
         let missing = |change: &NodeChange| {
             matches!(change, NodeChange::Refused(_) | NodeChange::Unreachable(_))
@@ -122,8 +125,8 @@ impl KeyChange {
         self.nodes.iter().filter(move |(_, c)| missing(c)).map(|(node, _)| &**node)
     }
 
-    /// Returns true if no node that answered has a record: the key, its namespace or its prefix may
-    /// be wrong.
+    /// Returns true if all nodes that answered have no record. In that case the key, its namespace
+    /// or its prefix may be wrong.
     pub fn is_unknown(&self) -> bool {
         let none =
             |change: &NodeChange| matches!(change, NodeChange::Absent | NodeChange::Unreachable(_));
@@ -131,7 +134,7 @@ impl KeyChange {
             && self.nodes.iter().any(|(_, change)| *change == NodeChange::Absent)
     }
 
-    /// Returns true if a node changed its record.
+    /// Returns true if at least one node changed its record.
     fn is_changed(&self) -> bool {
         self.nodes.iter().any(|(_, change)| *change == NodeChange::Done)
     }
@@ -178,9 +181,10 @@ impl fmt::Display for KeyChange {
     }
 }
 
-/// The records that [`Records::purge`] empties. It is made by [`older_than`](Self::older_than) or
-/// [`late_copies_run_again`](Self::late_copies_run_again), because a late copy of a request whose
-/// record was purged runs again.
+/// The selection of records that [`Records::purge`] empties. A copy of a purged request runs again
+/// if it comes later. So select records that are too old for such a copy
+/// ([`older_than`](Self::older_than)), or accept that copies run again
+/// ([`late_copies_run_again`](Self::late_copies_run_again)).
 #[derive(Clone, Debug)]
 #[must_use = "it only says what to purge"]
 pub struct Purge {
@@ -189,30 +193,31 @@ pub struct Purge {
 }
 
 impl Purge {
-    /// Selects records with a result whose claim is at least this [old](super::KeyFacts::age). Give
-    /// an age after which no copy of a request can come: longer than any redelivery, retry or
-    /// replay by hand takes, plus two `clock_error`.
+    /// Selects records with a result, if the last claim is at least this
+    /// [old](super::KeyFacts::age). Choose an age after which no copy of a request can arrive:
+    /// longer than the longest redelivery, retry or replay by hand, plus two `clock_error`.
     pub fn older_than(age: Duration) -> Self {
         let states = vec![KeyState::Stored];
         let select = Select { states, older_than: age, ..Select::default() };
         Self { select, unfinished: false }
     }
 
-    /// Selects records with a result, of any age. A copy of such a request that comes later runs
-    /// again.
+    /// Selects records with a result, of any age. A copy of a purged request runs again if it comes
+    /// later.
     pub fn late_copies_run_again() -> Self {
         Self::older_than(Duration::ZERO)
     }
 
-    /// Also selects keys whose attempts left no result. The nodes then have no record that such an
-    /// attempt may have taken effect. Keys whose claim runs are never purged.
+    /// Selects also keys without a result. After the purge, the nodes have no record of the
+    /// attempts of these keys, although an attempt may have taken effect. Keys with a running claim
+    /// are never purged.
     pub fn unfinished_too(mut self) -> Self {
         self.select.states.push(KeyState::Lapsed);
         self.unfinished = true;
         self
     }
 
-    /// Limits the number of keys.
+    /// Sets the largest number of keys that are purged.
     pub fn limit(mut self, keys: usize) -> Self {
         self.select.limit = Some(keys);
         self
@@ -224,7 +229,7 @@ impl Purge {
 #[non_exhaustive]
 #[must_use = "it may not be done"]
 pub struct Purged {
-    /// The result for each key that was to be purged.
+    /// The result for each selected key.
     pub keys: Vec<KeyChange>,
     /// Nodes that could not be read, as in [`KeyList::unread`](super::KeyList::unread).
     pub unread: Vec<(String, String)>,
@@ -233,27 +238,26 @@ pub struct Purged {
 }
 
 impl Records {
-    /// Ends the claim that runs under a key, for example because its owner is known to be dead. The
-    /// attempt counts as lapsed, and the next call decides by its policy or its probe without
-    /// waiting for the end of the lease. If the owner is alive after all, its next renewal reports
-    /// that its claim is lost; effects that it had until then remain.
+    /// Ends the running claim of a key, for example if the process of the claim is dead. The
+    /// attempt counts as lapsed. The next call does not wait for the end of the lease: its policy
+    /// or its probe decides at once. If the process of the claim is still alive, the next renewal
+    /// of the claim fails, and the process loses the claim. Effects before that remain.
     ///
     /// # Errors
     /// The same as for [`list`](Self::list).
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the change may be made on some nodes; calling again is safe.
+    /// If the future is dropped, some nodes may have made the change. Calling again is safe.
     pub async fn release(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
         self.change_one(Change::Release, key, audit).await
     }
 
-    /// Takes back the attempts of a key that left no result, for a person who has made sure that
-    /// they had no effect: the next call runs the handler, whatever its policy. This function runs
-    /// no handler. Recorded steps stay, and so does the fingerprint.
+    /// Removes the attempts of a key from its records, if no attempt left a result. Make sure first
+    /// that the attempts had no effect. The next call runs the handler, under any policy. This
+    /// function runs no handler. The recorded steps and the fingerprint stay.
     ///
-    /// A key that is parked because nodes forgot it stays parked, because the nodes have no attempt
-    /// of it: to run such a key, use [`Call::rerun`], or decide about the loss
-    /// ([`Incident::decide`]).
+    /// A forgotten key stays parked, because the nodes have no record of its attempts. To run such
+    /// a key, use [`Call::rerun`] or decide about the loss ([`Incident::decide`]).
     ///
     /// [`Incident::decide`]: crate::Incident::decide
     ///
@@ -266,16 +270,15 @@ impl Records {
         self.change_one(Change::Rerun, key, audit).await
     }
 
-    /// Empties records: their results, attempts and fingerprints are removed, and a copy of such a
-    /// request that comes later runs again. The ballot that refuses late requests of earlier
-    /// attempts stays until the record would have expired.
+    /// Empties records: removes the results, the attempts and the fingerprints. A later copy of a
+    /// request runs again if the record of the request was emptied. An emptied record keeps its
+    /// ballot until the record expires, so that the nodes refuse late requests of earlier attempts.
     ///
     /// # Errors
     /// The same as for [`list`](Self::list).
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the change may be made to some keys and on some nodes; calling
-    /// again is safe.
+    /// If the future is dropped, some keys may be purged on some nodes. Calling again is safe.
     pub async fn purge(&self, purge: &Purge, audit: &Audit) -> Result<Purged, ConfigError> {
         let list = self.list(&purge.select).await?;
         let mut nodes = find_masters(&self.deployment).await?;
@@ -287,8 +290,7 @@ impl Records {
         Ok(Purged { keys: done, unread: list.unread, more: list.more })
     }
 
-    /// Empties those of the records that still match `purge`: a key may have been used while the
-    /// listing ran.
+    /// Empties the records that still match `purge`. A key may have been used since the listing.
     async fn purge_some(
         &self,
         nodes: &mut Nodes,
@@ -322,8 +324,9 @@ impl Records {
         Ok(changed.into_iter().next().unwrap_or_else(none))
     }
 
-    /// Changes the records that are still as they were read. Of each key `meant` has whether it is
-    /// to be changed; the others count as changed by another attempt.
+    /// Changes records of these keys, if the records were not changed since they were read. `meant`
+    /// is true for each key that is to be changed. The other keys are not changed, and are reported
+    /// as used since they were read.
     async fn change_as_seen(
         &self,
         nodes: &Nodes,
@@ -373,7 +376,8 @@ impl Records {
         }
         command.arg(change.word()).arg(u8::from(unfinished));
         for (seen, meant) in seen.iter().zip(meant) {
-            // No record has the ballot `used`, so it is not changed.
+            // No record has the ballot `used`. So the script does not change the records of keys
+            // that are not `meant`.
             let ballot = seen.as_ref().map_or("", |seen| &seen.fence);
             command.arg(if *meant { ballot } else { "used" });
         }
@@ -384,7 +388,7 @@ impl Records {
     }
 }
 
-/// Returns the result that a word of the script means.
+/// Converts a word that the script returned to a result; `None` for an unknown word.
 fn said(word: &str) -> Option<NodeChange> {
     Some(match word {
         "done" => NodeChange::Done,
@@ -403,8 +407,8 @@ fn said(word: &str) -> Option<NodeChange> {
     })
 }
 
-/// Stores the result of a key whose effect is known, as [`Call::resolve`] does, and writes the
-/// author and the reason to the log.
+/// Stores a result for a key as [`Call::resolve`] does, and writes the author and the reason to the
+/// log. Use this function for a key with a known effect.
 ///
 /// # Errors
 /// The same as for [`Call::resolve`].

@@ -2,29 +2,31 @@
 
 use std::time::Duration;
 
-/// The facts about a key, combined from all nodes.
+/// The facts about a key, combined from the answers of all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyFacts {
-    /// The key as its callers give it.
+    /// The key, in the form that callers use.
     pub key: String,
-    /// State of the key, combined from all nodes.
+    /// State of the key.
     pub state: KeyState,
-    /// Time until the lease of a claim that runs ends, if it is not renewed.
+    /// Time until the lease of the running claim ends, if the lease is not renewed. `None` if no
+    /// claim runs.
     pub remaining: Option<Duration>,
-    /// Number of attempts that are known to have begun and were not taken back.
+    /// Number of attempts that began and were not taken back, as far as the nodes have records of
+    /// them.
     pub attempts: u32,
-    /// Time since the last claim was granted, by its fencing token. Its error is at most twice
-    /// `clock_error`, but for a claim that was granted soon after a node lost data it may be too
-    /// short.
+    /// Time since the last claim was granted, computed from its fencing token. The error is at most
+    /// twice `clock_error`. If a node lost data shortly before the claim, `age` may be too short by
+    /// more than that.
     pub age: Duration,
-    /// True for a key without a result that too few nodes have in their present data history, so
-    /// that later attempts may be forgotten.
+    /// True if the nodes may have lost attempts of the key: the key has no result, and too few
+    /// nodes have a record from their present data history.
     pub forgotten: bool,
-    /// Number of nodes that have a record.
+    /// Number of nodes that have a record of the key.
     pub nodes: usize,
-    /// Time until the first of these records expires. A copy of the request that comes later runs
-    /// again, unless its age is known.
+    /// Time until the first record of the key expires. A copy of the request that comes later runs
+    /// again, unless the copy has a birth (`created_at`).
     pub expires_in: Duration,
 }
 
@@ -34,20 +36,21 @@ pub struct KeyFacts {
 pub enum KeyState {
     /// A majority of the nodes has a result.
     Stored,
-    /// Fewer nodes have a result; the next call settles it without running the handler.
+    /// Fewer than a majority of the nodes have a result. The next call stores this result on a
+    /// majority, and does not run the handler.
     Unsettled,
     /// A claim runs.
     Running,
-    /// An attempt began and left no result: with `at_most_once` the key is parked. Store its result
-    /// by [`Call::resolve`](palisade::idempotency::Call::resolve), or let it run again by
-    /// [`Records::rerun`](super::Records::rerun).
+    /// An attempt began and left no result. With `at_most_once` the key is parked. To store a
+    /// result, use [`Call::resolve`](palisade::idempotency::Call::resolve). To let the key run
+    /// again, use [`Records::rerun`](super::Records::rerun).
     Lapsed,
-    /// Every attempt was taken back: the next call runs as the first one.
+    /// Every attempt was taken back. The next call runs as if it were the first.
     Free,
 }
 
 impl KeyState {
-    /// Returns the state as one word, as the program `palisade` prints it.
+    /// Returns the state as the one word that the program `palisade` prints.
     pub fn word(self) -> &'static str {
         match self {
             Self::Stored => "stored",
@@ -66,14 +69,14 @@ pub(super) struct Seen {
     pub(super) left: Duration,
     pub(super) result: bool,
     pub(super) expires: Duration,
-    /// The highest ballot, as the server wrote it.
+    /// The highest ballot, as text from the server.
     pub(super) fence: String,
     pub(super) age: Duration,
-    /// True if the ballot was promised in the node's present data history.
+    /// True if the node stored the ballot in its present data history.
     pub(super) current: bool,
 }
 
-/// Combines the records of those of `n` nodes that have one.
+/// Combines the records of the nodes that have a record of the key. `n` is the number of all nodes.
 pub(super) fn facts(key: String, seen: &[&Seen], n: usize) -> KeyFacts {
     let results = seen.iter().filter(|s| s.result).count();
     let remaining = seen.iter().filter(|s| !s.result).map(|s| s.left).max().unwrap_or_default();
@@ -127,8 +130,8 @@ mod tests {
 
     #[test]
     fn what_the_nodes_say_together() {
-        // d: a result; r: a claim that runs for this many seconds; l: this many attempts without a
-        // result.
+        // d: a result. r: a claim that runs for this number of seconds. l: this number of attempts,
+        // without a result.
         for (cells, state) in [
             ("d1 d1 d1", KeyState::Stored),
             ("d1 d1 r5", KeyState::Stored),
@@ -148,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_key_that_too_few_nodes_have_in_their_present_history_may_be_forgotten() {
-        // -: the ballot was promised in an earlier data history of the node.
+        // -: the node stored the ballot in an earlier data history.
         for (cells, forgotten) in [
             ("l1 l1 l1-", false),
             ("l1 l1- l1-", true),

@@ -1,9 +1,9 @@
-//! The idempotency keys of a namespace, for operators: lists them, and changes them.
+//! Functions for operators that list and change the idempotency keys of a namespace.
 //!
-//! Listing reads each node's key space by `SCAN`, in pages. A key that exists from the first page
-//! to the last is found. A key that is claimed, or expires, in between may be missing. A node that
-//! fails over or is restarted in between counts as not read, because the cursor of a page has no
-//! meaning at another server.
+//! A listing reads each node's key space in pages (`SCAN`). The listing contains every key that
+//! exists from the first page to the last page. A key that is claimed or expires during the listing
+//! may be missing. A node that fails over or restarts during the listing counts as not read,
+//! because the cursor of a page is not valid on another server.
 
 mod change;
 mod facts;
@@ -26,29 +26,29 @@ use palisade::internal::{DECISIONS, MARKER, check_namespace, check_prefix, of_re
 
 const READ: &str = include_str!("../lua/records.lua");
 
-/// Number of records that are read in one request; a larger number would block the server for long.
+/// Number of records in one request. A larger number would block the server for too long.
 const PAGE: usize = 500;
 
-/// The idempotency keys of one namespace on a deployment's servers.
+/// The idempotency keys of one namespace on the servers of a deployment.
 #[derive(Clone, Debug)]
 pub struct Records {
     deployment: Deployment,
     prefix: String,
     namespace: String,
-    /// Beginning of the keys of this namespace on the servers.
+    /// Beginning of all keys of this namespace on the servers.
     begins: String,
 }
 
-/// A selection of keys. A key has to meet every condition that is set.
+/// A selection of keys: the keys that meet all conditions.
 #[derive(Clone, Debug, Default)]
 pub struct Select {
-    /// The states that are selected; empty: all.
+    /// The selected states. An empty list selects all states.
     pub states: Vec<KeyState>,
-    /// True to select only keys with attempts that may be forgotten ([`KeyFacts::forgotten`]).
+    /// If true, selects only keys with attempts that may be forgotten ([`KeyFacts::forgotten`]).
     pub forgotten: bool,
-    /// Smallest [age](KeyFacts::age) of the last claim.
+    /// Smallest selected [age](KeyFacts::age) of the last claim.
     pub older_than: Duration,
-    /// Longest time until one of the key's records expires.
+    /// Longest selected time until a record of the key expires ([`KeyFacts::expires_in`]).
     pub expires_within: Option<Duration>,
     /// Largest number of keys.
     pub limit: Option<usize>,
@@ -58,12 +58,12 @@ pub struct Select {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyList {
-    /// The keys that match the selection, in order.
+    /// The selected keys, in order.
     pub keys: Vec<KeyFacts>,
-    /// Nodes that could not be read, or not to their end, each with the reason. Keys that only
-    /// these nodes have are missing.
+    /// Nodes that could not be read completely, with the reasons. If only these nodes have a key,
+    /// the key is not in `keys`.
     pub unread: Vec<(String, String)>,
-    /// True if the limit was reached, so there may be more keys.
+    /// True if the limit was reached. There may be more keys then.
     pub more: bool,
     /// Number of nodes.
     pub nodes: usize,
@@ -78,19 +78,18 @@ impl Select {
     }
 }
 
-/// The nodes during one listing or change: each with its master, or the reason for which it has
-/// none.
+/// The nodes of one listing or change, each with its master or the reason for which it has none.
 type Nodes = Vec<(String, Result<Master, String>)>;
 
-/// A node's records of some keys; `None` for a node that could not be read.
+/// One node's records of some keys; `None` if the node could not be read.
 type NodeSeen = Option<Vec<Option<Seen>>>;
 
 impl Records {
-    /// Creates the records of this namespace. Prefix and namespace are those of the handles that
-    /// use the keys.
+    /// Creates a `Records` for a namespace. The prefix and the namespace must be the same as in the
+    /// handles that use the keys.
     ///
     /// # Errors
-    /// [`ConfigError`] naming the field, the value and the rule.
+    /// [`ConfigError`] if the prefix or the namespace is invalid.
     pub fn new(
         deployment: &Deployment,
         prefix: &str,
@@ -103,20 +102,20 @@ impl Records {
         Ok(Self { deployment: deployment.clone(), prefix, namespace, begins })
     }
 
-    /// Returns the prefix.
+    /// Returns the prefix of the handles that use the keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Returns the namespace.
+    /// Returns the namespace of the keys.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Lists the keys on all nodes as they are now. It reads each node's whole key space in pages
-    /// (`SCAN`), which takes a while if the key space is large, and blocks no other client. A key
-    /// that is claimed or expires during the listing may be missing; nodes that could not be read
-    /// are in the result.
+    /// Lists the selected keys of all nodes. The function reads the whole key space of each node in
+    /// pages (`SCAN`). That takes a while if the key space is large, but blocks no other client. A
+    /// key that is claimed or expires during the listing may be missing. The result names the nodes
+    /// that could not be read.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
@@ -130,7 +129,8 @@ impl Records {
             let Ok(master) = nodes[at].1.clone() else { continue };
             let pattern = format!("{}*", escaped(&self.begins));
             let mut scan = Scan::new(&self.deployment, &master, Some(pattern));
-            // A node that fails while the keys of a page are read is not asked for the next page.
+            // If a node failed while the keys of a page were read, the loop ends, and the node gets
+            // no request for the next page.
             while nodes[at].1.is_ok() {
                 let page = match scan.next().await {
                     Ok(Some((_, keys))) => self.named(&keys),
@@ -165,7 +165,7 @@ impl Records {
         })
     }
 
-    /// Returns keys of a server as callers give them.
+    /// Converts keys of a server to keys in the form that callers use.
     fn named(&self, keys: &[Vec<u8>]) -> Vec<String> {
         let named = |key: &Vec<u8>| {
             let key = String::from_utf8_lossy(key);
@@ -174,8 +174,8 @@ impl Records {
         keys.iter().filter_map(named).collect()
     }
 
-    /// Returns the facts about these keys. A node that fails is marked as unread and not queried
-    /// again.
+    /// Returns the facts about these keys. A node that fails is marked as unread, and gets no
+    /// further request.
     async fn read(&self, nodes: &mut Nodes, keys: Vec<String>) -> Vec<KeyFacts> {
         if keys.is_empty() {
             return Vec::new();
@@ -189,7 +189,7 @@ impl Records {
         keys.into_iter().enumerate().filter_map(of).collect()
     }
 
-    /// Returns each node's records of these keys; `None` for a node that cannot be read.
+    /// Returns each node's records of these keys; `None` if the node cannot be read.
     async fn seen(&self, nodes: &mut Nodes, keys: &[String]) -> Vec<NodeSeen> {
         let asks = nodes.iter().map(|(_, master)| async move {
             self.ask(master.as_ref().map_err(Clone::clone)?, keys).await
@@ -223,8 +223,9 @@ impl Records {
     }
 }
 
-/// Lists the namespaces that have a record or a decision on a node, in order, and the nodes that
-/// could not be read, each with the reason. It reads each node's whole key space in pages (`SCAN`).
+/// Lists the namespaces that have a record or a decision on a node, in order. Returns also the
+/// nodes that could not be read, with the reasons. The function reads the whole key space of each
+/// node in pages (`SCAN`).
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid.
@@ -272,7 +273,7 @@ async fn namespaces_on(
 fn seen(record: Value) -> Option<Seen> {
     let (attempts, left, result, expires, fence, age, current): Numbers =
         redis::from_redis_value(record).ok()?;
-    // Lua may return a negative number, which would become a huge unsigned one.
+    // A script may return a negative number. A negative number must not become a huge unsigned one.
     let span = |ms| u64::try_from(ms).ok().map(Duration::from_millis);
     Some(Seen {
         attempts: u32::try_from(u64::try_from(attempts).ok()?).unwrap_or(u32::MAX),
@@ -285,5 +286,5 @@ fn seen(record: Value) -> Option<Seen> {
     })
 }
 
-/// The fields of a record, in the order in which `records.lua` returns them.
+/// The fields of a record, in the order of the answer of `records.lua`.
 type Numbers = (i64, i64, bool, i64, String, i64, bool);

@@ -1,4 +1,4 @@
-//! One timer for all times at which a queue has something to do.
+//! One timer for all times at which a node queue has to act.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,9 +8,9 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::time::Moment;
 
-/// A timer that fires at the earliest time for which it was set, or sooner, so whoever waits for it
-/// must check what is due. In return it need not be reset when that time moves later, which happens
-/// with each batch of a busy queue.
+/// A timer that fires at the earliest time for which it was set, or earlier. So the queue must
+/// check what is due. In return the timer need not be reset if the earliest time moves later, as it
+/// does with each batch of a busy queue.
 pub(super) struct Alarm {
     sleep: Pin<Box<Sleep>>,
     at: Option<Moment>,
@@ -21,7 +21,7 @@ impl Alarm {
         Self { sleep: Box::pin(sleep(Duration::ZERO)), at: None }
     }
 
-    /// Makes the alarm fire at `due` at the latest.
+    /// Makes the alarm fire at `due` or earlier.
     pub(super) fn set_for(&mut self, due: Option<Moment>, now: Moment) {
         if let Some(due) = due
             && self.at.is_none_or(|at| due < at)

@@ -1,35 +1,35 @@
-//! The two channels of a node queue: one for extensions of leases, the other one for all other
-//! requests.
+//! The two channels of a node queue: one for extensions of leases, and one for all other requests.
 
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::pending::Pending;
 use crate::op::Op;
 
-/// Sending ends of a node queue's two channels. Extensions are sent before all other requests. They
-/// overtake neither the acquire nor the release of their own lease, because the lease has been
-/// granted before, and no extension is submitted after its release (renewal 7).
+/// Sending ends of the two channels of a node queue. Extensions are sent before all other requests.
+/// An extension cannot overtake the acquire of its lease, because the lease has been granted
+/// before. An extension cannot overtake the release, because no extension is submitted after the
+/// release (renewal 7).
 pub(super) struct Queues {
     extensions: Sender<Pending>,
     others: Sender<Pending>,
 }
 
 impl Queues {
-    /// Makes the two channels of a node queue, each with this many places.
+    /// Creates the two channels of a node queue, each with `places` places.
     pub(super) fn new(places: usize) -> (Self, Incoming) {
         let ((extensions, first), (others, rest)) = (channel(places), channel(places));
         let incoming = Incoming { extensions: first, others: rest, extension: None, other: None };
         (Self { extensions, others }, incoming)
     }
 
-    /// Returns the channel into which this op belongs.
+    /// Returns the channel for this op.
     pub(super) fn of(&self, op: &Op) -> &Sender<Pending> {
         if op.is_extension() { &self.extensions } else { &self.others }
     }
 }
 
-/// Receiving ends of a node queue's two channels, and up to one request of each that `wait` has
-/// taken out already.
+/// Receiving ends of the two channels of a node queue. `wait` may already have taken one request
+/// out of each channel.
 pub(super) struct Incoming {
     extensions: Receiver<Pending>,
     others: Receiver<Pending>,
@@ -49,26 +49,25 @@ impl Incoming {
         self.extension.is_some() || !self.extensions.is_empty()
     }
 
-    /// Takes the request that is sent next: the oldest extension or, if there is none, the oldest
+    /// Takes the next request to send: the oldest extension or, without an extension, the oldest
     /// other request.
     pub(super) fn next(&mut self) -> Option<Pending> {
         let extension = self.extension.take().or_else(|| self.extensions.try_recv().ok());
         extension.or_else(|| self.other.take()).or_else(|| self.others.try_recv().ok())
     }
 
-    /// Waits until there is a request. Returns false if the queue was dropped and no request is
-    /// left.
+    /// Waits for a request. Returns false if the queue was dropped and no request is left.
     ///
     /// # Cancellation safety
-    /// Nothing is lost: a request is taken only by the poll that returns.
+    /// No request is lost, because only the poll that returns takes a request.
     pub(super) async fn wait(&mut self) -> bool {
         if self.extension.is_some() || self.other.is_some() {
             return true;
         }
         tokio::select! {
             biased;
-            // Both channels close together, so when `extensions` is closed, `others` may still hold
-            // releases of the handle.
+            // Both channels close together. If `extensions` is closed, `others` may still contain
+            // releases.
             Some(job) = self.extensions.recv() => self.extension = Some(job),
             job = self.others.recv() => self.other = job,
         }

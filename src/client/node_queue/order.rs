@@ -1,12 +1,14 @@
-//! Contents of a batch, in the order in which the node executes them.
+//! The requests of a batch, in the order in which the node executes them.
 //!
-//! Releases go first, so that a node can execute them together, and so that the acquires behind
-//! them find the locks free. A release overtakes nothing except acquires by other owners. These
-//! were requested while the lock was held, so that their order cannot be observed. All other
-//! requests keep their order; above all, a release stays behind its own acquire, and behind an
-//! extension that could put the lock back. If an acquire meets its own release before either was
-//! sent, neither is sent. A release is also not sent if its acquire was too late to be sent,
-//! because the queue of a frozen node would soon hold nothing but such releases.
+//! Releases come first. The node can then execute them together, and the acquires behind them find
+//! the locks free. A release overtakes only acquires by other owners. These acquires were requested
+//! while the lock was held, so callers cannot observe the change of order. All other requests keep
+//! their order. So a release stays behind the acquire of the same owner, and behind an extension
+//! that could create the lock again.
+//!
+//! If an acquire and the release of the same owner both wait in the queue, neither is sent. A
+//! release is also not sent if the acquire was dropped because of its deadline. Otherwise the queue
+//! of a frozen node would soon contain only such releases.
 
 use std::collections::HashSet;
 
@@ -21,13 +23,13 @@ use crate::token::OwnerToken;
 pub(super) struct BatchOrder {
     releases: Vec<Pending>,
     others: Vec<Pending>,
-    /// Owners whose acquire or claim was too late to be sent, and from which no other request has
-    /// come since.
+    /// Owners with an acquire or claim that was not sent before its deadline, and with no other
+    /// request since.
     unsent: HashSet<OwnerToken>,
 }
 
 impl BatchOrder {
-    /// Makes an empty batch with room for `most` requests.
+    /// Creates an empty batch with room for `most` requests.
     pub(super) fn for_up_to(most: usize) -> Self {
         let list = || Vec::with_capacity(most);
         Self { releases: list(), others: list(), unsent: HashSet::new() }
@@ -37,7 +39,7 @@ impl BatchOrder {
         self.releases.len() + self.others.len()
     }
 
-    /// Records that this op is not sent, because its deadline has passed.
+    /// Records that an op is not sent, because the deadline of the op has passed.
     pub(super) fn leave_out(&mut self, op: &Op) {
         if op.is_new_work() {
             self.unsent.extend(op.owner());
@@ -46,9 +48,9 @@ impl BatchOrder {
 
     pub(super) fn take(&mut self, pending: Pending) {
         let op = &pending.op;
-        // If the owner's acquire was not sent, a release has nothing to take back and is answered
-        // at once. Any other request takes the owner out of `unsent`, because it may itself need a
-        // release later.
+        // If the acquire of the owner was not sent, the node holds nothing for the owner, and a
+        // release is answered at once. Any other request removes the owner from `unsent`, because
+        // that request may need a release later.
         let unsent = !self.unsent.is_empty();
         let unsent = unsent && op.owner().is_some_and(|owner| self.unsent.remove(owner));
         if unsent && op.is_undo() {
@@ -66,8 +68,8 @@ impl BatchOrder {
         if first { &mut self.releases } else { &mut self.others }.push(pending);
     }
 
-    /// Returns the index of this owner's acquire, provided that the batch has no other request of
-    /// the owner.
+    /// Returns the index of the acquire of owner `me`, if the batch has no other request of this
+    /// owner.
     fn acquire_of(&self, me: &OwnerToken) -> Option<usize> {
         let mine = |pending: &Pending| pending.op.owner() == Some(me);
         let at = self.others.iter().position(mine)?;
@@ -75,8 +77,8 @@ impl BatchOrder {
         (alone && matches!(self.others[at].op, Op::Acquire { .. })).then_some(at)
     }
 
-    /// Takes an acquire out of the batch that was given up before it was sent, and answers it and
-    /// its release. Neither is sent.
+    /// Removes an acquire from the batch, because its caller gave it up. Answers the acquire and
+    /// the release; neither is sent.
     fn cancel(&mut self, at: usize, release: Pending) {
         let error = NodeError::not_executed(NodeFault::Closed, "given up before it was sent");
         self.others.remove(at).answer(Err(error), &Origin::default());
@@ -109,7 +111,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(1);
 
-    /// Makes the op at the place `at` of a batch; its ttl or its token shows the place.
+    /// Creates the op at index `at` of a batch. The ttl or the token of the op contains the index.
     fn op(kind: u8, name: u8, owner: u8, at: u32) -> Op {
         let keys = LockKeys::new(&format!("{name}"));
         let owner = OwnerToken::from_random(owner.into());
@@ -142,21 +144,21 @@ mod tests {
     fn gathered(ops: &[Op]) -> Vec<Pending> {
         let mut batch = BatchOrder::default();
         for (at, op) in ops.iter().enumerate() {
-            // The deadline is the request's place in the queue, so that the request can be
-            // recognised.
+            // The deadline contains the index of the request, so that the test can recognise the
+            // request.
             let (deadline, replies) = (Moment::from_nanos(at as u64), ReplyCollector::new(1));
             batch.take(Pending::new(op.clone(), deadline, 0, &replies));
         }
         batch.finish()
     }
 
-    /// Returns the place in the queue of each op of the batch.
+    /// Returns the index of each op of the batch.
     fn places(batch: &[Pending]) -> Vec<usize> {
         batch.iter().map(|pending| pending.deadline.as_nanos() as usize).collect()
     }
 
-    /// Returns true if callers cannot observe that `late` ran before `early`, which was requested
-    /// first.
+    /// Returns true if `late` may run before `early`, although `early` was requested first. Callers
+    /// cannot observe the change of order then.
     fn may_pass(late: &Op, early: &Op) -> bool {
         match (late, early) {
             (Op::Release { owner: mine, .. }, Op::Acquire { owner, .. }) => owner != mine,
@@ -164,8 +166,8 @@ mod tests {
         }
     }
 
-    /// Returns the places of all acquires that are followed by their own release, with no other op
-    /// of the owner in between, and the places of these releases.
+    /// Returns the indices of the acquires that a release of the same owner follows, without
+    /// another op of the owner between them. Returns also the indices of these releases.
     fn cancelled(ops: &[Op]) -> Vec<usize> {
         let mut open: Vec<usize> = Vec::new();
         let mut gone = Vec::new();
@@ -180,7 +182,7 @@ mod tests {
                     gone.extend([*one, at]);
                     open.retain(|i| i != one);
                 }
-                // A release is sent first if only acquires by other owners are before it.
+                // A release is sent first if all ops before it are acquires by other owners.
                 (Op::Release { owner, .. }, [])
                     if open.iter().all(|i| is_anothers(&ops[*i], owner)) => {}
                 _ => open.push(at),
@@ -230,10 +232,10 @@ mod tests {
         };
         let again = op(4, 0, 2, 4);
         assert_eq!(sent(&acquire, &[release.clone(), again.clone()]), [again]);
-        // The extension behind the acquire may have put the lock there.
+        // The extension may have created the lock again.
         let put_back = [extend.clone(), release.clone()];
         assert_eq!(sent(&acquire, &put_back), put_back);
-        // An extension that was too late does not show that the acquire before it was not sent.
+        // The acquire before a late extension may have been sent.
         assert_eq!(sent(&extend, std::slice::from_ref(&release)), [release]);
     }
 

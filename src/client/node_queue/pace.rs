@@ -1,25 +1,26 @@
-//! Splitting of batches, so that client and server do not take turns in waiting for each other.
+//! Splits batches, so that client and server do not wait for each other in turn.
 //!
-//! Callers whose answers came in one batch send their next requests together. On a runtime of one
-//! thread these requests form one batch again, and so on. So the server waits while the client
-//! works, and the client waits while the server works. After `IN_STEP` such batches in a row, half
-//! of the waiting requests are sent first and the other half right after them. From then on the
-//! server works on one half while the client works on the other.
+//! Callers that get their answers in one batch send their next requests together. On a runtime with
+//! one thread, these requests form one batch again. So the server is idle while the client works,
+//! and the client is idle while the server works. After `IN_STEP` such batches in a row, the queue
+//! sends half of the waiting requests first, and the other half right after that. From then on the
+//! server works on one half while the client works on the other half.
 
-/// Fewest ops of a batch that is split; for fewer a second batch is not worth its cost.
+/// Smallest number of ops in a batch that is split. For fewer ops, a second batch costs more than
+/// it saves.
 const MANY: usize = 16;
-/// Number of batches in a row, each sent while no other was in flight, after which the next one is
-/// split. A single large batch, as one caller makes it, is therefore sent as it is.
+/// Number of large batches in a row after which the next batch is split. Each of them was sent
+/// while no other batch was in flight. A single large batch of one caller is not split.
 const IN_STEP: u32 = 4;
 
-/// Number of batches in a row with at least `MANY` ops that a queue sent while no other was in
-/// flight.
+/// Number of batches in a row with at least `MANY` ops that a queue sent while no other batch was
+/// in flight.
 #[derive(Debug, Default)]
 pub(super) struct Pace(u32);
 
 impl Pace {
-    /// Returns how many of the `waiting` ops may be sent together. `alone`: no other batch is in
-    /// flight.
+    /// Returns the number of `waiting` ops that may be sent together. `alone` is true if no other
+    /// batch is in flight.
     pub(super) fn most(&mut self, waiting: usize, alone: bool) -> usize {
         match (waiting, alone) {
             (0, _) => return usize::MAX,
@@ -42,12 +43,13 @@ mod tests {
             assert_eq!(pace.most(0, true), usize::MAX);
         }
         assert_eq!(pace.most(65, true), 33);
-        // The rest is sent right after, and from then on another batch is always under way.
+        // The other half is sent right after the first half. From then on there is always a batch
+        // in flight.
         assert_eq!(pace.most(32, false), usize::MAX);
         assert_eq!(pace.most(33, false), usize::MAX);
-        // Together again by chance: one such batch is not enough to split.
+        // One single batch with all requests is not split.
         assert_eq!(pace.most(65, true), usize::MAX);
-        // Few ops, or a batch beside others, are never split.
+        // A batch is not split if it has few ops, or if another batch is in flight.
         for _ in 0..=2 * IN_STEP {
             assert_eq!(pace.most(MANY - 1, true), usize::MAX);
             assert_eq!(pace.most(100, false), usize::MAX);

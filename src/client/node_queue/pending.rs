@@ -1,5 +1,5 @@
-//! A request to one node from its submission until its answer, and, for a release, until the node
-//! has confirmed it.
+//! A request to one node, from its submission until its answer. A release lives until the node has
+//! confirmed it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,8 +12,8 @@ use crate::quorum::Answer;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Numbers of requests in one node queue that have no answer yet, and of those that are repeated
-/// until the node confirms them.
+/// Two counts for one node queue: the requests without an answer, and the requests that are
+/// repeated until the node confirms them.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     unanswered: AtomicUsize,
@@ -27,14 +27,13 @@ impl Load {
         self.owed.load(Ordering::SeqCst)
     }
 
-    /// Returns true if no request is queued or in flight, and none is to be repeated.
+    /// Returns true if no request is queued or in flight, and no request has to be repeated.
     pub(crate) fn is_idle(&self) -> bool {
         self.unanswered.load(Ordering::SeqCst) == 0 && self.owed() == 0
     }
 }
 
-/// Entry of a request or of an owed release in the [`Load`] of its queue; it counts until it is
-/// dropped.
+/// Adds one to a count of the [`Load`] until this value is dropped.
 #[derive(Debug)]
 struct Counted {
     load: Arc<Load>,
@@ -54,31 +53,32 @@ impl Drop for Counted {
     }
 }
 
-/// A request to one node. Its caller always gets an answer, even if the queue's runtime ends or the
-/// node's code panics. A request that is *owed* is repeated until the node has answered it at a
-/// time at which no earlier request of the same owner can take effect any more (renewal 6).
+/// A request to one node. The caller always gets an answer, even if the runtime of the queue ends
+/// or the node's code panics. An *owed* request is repeated until the node answers it at a time
+/// when no earlier request of the same owner can still take effect (renewal 6).
 pub(crate) struct Pending {
     pub(super) op: Op,
     pub(super) deadline: Moment,
-    /// Number of the node in the collectors `reply_to` and `attempt`.
+    /// Index of the node in the collectors `reply_to` and `attempt`.
     node: usize,
-    /// Collector that receives the answer; `None` if no caller waits for it, or once it has been
-    /// posted.
+    /// Collector that receives the answer. `None` if no caller waits for the answer, and after the
+    /// answer was posted.
     reply_to: Option<Arc<ReplyCollector>>,
-    /// Time until which the request is repeated if the node does not answer. For a release, the ttl
-    /// has ended its lock by then. `None` if the request is not repeated.
+    /// Time until which the request is repeated if the node does not answer. At that time the ttl
+    /// has ended the lock of a release. `None` if the request is not repeated.
     owed_until: Option<Moment>,
-    /// Replies to the attempt that this release cleans up. The release is dropped once they show
-    /// that the node holds nothing of the attempt.
+    /// Replies to the attempt that this release undoes. The release is dropped as soon as the
+    /// replies show that the node has no grant of the attempt.
     attempt: Option<Arc<ReplyCollector>>,
-    /// Entry in the queue's [`Load`] until the request has its answer.
+    /// Entry in the `unanswered` count of the queue's [`Load`], until the request has its answer.
     unanswered: Option<Counted>,
-    /// Entry in the queue's [`Load`] until the request need not be repeated any more.
+    /// Entry in the `owed` count of the queue's [`Load`], until the request need not be repeated
+    /// any more.
     owed: Option<Counted>,
 }
 
 impl Pending {
-    /// Makes a request whose answer goes to a collector.
+    /// Creates a request. The collector `replies` receives the answer.
     pub(crate) fn new(
         op: Op,
         deadline: Moment,
@@ -90,8 +90,8 @@ impl Pending {
         pending
     }
 
-    /// Makes a release that cleans up after an attempt and is repeated until `until` at the latest.
-    /// No caller waits for its answer.
+    /// Creates a release that undoes an attempt. The release is repeated until `until` or until the
+    /// node answers. No caller waits for the answer.
     pub(crate) fn release(
         op: Op,
         deadline: Moment,
@@ -109,13 +109,13 @@ impl Pending {
         Self { op, deadline, node, reply_to, owed_until, attempt, unanswered: None, owed: None }
     }
 
-    /// Makes the request owed: if the node does not answer, it is repeated until `until`.
+    /// Makes the request owed: it is repeated until `until` if the node does not answer.
     pub(crate) fn owed(mut self, until: Moment) -> Self {
         self.owed_until = Some(until);
         self
     }
 
-    /// Counts the request as unfinished work of a queue.
+    /// Counts the request in the [`Load`] of a queue.
     pub(super) fn count(&mut self, load: &Arc<Load>) {
         self.unanswered = Some(Counted::new(load, |load| &load.unanswered));
         self.owed = self.owed_until.map(|_| Counted::new(load, |load| &load.owed));
@@ -126,9 +126,9 @@ impl Pending {
         self.owed_until.is_some()
     }
 
-    /// Returns true if the request is still to be repeated at `now`: its time is not over and, if
-    /// it cleans up an attempt, the node may hold something of the attempt. That the node holds
-    /// nothing may become known only after the attempt was given up.
+    /// Returns true if the request still has to be repeated at `now`. That is the case if its time
+    /// is not over and, for an undo of an attempt, if the node may have a grant of the attempt. A
+    /// later reply to the attempt can show that the node has no grant.
     pub(super) fn is_needed(&self, now: Moment) -> bool {
         self.owed_until.is_some_and(|until| now < until)
             && self.attempt.as_ref().is_none_or(|attempt| attempt.may_hold(self.node))
@@ -140,18 +140,18 @@ impl Pending {
     }
 
     /// Returns the owner of the request, if a caller waits for the answer and the request is no
-    /// undo operation. What such a request did on the node may have to be taken back later.
+    /// undo operation. The effect of such a request may have to be undone later.
     pub(super) fn doer(&self) -> Option<OwnerToken> {
         self.op.owner().filter(|_| self.is_awaited() && !self.op.is_undo()).copied()
     }
 
-    /// Returns the durability level that a grant must reach before it counts for the caller.
+    /// Returns the durability level that a grant must reach to count.
     pub(super) fn level(&self) -> Durability {
         self.reply_to.as_ref().map_or(Durability::Primary, |replies| replies.level())
     }
 
-    /// Splits off a copy of the op that is repeated until the node answers it, also after the
-    /// caller has gone (an owed op, such as a release). Returns `None` for other requests.
+    /// Returns a copy of an owed request, such as a release. The copy is repeated until the node
+    /// answers it, even if the caller is gone. Returns `None` if the request is not owed.
     pub(super) fn take_owed(&mut self) -> Option<Self> {
         let until = self.owed_until.take()?;
         let mut owed = Self::silent(self.op.clone(), self.deadline, self.node).owed(until);
@@ -159,12 +159,13 @@ impl Pending {
         Some(owed)
     }
 
-    /// Posts the answer to the caller, if one waits for it.
+    /// Posts the answer, if a caller waits for it.
     pub(super) fn answer(mut self, reply: Answer, origin: &Origin) {
         self.post(reply, origin);
     }
 
-    /// Posts a grant that replicas had to confirm, or the error if too few of them did.
+    /// Posts a grant that needed the confirmation of replicas. Posts the error instead if too few
+    /// replicas confirmed the grant.
     pub(super) fn answer_confirmed(
         self,
         reply: Reply,
@@ -192,8 +193,8 @@ impl Drop for Pending {
         if self.is_awaited() {
             let detail = "the task of this node's queue ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
-            // The default origin, which has no time, is enough: only the answer of a node in
-            // quarantine needs one.
+            // The default origin has no time. That is enough here, because only the answer of a
+            // node in quarantine needs a time.
             self.post(Err(error), &Origin::default());
         }
     }

@@ -1,10 +1,10 @@
-//! Releases and unclaims (and, by the same rule, results to be stored) that a node has not
-//! confirmed yet. They are kept until they have certainly had their effect.
+//! Releases and unclaims that a node has not confirmed yet, and results that a node has not stored
+//! yet. Each of them is kept until it has certainly taken effect.
 //!
-//! A request that got no answer may still take effect until its deadline by the node's clock, but
-//! not later. So a release has had its effect once the node executed it after that deadline, or if
-//! its owner has no unanswered request. Otherwise it is repeated, at most until the ttl has ended
-//! what it would release.
+//! A request without an answer may still take effect until its deadline by the node's clock. A
+//! release is done if the node executes it after that deadline, or if its owner has no unanswered
+//! request. Otherwise the release is repeated, until the ttl has ended the lock or claim on the
+//! node.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::pending::Pending;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Most releases that are kept for one node. Beyond this number the oldest is dropped, and its lock
-/// ends by the ttl.
+/// Largest number of releases that are kept for one node. If there are more, the oldest release is
+/// dropped, and its lock ends by the ttl.
 const MOST: usize = 32_768;
-/// First and longest pause between two tries of a release while the node does not answer.
+/// First and longest pause between two tries of a release, while the node does not answer.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Owed releases of one node, in the order in which they are tried again.
+/// Owed releases of one node, ordered by the time of the next try.
 pub(super) struct PendingReleases {
     queue: VecDeque<(Moment, Pending)>,
     wait: Duration,
@@ -37,8 +37,8 @@ impl PendingReleases {
         self.queue.front().map(|(due, _)| *due)
     }
 
-    /// Takes the releases that are due, at most `most` of them. Those that are not needed any more,
-    /// for example because the ttl has ended their lock, are dropped.
+    /// Takes at most `most` releases that are due. Drops releases that are not needed any more, for
+    /// example because the ttl has ended the lock.
     pub(super) fn take(&mut self, now: Moment, most: usize) -> Vec<Pending> {
         let mut taken = Vec::new();
         while taken.len() < most && self.due().is_some_and(|due| due <= now) {
@@ -47,7 +47,7 @@ impl PendingReleases {
         taken
     }
 
-    /// Queues a release to be tried again after `pause`.
+    /// Queues a release for another try after `pause`.
     pub(super) fn push(&mut self, owed: Pending, now: Moment, pause: Duration) {
         if !owed.is_needed(now + pause) {
             return;
@@ -63,15 +63,16 @@ impl PendingReleases {
         self.push(owed, now, self.wait);
     }
 
-    /// Records if the node answered a batch. The pauses between tries grow until it does.
+    /// Records if the node answered a batch. The pause between tries grows with each batch without
+    /// an answer.
     pub(super) fn answered(&mut self, yes: bool) {
         self.wait = if yes { WAIT.0 } else { (self.wait * 2).min(WAIT.1) };
     }
 }
 
-/// Owners of requests that got no answer, each with the time, in µs by the node's clock, until
-/// which these requests may take effect. If there are more than `MOST` owners, their entries are
-/// replaced by `all_owners`, which holds for every owner until the latest of these times.
+/// Owners of unanswered requests, each with the time until which its requests may take effect, in
+/// µs by the node's clock. If there are more than `MOST` owners, `all_owners` replaces their
+/// entries: it is the latest of these times, and applies to every owner.
 #[derive(Debug, Default)]
 pub(super) struct InDoubt {
     owners: HashMap<OwnerToken, u64>,
@@ -79,7 +80,8 @@ pub(super) struct InDoubt {
 }
 
 impl InDoubt {
-    /// Records that a request of this owner got no answer, and may take effect until `not_after`.
+    /// Records that a request of this owner got no answer. The request may take effect until
+    /// `not_after`.
     pub(super) fn about(&mut self, owner: OwnerToken, not_after: u64) {
         let until = self.owners.entry(owner).or_insert(not_after);
         *until = not_after.max(*until);
@@ -89,19 +91,18 @@ impl InDoubt {
         }
     }
 
-    /// Takes in that the node's clock shows `micros`, and forgets the requests that cannot take
-    /// effect any more.
+    /// Removes the requests that cannot take effect any more when the node's clock shows `micros`.
     pub(super) fn known(&mut self, micros: u64) {
         self.owners.retain(|_, until| *until >= micros);
         self.all_owners = self.all_owners.filter(|until| *until >= micros);
     }
 
-    /// Returns how long an unanswered request of this owner may still take effect, now that the
-    /// node's clock shows `micros`; `None` if there is no such request.
+    /// Returns the time for which an unanswered request of this owner may still take effect, if the
+    /// node's clock shows `micros`. Returns `None` if there is no such request.
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
         let until = self.owners.get(owner).copied().max(self.all_owners)?;
         let left = until.checked_sub(micros)?;
-        // One millisecond is added, so that the next answer certainly comes after that time.
+        // One more millisecond makes sure that the next answer comes after that time.
         Some(Duration::from_micros(left) + Duration::from_millis(1))
     }
 }

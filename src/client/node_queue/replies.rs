@@ -1,5 +1,5 @@
-//! Handling of the answer to a batch: which replies count, which callers receive them, and which
-//! releases are still owed.
+//! Handles the answer to a batch: decides which replies count, posts the replies to the callers,
+//! and keeps the releases that are still owed.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::quorum::vote::Witness;
 use crate::time::Moment;
 
 impl Worker {
-    /// Takes in the facts that the node reported about itself (clock, identity, data history).
-    /// Returns an error if the node's votes do not count at present.
+    /// Stores the facts that the node reported (clock, identity, data history). Returns an error if
+    /// the node's votes do not count at present.
     pub(super) fn observe(&mut self, timed: &TimedFacts) -> Option<NodeError> {
         let TimedFacts { facts, sent, received } = timed;
         self.clock = Some(timed.clock());
@@ -34,8 +34,9 @@ impl Worker {
         objection
     }
 
-    /// Judges the answer to a batch, and posts the replies to their callers. Returns futures that
-    /// post the remaining replies, which count only once replicas have the grants.
+    /// Checks the answer to a batch, and posts the replies to the callers. Some replies count only
+    /// after replicas have the grants. For these, returns futures that wait for the replicas and
+    /// then post the replies.
     pub(super) fn settle(&mut self, answered: Answered) -> Vec<BoxFuture<'static, ()>> {
         let Answered { requests, greeting, replies, deadline, not_after, sent, received } =
             answered;
@@ -65,7 +66,7 @@ impl Worker {
         let shows = replies.items.iter().flatten().any(Reply::shows_result);
         for (mut pending, reply) in requests.into_iter().zip(replies.items) {
             let reply = match reply {
-                // A node may put off an op only if its answer shows at least one result.
+                // A node may defer an op only if its answer contains at least one result.
                 Ok(Reply::Deferred) if shows && pending.op.shows_result() => {
                     self.put_off(pending);
                     continue;
@@ -101,19 +102,19 @@ impl Worker {
         held.map(|(level, held)| self.confirm(facts, level, deadline, held)).collect()
     }
 
-    /// Keeps a request for a later batch, because the node put it off (`Deferred`).
+    /// Keeps a request for a later batch, because the node deferred it (`Deferred`).
     fn put_off(&mut self, pending: Pending) {
         if let (Some(owner), Some((clock, _))) = (pending.doer(), &self.clock) {
-            // If the caller gives up before the later batch is sent, the release must be repeated
-            // until that batch cannot take effect any more.
+            // The caller may give up before the later batch is sent. The release must then be
+            // repeated until that batch cannot take effect any more.
             let not_after = clock.at(pending.deadline, self.settings.drift);
             self.in_doubt.about(owner, not_after);
         }
         self.again.push_back(pending);
     }
 
-    /// Keeps an owed release for another try, unless the node answered it at a time at which no
-    /// earlier request of its owner can take effect any more.
+    /// Keeps an owed release for another try. Drops the release if the node answered it at a time
+    /// when no earlier request of its owner can still take effect.
     fn settle_owed(&mut self, owed: Pending, answered: bool, facts: Option<&Facts>) {
         let now = self.settings.env.now();
         let micros = facts.map_or(0, |f| f.node_micros);
@@ -125,8 +126,8 @@ impl Worker {
         }
     }
 
-    /// Returns a future that waits for the replicas and then posts the grants in `held`, or the
-    /// error if too few replicas have them.
+    /// Returns a future that waits for the replicas, and then posts the grants in `held`. If too
+    /// few replicas have the grants, the future posts the error.
     fn confirm(
         &self,
         replied: Option<&Facts>,

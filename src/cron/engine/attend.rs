@@ -1,4 +1,5 @@
-//! One run of a job: runs the handler until it ends, is cancelled, or may not continue.
+//! One run of a job: calls the handler, and waits until the handler ends, is cancelled, or may not
+//! continue.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -19,8 +20,8 @@ where
     Fut: Future<Output = Result<(), E>>,
     E: Into<Failed>,
 {
-    /// Runs the job's handler until it ends or may not continue. If the run is cancelled, it is
-    /// notified, and may continue for the job's grace.
+    /// Calls the handler of the job, and waits until the handler ends or may not continue. A
+    /// cancelled run is notified, and may continue for the grace of the job.
     pub(super) async fn attend(
         &self,
         tick: Tick,
@@ -44,8 +45,8 @@ where
             biased;
             () = cx.lost() => return Err(Failed::unknown("the claim of the tick was lost")),
             () = lost => return Err(Failed::unknown("the lock of the job was lost")),
-            // `stopped` is polled before `run`. So without a grace, a run that ends at the moment
-            // of its cancellation counts as cancelled.
+            // `stopped` is polled before `run`. If a run without a grace ends at the same moment as
+            // it is cancelled, the run counts as cancelled.
             why = stopped => return Ok(End::Cancelled(why)),
             ended = run => ended.map_err(Into::into),
         };
@@ -60,7 +61,7 @@ where
         }
     }
 
-    /// Resolves with the reason when the run of this tick has to be cancelled.
+    /// Resolves as soon as the run of this tick has to be cancelled. Returns the reason.
     async fn to_be_cancelled(&self, tick: i64) -> Cancelled {
         let next = self.schedule.after(tick).map(millis);
         let next = next.filter(|_| self.job.overlap == Overlap::CancelPrevious);
@@ -72,7 +73,7 @@ where
         }
     }
 
-    /// Holds the lock until the run has counted as running for the job's `at_least`.
+    /// Holds the lock until `at_least` of the job has passed since the beginning of the run.
     pub(super) async fn hold(&self, began: &OnceLock<Moment>, guard: &LockGuard) {
         let ran = began.get().map_or(Duration::MAX, |began| self.moment().since(*began));
         tokio::select! {
@@ -82,8 +83,8 @@ where
         }
     }
 
-    /// Resolves when `span` has passed by the monotonic clock, which counts the time for which the
-    /// machine is suspended and is never set. Does not resolve for `None`.
+    /// Resolves after `span`, never if `span` is `None`. The monotonic clock measures the time: it
+    /// also counts while the machine is suspended, and it is never set.
     async fn passed(&self, span: Option<Duration>) {
         let Some(span) = span else { return std::future::pending().await };
         let began = self.moment();

@@ -1,12 +1,12 @@
-//! Property tests of addresses: no text causes a panic, what is read is what was written, and no
-//! password is shown.
+//! Property tests of addresses. No text causes a panic, a parsed address has the written parts, and
+//! no output contains a password.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::fuzzing::{config, corpus};
 
-/// Texts in every generated password; neither of them may ever be shown.
+/// Texts in every generated password. No output may contain one of them.
 const MARKS: [&str; 2] = ["Sa1x", "Kb2y"];
 
 fn shown(url: &str) -> String {
@@ -46,7 +46,7 @@ fn any_scheme() -> impl Strategy<Value = &'static str> {
     )
 }
 
-/// Generates a password: the two marks with any text between them.
+/// Generates a password: the two texts of `MARKS` with any text between them.
 fn password() -> impl Strategy<Value = String> {
     let odd = prop_oneof!["[:/?#@%\\[\\]&= .\\\\]{0,3}", "\\PC{0,2}", Just("://".to_owned())];
     odd.prop_map(|odd| format!("{}{odd}{}", MARKS[0], MARKS[1]))
@@ -64,7 +64,7 @@ proptest! {
             Just(""), Just("/0"), Just("@h/y"), Just("@0.0.0.0"), Just("@h?protocol=9"),
         ],
     ) {
-        // Without a host the text after an @ is the host.
+        // If the host is empty, the text after an `@` in the password is parsed as the host.
         if !host.contains('@') && password.contains('@') {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! Tests of the limits: they hold for any bytes, in any pieces, and what an honest server sends
-//! passes.
+//! Tests of the limits. They hold for any bytes, in pieces of any size. Answers of a correct server
+//! are within the limits.
 
 use proptest::prelude::*;
 use redis::Value;
@@ -14,7 +14,7 @@ fn all(limits: Limits, data: &[u8]) -> Result<Frames, Excess> {
     frames.take(data).map(|_| frames)
 }
 
-/// Returns true at the beginning of an answer.
+/// Returns true if no answer has begun.
 fn is_between(frames: &Frames) -> bool {
     frames.open.is_empty() && matches!(frames.at, At::Kind) && frames.bytes == 0
 }
@@ -63,7 +63,7 @@ fn more_than_allowed_is_refused_before_it_comes() {
         ("*1x\r\n", Excess::Garbled),
         ("*\r\n", Excess::Garbled),
         ("*-2\r\n", Excess::Garbled),
-        // The parser takes these for lengths without end.
+        // The parser would read each of these as an unlimited length.
         ("!-1\r\n", Excess::Garbled),
         ("=-1\r\n", Excess::Garbled),
         ("%-1\r\n", Excess::Garbled),
@@ -88,15 +88,15 @@ fn more_than_allowed_is_refused_before_it_comes() {
 
 #[test]
 fn a_line_ends_where_the_parser_ends_it() {
-    // If the counter took this for a line, a text and the next answer, it would count three small
-    // ones.
+    // A line may contain `\n` without `\r`. If the counter ended the line there, it would count
+    // three small values.
     let text = "x\r\n*999999999\r\n";
     let hidden = format!("+a\n${}\r\n{text}", text.len() - 2);
     assert_eq!(all(SMALL, hidden.as_bytes()).unwrap_err(), Excess::Garbled);
     assert!(is_between(&all(SMALL, b"+a\nb\rc\r\r\n").unwrap()));
 }
 
-/// Generates a part of a stream, announced lengths included.
+/// Generates a part of a stream, for example a line with a length.
 fn any_part() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..20),
@@ -114,7 +114,7 @@ fn any_part() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Returns how many answers the parser finds in the stream, if it finds no fault.
+/// Returns the number of answers that the parser finds in the stream; `None` if it finds a fault.
 fn parsed(stream: &[u8]) -> Option<usize> {
     let (mut parser, mut from, mut count) = (redis::Parser::new(), stream, 0);
     loop {
@@ -126,7 +126,7 @@ fn parsed(stream: &[u8]) -> Option<usize> {
     }
 }
 
-/// Encodes a value as a server would send it.
+/// Encodes a value in the way a server sends it.
 fn encoded(value: &Value, out: &mut Vec<u8>) {
     let mut text = |kind: u8, bytes: &[u8]| {
         out.push(kind);

@@ -1,12 +1,15 @@
-//! The socket of a [`Wire`](super::Wire), the requests that are to be sent, and those that wait for
-//! their answers. It also sends batches again for which the server has lost the script.
+//! The socket of a [`Wire`](super::Wire), with two queues of requests: those that are not sent yet,
+//! and those that are sent and not answered. After the server has lost the script, this module
+//! loads the script and sends the affected batches again.
 //!
-//! A server that lost its scripts executes none of the batches that are under way, unless another
-//! client loads the script in between. So nothing new is sent until all of them are answered. Then
-//! the script is loaded, and the batches are sent again in their first order. A batch is not sent
-//! again if a later batch that shares an owner token with it was executed: a release that ran
-//! before its acquire would have found nothing, and the acquire would leave a lock without a
-//! holder.
+//! A server that has lost the script answers each batch with NOSCRIPT and does not execute the
+//! batch. Another client may load the script at any time, and then the server executes the later
+//! batches. So this module sends nothing new until the server has answered all sent requests. Then
+//! it loads the script and sends the refused batches again, in their first order.
+//!
+//! A refused batch is not sent again if the server executed a later batch with the same owner
+//! token. The later batch may contain the release of a lock that the refused batch acquires. That
+//! release found no lock, so a later acquire would leave a lock without a holder.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +26,7 @@ use crate::op::Batch;
 
 /// Number of bytes per read from the socket.
 const CHUNK: usize = 16 * 1024;
-/// Largest capacity that an empty read buffer keeps; a larger buffer is freed.
+/// Largest capacity of an empty read buffer. A larger empty buffer is freed.
 const KEPT: usize = 4 * CHUNK;
 
 pub(super) struct Request {
@@ -31,8 +34,8 @@ pub(super) struct Request {
     pub(super) got: Vec<Value>,
     bytes: Vec<u8>,
     wanted: usize,
-    /// The batch, while it may be sent again; `None` if it was sent again, or if the request is no
-    /// batch.
+    /// Batch that can still be sent again. `None` after the second sending, and for a request that
+    /// is not a batch.
     batch: Option<Arc<Batch>>,
 }
 
@@ -59,16 +62,16 @@ pub(super) struct Line {
     frames: Frames,
     load: fn() -> Vec<u8>,
     chunk: Box<[u8]>,
-    /// Received bytes that are not a whole answer yet. `frames` has counted the first `seen` of
-    /// them.
+    /// Received bytes that do not form a whole answer yet. `frames` has read the first `seen`
+    /// bytes.
     buffer: Vec<u8>,
     seen: usize,
     unsent: VecDeque<Request>,
-    /// Number of bytes of the first unsent request that were sent already.
+    /// Number of bytes of the first unsent request that the socket has accepted.
     begun: usize,
     flushed: bool,
     sent: VecDeque<Request>,
-    /// Batches for which the server had no script.
+    /// Batches that the server refused with NOSCRIPT.
     missing: VecDeque<Request>,
 }
 
@@ -93,7 +96,7 @@ impl Line {
         self.unsent.push_back(request);
     }
 
-    /// Reads and writes until the socket would block. After an error the line must not be used.
+    /// Reads and writes until the socket would block. After an error the caller must drop the line.
     pub(super) fn drive(
         &mut self,
         cx: &mut Context<'_>,
@@ -156,14 +159,14 @@ impl Line {
             self.buffer.extend_from_slice(came);
             self.take_answers(answered)?;
             if turn >= TURN {
-                // Other tasks get a turn, because the server may send without end.
+                // The server may send without a pause, so this task gives way to other tasks.
                 cx.waker().wake_by_ref();
                 return Ok(());
             }
         }
     }
 
-    /// Takes whole answers out of the buffer.
+    /// Removes all whole answers from the buffer and assigns them to requests.
     fn take_answers(&mut self, answered: &mut impl FnMut(Request)) -> RedisResult<()> {
         let excess = |e: Excess| io::Error::new(io::ErrorKind::InvalidData, e);
         let mut begin = 0;
@@ -186,8 +189,8 @@ impl Line {
 
     fn answer(&mut self, value: Value, answered: &mut impl FnMut(Request)) -> RedisResult<()> {
         if matches!(value, Value::Push { .. }) {
-            // Pushes are skipped, because there is no subscription on this connection. `frames`
-            // limits their number.
+            // This connection has no subscription, so pushes are ignored. `frames` limits the
+            // number of pushes.
             return Ok(());
         }
         let Some(first) = self.sent.front_mut() else {
@@ -218,9 +221,9 @@ impl Line {
         answered(request);
     }
 
-    /// Once no request is under way, queues the batches for which the server had no script: after a
-    /// command that loads the script, and before all unsent requests. Each batch is queued again
-    /// only once. Returns true if any was queued.
+    /// Queues the load command and then the batches in `missing`, before all unsent requests. Does
+    /// nothing while a sent request has no answer. Each batch is queued again at most once. Returns
+    /// true if a batch was queued.
     fn send_missing(&mut self) -> bool {
         if self.missing.is_empty() || !self.sent.is_empty() || self.begun > 0 {
             return false;

@@ -1,5 +1,5 @@
-//! Fuzz tests: for any bytes beside a lock nothing panics, and only the owner's sound metadata name
-//! a leader.
+//! Fuzz tests of metadata that a node stores beside a lock. No bytes cause a panic, and only valid
+//! metadata of the lock's owner name a leader.
 
 use proptest::prelude::*;
 
@@ -67,7 +67,7 @@ proptest! {
                 prop_assert!(how == 0 || meta.starts_with(&whole), "a part of metadata was read");
                 prop_assert!(number > 0 && leader.term.get() < 1 << 53);
             }
-            // White space after the metadata changes nothing.
+            // White space after the metadata changes nothing, so the reader may accept it.
             None => prop_assert!(meta != *whole),
         }
     }

@@ -1,4 +1,4 @@
-//! The traits that the adapter of a broker implements, and the types that they use.
+//! The traits that a broker's adapter implements, and the types in these traits.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -13,119 +13,117 @@ use super::Disposition;
 use crate::error::{Advice, ConfigError, advise};
 use crate::idempotency::Failed;
 
-/// A broker together with the queue, topic or stream that is consumed. The type that implements
-/// this trait has the broker's address, the name of what is consumed, and the settings that only
-/// this kind of broker has.
+/// A broker, with one queue, topic or stream of it. The implementing type contains the address of
+/// the broker, the name of the queue, topic or stream, and the settings that only this kind of
+/// broker has.
 pub trait Broker: fmt::Debug + Send + Sync + 'static {
     /// A connection to the broker.
     type Session: Session<Delivery = Self::Delivery>;
     /// A message that the broker delivers.
     type Delivery: Delivery;
 
-    /// Checks the settings of the broker together with those of the consumer (`terms`). Sends
-    /// nothing.
+    /// Checks the settings of this broker and of the consumer (`terms`). Sends nothing.
     ///
     /// # Errors
-    /// [`ConfigError`] naming the field, the value and the rule.
+    /// [`ConfigError`] with the field, the value and the rule.
     fn check(&self, terms: &Terms) -> Result<(), ConfigError>;
 
-    /// Connects to the broker, and declares the queues, topics or streams that are needed.
+    /// Connects to the broker, and declares the queues, topics or streams of the consumer.
     fn open(
         &self,
         terms: &Terms,
     ) -> impl Future<Output = Result<Self::Session, BrokerError>> + Send;
 }
 
-/// A connection to a broker, with the channels and subscriptions on it. When any part of it breaks,
-/// the consumer replaces the whole session, and the broker delivers the messages again that were
-/// not settled on it.
+/// A connection to a broker, with its channels and subscriptions. If any part of it breaks, the
+/// consumer replaces the whole session. The broker then delivers the unsettled messages of this
+/// session again.
 pub trait Session: Send {
     /// A message that the session delivers.
     type Delivery: Delivery;
 
-    /// Returns true if the session is known to be broken, so that the consumer has to replace it.
+    /// Returns true if the session is broken, so that the consumer has to replace it.
     fn is_broken(&self) -> bool {
         false
     }
 
-    /// Returns at most `room` deliveries. Waits for the first delivery for about a second at most,
-    /// so that the consumer notices soon when it has to stop. Returns an empty list if none
-    /// arrived. After an error the consumer replaces the session.
+    /// Returns at most `room` deliveries. The wait for the first delivery is at most about a
+    /// second, so that the consumer can stop soon. Returns an empty list if no delivery arrived.
+    /// After an error the consumer replaces the session.
     ///
-    /// The consumer polls the future to its end. If the future is dropped together with the
-    /// consumer, the broker must deliver the messages again that the future took.
+    /// The consumer polls the future to its end. If the consumer is dropped, the future is dropped,
+    /// too. The broker must then deliver the received messages of the future again.
     fn next(
         &mut self,
         room: usize,
     ) -> impl Future<Output = Result<Vec<Self::Delivery>, BrokerError>> + Send;
 
-    /// Ends the session. The broker then delivers the messages again that were delivered on it and
-    /// not settled.
+    /// Ends the session. The broker then delivers the unsettled messages of this session again.
     fn close(self) -> impl Future<Output = ()> + Send;
 }
 
-/// One delivery of a message. If it is dropped without being settled, the broker must deliver the
-/// message again.
+/// One delivery of a message. If a delivery is dropped before it is settled, the broker must
+/// deliver the message again.
 pub trait Delivery: Send + Sync + 'static {
-    /// Returns the key of the request, which is an id that the *producer* gave the message, the
-    /// same in every copy of it. If the message has none, returns an error, which becomes the text
-    /// of the dead letter.
+    /// Returns the key of the request: an id that the *producer* gave to the message, the same in
+    /// every copy of the message. Returns an error if the message has no such id. The error becomes
+    /// the text of the dead letter.
     fn key(&self) -> Result<Cow<'_, str>, String>;
 
-    /// Returns the time at which the producer made the request, if the message has it. It is the
-    /// same in every copy of the message.
+    /// Returns the time at which the producer made the request, if the message contains this time.
+    /// The time is the same in every copy of the message.
     fn created_at(&self) -> Option<SystemTime>;
 
     /// Returns the body of the message.
     fn body(&self) -> &[u8];
 
-    /// Returns how often the handler failed in earlier deliveries of this message, as far as the
+    /// Returns the number of earlier deliveries of this message in which the handler failed, if the
     /// broker counts failures.
     fn failures(&self) -> u32;
 
-    /// Settles the delivery at the broker as `how` requires. `failures` is the number that
-    /// [`failures`](Self::failures) has to return for the next delivery. For
-    /// [`Retry`](Disposition::Retry) and [`Park`](Disposition::Park) the adapter first makes sure
-    /// that the broker has the message in its new place, and then acknowledges it, so that a crash
-    /// in between makes a duplicate but loses no message.
+    /// Settles the delivery at the broker as `how` requires. At the next delivery
+    /// [`failures`](Self::failures) has to return `failures`. For [`Retry`](Disposition::Retry) and
+    /// [`Park`](Disposition::Park) the adapter first stores the message in its new place at the
+    /// broker, and then acknowledges the delivery. A crash between these two steps makes a
+    /// duplicate, but loses no message.
     fn settle(
         &self,
         how: &Disposition,
         failures: u32,
     ) -> impl Future<Output = Result<(), BrokerError>> + Send;
 
-    /// Returns the interval at which [`extend`](Self::extend) is called while the handler runs;
-    /// `None` if it is never called.
+    /// Returns the interval of the calls of [`extend`](Self::extend) during a handler; `None` if
+    /// `extend` is never called.
     fn heartbeat(&self) -> Option<Duration> {
         None
     }
 
-    /// Reports to the broker that the message is still being handled.
+    /// Reports to the broker that a handler still works on the message.
     fn extend(&self) -> impl Future<Output = Result<(), BrokerError>> + Send {
         ready(Ok(()))
     }
 }
 
-/// Settings of a consumer that are passed to the adapter of its broker.
+/// Settings of a consumer for the adapter of its broker.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Terms {
-    /// Lease of a claim. When it has ended after a consumer died, another consumer may handle the
-    /// message.
+    /// Lease of a claim. If a consumer dies, another consumer may handle its message after this
+    /// time.
     pub lease: Duration,
-    /// Number of messages that are handled at once.
+    /// Largest number of messages that are handled at the same time.
     pub concurrency: usize,
-    /// Longest time before a message whose handler failed is delivered again.
+    /// Longest time between a failure of a handler and the next delivery of its message.
     pub longest_retry: Duration,
-    /// Random name of the consumer, which no other process ever has, nor this process after a
-    /// restart.
+    /// Random name of the consumer. No other process and no later run of this process has the same
+    /// name.
     pub name: Arc<str>,
 }
 
 impl Terms {
     /// Returns the time without a heartbeat after which the broker delivers a message to another
-    /// consumer: `asked`, or by default one and a half leases. `field` is the name of the setting,
-    /// for the error.
+    /// consumer. This time is `asked`, or one and a half leases by default. `field` is the name of
+    /// the setting in the error.
     ///
     /// # Errors
     /// [`ConfigError`] if `asked` is shorter than the lease.
@@ -147,12 +145,12 @@ impl Terms {
     }
 }
 
-/// The error of a request to a broker that failed, was refused, or was not confirmed. Its message
-/// contains the broker's answer; its [`source`](Error::source) is the error of the broker's client,
-/// if there is one.
+/// The error of a request to a broker: the request failed, the broker refused it, or the broker did
+/// not confirm it. The message of the error contains the broker's answer. The
+/// [`source`](Error::source) is the error of the broker's client library, if there is one.
 ///
-/// If the broker did not confirm the settlement of a message, it delivers the message again, and
-/// the result that is stored under the message's key answers it.
+/// If the broker did not confirm the settlement of a message, it delivers the message again. The
+/// consumer then uses the stored result of the message's key.
 #[derive(Clone, Debug)]
 pub struct BrokerError {
     sentence: String,
@@ -161,24 +159,24 @@ pub struct BrokerError {
 }
 
 impl BrokerError {
-    /// Makes an error that may pass by itself, so that trying again can help.
+    /// Makes an error that may end by itself, so another try can succeed.
     pub fn passing(sentence: impl Into<String>) -> Self {
         Self { sentence: sentence.into(), passing: true, source: None }
     }
 
-    /// Makes an error that stays until a person changes a setting here or at the broker.
+    /// Makes an error that lasts until a person changes a setting of this program or of the broker.
     pub fn refused(sentence: impl Into<String>) -> Self {
         Self { passing: false, ..Self::passing(sentence) }
     }
 
-    /// Adds the error of the broker's client, as the [`source`](Error::source).
+    /// Sets the error of the broker's client library as the [`source`](Error::source).
     #[must_use]
     pub fn because(mut self, source: impl Error + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
         self
     }
 
-    /// Returns true if trying again can help.
+    /// Returns true if another try can succeed.
     pub fn is_passing(&self) -> bool {
         self.passing
     }
@@ -187,7 +185,7 @@ impl BrokerError {
 advise!(BrokerError);
 
 impl BrokerError {
-    /// Returns what to do about the error.
+    /// Returns the next step after the error.
     pub fn advice(&self) -> Advice {
         if self.passing {
             Advice::RetryAfter(Duration::from_secs(1))
@@ -215,7 +213,7 @@ impl From<ConfigError> for BrokerError {
     }
 }
 
-/// Reads the body of a message as JSON. If it cannot be parsed, trying again cannot help, so the
+/// Reads the body of a message as JSON. A body that cannot be parsed will fail at every try, so the
 /// error makes the message a dead letter.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! A consumer of messages, its settings, and the report that it returns when it ends.
+//! A consumer of messages, the settings of the consumer, and the report of its run.
 
 use std::error::Error;
 use std::fmt;
@@ -13,8 +13,8 @@ use crate::idempotency::Idempotency;
 /// A function that returns the key of a message, if the message has one.
 pub(super) type KeyOf<D> = Arc<dyn Fn(&D) -> Option<String> + Send + Sync>;
 
-/// A consumer of a broker's messages, in which each message takes effect once although a broker may
-/// deliver it again.
+/// A consumer of a broker's messages. Each message takes effect once, even if the broker delivers
+/// it several times.
 pub struct Consumer<B: Broker> {
     pub(super) broker: B,
     pub(super) of: Idempotency,
@@ -33,16 +33,17 @@ pub struct ConsumerBuilder<B: Broker> {
 }
 
 impl<B: Broker> ConsumerBuilder<B> {
-    /// Sets the rules of the consumer: how many messages it handles at once, and what it does after
-    /// failures.
+    /// Sets the rules of the consumer: the number of messages that are handled at the same time,
+    /// and the steps after failures.
     pub fn rules(mut self, rules: Rules) -> Self {
         self.rules = rules;
         self
     }
 
-    /// Sets the function that finds the key of a message, in place of the one of the broker's
-    /// adapter. The key is an id that the *producer* gave the request, the same in every copy of it
-    /// and in no other request. Do not use a number that the broker gives to each copy.
+    /// Sets the function that reads the key of a message. This function replaces the one of the
+    /// broker's adapter. The key is an id that the *producer* gave to the request. Every copy of
+    /// the request has this id, and no other request has it. Do not use a number that the broker
+    /// gives to each copy.
     pub fn key(
         mut self,
         of: impl Fn(&B::Delivery) -> Option<String> + Send + Sync + 'static,
@@ -51,10 +52,11 @@ impl<B: Broker> ConsumerBuilder<B> {
         self
     }
 
-    /// Checks the settings and builds the consumer. Nothing is connected before [`Consumer::run`].
+    /// Checks the settings and builds the consumer. The connection to the broker is made by
+    /// [`Consumer::run`].
     ///
     /// # Errors
-    /// [`ConfigError`] naming the field, the value and the rule.
+    /// [`ConfigError`] with the field, the value and the rule.
     pub fn build(self) -> Result<Consumer<B>, ConfigError> {
         let Self { broker, of, rules, key_of } = self;
         rules.check()?;
@@ -70,32 +72,31 @@ impl<B: Broker> ConsumerBuilder<B> {
 }
 
 impl<B: Broker> Consumer<B> {
-    /// Returns a builder of a consumer that stores results in this namespace. All consumers of the
+    /// Returns a builder of a consumer with the results of the namespace `of`. All consumers of the
     /// same messages must use the same namespace on the same nodes.
     pub fn builder(broker: B, of: Idempotency) -> ConsumerBuilder<B> {
         ConsumerBuilder { broker, of, rules: Rules::default(), key_of: None }
     }
 
-    /// Consumes messages until `stop` resolves, and then finishes the messages that it has or
-    /// returns them to the broker. The handler runs once for each message, however often it is
-    /// delivered. When the connection to the broker breaks, connects again.
+    /// Consumes messages until `stop` resolves, and then finishes the received messages or returns
+    /// them to the broker. The handler runs once for each message, even if the broker delivers the
+    /// message several times. After a broken connection to the broker, the consumer connects again.
     ///
     /// # Errors
-    /// [`ConsumeError`] if the broker refuses the login or the queue, or if no message can be
-    /// handled until a person has changed something. The messages that the consumer has are
-    /// finished or returned before.
+    /// [`ConsumeError`] if the broker refuses the login or the queue, or if the consumer cannot
+    /// handle any message until a person changes a setting. Before the error the consumer finishes
+    /// its received messages or returns them to the broker.
     ///
     /// # Cancellation safety
-    /// If dropped, the consumer takes no more messages. Handlers that run go on in tasks of their
-    /// own and their results are stored, but no message is acknowledged. The broker delivers these
-    /// messages again, and they are answered by the stored results.
+    /// If the future is dropped, the consumer takes no more messages. Running handlers continue in
+    /// their own tasks and their results are stored, but no message is acknowledged. The broker
+    /// delivers these messages again, and the consumer then uses the stored results.
     pub async fn run<H: Handler<B::Delivery>>(
         &self,
         handler: H,
         stop: impl Future<Output = ()>,
     ) -> Result<ConsumerReport, ConsumeError> {
-        // The future is boxed because it is large and would otherwise enlarge the future of the
-        // program that awaits it.
+        // The future is boxed, because a large future would enlarge the caller's future.
         Box::pin(Work::new(self, handler).serve(stop)).await
     }
 }
@@ -118,23 +119,23 @@ impl<B: Broker> fmt::Debug for ConsumerBuilder<B> {
     }
 }
 
-/// Counts of a consumer's messages from its start to its end.
+/// Counts of a consumer's messages over one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConsumerReport {
-    /// Deliveries that were taken from the broker.
+    /// Deliveries that the consumer received from the broker.
     pub delivered: u64,
-    /// Messages that were acknowledged, because their results are stored.
+    /// Messages that were acknowledged after their results were stored.
     pub acked: u64,
     /// Messages that were returned to the broker, to be delivered again.
     pub retried: u64,
     /// Messages that were moved to the dead letters.
     pub parked: u64,
-    /// Messages whose settlement the broker did not confirm. The broker delivers them again, and
-    /// what is stored under their keys answers them.
+    /// Messages without a confirmed settlement. The broker delivers these messages again, and the
+    /// consumer then uses the stored results of their keys.
     pub unsettled: u64,
-    /// Messages that were not finished when the time of [`Rules::grace`] was over. The broker
-    /// delivers them again.
+    /// Messages that were not finished within [`Rules::grace`]. The broker delivers these messages
+    /// again.
     pub unfinished: u64,
 }
 
@@ -142,20 +143,20 @@ pub struct ConsumerReport {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ConsumeError {
-    /// No message can be handled until a person has changed something.
+    /// The consumer cannot handle any message until a person changes a setting.
     #[non_exhaustive]
     Stopped {
-        /// The change that is needed, and its reason.
+        /// The required change, and its reason.
         why: String,
-        /// Counts of the consumer's messages until it ended.
+        /// Counts of the consumer's messages over this run.
         ended: ConsumerReport,
     },
-    /// The broker refuses deliveries for good.
+    /// The broker permanently refuses deliveries.
     #[non_exhaustive]
     Broker {
         /// The broker's answer.
         error: BrokerError,
-        /// Counts of the consumer's messages until it ended.
+        /// Counts of the consumer's messages over this run.
         ended: ConsumerReport,
     },
 }
@@ -172,8 +173,8 @@ impl fmt::Display for ConsumeError {
 advise!(ConsumeError);
 
 impl ConsumeError {
-    /// Returns what to do about the error: a person has to change something, unless the advice of
-    /// the broker's error is another.
+    /// Returns the next step after the error. For `Broker` it is the advice of the broker's error;
+    /// for `Stopped` a person has to change a setting.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Stopped { .. } => Advice::Misconfigured,

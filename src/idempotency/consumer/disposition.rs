@@ -1,5 +1,5 @@
-//! The disposition of a delivery, which is what a consumer does with it. It is a pure function of
-//! the result of the delivery's call and of the consumer's rules.
+//! The disposition of a delivery: the action that a consumer takes with the message. The
+//! disposition depends only on the result of the delivery's call and on the consumer's rules.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,57 +11,58 @@ use crate::idempotency::{Outcome, Parked, ParkedReason, RunError};
 /// The action to take with a delivered message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// Acknowledge the message. Its result is stored on a majority of the nodes, and answers every
-    /// later delivery.
+    /// Acknowledge the message. Its result is stored on a majority of the nodes, so later
+    /// deliveries of the message get this result.
     Ack,
-    /// Return the message to the broker, to be delivered again after this time. Zero means at once.
+    /// Return the message to the broker. The broker delivers it again after this time; zero means
+    /// at once.
     Retry(Duration),
-    /// Move the message with the reason to the dead letters, where a person looks at it, and then
-    /// acknowledge it.
+    /// Move the message, with the reason, to the dead letters, and then acknowledge the message. A
+    /// person examines the dead letters.
     Park(DeadLetter),
-    /// Return the message to the broker and stop consuming, because no message can be handled until
-    /// a person has changed something, which the text names.
+    /// Return the message to the broker and stop the consumer. The consumer cannot handle any
+    /// message until a person makes the change that the text describes.
     Stop(String),
 }
 
-/// The report that goes with a message to the dead letters: why the message was moved there.
+/// The report about a message in the dead letters: the reason for the move, and the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// Reason, as a value for programs.
+    /// Reason, in a form for programs.
     pub reason: DeadLetterReason,
-    /// Reason, as a sentence for people with the cause and what to do.
+    /// Reason, as a sentence for people. The sentence contains the cause and the next step.
     pub detail: String,
-    /// The message's key, if it has one that can be used.
+    /// Key of the message; `None` if the message has no valid key.
     pub key: Option<String>,
 }
 
-/// Reason for which a message is moved to the dead letters, for programs.
+/// Reason of a dead letter, in a form for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DeadLetterReason {
-    /// The message has no key, or one that cannot be used, or a creation time in the future.
+    /// The message has no valid key, or its creation time is in the future.
     Unreadable,
-    /// The message's key was used before by a message with another body.
+    /// Another message with a different body has already used the key of this message.
     Mismatch,
-    /// The message is older than the retention, so the record of its key may be gone.
+    /// The message is older than the retention, so the record of its key may have expired.
     TooOld,
     /// An earlier attempt to handle the message left no result and may have taken effect.
     Lapsed,
-    /// Too few nodes know whether the message was handled before, and an operator's decision or
+    /// Too few nodes can exclude that the message was handled before. An operator's decision or
     /// [`Rules::park_forgotten`] parks such messages.
     Forgotten,
-    /// The handler refused the message permanently
+    /// The handler permanently refused the message
     /// ([`Failed::permanent`](crate::Failed::permanent)).
     Refused,
     /// The handler failed [`Rules::max_failures`] times for this message.
     Exhausted,
-    /// The handler's result cannot be written as JSON, or the stored result cannot be read.
+    /// The handler's result cannot be converted to JSON, or the stored result cannot be parsed.
     Codec,
 }
 
 impl DeadLetterReason {
-    /// Returns a short name of the reason for message headers, for example `too-old`.
+    /// Returns a short code of the reason for message headers, for example `too-old`.
     pub fn code(self) -> &'static str {
         match self {
             Self::Unreadable => "unreadable",
@@ -77,7 +78,7 @@ impl DeadLetterReason {
 }
 
 impl DeadLetter {
-    /// Makes a dead letter with this reason and this sentence for people, without a key.
+    /// Makes a dead letter without a key. `detail` is the sentence for people.
     pub fn new(reason: DeadLetterReason, detail: impl Into<String>) -> Self {
         Self { reason, detail: detail.into(), key: None }
     }
@@ -96,8 +97,8 @@ impl Disposition {
 }
 
 impl Rules {
-    /// Returns what to do with a message after its call had this result. `failures` is the number
-    /// of earlier failures of its handler.
+    /// Returns the disposition of a message from the outcome of its call. `failures` is the number
+    /// of earlier failures of the message's handler.
     pub fn disposition<T>(
         &self,
         outcome: &Result<Outcome<T>, RunError>,
@@ -108,8 +109,8 @@ impl Rules {
             Ok(Outcome::Executed { .. } | Outcome::Replayed(_) | Outcome::NotKept) => {
                 Disposition::Ack
             }
-            // The message is not acknowledged: if the process that runs its handler dies, this
-            // delivery has to take over.
+            // Another process runs the handler. If that process dies, this message must be
+            // delivered again, so the consumer does not acknowledge it.
             Ok(Outcome::InFlight { retry_after }) => {
                 Disposition::Retry((*retry_after).max(self.first_retry))
             }
@@ -123,8 +124,8 @@ impl Rules {
                 "it was made longer ago than the retention, so its record may be gone; look \
                  whether it took effect",
             ),
-            // An operator may still decide for all messages that were forgotten because of the
-            // loss, so until then the message stays with its broker.
+            // An operator may still decide about all messages of the same loss of data. Until this
+            // decision the message stays with its broker.
             Ok(Outcome::Parked(why)) if self.holds(why) => Disposition::Retry(self.first_retry),
             Ok(Outcome::Parked(why)) => {
                 let reason = match why.reason {
@@ -137,7 +138,7 @@ impl Rules {
         }
     }
 
-    /// Returns true if a message with this outcome is held, which means that the broker delivers it
+    /// Returns true if a message with this outcome is held. The broker delivers a held message
     /// again until an operator has decided (consumers 12).
     pub(super) fn holds(&self, parked: &Parked) -> bool {
         self.holds_forgotten && parked.undecided
@@ -158,7 +159,7 @@ impl Rules {
             | RunError::NotInitialised { .. }
             | RunError::NotRecorded(_) => match e.advice() {
                 Advice::RetryAfter(wait) => Disposition::Retry(wait.max(self.first_retry)),
-                // Every other message would meet the same error, so the consumer stops.
+                // The same error would occur for every other message, so the consumer stops.
                 Advice::GiveUp | Advice::Rebuild | Advice::Misconfigured => {
                     Disposition::Stop(e.to_string())
                 }
@@ -166,8 +167,9 @@ impl Rules {
         }
     }
 
-    /// Returns what to do with a message whose handler failed now and `failures` times before.
-    /// `wait` is the pause that the handler asked for, and `what` the text of the failure.
+    /// Returns the disposition of a message after a failure of its handler. `failures` counts the
+    /// earlier failures, `wait` is the pause that the handler requested, and `what` is the text of
+    /// the failure.
     pub(super) fn after_failure(
         &self,
         failures: u32,
@@ -183,8 +185,8 @@ impl Rules {
         Disposition::Retry(wait.max(self.first_retry))
     }
 
-    /// Returns the pause before a message is delivered again after a failure that followed
-    /// `failures` earlier ones.
+    /// Returns the pause before the next delivery of a message after a failure. `failures` counts
+    /// the earlier failures.
     fn backoff(&self, failures: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(failures);
         self.first_retry.saturating_mul(doubled).min(self.longest_retry)

@@ -1,6 +1,6 @@
-//! The pause of a consumer whose nodes no operator has initialised by `palisade init` (consumers
-//! 13). No message is the cause, so messages stay with their broker. Only one message at a time is
-//! tried, until an operator has initialised the nodes.
+//! The pause of a consumer while no operator has initialised the nodes by `palisade init`
+//! (consumers 13). The cause is not a message, so all messages stay with their broker. The consumer
+//! tries one message at a time until an operator has initialised the nodes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,21 +9,20 @@ use tokio::time::Instant;
 
 use crate::idempotency::{Outcome, RunError};
 
-/// Pause between two messages that are tried while the nodes are not initialised.
+/// Pause between two tried messages while the nodes are not initialised.
 pub(super) const EVERY: Duration = Duration::from_secs(5);
-/// Interval at which the log repeats that no messages are taken, and why.
+/// Interval of the warnings in the log while no messages are fetched.
 const REPORT: Duration = Duration::from_secs(60);
 
-/// What the result of a delivery's call shows about the nodes: whether an operator has initialised
-/// them.
+/// State of the nodes by the result of a delivery's call: initialised by an operator or not.
 #[derive(Debug)]
 pub(super) enum Deployment {
-    /// It is unknown whether the nodes are initialised, for example because too few nodes answered
-    /// or no call was made.
+    /// The result does not show the state of the nodes. For example too few nodes answered, or no
+    /// call was made.
     Unknown,
-    /// The nodes are not initialised. The text is that of `RunError::NotInitialised`.
+    /// The nodes are not initialised. The text is the message of `RunError::NotInitialised`.
     Uninitialised(String),
-    /// The nodes are initialised, because they answered whether the handler may run.
+    /// The nodes are initialised: they decided if the handler may run.
     Initialised,
 }
 
@@ -43,21 +42,22 @@ impl Deployment {
     }
 }
 
-/// Decides whether the consumer may fetch messages, and how many. It is shut while the nodes are
-/// not initialised.
+/// Limits the messages that the consumer may fetch. The gate is shut while the nodes are not
+/// initialised.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// Time at which one message may be fetched to try again; `None` while the gate is open.
+    /// Time at which the consumer may fetch one message for the next try; `None` while the gate is
+    /// open.
     again: Option<Instant>,
-    /// Time at which the log said last that the gate is shut.
+    /// Time of the last warning in the log that the gate is shut.
     reported: Option<Instant>,
-    /// True if the log said that the gate is shut and has not said since then that it is open.
+    /// True if the log contains a warning that the gate is shut, and no later line that it is open.
     is_end_due: bool,
     shut: Shut,
 }
 
-/// Time since which a gate is shut, and the reason, shared with `Idempotency::health`; `None` while
-/// it is open.
+/// Start and reason of the time in which a gate is shut; `None` while the gate is open. Shared with
+/// `Idempotency::health`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shut(Arc<Mutex<Option<(Instant, String)>>>);
 
@@ -72,31 +72,31 @@ impl Shut {
 }
 
 impl Gate {
-    /// Makes an open gate. When it is shut, it writes the time and the reason into `shut`.
+    /// Makes an open gate. The gate writes the start and the reason of its shut times into `shut`.
     pub(super) fn shown_by(shut: &Shut) -> Self {
         Self { shut: shut.clone(), ..Self::default() }
     }
 
-    /// Returns the time before which no message may be fetched; `None` if one may be fetched now.
+    /// Returns the time until which the consumer must not fetch a message; `None` if it may fetch
+    /// now.
     pub(super) fn closed_until(&self) -> Option<Instant> {
         self.again.filter(|again| Instant::now() < *again)
     }
 
-    /// Returns how many messages to fetch if the consumer has room for `free`: one while the gate
-    /// is shut, otherwise `free`.
+    /// Returns the number of messages to fetch: one while the gate is shut, otherwise `free`.
     pub(super) fn room(&self, free: usize) -> usize {
         if self.again.is_some() { 1 } else { free }
     }
 
-    /// Records that a message was fetched. While the gate is shut, the next one is fetched only
-    /// after a pause, in which the fetched one can be judged.
+    /// Records the fetch of a message. While the gate is shut, the next fetch waits for a pause.
+    /// The result of the fetched message may open the gate before that.
     pub(super) fn fetched(&mut self) {
         if let Some(again) = &mut self.again {
             *again = Instant::now() + EVERY;
         }
     }
 
-    /// Shuts or opens the gate by what the result of a delivery shows about the nodes.
+    /// Shuts or opens the gate by the result of a delivery.
     pub(super) fn judge(&mut self, deployment: &Deployment) {
         match deployment {
             Deployment::Unknown => {}

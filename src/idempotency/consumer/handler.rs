@@ -1,5 +1,5 @@
-//! The trait for the user's code: the handler of a message, and the probe that reports whether the
-//! message took effect.
+//! The trait of a message handler, which the user writes. A handler may have a probe, which reports
+//! if a message took effect.
 
 use std::future::{Future, ready};
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use crate::idempotency::{Context, Failed, Probed};
 /// A handler of messages of the type `M`.
 ///
 /// Every `Fn(Context, Arc<M>)` whose future returns `Result<T, impl Into<Failed>>` is a handler
-/// without a probe; [`probed`] adds a probe to it. A type that implements this trait itself can
-/// have a probe, too.
+/// without a probe. [`probed`] adds a probe to a handler. A type with its own implementation of
+/// this trait can also have a probe.
 pub trait Handler<M>: Send + Sync + 'static {
-    /// Type of the handler's result, which is stored as JSON and answers later copies of the
-    /// message.
+    /// Type of the handler's result. The result is stored as JSON, and later copies of the message
+    /// get the stored result.
     type Value: Serialize + DeserializeOwned + Send + 'static;
 
     /// Handles the message.
     ///
-    /// The future runs in a task of its own, so it is not dropped when the consumer is dropped.
+    /// The future runs in its own task, so the drop of the consumer does not drop it.
     fn handle(
         &self,
         cx: Context,
         message: Arc<M>,
     ) -> impl Future<Output = Result<Self::Value, Failed>> + Send;
 
-    /// Returns true if [`probe`](Self::probe) decides, in place of the namespace's policies, when
-    /// an earlier attempt may have taken effect.
+    /// Returns true if this handler has a [`probe`](Self::probe). If an earlier attempt may have
+    /// taken effect, the probe decides in place of the namespace's policies.
     fn has_probe(&self) -> bool {
         false
     }
 
-    /// Reports whether an earlier attempt took effect, as described at [`Call::probe`].
+    /// Reports if an earlier attempt took effect; see [`Call::probe`].
     ///
     /// [`Call::probe`]: crate::idempotency::Call::probe
     fn probe(
@@ -74,12 +74,12 @@ pub struct ProbedHandler<H, P> {
     probe: P,
 }
 
-/// Adds a probe to a handler. The probe is called for messages of which it is unknown whether an
-/// earlier attempt took effect. Without a probe these messages become dead letters or wait for an
-/// operator's decision (`at_most_once`), or run again (`at_least_once`).
+/// Adds a probe to a handler. The probe is called for a message if an earlier attempt may have
+/// taken effect. Without a probe such a message becomes a dead letter or waits for an operator's
+/// decision (`at_most_once`), or its handler runs again (`at_least_once`).
 ///
-/// The probe finds the effect by the key of its context. `inbox::prober` of palisade-sqlx makes a
-/// probe.
+/// The probe looks for the effect by the key in its context. `inbox::prober` of palisade-sqlx makes
+/// a probe.
 pub fn probed<H, P>(handler: H, probe: P) -> ProbedHandler<H, P> {
     ProbedHandler { handler, probe }
 }

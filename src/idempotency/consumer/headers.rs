@@ -1,36 +1,35 @@
-//! Names of the message headers that consumers read and write, on brokers that have headers but no
-//! fields of their own for these values.
+//! Names of the message headers that consumers read and write. For brokers without special fields
+//! for these values.
 
 use super::DeadLetter;
 
-/// Key of the request, which is the same in every copy of the message.
+/// Key of the request. Every copy of the message has the same key.
 pub const KEY: &str = "x-palisade-key";
-/// Time at which the producer made the request, in milliseconds since 1970. It is the same in every
-/// copy of the message.
+/// Time at which the producer made the request, in milliseconds since 1970. Every copy of the
+/// message has the same time.
 pub const CREATED: &str = "x-palisade-created";
-/// Number of times that the handler has failed for this message so far.
+/// Number of failures of the handler for this message so far.
 pub const FAILURES: &str = "x-palisade-failures";
-/// Reason for which a message became a dead letter, as a code for programs
-/// ([`DeadLetterReason::code`]).
+/// Reason of a dead letter, as a code for programs ([`DeadLetterReason::code`]).
 ///
 /// [`DeadLetterReason::code`]: super::DeadLetterReason::code
 pub const REASON: &str = "x-palisade-reason";
-/// Reason for which a message became a dead letter, as a text for people.
+/// Reason of a dead letter, as a text for people.
 pub const DETAIL: &str = "x-palisade-detail";
-/// Name of the queue, topic or stream from which a dead letter was consumed before it was moved.
+/// Name of the original queue, topic or stream of a dead letter.
 pub const ORIGIN: &str = "x-palisade-origin";
 
 /// Parts of the original message that a dead letter lacks, as a text for people.
 pub const LEFT_OUT: &str = "x-palisade-left-out";
 
-/// Largest size of the value of [`DETAIL`] in bytes, because all headers have to fit into one frame
-/// of a broker's protocol.
+/// Largest size of the value of [`DETAIL`], in bytes. All headers have to fit into one frame of a
+/// broker's protocol.
 const DETAIL_MAX: usize = 2_000;
 
 impl DeadLetter {
-    /// Returns the headers of a dead letter that was consumed from `origin`, as names and values.
-    /// Each value is one line of text. [`KEY`] is among them if the message has a key that can be
-    /// used.
+    /// Returns the headers of a dead letter from the queue, topic or stream `origin`, as names and
+    /// values. Each value is one line of text. The headers contain [`KEY`] if the message has a
+    /// valid key.
     pub fn headers(&self, origin: &str) -> Vec<(&'static str, String)> {
         let mut detail = String::new();
         for c in self.detail.chars() {
@@ -48,9 +47,9 @@ impl DeadLetter {
         all
     }
 
-    /// Returns the headers of a dead letter that has neither the body nor the headers of the
-    /// original message, because these do not fit. `body` is the size of the original body in
-    /// bytes.
+    /// Returns the headers of a dead letter without the body and the headers of the original
+    /// message, for a message that is too large for a copy. `body` is the size of the original body
+    /// in bytes.
     pub fn headers_alone(&self, origin: &str, body: usize) -> Vec<(&'static str, String)> {
         let left_out = format!("the body of {body} bytes and the headers: no room for a copy");
         let mut all = self.headers(origin);

@@ -1,7 +1,7 @@
-//! Messages that are held (consumers 12), because nodes lost data, too few of them know whether the
-//! message was handled before, and no operator has decided yet. A held message stays with its
-//! broker and is delivered again after a pause. Here it is only counted, for the pauses, the log
-//! and the metrics.
+//! Held messages (consumers 12). A message is held after a loss of data: too few nodes can exclude
+//! that the message was handled before, and no operator has decided yet. A held message stays with
+//! its broker, and the broker delivers it again after a pause. This module only counts held
+//! messages, for the pauses, the log and the metrics.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -16,24 +16,24 @@ use crate::idempotency::metrics::Counters;
 use crate::idempotency::{Idempotency, Parked};
 use crate::op::Loss;
 
-/// Shortest and longest pause before a held message is delivered again, without the random part
-/// that is subtracted.
+/// Shortest and longest pause before the next delivery of a held message. A random part of the
+/// pause is subtracted later.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// Interval at which the log repeats that messages are held.
+/// Interval of the warnings in the log while messages are held.
 const REPORT: Duration = Duration::from_secs(60);
-/// Time since the last delivery of a held message after which another consumer is assumed to have
-/// it, so that it is not counted here any more.
+/// Time after the last delivery of a held message from which the message is no longer counted here.
+/// Another consumer has probably received the message.
 const GONE: Duration = Duration::from_secs(180);
 /// Largest number of held messages that are counted.
 const MOST: usize = 100_000;
 
-/// The messages that one run of a consumer holds until an operator decides.
+/// The held messages of one run of a consumer.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(super) of: Idempotency,
     state: Mutex<State>,
-    /// State of a consumer that takes no messages because the nodes are not initialised: why, and
-    /// since when.
+    /// Start and reason of the time in which the consumer takes no messages, because the nodes are
+    /// not initialised.
     pub(super) shut: Shut,
 }
 
@@ -48,7 +48,7 @@ impl Holdings {
         all.push(Arc::downgrade(holding));
     }
 
-    /// Returns for which actions of an operator these consumers wait, and since when.
+    /// Returns the operator actions for which these consumers wait, and the waiting times.
     pub(crate) fn waiting(&self) -> Vec<Waiting> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         all.iter().filter_map(Weak::upgrade).flat_map(|one| one.waiting()).collect()
@@ -57,14 +57,14 @@ impl Holdings {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Time since which at least one message has been held; `None` while none is held.
+    /// Start of the time in which at least one message has been held; `None` while no message is
+    /// held.
     since: Option<Instant>,
-    /// Text of the message that was held last: why it is held, and what an operator has to do.
+    /// Text of the last held message: the reason, and the action that the operator has to take.
     why: String,
     /// Keys of the held messages with the time of their last delivery.
     held: BTreeMap<Arc<str>, Instant>,
-    /// Losses of data, without a decision of an operator, for which messages were held since the
-    /// last line of the log.
+    /// Undecided losses of data of the messages that were held since the last warning in the log.
     losses: Vec<Loss>,
 }
 
@@ -73,7 +73,7 @@ impl Holding {
         Self { of: of.clone(), state: Mutex::default(), shut: Shut::default() }
     }
 
-    /// Returns for which actions of an operator this consumer waits, and since when.
+    /// Returns the operator actions for which this consumer waits, and the waiting times.
     fn waiting(&self) -> Vec<Waiting> {
         let shut = self.shut.read().map(|(since, why)| (0, since, why));
         let state = self.state();
@@ -86,15 +86,15 @@ impl Holding {
         shut.into_iter().chain(held).map(waiting).collect()
     }
 
-    /// Counts a message as held. Returns the pause after which it is delivered again: the time for
-    /// which messages have been held so far, within `PAUSES`, minus a random part of up to a
-    /// quarter.
+    /// Counts a message as held, and returns the pause before its next delivery. The pause is the
+    /// time for which messages have been held so far, within `PAUSES`, minus a random part of at
+    /// most a quarter.
     pub(super) fn hold(&self, key: &Arc<str>, parked: &Parked) -> Duration {
         let now = Instant::now();
         let mut state = self.state();
         for loss in &parked.losses {
-            // The end of a loss (`to`) moves when clients with a longer failover window connect, so
-            // losses are compared without it.
+            // Clients with a longer failover window move the end of a loss (`to`). So the
+            // comparison of losses ignores the end.
             let same = |known: &&mut Loss| (known.from, known.began) == (loss.from, loss.began);
             match state.losses.iter_mut().find(same) {
                 Some(known) => known.to = known.to.max(loss.to),
@@ -105,8 +105,8 @@ impl Holding {
             let new = state.held.insert(Arc::clone(key), now).is_none();
             self.counters().holds(i64::from(new));
         }
-        // A later message may be held because of another loss than the first message, so the text
-        // is replaced.
+        // This message may be held because of another loss than the first message, so its text
+        // replaces the old one.
         state.why = parked.to_string();
         if state.since.is_none() {
             state.since = Some(now);
@@ -121,7 +121,7 @@ impl Holding {
         pause.saturating_sub(pause / 4_000 * random)
     }
 
-    /// Removes a message that is not held any more from the count.
+    /// Removes a message from the count after its end as a held message.
     pub(super) fn release(&self, key: &Arc<str>) {
         let mut state = self.state();
         if state.held.remove(key).is_some() {
@@ -130,8 +130,8 @@ impl Holding {
         }
     }
 
-    /// Logs once a minute that messages are held, if any are, and stops counting those that another
-    /// consumer is assumed to have. Never returns.
+    /// Logs a warning once a minute while messages are held. Removes messages from the count that
+    /// another consumer has probably received. Never returns.
     pub(super) async fn watch(&self) -> Infallible {
         loop {
             sleep(REPORT).await;
@@ -154,7 +154,7 @@ impl Holding {
         }
     }
 
-    /// Logs that no message is held any more, if the last one was just removed.
+    /// Logs the end of the held state after the last held message.
     fn end(&self, state: &mut State) {
         if state.held.is_empty()
             && let Some(since) = state.since.take()
@@ -183,7 +183,7 @@ impl Drop for Holding {
     }
 }
 
-/// A list of losses of data with their numbers, shown in one line.
+/// Displays losses of data with their numbers in one line.
 struct Losses<'a>(&'a [Loss]);
 
 impl std::fmt::Display for Losses<'_> {
@@ -207,15 +207,38 @@ mod tests {
     }
 
     fn hold(holding: &Holding, losses: &[Loss]) {
-        let parked = Parked {
+        holding.hold(&Arc::from("order-7"), &parked(holding, losses));
+    }
+
+    fn parked(holding: &Holding, losses: &[Loss]) -> Parked {
+        Parked {
             key: holding.of.key("order-7").name(),
             attempt: 0,
             reason: ParkedReason::Forgotten,
             forgotten_for: Duration::ZERO,
             losses: losses.to_vec(),
             undecided: true,
-        };
-        holding.hold(&Arc::from("order-7"), &parked);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hundred_thousand_held_messages_are_counted_at_most() {
+        let holding = holding();
+        let parked = parked(&holding, &[]);
+        let key = |n: u32| Arc::from(format!("order-{n}"));
+        for n in 0..=100_000 {
+            holding.hold(&key(n), &parked);
+        }
+        let counted = || holding.waiting()[0].messages;
+        assert_eq!(counted(), 100_000);
+        // A repeated delivery of a counted message does not change the count. A further message is
+        // counted only after the release of another one.
+        holding.hold(&key(0), &parked);
+        assert_eq!(counted(), 100_000);
+        holding.release(&key(0));
+        assert_eq!(counted(), 99_999);
+        holding.hold(&key(100_000), &parked);
+        assert_eq!(counted(), 100_000);
     }
 
     #[tokio::test]
@@ -236,8 +259,8 @@ mod tests {
         let why = || holding.waiting()[0].why.clone();
         hold(&holding, &[first]);
         assert!(why().contains(&first.number()), "{}", why());
-        // An operator decided about the first loss, and another one occurred before the message
-        // came again.
+        // This part imitates an operator's decision about the first loss, followed by a second loss
+        // before the next delivery.
         let _ = tokio::time::timeout(minute, holding.watch()).await;
         hold(&holding, &[second]);
         assert!(why().contains(&second.number()) && !why().contains(&first.number()), "{}", why());

@@ -1,9 +1,10 @@
 //! Consumers of messages: the parts that are the same for every broker.
 //!
-//! A broker delivers a message at least once. A [`Consumer`] lets each message take effect once:
-//! it takes deliveries from a [`Broker`], runs the [`Handler`] under the message's key, and chooses
-//! the [`Disposition`] of the delivery. The order is always the same: effect, result on a majority,
-//! acknowledgement. Each package below `adapters/` implements [`Session`] for one broker.
+//! A broker delivers a message at least once. With a [`Consumer`] each message takes effect once.
+//! The consumer takes deliveries from a [`Broker`], runs the [`Handler`] under the message's key,
+//! and chooses the [`Disposition`] of the delivery. The order is always the same: first the effect,
+//! then the result on a majority of the nodes, then the acknowledgement. Each package below
+//! `adapters/` implements [`Session`] for one broker.
 //!
 //! ```text
 //!  fetch ─▶ claim ─▶ effect ─▶ complete ─▶ acknowledge        one effect

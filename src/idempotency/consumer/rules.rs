@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 
-/// Rules of a consumer: how many messages it handles at once, and what it does after failures.
+/// Rules of a consumer: the number of messages that it handles at the same time, and the steps
+/// after failures.
 ///
 /// ```
 /// use palisade::idempotency::consumer::Rules;
@@ -37,58 +38,60 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Sets how many messages are handled at once, 1 to 10,000; default 16. The consumer takes no
-    /// more messages from its broker, so that no message waits in this process while its
-    /// acknowledgement time runs.
+    /// Sets the largest number of messages that are handled at the same time: 1 to 10,000, by
+    /// default 16. The consumer takes only as many messages from its broker as it can handle. So no
+    /// message waits in this process while its acknowledgement time runs.
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.concurrency = messages;
         self
     }
 
-    /// Sets how long the broker waits before it delivers a message again whose handler failed:
-    /// `first` after the first failure, doubled with each further one up to `longest`. A handler
-    /// can choose another time by [`Failed::after`](crate::Failed::after). Default 250 ms and 60 s.
+    /// Sets the pause of the broker before the next delivery of a message after a failure of its
+    /// handler. The pause is `first` after the first failure, and doubles with each further failure
+    /// up to `longest`. A handler can choose another pause by
+    /// [`Failed::after`](crate::Failed::after). Default 250 ms and 60 s.
     pub fn retry(mut self, first: Duration, longest: Duration) -> Self {
         (self.first_retry, self.longest_retry) = (first, longest);
         self
     }
 
-    /// Sets after how many failures of its handler a message becomes a dead letter; default 10. A
-    /// delivery does not count as a failure if another consumer's handler runs or too few nodes
-    /// answer. The documentation of the broker's adapter says which failures it can count.
+    /// Sets the number of failures of the handler after which a message becomes a dead letter;
+    /// default 10. A delivery is no failure if another consumer runs the handler, or if too few
+    /// nodes answer. The documentation of the broker's adapter lists the failures that the adapter
+    /// can count.
     pub fn max_failures(mut self, failures: u32) -> Self {
         self.max_failures = failures;
         self
     }
 
-    /// Sets how long a consumer that stops waits for handlers that run; default 30 s. Messages that
-    /// are not finished by then are delivered again, and their handlers go on as long as the
-    /// runtime does.
+    /// Sets the time for which a stopping consumer waits for running handlers; default 30 s. The
+    /// broker delivers unfinished messages again. Their handlers continue as long as the runtime
+    /// exists.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Lets two messages with the same key have different bodies, and treats them as copies of one
-    /// request. By default the second one becomes a dead letter.
+    /// Treats messages with the same key as copies of one request, even if their bodies differ. By
+    /// default a message with another body becomes a dead letter.
     pub fn ignore_body(mut self) -> Self {
         self.body_matters = false;
         self
     }
 
-    /// Makes a message a dead letter at once if it would not be run because too few nodes know
-    /// whether it was handled before.
+    /// Makes a forgotten message a dead letter at once, in place of holding it. A message is
+    /// forgotten if too few nodes can exclude that it was handled before.
     ///
-    /// By default the message is held: it stays with the broker and is delivered again after 4 s to
-    /// 60 s, without counting as a failure, until an operator has decided for all messages that
-    /// were forgotten because of the same loss of data (`palisade idem decide`), or enough nodes
-    /// know its key again. Other messages are not delayed.
+    /// By default a forgotten message is held: it stays with the broker and is delivered again
+    /// after 4 s to 60 s. These deliveries do not count as failures. The message is held until an
+    /// operator has decided about all messages of the same loss of data (`palisade idem decide`),
+    /// or until enough nodes can decide about its key again. Other messages are not delayed.
     pub fn park_forgotten(mut self) -> Self {
         self.holds_forgotten = false;
         self
     }
 
-    /// Checks the rules. The error names the first rule that is out of range.
+    /// Checks the rules. The error contains the first invalid rule.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if !(1..=10_000).contains(&self.concurrency) {
             let value = self.concurrency.to_string();

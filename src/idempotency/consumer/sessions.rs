@@ -1,5 +1,5 @@
-//! The connection of a consumer to its broker, as a sequence of sessions. A session that breaks is
-//! replaced as a whole by the next one.
+//! The connection of a consumer to its broker: a sequence of sessions. A new session replaces each
+//! broken one.
 
 use std::time::Duration;
 
@@ -8,41 +8,42 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{Broker, BrokerError, Session as _, Terms};
 use crate::env::{self, Env as _, SystemEnv};
 
-/// Longest time to open a session, which is long because a busy broker declares queues slowly.
+/// Longest time to open a session. The limit is long, because a busy broker declares queues slowly.
 const OPEN: Duration = Duration::from_secs(30);
-/// Longest time for which one fetch waits during the pause after a failure, so that the consumer
-/// notices soon when it has to stop.
+/// Longest wait of one fetch during the pause after a failure. The limit is short, so that the
+/// consumer can stop soon.
 const TURN: Duration = Duration::from_millis(500);
 /// First and longest pause after a failure at a broker.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// Returns the pause before the next try at a broker, after a failure that followed `failures`
-/// earlier ones: half a second, doubled for each earlier failure up to half a minute, minus a
-/// random part of at most half, so that consumers do not retry in step.
+/// Returns the pause before the next try at a broker after a failure. `failures` counts the earlier
+/// failures. The pause is half a second, doubled for each earlier failure, and at most half a
+/// minute. Up to half of the pause is subtracted at random, so that consumers do not retry at the
+/// same time.
 pub fn pause(failures: u32) -> Duration {
     env::pause(SystemEnv.random(), failures, PAUSE)
 }
 
-/// The sessions of a consumer, opened one after the other. There is a pause after each session that
-/// broke, longer each time, until a session has lasted for longer than the longest pause.
+/// The sessions of a consumer, one after the other. After each broken session there is a pause. The
+/// pauses grow until a session has lasted longer than the longest pause.
 pub(super) struct Sessions<'a, B: Broker> {
     broker: &'a B,
     terms: &'a Terms,
     now: Option<(B::Session, Instant)>,
-    /// Number of consecutive sessions that broke soon or could not be opened.
+    /// Number of consecutive sessions that broke early or could not be opened.
     failures: u32,
     /// End of the pause after a failure; `None` if there is no pause.
     again: Option<Instant>,
 }
 
 impl<'a, B: Broker> Sessions<'a, B> {
-    /// Makes the sequence without a session. The first session is opened by the first fetch.
+    /// Makes the sequence without a session. The first fetch opens the first session.
     pub(super) fn new(broker: &'a B, terms: &'a Terms) -> Self {
         Self { broker, terms, now: None, failures: 0, again: None }
     }
 
-    /// Returns at most `room` deliveries. The list is empty if none arrived, or while there is a
-    /// pause after a failure.
+    /// Returns at most `room` deliveries. Returns an empty list if no delivery arrived, or during
+    /// the pause after a failure.
     pub(super) async fn fetch(&mut self, room: usize) -> Result<Vec<B::Delivery>, BrokerError> {
         if let Some(again) = self.again {
             sleep_until(again.min(Instant::now() + TURN)).await;
@@ -81,7 +82,6 @@ impl<'a, B: Broker> Sessions<'a, B> {
         now.next(room).await
     }
 
-    /// Ends the present session, if there is one.
     pub(super) async fn close(&mut self) {
         if let Some((session, opened)) = self.now.take() {
             if opened.elapsed() > PAUSE.1 {

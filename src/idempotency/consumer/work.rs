@@ -1,5 +1,5 @@
-//! The loop of a consumer: fetch as many messages as there is room for, run each under its key, and
-//! settle each at the broker.
+//! The loop of a consumer. It fetches messages up to the limit, runs each message's handler under
+//! the key of the message, and settles each message at the broker.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -24,22 +24,22 @@ use crate::idempotency::detached::panic_text;
 use crate::idempotency::{Call, Outcome, RunError};
 use crate::name::check_name;
 
-/// Longest wait for a broker to confirm a settlement. After this time the message counts as
-/// unsettled, and the broker delivers it again.
+/// Longest wait for a broker's confirmation of a settlement. Without a confirmation the message
+/// counts as unsettled, and the broker delivers it again.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// Reason for which the loop of a consumer ends.
+/// Reason for the end of a consumer's loop.
 enum End {
     Requested,
     Stopped(String),
     Broken(BrokerError),
 }
 
-/// Result of handling one delivery.
+/// Result of one delivery.
 struct Settled {
     disposition: Disposition,
-    /// True if the broker confirmed that the delivery is settled. RabbitMQ does not answer an
-    /// acknowledgement, so there it only means that the acknowledgement was sent.
+    /// True if the broker confirmed the settlement. RabbitMQ does not confirm an acknowledgement;
+    /// there true means that the acknowledgement was sent.
     confirmed: bool,
     deployment: Deployment,
 }
@@ -70,7 +70,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         }
     }
 
-    /// Takes deliveries until `stop` resolves, and then finishes the deliveries that it has or
+    /// Handles deliveries until `stop` resolves. Then it finishes the received deliveries or
     /// returns them to the broker.
     pub(super) async fn serve(
         mut self,
@@ -110,8 +110,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         let (tasks, ended, gate) = (&mut self.tasks, &mut self.ended, &mut self.gate);
         let drained = async {
             while let Some(done) = tasks.join_next().await {
-                // A delivery that ends now may give another reason to stop. It is ignored, because
-                // the loop has ended already.
+                // The loop has already ended, so a second reason to stop is ignored.
                 let _ = ended.note(done, gate);
             }
         };
@@ -137,8 +136,9 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
         }
     }
 
-    /// Waits until there is room, and returns at most as many deliveries as there is room for. Also
-    /// returns the reason for which the loop has to end, if there is one.
+    /// Waits until fewer than `concurrency` deliveries are in progress, and fetches further
+    /// deliveries up to this limit. Also returns the reason for the end of the loop, if there is
+    /// one.
     async fn next(
         &mut self,
         mut stop: std::pin::Pin<&mut impl Future<Output = ()>>,
@@ -167,8 +167,8 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
             tokio::select! {
                 biased;
                 () = stop.as_mut(), if end.is_none() => end = Some(End::Requested),
-                // The fetch is polled to its end even if the consumer has to stop, so that the
-                // messages that it took are known and can be returned to the broker.
+                // The fetch is polled to its end even after a reason to stop. So the consumer can
+                // return the fetched messages to the broker.
                 fetched = &mut fetch => {
                     if fetched.as_ref().is_ok_and(|fetched| !fetched.is_empty()) {
                         gate.fetched();
@@ -186,8 +186,7 @@ impl<'a, B: Broker, H: Handler<B::Delivery>> Work<'a, B, H> {
 }
 
 impl ConsumerReport {
-    /// Counts a delivery that was handled. Returns the reason for which the consumer has to stop,
-    /// if there is one.
+    /// Counts a finished delivery. Returns the reason to stop the consumer, if there is one.
     fn note(&mut self, done: Result<Settled, JoinError>, gate: &mut Gate) -> Option<String> {
         let Settled { disposition, confirmed, deployment } = match done {
             Ok(settled) => settled,
@@ -223,9 +222,9 @@ struct Task<D, H> {
 impl<D: Delivery, H: Handler<D>> Task<D, H> {
     async fn settled(self) -> Settled {
         let before = self.delivery.failures();
-        // A panic in the user's code or the broker's client counts as a failure of the handler,
-        // because no panic may leave a delivery unsettled. `AssertUnwindSafe`: state that the panic
-        // left inconsistent is not used again here.
+        // A panic in the user's code or in the broker's client counts as a failure of the handler,
+        // so that the delivery is settled. `AssertUnwindSafe`: this function does not use the
+        // panicked state again.
         let judged = AssertUnwindSafe(self.judged(before)).catch_unwind().await;
         let (disposition, failures, deployment) = judged.unwrap_or_else(|panic| {
             let what = format!("its delivery panicked: {}", panic_text(&*panic));
@@ -236,8 +235,8 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
         Settled { disposition, confirmed, deployment }
     }
 
-    /// Makes the call of the delivery. Returns what to do with the delivery, how often its handler
-    /// has failed by now, and what the call showed about the nodes.
+    /// Makes the call of the delivery. Returns the disposition of the delivery, the number of
+    /// failures of its handler, and the state of the nodes.
     async fn judged(&self, before: u32) -> (Disposition, u32, Deployment) {
         let call = match self.call() {
             Ok(call) => call,
@@ -258,8 +257,8 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
             Ok(Outcome::Parked(parked)) if rules.holds(parked) => {
                 disposition = Disposition::Retry(holding.hold(&key, parked));
             }
-            // These outcomes show nothing new about the key, so a message that is held stays
-            // counted as held.
+            // These outcomes contain no new information about the key, so a held message remains
+            // held.
             Err(RunError::NoQuorum { .. }) | Ok(Outcome::InFlight { .. }) => {}
             _ => holding.release(&key),
         }
@@ -299,8 +298,8 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
     }
 }
 
-/// Reports periodically to the broker that the message is being handled. Without these reports a
-/// broker would deliver the message to another consumer, which would find its key in flight.
+/// Sends a heartbeat to the broker at regular intervals. Without heartbeats a broker would deliver
+/// the message to a second consumer during the handler.
 async fn beat<D: Delivery>(delivery: &D) -> Infallible {
     let Some(every) = delivery.heartbeat() else { return std::future::pending().await };
     loop {
@@ -324,8 +323,9 @@ async fn give_back<D: Delivery>(delivery: D) -> Settled {
     Settled { disposition: again, confirmed, deployment: Deployment::Unknown }
 }
 
-/// Settles the delivery. Returns true if the broker confirmed that. Otherwise the broker delivers
-/// the message again, and what is stored under its key answers it.
+/// Settles the delivery. Returns true if the broker confirmed the settlement. Without a
+/// confirmation the broker delivers the message again, and the consumer then uses the stored result
+/// of the key.
 async fn settle<D: Delivery>(delivery: &D, how: &Disposition, failures: u32) -> bool {
     let settled = AssertUnwindSafe(timeout(SETTLE, delivery.settle(how, failures)));
     let cause = match settled.catch_unwind().await {

@@ -1,5 +1,5 @@
-//! Connects to a server and checks that it may vote: on the new connection, and again while it is
-//! used.
+//! Connects to a server and checks that the server may vote. The check is made on each new
+//! connection and is repeated while the connection is used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,15 +15,16 @@ use crate::node::redis::facts::ServerFacts;
 use crate::node::redis::session::Session;
 use crate::tls;
 
-/// Number of sessions in a row that end without an answer before there is a pause between tries.
+/// Number of consecutive sessions without an answer after which the next try to connect has to
+/// wait.
 const FLAPS: u32 = 2;
-/// Longest time for which a new connection waits for the settings of the other servers of its group
-/// before it is used.
+/// Longest time for which a new connection waits for the settings of the other servers of the
+/// group.
 const GROUP: Duration = Duration::from_millis(100);
 
 impl Current {
-    /// Returns the error of a connection that this program ended because the server sent too much;
-    /// `None` if it did not end the connection for that.
+    /// Returns the error if this program ended the connection because the server sent more than the
+    /// limit; otherwise `None`.
     pub(super) fn ended_by_limit(&self) -> Option<NodeError> {
         let excess = self.session.excess()?;
         Some(NodeError::not_executed(F::Protocol, excess.why_it_ended()))
@@ -31,9 +32,9 @@ impl Current {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Makes the server check its marker as soon as a connection is made, so that a quarantine that
-    /// is due begins now and not with the first request. A failure is harmless, because each batch
-    /// does the same.
+    /// Makes the server check its marker right after the connection is made. If a quarantine is
+    /// due, it begins now and not with the first batch. A failed call is only logged, because each
+    /// batch makes the server check its marker, too.
     async fn touch(&self, session: &Arc<Session>) {
         let Some(terms) = self.state().terms else { return };
         if let Err(cause) = session.touch(terms, self.group_terms(), &*self.options.env).await {
@@ -41,10 +42,10 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    /// Reads the server's facts again and judges by them whether it may still vote. If it is
-    /// refused, its session is given up. The same happens if it cannot be judged (it does not
-    /// answer, is no longer a master, or no longer permits the question): the next connection finds
-    /// the cause, and until then the node does not vote.
+    /// Reads the server's facts again and checks that the server may still vote. If the check
+    /// fails, the node stops using the session. The check fails if the server may not vote, does
+    /// not answer, is no longer a master, or no longer permits the commands that read its facts.
+    /// The node then does not vote until a new connection passes the check.
     pub(super) async fn judge(self: Arc<Self>, current: Arc<Current>) {
         let limit = self.options.connect_timeout;
         let outcome = timeout(limit, async {
@@ -62,8 +63,8 @@ impl<R: Resolver> Shared<R> {
         };
         self.part_with(&current, true);
         let mut state = self.state();
-        // The refusal is not counted as a failed try: if the node is lost, the next try to connect
-        // finds that and logs it.
+        // The failed check does not increase `failures`. If the server is unreachable, the next try
+        // to connect fails, and that failure is counted and logged.
         state.failed = Some(self.failed(state.failures, cause, current.epoch));
     }
 
@@ -92,8 +93,8 @@ impl<R: Resolver> Shared<R> {
         let run_id = Arc::clone(&facts.run_id);
         let (connected, online) = (facts.connected_replicas, facts.online_replicas);
         self.accept(&at, &facts)?;
-        // Gives the other servers of the group a short time to show their settings. Healthy servers
-        // answer at once, and this connection works without them, too.
+        // Waits a short time for the settings of the other servers of the group. Healthy servers
+        // answer at once. The new connection is used even if the other servers do not answer.
         let _ = timeout(GROUP, self.resolver.follow_up()).await;
         self.touch(&session).await;
         let now = self.options.env.now();
@@ -103,8 +104,8 @@ impl<R: Resolver> Shared<R> {
         Ok(Current { session, at: at.into(), barriers, epoch, opened: now })
     }
 
-    /// Returns the largest number of replicas that ever followed this server process at the same
-    /// time; `online` is their number now.
+    /// Returns the largest number of replicas that were online at one time at this server process.
+    /// `online` is the present number.
     fn most_replicas(&self, run_id: &Arc<str>, online: u32) -> Arc<AtomicU32> {
         let mut state = self.state();
         let most = match &state.replicas {
@@ -115,8 +116,8 @@ impl<R: Resolver> Shared<R> {
         most
     }
 
-    /// Counts a session that ended before it answered an op. A server that accepts connections and
-    /// breaks them again and again is not tried again at once; a single such session may be chance.
+    /// Counts a session that ended before the server answered an op. If several sessions in a row
+    /// end this way, the next try to connect has to wait.
     pub(super) fn flapped(&self, state: &mut State, current: &Current) {
         if current.session.is_proved() {
             return;
@@ -142,8 +143,8 @@ impl<R: Resolver> Shared<R> {
         format!("{place}{text}{hint}{silent}")
     }
 
-    /// Makes the record of a failed try to connect. The more `failures` in a row there were before
-    /// it, the longer is the pause until the next try.
+    /// Makes the record of a failed try to connect. The pause until the next try grows with
+    /// `failures`, the number of failed tries in a row.
     pub(super) fn failed(&self, failures: u32, cause: NodeError, epoch: u64) -> Failed {
         let (now, random) = (self.options.env.now(), self.options.env.random());
         let until = now + pause(random, failures, PAUSE);

@@ -1,4 +1,4 @@
-//! Sends batches in the order of the calls, including those that wait for a connection.
+//! Sends batches in the order of the calls. Batches that wait for a connection keep this order.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,10 +17,11 @@ pub(super) struct Waiting {
     pub(super) sent: oneshot::Sender<Result<OnItsWay, NodeError>>,
 }
 
-/// The connection on which a batch was sent, with the answer to come.
+/// The connection on which a batch was sent, and the future answer to the batch.
 pub(super) type OnItsWay = (Arc<Current>, Sent);
 
-/// Place of a batch after it was handed over: sent, waiting for a connection, or refused.
+/// State of a batch after the call of [`Shared::place`]: sent, waiting for a connection, or
+/// refused.
 pub(super) enum Place {
     Sent(OnItsWay),
     Waits(oneshot::Receiver<Result<OnItsWay, NodeError>>),
@@ -39,7 +40,8 @@ impl<R: Resolver> Shared<R> {
             }
             let mut state = self.state();
             if state.current.is_some() {
-                // The connection was replaced since it was checked above, so it is checked again.
+                // The connection was replaced after the check above, so the loop checks the new
+                // connection.
                 continue;
             }
             if let Some(cause) = self.pausing(&state) {
@@ -49,15 +51,16 @@ impl<R: Resolver> Shared<R> {
             let connect = !std::mem::replace(&mut state.connecting, true);
             drop(state);
             if connect {
-                // Spawned after the mutex is released: a runtime that shuts down drops the task
-                // inside `spawn`, and dropping the task locks the mutex.
+                // The task is spawned after the mutex is released. A runtime that shuts down drops
+                // the task inside `spawn`, and dropping the task locks the mutex.
                 tokio::spawn(Turn::new(self).connect());
             }
             return Place::Waits(waits);
         }
     }
 
-    /// Waits until there was a connection and the batch was sent on it; fails once `late` is over.
+    /// Waits until there is a connection and the batch was sent on that connection. Fails when the
+    /// sleep `late` ends.
     pub(super) async fn wait(
         &self,
         waits: oneshot::Receiver<Result<OnItsWay, NodeError>>,
@@ -71,8 +74,8 @@ impl<R: Resolver> Shared<R> {
         Ok((Doubt::new(self, current), sent))
     }
 
-    /// Sends the batches that wait for a connection, in the order of their calls; only then may
-    /// other batches use the connection.
+    /// Sends the batches that wait for a connection, in the order of their calls. Other batches may
+    /// use the connection only after that.
     pub(super) fn open_to_all(&self, current: &Arc<Current>) {
         loop {
             let next = {
@@ -100,7 +103,8 @@ impl<R: Resolver> Shared<R> {
                     NodeError::not_executed(NodeFault::Disconnected, detail)
                 })
             });
-            // An error means that the caller has dropped its call; then the answer is skipped.
+            // An error means that the caller has dropped the future of its call. Then the result is
+            // not needed.
             let _ = sent.send(left);
         }
     }

@@ -1,8 +1,9 @@
 //! The task that keeps a node connected after its first connection. If the connection is lost, or
-//! another master is named, the task connects at once and does not wait for the next call. So the
-//! first renewal after a failover finds a connection, and the holder of a lease learns within a
-//! round trip whether the new master has kept it. A server that stays unreachable is tried less and
-//! less often while there is no call. The task ends with the link.
+//! the Sentinels report another master, the task connects at once and does not wait for the next
+//! call. So the first renewal after a failover finds an open connection. The holder of a lease
+//! learns within one round trip if the new master still has the lease. While there are no calls,
+//! the pauses between tries to reach an unreachable server become longer. The task ends with the
+//! link.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,20 +13,20 @@ use tokio::time::sleep;
 
 use super::{Current, PAUSE, Resolver, Shared, Turn, moved_on};
 
-/// State of the connection, and the next step.
+/// State of the connection, from which the task derives its next step.
 enum Outlook {
-    /// There is a connection, and it may be used.
+    /// There is a connection, and batches may use it.
     Stands(Arc<Current>),
     /// A try to connect is under way.
     Connecting,
-    /// The last try to connect failed, and the next one has to wait for this time.
+    /// The last try to connect failed, and the task has to wait for this time before the next try.
     Pause(Duration),
-    /// The caller has to connect now; `State::connecting` is set already.
+    /// The caller of `outlook` has to connect now. `State::connecting` is already set.
     Connect,
 }
 
-/// The task that keeps the node connected. Dropping it clears `State::tended`, so that the next
-/// connection starts another task if this one ended, for example with its runtime.
+/// The task that keeps the node connected. Dropping this value clears `State::tended`. So if the
+/// task ended, for example with its runtime, the next connection starts a new task.
 struct Tend<R: Resolver>(Weak<Shared<R>>);
 
 impl<R: Resolver> Drop for Tend<R> {
@@ -37,7 +38,7 @@ impl<R: Resolver> Drop for Tend<R> {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Starts the task that keeps the node connected, unless it runs.
+    /// Starts the task that keeps the node connected, if the task does not run yet.
     pub(super) fn tend(self: &Arc<Self>) {
         if !std::mem::replace(&mut self.state().tended, true) {
             tokio::spawn(Tend(Arc::downgrade(self)).run(self.changed.clone()));
@@ -55,8 +56,8 @@ impl<R: Resolver> Shared<R> {
         let now = self.options.env.now();
         let mut state = self.state();
         if state.connecting || state.current.is_some() {
-            // A call has begun to connect, or has connected, in the meantime; `turns` reports when
-            // its try ends.
+            // Meanwhile a call has begun to connect, or has connected. The channel `turns` reports
+            // the end of each try to connect.
             return Outlook::Connecting;
         }
         match &state.failed {
@@ -77,8 +78,8 @@ impl<R: Resolver> Tend<R> {
             let (mut turns, epoch, outlook) = {
                 let Some(shared) = self.0.upgrade() else { return };
                 let epoch = *changed.borrow();
-                // Subscribed before the state is read, so that the end of no try is missed. The
-                // channel closes when the link is dropped.
+                // The task subscribes before it reads the state, so it cannot miss the end of a try
+                // to connect. The channel closes when the link is dropped.
                 let turns = shared.turns.subscribe();
                 let outlook = shared.outlook();
                 if matches!(outlook, Outlook::Connect) {
@@ -90,10 +91,10 @@ impl<R: Resolver> Tend<R> {
                 match outlook {
                     Outlook::Stands(current) => {
                         current.session.lost().await;
-                        // Reports the lost connection now, even if there is no call.
+                        // Marks the connection as lost now, even if there is no call.
                         current.session.abandon();
-                        // A server that accepts connections and drops them is connected to at most
-                        // once a second.
+                        // If a server accepts connections and closes them, the task connects to it
+                        // at most once a second.
                         let Some(shared) = self.0.upgrade() else { return };
                         let stood = shared.options.env.now().since(current.opened);
                         drop((shared, current));
@@ -128,7 +129,7 @@ mod tests {
     use crate::node::{BoxFuture, NodeSignal};
     use crate::time::Moment;
 
-    /// A resolver that finds no server and counts how often it is asked.
+    /// A resolver that finds no server and counts the calls of `resolve`.
     struct Gone {
         asked: Arc<AtomicU32>,
         version: watch::Sender<u64>,
@@ -177,11 +178,11 @@ mod tests {
         sleep(Duration::from_secs(3_600)).await;
         let hour = asked.swap(0, SeqCst);
         assert!((350..=730).contains(&hour), "every 5 to 10 s: {hour}");
-        // A call does not wait for the idle pause: it may try within a second.
+        // The idle pause does not apply to calls: a call may try to connect within a second.
         let until = link.shared.state().failed.as_ref().map(|f| f.until).expect("it has failed");
         let now = link.shared.options.env.now();
         assert!(until.since(now) <= PAUSE.1, "{until:?} {now:?}");
-        // When another server is named, it is tried at once.
+        // If the resolver reports another server, the task connects at once.
         asked.store(0, SeqCst);
         version.send_modify(|n| *n += 1);
         sleep(Duration::from_millis(1)).await;

@@ -1,17 +1,18 @@
--- State that the slow paths of a batch share. It is created on first use, when something is not as
--- the client expects, or an op has no fast path.
+-- State that the slow paths of a batch share. The state is created only if the server differs from
+-- the expectation of the client, or if an op has no fast path.
 -- KEYS[1]  palisade:generation, the marker (history.lua)
 -- ARGV[4]  1 number of good replicas that are needed
 --          2 largest age of a good replica's acknowledgement, in seconds
---          3 q: quarantine in ms, by all settings of the group that are known
---          4 q in ms where a data history begins: for unknown settings of the group the longest L
---          that is possible counts
+--          3 q: length of the quarantine in ms, from all known settings of the group
+--          4 q in ms at the beginning of a data history: each unknown setting of the group counts
+--          as the longest possible L
 --          5 E: clock error in µs            6 fence life in ms
 --          7 trust a server without marker as a new one: 0 or 1
---          8 not after: time in µs by the server's own clock after which nothing takes effect; 0
---          for no such time
---          9 the server's clock in ms when this client first saw a marker here; 0 if it never did
---          10 L in ms where a data history begins, as in 4
+--          8 not after: time in µs by the server's own clock, after which no op takes effect; 0 for
+--          no limit
+--          9 the server's clock in ms when this client first saw a marker here; 0 if it has seen
+--          none
+--          10 L in ms at the beginning of a data history, as in 4
 -- Returns  a table of this state, or an error reply
 local sub = string.sub
 local replid, now_ms, bits = sub(info, at, at + 39), math.floor(now_us / 1000), 0
@@ -31,7 +32,8 @@ return {
   since = since,
   floor = tonumber(sub(marker, 56, 71)), -- no token is below it
   left = left, -- ms until the quarantine ends, 0 outside of one
-  -- Name of this data history, and of the quarantine with which it began.
+  -- Name of this data history. It is also the name of the quarantine at the beginning of the
+  -- history.
   id = sub(replid, 1, 16) .. ':' .. string.format('%.0f', since),
   clock_error = clock_error,
   apart = math.ceil(clock_error / 500), -- largest difference between two servers' clocks, in ms

@@ -1,8 +1,9 @@
--- Claims an idempotency key: promises this ballot in its record, and shows a result that is there.
+-- Claims an idempotency key: stores the ballot of the claim in the record, and returns the result
+-- if the record has one.
 -- KEYS  1 record
 -- ARGV  1 owner  2 lease ms  3 ms to keep the record for, the lease included  4 proposal
---       5 fingerprint or ''  6 force: 0 or 1  7 latest time for the claim, ms or '': the request's
---       retention ends then  8 wait for a hint: 0 or 1
+--       5 fingerprint or ''  6 force: 0 or 1  7 latest time for the claim, which is the end of the
+--       request's retention, ms or ''  8 wait for a hint: 0 or 1
 -- Puts  fence, attempt, rf (the result's ballot) or 0, value or false if rf > 0, ballot of the
 --       steps or 0, steps if that is > 0
 --       | QUARANTINED | WRONG_TYPE | MISMATCH | COMPLETED, rf, value or false | IN_FLIGHT, ms
@@ -10,11 +11,11 @@
 if kind == 'C' then
   local owner, fp = ARGV[a + 1], ARGV[a + 5]
   if is_anothers(fp) then return put(MISMATCH) end
-  -- A result is shown even in a quarantine.
+  -- A stored result is returned even during a quarantine.
   if rf and ARGV[a + 6] ~= '1' then return put_completed(shown()) end
   if left > 0 then return put(QUARANTINED) end
-  -- After a handover the lease may run by the clock of the master before, which may be behind this
-  -- clock by `apart`. So the lease lasts that much longer here.
+  -- After a handover the lease may be measured by the clock of the previous master. That clock may
+  -- be behind this clock by `apart`, so the lease lasts longer here by `apart`.
   local rest_ms = till - now_ms + (b.settling and till > 0 and b.apart or 0)
   local mine = rest_ms > 0 and h[1] == owner
   if rest_ms > 0 and not mine and not rf then
@@ -27,7 +28,7 @@ if kind == 'C' then
   if not mine then
     local latest = tonumber(ARGV[a + 7])
     if latest and latest < now_ms then return put(TOO_OLD) end
-    -- The new ballot is at least one above the last that was promised.
+    -- The new ballot is larger than the last ballot in the record by at least one.
     fence, attempt = math.max(tonumber(in_range(ARGV[a + 4])), fence + 1), attempt + 1
     call('HSET', key, 'own', owner, 'fence', digits(fence), 'till',
       digits(now_ms + tonumber(ARGV[a + 2])), 'att', attempt, 'g', b.id)

@@ -1,4 +1,5 @@
--- Stores the result, unless a higher ballot was promised or the record has another fingerprint.
+-- Stores the result. Refuses if the record has a higher ballot, or the fingerprint of another
+-- request.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot  3 value  4 ms to keep the record for  5 fingerprint or ''
 --       6 value kept: 0 (only the fact that there is a result) or 1

@@ -42,7 +42,7 @@ if kind == 'E' then
     else
       call('DEL', KEYS[k + 1])
     end
-    -- A hint may be lost, so a missing permission to publish does not fail the op.
+    -- If the client may not publish, the op succeeds all the same, because hints may be lost.
     if ARGV[a + 4] == '1' then try('PUBLISH', 'palisade:changed', KEYS[k + 1]) end
   end
   put(#who)

@@ -1,7 +1,8 @@
--- Extends a claim's lease; in a quarantine only for a holder that names the quarantine. A promise
--- of an earlier data history still counts as below the floor after it, because the server may have
--- forgotten a higher one: so g, which names the history of the promise, is kept. It is renewed if
--- the holder names this quarantine, or the server never lost data.
+-- Extends a claim's lease; in a quarantine only for a holder that names the quarantine. The field g
+-- names the data history in which the ballot was stored. The extension keeps an earlier history in
+-- g: the server may have lost a higher ballot of that history, so the floor has to count in place
+-- of the ballot (is_overtaken in records.lua). The extension sets g to this history if the holder
+-- names this quarantine, or if the server never lost data.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot  3 lease ms  4 ms to keep the record for, the lease included
 --       5 fingerprint or ''

@@ -1,24 +1,25 @@
 -- Validates the marker, and rewrites it if it is outdated (slow path).
 -- KEYS[1]  palisade:generation, the marker, each field of fixed width, separated by one space:
 --          1 replid 40   42 since_ms 13   56 floor_us 16   73 q_ms 9   83 agreed_ms 13
---          97 waited_ms 13   111 how the data began: n known, e empty,
---          l empty although a client knows of earlier data
+--          97 waited_ms 13   111 beginning of the data: n known, e empty,
+--          l empty although a client has seen earlier data
 --          113 -, or around a planned handover (`ops/handover`) c or s   114 until_ms 13
 --          128 note_ms 13   then up to eight losses, each from_ms 13, -, began_ms 13, -, to_ms 13
 --          since: beginning of the data history (0: this server never lost anything); floor: no
---          fencing token is below it; q: length of the quarantine; agreed: time until which q is
---          kept although no client asks for it; waited: time until which a client may be waiting
---          for a hint.
---          c: closed for a planned handover. Until that time every batch is refused by this server,
---          and by any server that receives this marker. s: handed over. The data are complete, so
---          no quarantine begins. But until that time the leases that the server before gave may end
---          too early by this clock, by at most 2E.
---          note: the server's clock when the marker was last written, which is at most a second
---          before any other write. A restart, a backup or a promotion brings back a prefix of a
---          server's writes, so everything written before the note that came back is there. A loss
---          is a range of writes that the data may lack: from the note that came back (0: none did)
---          until the next history began, and on to `to`, which is L later, because a replaced
---          server may have written until then.
+--          fencing token is below it; q: length of the quarantine; agreed: q stays until this time,
+--          even if no client asks for q; waited: until this time a client may wait for a hint.
+--          c: closed for a planned handover. Until the time `until`, this server refuses every
+--          batch, and so does any server that receives this marker. s: handed over. The data are
+--          complete, so no quarantine begins. The previous server measured its leases by its own
+--          clock. By this clock these leases may end too early, by at most 2E; after `until` no
+--          such lease is left.
+--          note: the server's clock when the marker was last written. Every other write is at most
+--          a second later than its note. A restart, a backup or a promotion restores a prefix of a
+--          server's writes. So the restored data contain everything that was written before the
+--          restored note. A loss is a range of writes that the data may lack. It begins at the
+--          restored note (from; 0: there is no restored note). The next history starts at began.
+--          The loss ends at to, which is L later than began, because a replaced server may have
+--          written until then.
 -- ARGV[4]  see batch.lua
 -- Returns  the present marker and the bits of the answer (see main.lua); or an error reply
 local function history(marker, replid, now_us, now_ms)
@@ -32,9 +33,9 @@ local function history(marker, replid, now_us, now_ms)
   local note, losses = 0, ''
   local bits, write = 0, false
   local known = false -- the marker is one that an honest client can have written
-  -- The clocks of two servers differ by at most 2E, and so do two readings of one clock before and
-  -- after a step; a second more is for rounding. A floor is at most 2E ahead of the end of the
-  -- quarantine, be it past or future, by the clock that set it.
+  -- The clocks of two servers differ by at most 2E. Two readings of one clock, before and after a
+  -- clock step, also differ by at most 2E; one more second is for rounding. The floor may be later
+  -- than the end of the quarantine by at most 2E, measured by the clock that set the floor.
   local apart = clock_error / 500
   local latest = now_ms + apart + 1000
   if type(marker) == 'string' and #marker >= 140 and #marker <= 476
@@ -73,9 +74,9 @@ local function history(marker, replid, now_us, now_ms)
     end
   end
   if known and sub(marker, 1, 40) == replid then
-    -- All clients share one length of the quarantine, the longest that any asks for. It is kept for
-    -- at least that length after the last client asked for it, and is not shortened during a
-    -- quarantine.
+    -- All clients share one length of the quarantine: the longest length that a client asks for.
+    -- This length is kept for at least its own duration after the last request for it. It is not
+    -- shortened during a quarantine.
     if q > seen_q then
       write, agreed = true, now_ms + 2 * q
       if seen_q > 0 then bits = 4 end
@@ -94,9 +95,9 @@ local function history(marker, replid, now_us, now_ms)
     else
       if not known then note, losses = 0, '' end
       losses = losses .. format(' %013.0f-%013.0f-%013.0f', note, now_ms, now_ms)
-      -- If there are more than eight losses, one that contains two neighbours takes their place. Of
-      -- all pairs, it is the one whose length is the smallest part of its age. The latest loss is
-      -- not merged, nor one of everything (from 0), which stays the first.
+      -- If there are more than eight losses, two neighbours are merged into one loss. The script
+      -- chooses the pair for which (length of the merged loss) / (age of this loss) is smallest. It
+      -- never merges the latest loss, nor a loss of everything (from 0), which stays the first.
       if #losses > 336 then
         local least, pair, both
         for at = tonumber(sub(losses, 2, 14)) == 0 and 43 or 1, 253, 42 do
@@ -110,22 +111,23 @@ local function history(marker, replid, now_us, now_ms)
         end
         losses = sub(losses, 1, pair - 1) .. both .. sub(losses, pair + 84)
       end
-      -- The longest quarantine by unknown settings counts, too: the marker may be older than the
+      -- The quarantine for unknown settings counts, too, because the marker may be older than the
       -- settings of the server that was just replaced.
       q = math.max(q, tonumber(first_q), known and seen_q or 0)
-      -- The floor is 2E further, because this clock may be behind and a proposer's clock ahead; and
-      -- another q further, because a replaced server may go on granting for a part of q.
+      -- The floor is higher by 2E, because this clock may be behind and the clock of a client may
+      -- be ahead. It is higher by another q, because a replaced server may still grant locks for a
+      -- part of q.
       since, floor = now_ms, now_us + 2 * clock_error + q * 1000
     end
     agreed, waited = now_ms + 2 * q, known and waited or 0
   end
-  -- During a quarantine the longest L that any client states moves the end of the latest loss, as
-  -- the longest quarantine that any asks for counts.
+  -- During a quarantine the latest loss ends at the beginning of the history plus the longest L
+  -- that a client states. The length of the quarantine follows the same rule.
   if #losses > 0 and now_ms < since + q and since + window > tonumber(sub(losses, -13)) then
     write, losses = true, sub(losses, 1, -14) .. format('%013.0f', since + window)
   end
-  -- The data count as empty from the beginning, but this client saw a marker here before they
-  -- began. So earlier data were lost.
+  -- The marker says that the data were empty at their beginning. But this client saw a marker on
+  -- this server before that time, so earlier data were lost.
   if began == 'e' and knows > 0 then
     if knows < (tonumber(sub(losses, 16, 28)) or 0) then write, began = true, 'l' end
   end
@@ -134,8 +136,8 @@ local function history(marker, replid, now_us, now_ms)
       replid, since, floor, q, agreed, waited, began, settling and 's' or '-', settling or 0,
       now_ms, losses)
     -- If the server refuses this write, the batch fails only if the marker has to change (`write`).
-    -- If only the note is old, the batch goes on: ops that need a new note are writes, which the
-    -- server refuses as well, and ops that only read or release may be executed.
+    -- If only the note is old, the batch continues. Ops that need a new note are writes, and the
+    -- server refuses them as well. Ops that only read or release may still be executed.
     if write then
       call('SET', KEYS[1], new)
       marker = new

@@ -2,7 +2,8 @@
 -- KEYS  1 lock   2 fence   3 meta   4 queue
 -- ARGV  1 wait for a hint: 0 or 1
 -- Puts  fence, value, ms, meta | READING, fence, count, readers | ABSENT | DEFERRED
---       value false: the key holds no text; meta false: not a holder's; ms -1: no expiry
+--       value false: the key holds no string; meta false: not the holder's metadata; ms -1: no
+--       expiry
 --       readers: at most 64, per reader its owner and ms, the longest first
 if kind == 'I' then
   local most = 67584 -- longest metadata of a holder, in bytes

@@ -1,5 +1,5 @@
--- Deadline of a batch: if it has passed (batch.lua), only the ops
--- that undo, release and unclaim, still run.
+-- Deadline of a batch. After the deadline (`b.late`, batch.lua), only release and unclaim still
+-- run.
 -- KEYS, ARGV  not read
 -- Puts        per op: LATE
 if b.late and not find('DQMGu', kind, 1, true) then

@@ -1,5 +1,5 @@
 -- Slow path of release, for kinds D and Q: puts the results of a run in which some locks were not
--- deleted. `found` holds the values that the keys had, as release.lua read them.
+-- deleted. `found` holds the values of the keys that release.lua read.
 -- KEYS, ARGV  as in release.lua
 -- Puts        per op: DONE | NOT_OWNER | ABSENT
 if kind == 'D' or kind == 'Q' then

@@ -1,32 +1,32 @@
--- Runs once per batch, before its ops: reads the role, the data history, the clock and the marker,
--- which tells since when this server's data are complete. If all is as the client expects, nothing
--- else about the server is read, and no state of the slow paths is created; otherwise history.lua
--- runs.
+-- Runs once per batch, before the ops. Reads the role, the data history, the clock and the marker
+-- of the server. The marker contains the time since which this server's data are complete. If these
+-- values are as the client expects, the script reads nothing else about the server and creates no
+-- state of the slow paths. Otherwise history.lua runs.
 -- KEYS[1]  palisade:generation, the marker
 -- ARGV     1 the marker as the client saw it last, empty if it saw none
---          2, 3 times of this server's clock, in µs and both included. Between them a batch that
---          finds this marker, in this data history, has nothing to check: the marker is plausible
---          and needs no change, no quarantine runs, the batch is not late, and each proposal is in
---          range
+--          2, 3 first and last time of a range of this server's clock, in µs. If the clock is in
+--          this range, and the marker and the data history are as expected, the batch needs no
+--          checks: the marker is plausible and needs no change, no quarantine runs, the batch is
+--          not late, and each proposal is in range
 --          4 further facts from the client, numbers separated by one space: see batch.lua
 -- Leaves   now_us, info, at (offset of the history in info), marker, expected to main.lua
--- Ops do not catch the errors of their writes (is_kept in locks.lua catches one, and its next
--- write fails instead). If the server refuses writes (NOREPLICAS, READONLY, MISCONF, OOM), the
--- script fails before anything took effect, so the whole batch is refused. Reads use `try` (pcall),
--- so that a key of another program (WRONGTYPE) fails one op and not the batch. The fence's SET …
--- GET uses it, too: it comes after a first write that was accepted, and if it fails the grant is
--- undone.
--- Locals, because Lua looks a global up by its name at each use.
+-- Ops do not catch the errors of their writes. (is_kept in locks.lua catches one error, but then
+-- its next write fails.) If the server refuses writes (NOREPLICAS, READONLY, MISCONF, OOM), the
+-- first write fails, so the server refuses the whole batch and nothing takes effect. Reads use
+-- `try` (pcall), so that a key of another program (WRONGTYPE) fails one op and not the batch. The
+-- SET … GET of the fence uses `try`, too: the server has accepted a write before it, and if the SET
+-- … GET fails, the op undoes the grant.
+-- These names are local, because Lua looks up a global by its name at each use.
 local KEYS, ARGV, call, find = KEYS, ARGV, redis.call, string.find
 
 local info = call('INFO', 'replication')
--- A replica would also answer ops that only read, with old data.
+-- A replica would answer ops that only read, too, but with old data.
 if not find(info, 'role:master', 1, true) then
   return redis.error_reply("READONLY You can't use locks on a replica.")
 end
 if find(ARGV[4], '0', 1, true) ~= 1 then
-  -- Redis refuses writes by a count of good replicas that it updates once a second. A server that
-  -- was frozen would execute the batches in its buffers before the next update. So the script
+  -- Redis counts the good replicas once a second and refuses writes by the last count. A server
+  -- that was frozen would execute the batches in its buffers before the next count. So the script
   -- counts the replicas by the lags in INFO, which are up to date.
   local needed, oldest = string.match(ARGV[4], '^(%d+) (%d+)')
   local good = 0
@@ -40,7 +40,7 @@ if find(ARGV[4], '0', 1, true) ~= 1 then
 end
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
--- Reads at most one byte more than our longest marker, however large the value is. '0' and '476'
+-- Reads at most one byte more than our longest marker, even if the value is larger. '0' and '476'
 -- are strings, because Lua would format numbers at each call.
 local marker = redis.pcall('GETRANGE', KEYS[1], '0', '476')
 local at = find(info, 'master_replid:', 1, true) + 14

@@ -1,9 +1,9 @@
--- Fast path of extend, for a lock that its owner has, whose fence is the owner's token, and that
--- has no metadata. The function has no upvalues, because it is created anew on every call of the
--- script (helpers.lua).
+-- Fast path of extend. It handles an op only if the owner still has the lock, the fence is the
+-- owner's token, and the lock has no metadata. The function has no upvalues, because it is created
+-- anew on every call of the script (helpers.lua).
 -- KEYS     1 lock   2 fence   3 meta
 -- ARGV     1 kind, then as in extend.lua   life: time for which the fence is kept, in ms
--- Returns  true if it is done; if false, nothing was changed
+-- Returns  true if the op is done; false if nothing was changed
 local function prolong(k, a, life)
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
   if ARGV[a + 5] == '1' or try('GETRANGE', KEYS[k + 1], '0', '22') ~= ARGV[a + 2]

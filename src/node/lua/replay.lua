@@ -1,11 +1,12 @@
 -- Fast path of claim: puts a small stored result, which is the common answer to a repeated call.
--- All other cases are left to claim.lua, which would put the same in this case. The function has no
--- upvalues, because it is created anew on every call of the script (helpers.lua).
+-- claim.lua handles all other cases. For a small stored result, claim.lua would put the same
+-- answer. The function has no upvalues, because it is created anew on every call of the script
+-- (helpers.lua).
 -- KEYS     1 record
 -- ARGV     the kind, and those of claim.lua
 --          h: the fields, if claim_fast.lua has read them
 -- Puts     COMPLETED, rf, value; or nothing
--- Returns  true if it put the result
+-- Returns  true if this function put the result
 local function replay(b, k, a, h)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local key, fp = KEYS[k + 1], ARGV[a + 6]
@@ -13,7 +14,8 @@ local function replay(b, k, a, h)
   local fence, till, attempt, rf = h[1], h[2], h[3], h[4]
   if b.late or ARGV[a + 7] == '1' or not (fence and till and attempt and rf)
     or (fp ~= '' and h[5] and h[5] ~= fp)
-    -- Each has to be a whole number in digits, not empty, and no longer than this script writes it.
+    -- Each field has to be a whole number in digits, not empty, and not longer than this script
+    -- writes.
     or #fence * #till * #attempt * #rf == 0 or #fence > 16 or #till > 15 or #attempt > 9 or #rf > 16
     or not string.find(fence .. till .. attempt .. rf, '^%d+$')
   then

@@ -1,6 +1,6 @@
--- Stores the finished steps of a handler, unless a higher ballot was promised, or the record has
--- another fingerprint or a result. Of two lists of one ballot the longer one stays, because a
--- repeated request may arrive after a later one.
+-- Stores the finished steps of a handler. Refuses if the record has a higher ballot, the
+-- fingerprint of another request, or a result. Of two lists with the same ballot the longer list is
+-- kept, because a repeated request may arrive after a later request.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot  3 the steps  4 ms to keep the record for  5 fingerprint or ''
 -- Puts  DONE | NOT_OWNER | WRONG_TYPE | MISMATCH
@@ -11,8 +11,9 @@ if kind == 's' then
   call('HSET', key, 'own', ARGV[a + 1], 'fence', ARGV[a + 2], 'till', digits(till), 'att',
     math.max(attempt, 1), 'g', b.id, 'rf', 's' .. ARGV[a + 2], 'val', ARGV[a + 3])
   know(ARGV[a + 5])
-  -- The running lease may be another owner's, whose claim kept the record for less time. The record
-  -- has to outlast it by the retention, because complete_fast.lua does not keep it for longer.
+  -- The running lease may belong to another owner, and the claim of that owner may have kept the
+  -- record for less time. The record has to outlast the lease by the retention, because
+  -- complete_fast.lua does not extend the expiry of the record.
   keep(digits(ARGV[a + 4] + math.max(till - now_ms, 0)))
   return put(DONE)
 end

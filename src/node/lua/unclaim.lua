@@ -7,12 +7,13 @@ if kind == 'u' then
   if not h[2] then return put(ABSENT) end
   if h[1] ~= ARGV[a + 1] or rf or till == 0 then return put(NOT_OWNER) end
   if ends ~= 'l' and attempt > 0 then attempt = attempt - 1 end
-  -- The record has no owner then, so no request that is under way can extend or complete the claim.
+  -- The record then has no owner. So a request that is under way can neither extend nor complete
+  -- the claim.
   call('HSET', key, 'own', '', 'till', '0', 'att', attempt)
   wake()
   if attempt == 0 and ends == 'u' and not steps then
-    -- The key is as if it had never been claimed. But its promise is kept until every late request
-    -- has been refused.
+    -- The key is then as if it had never been claimed. Only its last ballot is kept, until every
+    -- late request has been refused.
     call('HDEL', key, 'fp')
     call('PEXPIRE', key, b.fence_life)
   end

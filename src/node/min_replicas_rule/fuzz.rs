@@ -1,5 +1,5 @@
 //! Property tests: no report of a server about its min-replicas check causes an overflow, and a
-//! setting that cannot be read never counts as strong.
+//! setting that is unknown never counts as strong.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn the_largest_numbers_of_a_server_overflow_nothing() {
     let facts = MinReplicasFacts {
         good_replicas: Some(u32::MAX),
         connected_replicas: Some(u32::MAX),
-        // The largest value that a server can be set to.
+        // The largest value that a server accepts for this setting.
         min_replicas: Some((1 << 31) - 1),
         max_lag: Some(Duration::from_secs(1)),
     };

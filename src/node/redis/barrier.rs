@@ -1,10 +1,10 @@
-//! Barriers at one server process: callers wait until replicas have what the server granted, and a
-//! few `WAIT`s answer all of these callers (durability 2).
+//! Barriers at one server process: callers wait until replicas have received the writes of a grant
+//! (durability 2). One `WAIT` serves many callers.
 //!
-//! Callers that wait for the same number of replicas share one queue and one connection. Those that
-//! come while a `WAIT` is under way share the next `WAIT`, so there are far fewer `WAIT`s than
-//! locks. A frozen replica delays only the callers that need it, because callers that need fewer
-//! replicas wait on another connection.
+//! Callers that wait for the same number of replicas share one queue and one connection. If callers
+//! arrive while a `WAIT` is under way, they share the next `WAIT`. So there are far fewer `WAIT`s
+//! than locks. A frozen replica delays only the callers that need this replica, because callers
+//! that need fewer replicas wait on another connection.
 
 pub(crate) mod replicas;
 mod wire;
@@ -27,17 +27,17 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::time::Moment;
 
-/// Shortest remaining time of a caller for which another round (one `WAIT`) is begun. A caller with
-/// less time left is answered with the result of the last round.
+/// Shortest remaining time of a caller for which another round (one `WAIT`) starts. A caller with
+/// less time left receives the result of the last round.
 const LAST: Duration = Duration::from_millis(100);
-/// Longest part of a round's time that is kept for the answer's way back from the server. The part
-/// is an eighth of the time, but not more than this.
+/// Longest part of a round's time that is reserved for the transfer of the answer. The part is an
+/// eighth of the time, up to this limit.
 const WAY_BACK: Duration = Duration::from_millis(90);
-/// Longest `WAIT` of a round for which too few replicas are connected.
+/// Longest `WAIT` of a round if too few replicas were connected in the round before.
 const LOOK: Duration = Duration::from_millis(5);
-/// Most callers in the queue for one number of replicas, and most that one `WAIT` answers.
+/// Largest number of callers in one queue, and in one round.
 const WISHES_MAX: usize = 8_192;
-/// Most queues, each for another number of replicas.
+/// Largest number of queues. Each queue is for another number of replicas.
 const QUEUES_MAX: usize = 64;
 /// Time after which a connection without work is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -45,16 +45,16 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Barriers at the server process of one session.
 pub(crate) struct Barriers {
     server: Server,
-    /// Number of replicas that were connected, in any state, when the server was asked last.
+    /// Number of replicas that were connected, in any state, in the last report of the server.
     connected: AtomicU32,
-    /// Largest number of replicas that were online at once since this node first met the server
-    /// process, also over earlier connections. A backup tool that connects as a replica is never
-    /// online, so it is not counted.
+    /// Largest number of replicas that were online at one time since this node first connected to
+    /// the server process, earlier connections included. A backup tool that connects as a replica
+    /// is never online, so it does not count.
     most: Arc<AtomicU32>,
     queues: Mutex<BTreeMap<u32, mpsc::Sender<Wish>>>,
 }
 
-/// The server process that granted, with what is needed to connect to it.
+/// The server process that granted the locks, and the values that are needed to connect to it.
 #[derive(Clone)]
 struct Server {
     at: Endpoint,
@@ -70,9 +70,9 @@ struct Wish {
 }
 
 impl Barriers {
-    /// Makes the barriers at the server process `run_id` with the address `at`. `connected`
-    /// replicas are connected to it now, and at most `most` were ever online at once. Opens no
-    /// connection yet.
+    /// Makes the barriers at the server process `run_id` with the address `at`. `connected` is the
+    /// present number of connected replicas. `most` is the largest number of replicas that were
+    /// online at one time. This function opens no connection.
     pub(crate) fn new(
         at: Endpoint,
         run_id: Arc<str>,
@@ -87,10 +87,11 @@ impl Barriers {
         }
     }
 
-    /// Waits until the replicas that `level` asks for have what the server process granted in this
-    /// data history, and returns how many replicas have it. `known` holds the replicas of the
-    /// server, if the Sentinels or a setting report them. If it is `None`, `AllReplicas` waits for
-    /// as many as are attached, or as were ever online at once, whichever is more.
+    /// Waits until the replicas that `level` requires have received all grants of the server
+    /// process in this data history. Returns the number of these replicas. `known` holds the
+    /// replicas that the Sentinels or a setting report. If `known` is `None`, `AllReplicas` waits
+    /// for the larger of two numbers: the attached replicas, and the largest number of replicas
+    /// that were online at one time.
     ///
     /// # Cancellation safety
     /// The future may be dropped. The round continues for the other callers.
@@ -132,10 +133,10 @@ impl Barriers {
                 return Ok(count.have);
             }
             let now = self.server.env.now();
-            // `WAIT` counted enough, but more replicas are attached than it waited for, or one has
-            // acknowledged the write of the round and not yet the slightly later offset that is
-            // compared. Another round decides. None is begun while a known replica is not attached,
-            // because it does not come within a round.
+            // `WAIT` counted enough replicas. But more replicas are attached than `wanted`, or a
+            // replica has acknowledged the write of the round and not yet the slightly later offset
+            // that `count` compares. So another round decides. If a known replica is not attached,
+            // no further round starts, because the replica would not attach within a round.
             let again = all && count.absent.is_empty() && round.have >= wanted;
             if !again || deadline.since(now) < LAST {
                 return Err(too_few(&round, &count, level, now.since(started)));
@@ -144,7 +145,7 @@ impl Barriers {
         }
     }
 
-    /// Waits for the next round for `k` replicas, and returns its result.
+    /// Waits for the end of the next round for `k` replicas, and returns the result of the round.
     async fn round(&self, k: u32, history_id: u64, deadline: Moment) -> Result<Round, NodeError> {
         let (done, round) = oneshot::channel();
         self.submit(k, Wish { history_id, deadline, done });
@@ -160,7 +161,8 @@ impl Barriers {
             Some(queue) => match queue.try_send(wish) {
                 Ok(()) => return,
                 Err(TrySendError::Full(wish)) => return wish.refuse(),
-                // The tokio runtime of the queue's task has ended, so a new task is started.
+                // The tokio runtime of the queue's task has ended, so the code below starts a new
+                // task.
                 Err(TrySendError::Closed(wish)) => wish,
             },
             None => wish,
@@ -169,7 +171,7 @@ impl Barriers {
             return wish.refuse();
         }
         let (queue, wishes) = mpsc::channel(WISHES_MAX);
-        // Cannot fail, because the new queue is empty.
+        // The send cannot fail, because the new queue is empty.
         let _ = queue.try_send(wish);
         queues.insert(k, queue);
         drop(queues);
@@ -180,7 +182,7 @@ impl Barriers {
 }
 
 impl Wish {
-    /// Answers the caller with the fault `Busy`, because too many callers wait already.
+    /// Sends the caller the fault `Busy`, because too many callers already wait.
     fn refuse(self) {
         let detail = "too many requests wait for replicas already";
         // An error means that the caller has dropped its future.
@@ -188,7 +190,7 @@ impl Wish {
     }
 }
 
-/// The task that answers the callers of one queue. It ends with the session.
+/// The task that sends the results to the callers of one queue. The task ends with the session.
 struct Waiter {
     server: Server,
     k: u32,
@@ -238,8 +240,9 @@ impl Waiter {
         }
     }
 
-    /// Returns true if the caller is to be answered with this round: it is enough, another round
-    /// could not find more replicas, or the caller has too little time for one.
+    /// Returns true if this round is the last one for the caller: the round has enough replicas,
+    /// another round could not find more replicas, or the caller has too little time for another
+    /// round.
     fn is_final(&self, round: &Round, wish: &Wish, now: Moment) -> bool {
         round.have >= self.k
             || round.connected() < self.k
@@ -247,8 +250,8 @@ impl Waiter {
             || wish.deadline.since(now) < LAST
     }
 
-    /// Waits for the next caller; `None` after the session has ended. Closes the connection if no
-    /// caller comes for [`IDLE`].
+    /// Waits for the next caller; returns `None` after the session has ended. Closes the connection
+    /// if no caller arrives within [`IDLE`].
     async fn next(&mut self) -> Option<Wish> {
         if self.wire.is_some() {
             match timeout(IDLE, self.wishes.recv()).await {
@@ -259,8 +262,9 @@ impl Waiter {
         self.wishes.recv().await
     }
 
-    /// Runs one round, which ends before `first`, the earliest deadline of the callers. If it needs
-    /// a new connection, that may take until `last`, the latest deadline.
+    /// Runs one round, which ends before `first`, the earliest deadline of the callers. If the
+    /// round needs a new connection, connecting may take until `last`, the latest deadline of the
+    /// callers.
     async fn round(&mut self, first: Moment, last: Moment) -> Result<Round, NodeError> {
         loop {
             let kept = self.wire.take().filter(|wire| !wire.is_lost());
@@ -271,8 +275,8 @@ impl Waiter {
             };
             let left = first.since(self.server.env.now());
             let within = if self.connected < self.k {
-                // Too few replicas were connected in the last round. This one cannot succeed unless
-                // a replica has just come, so it is short.
+                // Too few replicas were connected in the last round. This round can only succeed if
+                // another replica has just connected, so the round is short.
                 left.min(LOOK)
             } else {
                 left.saturating_sub(WAY_BACK.min(left / 8))
@@ -284,7 +288,7 @@ impl Waiter {
                     return Ok(round);
                 }
                 // The kept connection was closed while it was idle. The round is repeated on a new
-                // one, because a `WAIT` may be sent twice.
+                // connection. A second `WAIT` does no harm.
                 Err(e) if !is_new && e.fault() == NodeFault::Disconnected => {}
                 Err(e) if e.is_ambiguous() => return Err(e),
                 Err(e) => return Err(e.after_execution()),
@@ -301,8 +305,8 @@ impl Waiter {
     }
 }
 
-/// Returns the error for a barrier that too few replicas passed. It names the replicas that lack
-/// the grant, and says what to do.
+/// Returns the error for a barrier that too few replicas passed. The error names the replicas that
+/// lack the grant, and tells the operator the next step.
 fn too_few(round: &Round, count: &Count, level: Durability, took: Duration) -> NodeError {
     let Count { have, all, behind, absent } = count;
     let connected = round.connected();

@@ -1,5 +1,6 @@
 //! Facts that a server reports about itself: its process, its data history, its replicas and its
-//! settings. They are read on each new connection, and again while the connection is used.
+//! settings. The node reads these facts on each new connection, and again while it uses the
+//! connection.
 
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ use crate::error::{NodeError, NodeFault};
 use crate::sentinel::conn::fields;
 use crate::shown::Secrets;
 
-/// Oldest supported version. Before 6.2.7 `min-replicas-to-write` does not hold for scripts, so a
-/// master that lost its replicas would go on granting.
+/// Oldest supported version. Before 6.2.7 a server does not apply `min-replicas-to-write` to
+/// scripts, so a master that lost its replicas would still grant locks.
 const OLDEST: Version = (6, 2, 7);
 
 /// Version of a server: major, minor and patch number.
@@ -26,8 +27,8 @@ pub(crate) struct ServerFacts {
     pub(crate) run_id: Arc<str>,
     /// `master_replid`: identity of the data history.
     pub(crate) replid: String,
-    /// Version in `redis_version`; a Valkey server reports the Redis version that it is compatible
-    /// with.
+    /// Version in `redis_version`. A Valkey server reports the Redis version with which it is
+    /// compatible.
     pub(crate) version: Version,
     /// `connected_slaves`: number of attached replicas, in any state.
     pub(crate) connected_replicas: u32,
@@ -36,12 +37,13 @@ pub(crate) struct ServerFacts {
     pub(crate) online_replicas: u32,
     /// `min_slaves_good_slaves`; `None` if the min-replicas check is off.
     pub(crate) good_replicas: Option<u32>,
-    /// `min-replicas-to-write`, if requested and CONFIG may be read.
+    /// `min-replicas-to-write`; `None` if it was not requested or the user may not read CONFIG.
     pub(crate) min_replicas: Option<u32>,
-    /// `min-replicas-max-lag` in seconds, if requested and CONFIG may be read.
+    /// `min-replicas-max-lag` in seconds; `None` if it was not requested or the user may not read
+    /// CONFIG.
     pub(crate) min_replicas_max_lag: Option<u32>,
-    /// Memory limit and policy if the server deletes keys when its memory is full; `None` if it
-    /// keeps them.
+    /// Memory limit and policy if the server deletes keys when its memory is full; `None` if the
+    /// server never deletes keys for that reason.
     pub(crate) eviction: Option<Eviction>,
 }
 
@@ -55,8 +57,8 @@ pub(crate) struct Eviction {
 }
 
 impl Eviction {
-    /// Returns the error with which a server with these settings is kept from voting. It says what
-    /// to change.
+    /// Returns the error for a server that may not vote because of these settings. The error tells
+    /// the operator the settings to change.
     pub(crate) fn objection(&self) -> NodeError {
         let Self { max_memory, policy } = self;
         let detail = format!(
@@ -69,7 +71,7 @@ impl Eviction {
 }
 
 /// Returns the reason for which a server with this `INFO` may not vote, neither as a master nor
-/// once it is promoted; `None` if it may.
+/// after a promotion; `None` if the server may vote.
 pub(crate) fn objection(info: &str) -> Option<NodeError> {
     let secrets = Secrets::default();
     let evicts = || match eviction(info, &secrets) {
@@ -79,7 +81,8 @@ pub(crate) fn objection(info: &str) -> Option<NodeError> {
     kind_and_version(info, &secrets).err().or_else(evicts)
 }
 
-/// Logs in, reads all facts that a new connection needs, and loads the script, in one round trip.
+/// Logs in, reads all facts that a new connection needs, and loads the script. All requests are
+/// sent in one round trip.
 pub(super) async fn introduce(
     wire: &Wire,
     at: &Endpoint,
@@ -90,12 +93,12 @@ pub(super) async fn introduce(
     let settled = wire.ask(&at.settle_in());
     let facts = look(wire, &secrets, min_replicas_facts);
     let loaded = wire.ask(&[script::load()]);
-    // All requests have been sent. If the server refuses several, the first refusal is reported as
-    // the cause.
+    // All requests are already sent. If the server refuses several requests, the first refusal is
+    // reported as the cause.
     first(hello.await).map_err(|e| faults::opening(&e, at.is_tls(), &secrets))?;
     let connecting = |e| faults::connecting(&e, &secrets);
-    // The first two answers are to the client's name and version, which a server may refuse. The
-    // choice of the database must succeed.
+    // The first two answers are for the client's name and version; a server may refuse these
+    // commands. The choice of the database must succeed.
     for database in settled.await.map_err(connecting)?.into_iter().skip(2) {
         database.extract_error().map_err(connecting)?;
     }
@@ -104,8 +107,8 @@ pub(super) async fn introduce(
     Ok(facts)
 }
 
-/// Reads the server's facts in one round trip, because they can change during a connection; if
-/// `min_replicas_facts` is true, also its min-replicas settings.
+/// Reads the server's facts in one round trip, because the facts can change during a connection. If
+/// `min_replicas_facts` is true, this function also reads the min-replicas settings.
 pub(super) fn look(
     wire: &Wire,
     secrets: &Secrets,
@@ -132,8 +135,9 @@ fn first(answers: Result<Vec<Value>, RedisError>) -> Result<Value, RedisError> {
     answers?.into_iter().next().unwrap_or(Value::Nil).extract_error()
 }
 
-/// Parses the sections of `INFO`, and the answer to `CONFIG GET` if the server allowed it. A
-/// setting that cannot be parsed is a fault; one that the user may not read is none.
+/// Parses the sections of `INFO`, and the answer to `CONFIG GET` if the server allowed this
+/// command. A setting that cannot be parsed is an error. A setting that the user may not read is no
+/// error.
 fn read(
     [server, replication, memory]: [&str; 3],
     config: Option<&Value>,
@@ -173,8 +177,8 @@ fn read(
     })
 }
 
-/// Reads from `INFO memory` by which policy the server deletes keys when its memory is full; `None`
-/// if it keeps them. A server that reports no policy is taken to keep its keys.
+/// Reads from `INFO memory` the policy by which the server deletes keys when its memory is full.
+/// Returns `None` if the server does not delete keys for that reason, or reports no policy.
 fn eviction(memory: &str, secrets: &Secrets) -> Result<Option<Eviction>, NodeError> {
     let max = field(memory, "maxmemory").map(str::parse::<u64>).transpose();
     let max = max.map_err(|_| garbage("INFO memory shows no number for maxmemory"))?;
@@ -194,7 +198,7 @@ fn garbage(what: &'static str) -> NodeError {
     NodeError::not_executed(NodeFault::Protocol, what)
 }
 
-/// Counts the replicas in state `online` in an `INFO replication`.
+/// Returns the number of replicas in state `online` in an `INFO replication`.
 pub(super) fn online(replication: &str) -> u32 {
     let replicas = replication.lines().filter(|line| line.starts_with("slave"));
     u32::try_from(replicas.filter(|line| line.contains(",state=online,")).count()).unwrap_or(0)
@@ -204,20 +208,21 @@ fn is_word(id: &str) -> bool {
     (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic())
 }
 
-/// Returns true if this is a `replid` as the script reads it: 40 hexadecimal digits.
+/// Returns true if the text has the form of a `replid` that the script accepts: 40 hexadecimal
+/// digits.
 pub(super) fn is_history(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// Returns the identity of a data history: the first 16 digits of its `replid`, by which the script
-/// names it, too.
+/// Returns the identity of a data history: the first 16 digits of its `replid`. The script uses the
+/// same digits.
 pub(super) fn history_id(replid: &str) -> Option<u64> {
     u64::from_str_radix(replid.get(..16)?, 16).ok()
 }
 
 fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeError> {
     let unsupported = |detail: String| NodeError::not_executed(NodeFault::Unsupported, detail);
-    // Valkey's field is called `server_mode`.
+    // Valkey uses the field name `server_mode`.
     match field(server, "redis_mode").or_else(|| field(server, "server_mode")) {
         Some("sentinel") => {
             let detail = "this is a Sentinel; name it to SentinelNode, not to RedisNode";
@@ -230,7 +235,7 @@ fn kind_and_version(server: &str, secrets: &Secrets) -> Result<Version, NodeErro
         }
         _ => {}
     }
-    // Valkey reports here the Redis version that it is compatible with: 7.2.4.
+    // Valkey reports in this field the Redis version with which it is compatible: 7.2.4.
     let words = field(server, "redis_version").unwrap_or_default();
     let mut parts = words.split('.').map_while(|p| p.parse::<u32>().ok());
     let mut next = || parts.next().unwrap_or(0);

@@ -1,6 +1,6 @@
-//! Maps the redis crate's errors to [`NodeError`]: the kind of fault, and whether the request may
-//! have run. The server's error code decides where it can, because a message differs inside and
-//! outside of a script.
+//! Maps the redis crate's errors to [`NodeError`]: the kind of fault, and whether the server may
+//! have executed the request. The mapping uses the server's error code where possible, because the
+//! error text is different inside and outside of a script.
 
 use std::io;
 
@@ -13,8 +13,8 @@ use crate::error::{Cause, NodeError, NodeFault};
 use crate::shown::Secrets;
 use crate::tls;
 
-/// Returns the error of a connection that could not be opened: as [`connecting`], with a hint if
-/// the cause may be TLS, or that TLS is off.
+/// Returns the error of a connection that could not be opened. The error is that of [`connecting`],
+/// with a hint if the cause may be TLS or missing TLS.
 pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> NodeError {
     let known = connecting(e, secrets);
     let hint = match known.fault() {
@@ -32,7 +32,7 @@ pub(crate) fn opening(e: &RedisError, with_tls: bool, secrets: &Secrets) -> Node
 }
 
 /// Returns the part of the error that programs may read: the server's code or the kind of I/O
-/// error, never text that the error quotes.
+/// error. Text from the error is never returned.
 fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
     if let Some(code) = e.code() {
         return Some(Cause::Server(secrets.clean(code).into()));
@@ -40,7 +40,8 @@ fn cause(e: &RedisError, secrets: &Secrets) -> Option<Cause> {
     tls::inside::<io::Error>(e).map(|e| Cause::Io(e.kind()))
 }
 
-/// Returns the error of connecting or of reading a server's facts. It says that no op was executed.
+/// Returns the error of connecting or of reading a server's facts. This error reports that no op
+/// was executed.
 pub(crate) fn connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     while_connecting(e, secrets).because(cause(e, secrets))
 }
@@ -66,7 +67,8 @@ fn while_connecting(e: &RedisError, secrets: &Secrets) -> NodeError {
     NodeError::not_executed(fault, words(fault, e, secrets))
 }
 
-/// Returns the server's error text, for `Auth` and `NoPermission` with what to change.
+/// Returns the server's error text. For `Auth` and `NoPermission` the text also names the setting
+/// to change.
 fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     match fault {
         NodeFault::Auth => {
@@ -83,15 +85,15 @@ fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
     }
 }
 
-/// Returns the permission that the user lacks, if the server's message names it. It is only shown;
-/// no decision depends on it.
+/// Returns the permission that the user lacks, if the server's message names the permission. This
+/// text is only for people; no decision depends on it.
 fn lacking(e: &RedisError) -> Option<String> {
     let detail = e.detail()?;
     if detail.contains(IN_SCRIPT) && detail.contains("run this command") {
         return lacking_in_script(detail);
     }
-    // The server says "this user has no permissions to access one of the keys used as arguments";
-    // since Redis 7.2 and in Valkey it says "No permissions to access a key".
+    // The message is "this user has no permissions to access one of the keys used as arguments";
+    // since Redis 7.2 and in Valkey it is "No permissions to access a key".
     if detail.contains("keys") || detail.contains("access a key") {
         return Some("the keys (~…)".to_owned());
     }
@@ -101,8 +103,9 @@ fn lacking(e: &RedisError) -> Option<String> {
     plain.then(|| format!("+{command}"))
 }
 
-/// As [`lacking`], for a refusal inside the script by a server before Redis 7.2. It names only the
-/// line of the script, so all commands on that line are returned.
+/// Like [`lacking`], for a refusal inside the script by a server before Redis 7.2. The message of
+/// such a server names only the line of the script, so this function returns all commands on that
+/// line.
 fn lacking_in_script(detail: &str) -> Option<String> {
     if !detail.contains(script::SCRIPT.get_hash()) {
         return None;
@@ -113,7 +116,7 @@ fn lacking_in_script(detail: &str) -> Option<String> {
     (!commands.is_empty()).then(|| commands.join(" "))
 }
 
-/// Returns the error of a script call, which says whether the script may have run.
+/// Returns the error of a script call. The error reports if the script may have run.
 pub(crate) fn calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     while_calling(e, secrets).because(cause(e, secrets))
 }
@@ -123,14 +126,14 @@ fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
         return NodeError::maybe_executed(NodeFault::Protocol, excess.why_it_ended());
     }
     match server_fault(e) {
-        // A permission that is missing inside the script shows only after the script has begun to
-        // write, so earlier ops of the batch may have taken effect.
+        // A missing permission inside the script causes an error only after the script has begun to
+        // write. So earlier ops of the batch may have taken effect.
         Some(NodeFault::NoPermission) if inside_script(e) => NodeError::maybe_executed(
             NodeFault::NoPermission,
             words(NodeFault::NoPermission, e, secrets),
         ),
-        // Unlike `BUSY`, by which a server refuses because another script runs, this code
-        // (`UNKILLABLE`, for example) does not tell whether our script ran.
+        // With the code `BUSY` a server refuses our script because another script runs. Other
+        // codes, for example `UNKILLABLE`, do not show if our script ran.
         Some(NodeFault::Server) if !refused_at_the_door(e) => {
             NodeError::maybe_executed(NodeFault::Server, error_text(e, secrets))
         }
@@ -147,13 +150,13 @@ fn while_calling(e: &RedisError, secrets: &Secrets) -> NodeError {
     }
 }
 
-/// Returns true if the script is not in the server's cache, so that nothing was executed.
+/// Returns true if the script is not in the server's cache. Then nothing was executed.
 pub(crate) fn is_noscript(e: &RedisError) -> bool {
     e.code() == Some("NOSCRIPT")
 }
 
-/// Returns true for faults after which a connection is not used again, because the server is no
-/// longer the master, or it is unknown which answers are still to come (overview 4).
+/// Returns true for faults after which the connection must not be used again: the server is no
+/// longer the master, or the client cannot match later answers to requests (overview 4).
 pub(crate) fn ends_session(fault: NodeFault) -> bool {
     use NodeFault as F;
     matches!(
@@ -165,8 +168,8 @@ pub(crate) fn ends_session(fault: NodeFault) -> bool {
 fn server_fault(e: &RedisError) -> Option<NodeFault> {
     use NodeFault as F;
     Some(match e.code()? {
-        // `UNBLOCKED` comes from a server that was demoted while it blocked the client,
-        // `MASTERDOWN` from a replica that lost its master.
+        // A server that was demoted while it blocked the client sends `UNBLOCKED`. A replica that
+        // lost its master sends `MASTERDOWN`.
         "READONLY" | "MASTERDOWN" | "UNBLOCKED" => F::NotMaster,
         "LOADING" => F::Loading,
         "NOREPLICAS" => F::NoReplicas,
@@ -178,16 +181,16 @@ fn server_fault(e: &RedisError) -> Option<NodeFault> {
     })
 }
 
-/// Beginning of the message by which servers before Redis 7.2 refuse a command, key or channel
-/// inside a script. The code of that error is the common `ERR`.
+/// Beginning of the message with which servers before Redis 7.2 refuse a command, key or channel
+/// inside a script. The code of this error is `ERR`, which many other errors have, too.
 const IN_SCRIPT: &str = "The user executing the script can't";
 
 fn inside_script(e: &RedisError) -> bool {
     e.detail().is_some_and(|d| d.contains("script"))
 }
 
-/// Returns true for error codes by which a server refuses a script before the script's first write
-/// takes effect.
+/// Returns true for error codes with which a server refuses a script before the first write of the
+/// script takes effect.
 fn refused_at_the_door(e: &RedisError) -> bool {
     matches!(e.code(), Some("OOM" | "MISCONF" | "BUSY" | "NOSCRIPT" | "CROSSSLOT" | "MOVED"))
 }
@@ -203,7 +206,8 @@ mod tests {
     #[test]
     fn a_refusal_that_leaves_the_answers_in_order_keeps_the_connection() {
         use NodeFault as F;
-        // These faults concern the request, the replicas or the user, and not the connection.
+        // These faults are about the request, the replicas or the user, and not about the
+        // connection.
         let kept = [
             F::NoReplicas,
             F::HandingOver,
@@ -290,7 +294,7 @@ mod tests {
             let detail = format!("{why} script: {hash}, on @user_script:{line}.");
             calling(&server("ERR", &detail), &Secrets::default())
         };
-        // For any line, each command that the line calls is named.
+        // For each line, the error names each command that the line calls.
         let mut named = std::collections::BTreeSet::new();
         for line in 1..1_000 {
             let (e, commands) = (at(line), script::commands_at(line));

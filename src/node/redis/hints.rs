@@ -1,16 +1,17 @@
-//! Receives hints on a connection of its own. A hint is a published message that a lock may be free
+//! Receives hints on a separate connection. A hint is a published message that a lock may be free
 //! or a claim may be over.
 //!
-//! Redis cuts off a connection that has subscribed once its output exceeds the limits for
-//! subscribers (by default 32 MB, or 8 MB for a minute), whatever this output is. So batches use
-//! another connection, which by default has no such limits, and a subscriber that is cut off loses
-//! only hints. The connection for hints is made when an op first asks for a hint, because most
-//! programs never wait. A waiter that asked before the connection was ready is woken once when it
-//! is, because its hint may have been missed.
+//! Redis closes a connection with subscriptions if the output of the connection exceeds the limits
+//! for subscribers (by default 32 MB, or 8 MB for a minute). These limits apply to all output of
+//! the connection. So batches use another connection, which by default has no such limits. If Redis
+//! closes the connection for hints, only hints are lost. The connection for hints is made when an
+//! op first asks for a hint, because most programs never wait. A waiter that asked before the
+//! connection was ready is woken once when the connection is ready, because the hint of this waiter
+//! may have been missed.
 //!
-//! Any client of the server may publish anything. So each request for a hint lets one hint through,
-//! and is then forgotten, here and on the server. A hint that was not requested, or comes a second
-//! time, costs one look-up and is dropped (overview 6).
+//! Any client of the server may publish any message. So each request for a hint lets one hint
+//! through. After that hint, the client and the server delete the request. A hint without a request
+//! is dropped after one look-up (overview 6).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,25 +32,24 @@ use crate::dial::frames::Limits;
 use crate::node::NodeSignal;
 use crate::op::{IfHeld, Op, Place};
 
-/// Channel of the hints for all callers that watch a lock, a claim or a list. With a colon and a
-/// handle's number appended it is the channel of the hints for that handle, while it waits in a
-/// queue.
+/// Channel of the hints for all callers that watch a lock, a claim or a list. Each handle that
+/// waits in a queue has a channel of its own: this name, a colon, and the number of the handle.
 const CHANGED: &str = "palisade:changed";
-/// Most waiting handles for which one node's channels are subscribed. Further handles get no hints,
-/// and ask again when their timers end.
+/// Largest number of waiting handles whose channels one node subscribes to. Further handles receive
+/// no hints, and ask again when their timers end.
 const HANDLES_MAX: usize = 64;
-/// Longest time to connect and subscribe.
+/// Longest time for one try to connect and subscribe.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Pause after the loss of the connection, or a failed try to open it, before the next try.
+/// Pause before the next try to connect, after the connection was lost or a try failed.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Most keys that are remembered until the connection is ready, to wake their waiters then. Waiters
+/// Largest number of keys in `early`, whose waiters are woken when the connection is ready. Waiters
 /// of further keys ask again when their timers end.
 const EARLY_MAX: usize = 256;
-/// Most keys for which a hint is awaited. A further key makes all of them be forgotten, and their
-/// waiters ask again when their timers end.
+/// Largest number of keys with a request for a hint. When one more key is added, all earlier
+/// requests are deleted, and their waiters ask again when their timers end.
 const AWAITED_MAX: usize = 65_536;
 
-/// Receiver of the hints for one session. Its task ends with the session.
+/// Receiver of the hints for one session. The task of the receiver ends with the session.
 pub(super) struct Hints {
     line: Arc<Line>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -58,23 +58,26 @@ pub(super) struct Hints {
 struct Line {
     endpoint: Endpoint,
     events: broadcast::Sender<NodeSignal>,
-    /// True while hints are received, and for good once the server has refused the subscription.
+    /// True while the connection receives hints. Also true after the server has refused the
+    /// subscription; then it stays true.
     settled: AtomicBool,
     /// Keys for which a hint was requested while `settled` was false, the oldest first.
     early: Mutex<VecDeque<Arc<str>>>,
     awaited: Arc<Awaited>,
-    /// Numbers of the handles that have waited for a lock; nearly always one.
+    /// Numbers of the handles that have waited for a lock. Most programs have only one handle.
     handles: Mutex<Vec<u64>>,
-    /// Notified when a new handle waits, so that the task subscribes to its channel.
+    /// Notified when another handle begins to wait. The task then subscribes to the channel of that
+    /// handle.
     joined: Notify,
 }
 
-/// Keys for which a hint was requested and has not come, each with its callers.
+/// Keys for which a hint was requested and has not arrived. Each key has the callers of its
+/// requests.
 #[derive(Debug, Default)]
 struct Awaited(Mutex<HashMap<Arc<str>, HintRequest>>);
 
-/// Callers that requested a hint for one key: whether any watches it, and the handles that wait in
-/// its queue.
+/// Callers that requested a hint for one key: true if a caller watches the key, and the handles
+/// that wait in the queue of the key.
 #[derive(Debug, Default)]
 struct HintRequest {
     watched: bool,
@@ -83,8 +86,8 @@ struct HintRequest {
 
 impl Awaited {
     fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, HintRequest>> {
-        // The map can be used even if a thread panicked while it held the mutex: each change is one
-        // statement, or an unfinished one only costs hints.
+        // A poisoned mutex can be used: each change is one statement, and an unfinished change
+        // costs only hints.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,10 +108,10 @@ impl Awaited {
         }
     }
 
-    /// Returns the key if this hint was requested, and forgets that request. `waiter` is the handle
-    /// for which the hint was published; `None` for a hint on the common channel. The latter is for
-    /// the callers that watch the key; only if there are none does it wake the waiters of the
-    /// queue.
+    /// Returns the key if this hint was requested, and deletes the request. `waiter` is the handle
+    /// for which the hint was published; it is `None` for a hint on the common channel. A hint on
+    /// the common channel answers the callers that watch the key. If no caller watches the key, the
+    /// hint answers the waiters of the queue.
     fn take(&self, key: &[u8], waiter: Option<u64>) -> Option<Arc<str>> {
         let key = std::str::from_utf8(key).ok()?;
         let mut keys = self.keys();
@@ -129,7 +132,7 @@ impl Awaited {
 }
 
 impl Hints {
-    /// Makes the receiver for a session. Opens no connection yet.
+    /// Makes the receiver for a session. This function opens no connection.
     pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeSignal>) -> Self {
         let (settled, early) = (AtomicBool::new(false), Mutex::default());
         let (awaited, handles, joined) = (Arc::default(), Mutex::default(), Notify::new());
@@ -137,8 +140,8 @@ impl Hints {
         Self { line: Arc::new(line), task: Mutex::default() }
     }
 
-    /// Registers the hints that these ops request. Must be called within a tokio runtime, before
-    /// the ops are sent.
+    /// Registers the hints that these ops request. Call this function within a tokio runtime,
+    /// before the ops are sent.
     pub(super) fn expect(&self, ops: &[Op]) {
         let mut expected = ops.iter().filter_map(awaited).peekable();
         if expected.peek().is_none() {
@@ -170,8 +173,9 @@ impl Drop for Hints {
     }
 }
 
-/// Returns the key for which the op requests a hint, with its place in the queue if it waits in
-/// one. `None` if the op requests no hint.
+/// Returns the key for which the op requests a hint, and the place of the op in the queue of a
+/// lock. The place is `None` if the op does not wait in a queue. Returns `None` if the op requests
+/// no hint.
 fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
         Op::Acquire { keys, if_held: Some(IfHeld::Queue(place)), .. } => {
@@ -187,8 +191,7 @@ fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
 
 impl Line {
     fn early(&self) -> MutexGuard<'_, VecDeque<Arc<str>>> {
-        // The keys can be used even if a thread panicked while it held the mutex, because each
-        // change is one statement.
+        // A poisoned mutex can be used, because each change of the keys is one statement.
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,7 +199,7 @@ impl Line {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a handle that waits for a lock, so that the task subscribes to its channel.
+    /// Adds a handle that waits for a lock. The task then subscribes to the channel of the handle.
     fn join(&self, handle: u64) {
         let mut handles = self.handles();
         if !handles.contains(&handle) && handles.len() < HANDLES_MAX {
@@ -205,8 +208,8 @@ impl Line {
         }
     }
 
-    /// Remembers keys whose waiters are to be woken when the connection is ready. Returns false,
-    /// and remembers nothing, if hints are received already.
+    /// Stores keys whose waiters have to be woken when the connection is ready. Returns false, and
+    /// stores nothing, if the connection already receives hints.
     fn note<'a>(&self, keys: impl Iterator<Item = &'a str>) -> bool {
         let mut early = self.early();
         if self.settled.load(Ordering::Acquire) {
@@ -221,8 +224,8 @@ impl Line {
         true
     }
 
-    /// Records that hints are received from now on, or never will be, and wakes the waiters of the
-    /// remembered keys.
+    /// Marks the subscription as made or as refused for good, and wakes the waiters of the stored
+    /// keys.
     fn settle(&self) {
         let mut early = self.early();
         self.settled.store(true, Ordering::Release);
@@ -250,8 +253,8 @@ impl Line {
                     }
                 }
                 Ok(Err(e)) if !e.is_io_error() && !e.is_timeout() => {
-                    // The server refused the subscription, as without the permission for the
-                    // channel. The waiters then ask again when their timers end.
+                    // The server refused the subscription, for example because the user may not
+                    // read the channel. The waiters then ask again when their timers end.
                     let error = error_text(&e, &self.endpoint.secrets());
                     tracing::debug!(%error, "no release hints from this server");
                     return self.settle();
@@ -271,14 +274,14 @@ impl Line {
         let con = self.endpoint.dial(config, Limits::EVENTS).await?;
         ask(&con, redis::cmd("SUBSCRIBE").arg(CHANGED)).await?;
         let own: Vec<String> = {
-            // The handles that joined until now are all in the list, so their notification is taken
-            // back.
+            // All handles that joined until now are in the list, so their notification is not
+            // needed any more.
             let handles = self.handles();
             let _ = self.joined.notified().now_or_never();
             handles.iter().map(|handle| format!("{CHANGED}:{handle:016x}")).collect()
         };
-        // The channels are subscribed one by one, because the connection expects one answer per
-        // command.
+        // Each channel is subscribed with a separate command, because the connection expects one
+        // answer per command.
         for channel in own {
             if let Err(e) = ask(&con, redis::cmd("SUBSCRIBE").arg(channel)).await
                 && (e.is_io_error() || e.is_timeout())
@@ -286,14 +289,14 @@ impl Line {
                 return Err(e);
             }
         }
-        // A user whose ACL lacks the channels of the handles is no error. It may not publish there
-        // either, so its releases send their hints on the common channel.
+        // It is no error if the user has no permission for the channels of the handles. Such a user
+        // may not publish there either, so its releases publish their hints on the common channel.
         Ok(con)
     }
 }
 
-/// Returns the function that handles the server's pushes: it passes on the hints that were
-/// requested, and reports the end of the connection.
+/// Returns the function that handles the server's push messages. The function forwards the
+/// requested hints, and reports the end of the connection.
 fn listener(
     events: broadcast::Sender<NodeSignal>,
     awaited: &Arc<Awaited>,
@@ -321,7 +324,7 @@ fn listener(
     }
 }
 
-/// Returns the number of the handle to which the channel belongs; `None` for the common channel.
+/// Returns the number of the handle in the name of the channel; `None` for the common channel.
 fn waiter(channel: &[u8]) -> Option<u64> {
     let handle = std::str::from_utf8(channel).ok()?.strip_prefix(CHANGED)?.strip_prefix(':')?;
     u64::from_str_radix(handle, 16).ok()

@@ -36,11 +36,11 @@ const WINDOW_MAX: Duration = Duration::from_secs(86_400);
 
 /// One standalone Redis server (6.2.7 or newer, or Valkey) as a node, which has one vote.
 ///
-/// The node connects at its first call. After any doubt about an answer it opens a new connection,
-/// and it never repeats a request that may have run. After a restart of the server it grants
-/// nothing for `max_ttl` plus the [`failover_window`](RedisNodeBuilder::failover_window), because
-/// the server may have forgotten who holds what. For a group that Sentinels monitor use
-/// `SentinelNode`.
+/// The node connects at its first call. If an answer is missing or invalid, the node opens a new
+/// connection. It never repeats a request that may have run. After a restart of the server, the
+/// node grants nothing for `max_ttl` plus the
+/// [`failover_window`](RedisNodeBuilder::failover_window), because the server may have lost its
+/// locks. For a group that Sentinels monitor use `SentinelNode`.
 pub struct RedisNode {
     name: Arc<str>,
     link: Link<Fixed>,
@@ -51,7 +51,8 @@ impl RedisNode {
     /// `unix:///path[?db=…&user=…&pass=…]`, with the defaults of [`RedisNode::builder`].
     ///
     /// # Errors
-    /// The address cannot be parsed. This method does not connect yet.
+    /// The address cannot be parsed. This method makes no connection, so it returns no error of a
+    /// connection.
     pub fn new(url: impl AsRef<str>) -> Result<Self, ConfigError> {
         Self::builder(url).build()
     }
@@ -93,8 +94,8 @@ impl LockNode for RedisNode {
         Box::pin(self.link.barrier(after, level, deadline))
     }
 
-    /// Returns the number of batches that may be under way at once. They share one connection, on
-    /// which the server answers in the order of the requests.
+    /// Returns the number of batches that may be under way at once. All batches share one
+    /// connection, and the server answers in the order of the requests.
     fn depth(&self) -> usize {
         link::DEPTH
     }
@@ -144,29 +145,31 @@ impl RedisNodeBuilder {
     }
 
     /// Sets the ACL user. Default: the user in the address, or the server's default user if the
-    /// address has none.
+    /// address contains no user.
     pub fn username(mut self, name: impl AsRef<str>) -> Self {
         self.endpoint = self.endpoint.map(|e| e.username(name.as_ref()));
         self
     }
 
-    /// Sets the password. Default: the password in the address. No error and no log shows it.
+    /// Sets the password. Default: the password in the address. Errors and logs never contain the
+    /// password.
     pub fn password(mut self, password: impl AsRef<str>) -> Self {
         self.endpoint = self.endpoint.map(|e| e.password(password.as_ref()));
         self
     }
 
     /// Sets the database index, 0 or more. Default: the index in the address, or 0 if the address
-    /// has none. All clients of a lock must use the same index.
+    /// contains no index. All clients of a lock must use the same index.
     pub fn db(mut self, db: u32) -> Self {
         self.endpoint = self.endpoint.and_then(|e| e.db(db));
         self
     }
 
-    /// Sets the certificates for a `rediss://` address, all in PEM: a root certificate that
-    /// replaces those of the system, and a client certificate with its key for a server that asks
-    /// for one. The server's certificate must contain the host of the address (a name or an IP
-    /// address), or the name given with [`tls_server_name`](Self::tls_server_name).
+    /// Sets the certificates for a `rediss://` address, all in PEM. `root_ca_pem` is a root
+    /// certificate; it replaces the root certificates of the system. `client_cert_and_key` is a
+    /// client certificate with its key, for a server that requires a client certificate. The
+    /// server's certificate must contain the host of the address (a name or an IP address), or the
+    /// name given with [`tls_server_name`](Self::tls_server_name).
     #[cfg(feature = "tls")]
     #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn tls(
@@ -183,19 +186,19 @@ impl RedisNodeBuilder {
 
     /// Sets the TLS server name, if it differs from the host in the address. The connection goes to
     /// the address, but the server's certificate is checked against this name. If
-    /// [`tls`](Self::tls) is used as well, call it first.
+    /// [`tls`](Self::tls) is used as well, call `tls` first.
     #[cfg(feature = "tls")]
     pub fn tls_server_name(mut self, name: impl AsRef<str>) -> Self {
         self.endpoint = self.endpoint.and_then(|e| e.tls_name(name.as_ref()));
         self
     }
 
-    /// Sets whether a server without the key `palisade:generation` counts as a new server, which
-    /// has never granted anything and so needs no quarantine. Default `false`.
+    /// Sets whether a server without the key `palisade:generation` counts as a new server. A new
+    /// server has never granted a lock, so it needs no quarantine. Default `false`.
     ///
-    /// Use `true` only in tests and for servers that live no longer than this program. A server
-    /// that lost its data by a restart or `FLUSHALL` looks like a new one, so a lock could then be
-    /// given to two owners.
+    /// Use `true` only in tests, and for servers that run no longer than this program. A server
+    /// that lost its data by a restart or `FLUSHALL` cannot be distinguished from a new server, so
+    /// two owners could then get the same lock.
     pub fn trust_fresh(mut self, trust: bool) -> Self {
         self.trust_fresh = trust;
         self
@@ -203,67 +206,70 @@ impl RedisNodeBuilder {
 
     /// Sets whether the node votes although its server deletes keys when its memory is full
     /// (`maxmemory` is set, with another policy than `noeviction`). Default `false`: the node then
-    /// answers [`NodeFault::Eviction`](crate::error::NodeFault::Eviction), because a lock that is
-    /// deleted while it is held is given to another owner, and the handler of a deleted idempotency
-    /// key runs again.
+    /// answers [`NodeFault::Eviction`](crate::error::NodeFault::Eviction). If a server deletes the
+    /// key of a held lock, another owner can get the lock. If a server deletes an idempotency key,
+    /// the handler runs again.
     ///
-    /// Use `true` only if both are harmless, for example for locks that only avoid double work. The
-    /// node reads the server's settings on each new connection, and every ten seconds while it is
-    /// used.
+    /// Use `true` only if both effects are harmless, for example for locks that only avoid double
+    /// work. The node reads the server's settings on each new connection, and every ten seconds
+    /// while the node is used.
     pub fn allow_eviction(mut self, allow: bool) -> Self {
         self.allow_eviction = allow;
         self
     }
 
-    /// Sets the time for which a replaced server may still accept writes, for an address that can
-    /// move from one server to another (a DNS name, or a proxy in front of several servers). It
-    /// lengthens the quarantine. At most one day. Default zero, for an address that always means
-    /// the same server.
+    /// Sets the failover window: the time for which a replaced server may still accept writes. Set
+    /// it if the address can move from one server to another (a DNS name, or a proxy in front of
+    /// several servers). The failover window lengthens the quarantine. At most one day. The default
+    /// is zero, for an address that always belongs to the same server.
     pub fn failover_window(mut self, window: Duration) -> Self {
         self.failover_window = window;
         self
     }
 
-    /// Sets how strong the server's min-replicas check must be: the server must refuse writes
+    /// Sets the required strength of the server's min-replicas check. The server must refuse writes
     /// unless at least `replicas` replicas (1 or more) have acknowledged within `max_lag` (whole
-    /// seconds, from one second to one hour). This is for a server that a replica may replace; then
-    /// also set a [`failover_window`](Self::failover_window) of at least `max_lag + 2 s`. By
-    /// default the check of a standalone server is not read. After a call of this method the policy
-    /// is [`MinReplicas::Require`], unless [`min_replicas_check`](Self::min_replicas_check) sets
-    /// another one. The node judges the check on each new connection, and every ten seconds while
-    /// it is used.
+    /// seconds, from one second to one hour). Call this method for a server that a replica may
+    /// replace. Then also set a [`failover_window`](Self::failover_window) of at least `max_lag + 2
+    /// s`.
+    ///
+    /// By default the node does not read the check of a standalone server. This method changes the
+    /// policy to [`MinReplicas::Require`], unless [`min_replicas_check`](Self::min_replicas_check)
+    /// sets another policy. The node reads the check on each new connection, and every ten seconds
+    /// while the node is used.
     pub fn min_replicas(mut self, replicas: u32, max_lag: Duration) -> Self {
         self.min_replicas = Some((replicas, max_lag));
         self
     }
 
-    /// Sets what the node does while the server's min-replicas check is off or weaker than
-    /// required. Default: [`MinReplicas::Off`], or `Require` if
-    /// [`min_replicas`](Self::min_replicas) was called. If it was not called, the required strength
-    /// is one replica within 10 s.
+    /// Sets the behaviour of the node while the server's min-replicas check is off or weaker than
+    /// required. The default is `Require` if [`min_replicas`](Self::min_replicas) is called, and
+    /// [`MinReplicas::Off`] otherwise. Without a call of `min_replicas`, the required strength is
+    /// one replica within 10 s.
     pub fn min_replicas_check(mut self, policy: MinReplicas) -> Self {
         self.check = Some(policy);
         self
     }
 
     /// Sets the longest time for one try to connect and log in, at least 1 ms. Default 1 s. A call
-    /// waits for the connection no longer than its own deadline.
+    /// waits for the connection no longer than until the deadline of the call.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// Sets the number of replicas of the server, including those that may be down. At
-    /// [`Durability::AllReplicas`] this many replicas must confirm, or all connected ones if more
-    /// are connected. Default: the number of replicas that are connected now, or the largest number
-    /// that were online at once since this node first met the server process, if that is larger. A
-    /// replica that was down all that time is then not waited for.
+    /// Sets the number of replicas of the server, including replicas that may be down. At
+    /// [`Durability::AllReplicas`] this number of replicas must confirm, or all connected replicas
+    /// if more are connected. The default is the larger of two numbers: the replicas that are
+    /// connected now, and the largest number that were online at one time since this node first
+    /// connected to the server process. With the default, the node does not wait for a replica that
+    /// was down all that time.
     pub fn replicas(mut self, count: u32) -> Self {
         self.replicas = Some(count);
         self
     }
 
-    /// Sets the clocks and the randomness that the node uses in place of the machine's.
+    /// Sets the clocks and the randomness of the node. The default is those of the machine.
     #[doc(hidden)]
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
@@ -275,10 +281,11 @@ impl RedisNodeBuilder {
         self.endpoint.clone()
     }
 
-    /// Makes the node. It connects at its first call.
+    /// Makes the node. The node connects at its first call.
     ///
     /// # Errors
-    /// A setting is out of range. The error has the first such setting with its value and its rule.
+    /// A setting is out of range. The error contains the first such setting, its value and its
+    /// rule.
     pub fn build(self) -> Result<RedisNode, ConfigError> {
         let endpoint = self.endpoint?;
         if let Some(name) = &self.name {
@@ -314,8 +321,8 @@ impl RedisNodeBuilder {
     }
 }
 
-/// Returns the rule for the server's min-replicas check. The check is off unless the builder was
-/// given a strength or a policy.
+/// Returns the rule for the server's min-replicas check. The check is off unless the user has set a
+/// strength or a policy.
 fn rule(strength: Option<(u32, Duration)>, policy: Option<MinReplicas>) -> MinReplicasRule {
     let usual = MinReplicasRule::default();
     let asked_for = if strength.is_some() { MinReplicas::Require } else { MinReplicas::Off };
@@ -351,7 +358,8 @@ impl Resolver for Fixed {
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
-        // A lone server has no others whose settings would be read, so the time does not matter.
+        // The time is only needed to read the settings of a group again. A standalone server has no
+        // group, so any time will do.
         self.judge.accept(at, facts, (Group::default(), Moment::default()), events)
     }
 

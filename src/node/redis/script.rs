@@ -1,5 +1,6 @@
-//! The Lua script that executes a batch, assembled from its files. One call runs a whole batch, so
-//! that the clock and the data history are read only once, and the ops keep their order.
+//! The Lua script that executes a batch. The script is assembled from several files. One call
+//! executes a whole batch, so the script reads the clock and the data history only once, and the
+//! ops keep their order.
 
 use std::sync::LazyLock;
 
@@ -9,9 +10,10 @@ macro_rules! lua {
     ($($file:literal)*) => { concat!($(include_str!(concat!("../lua/", $file, ".lua")), "\n"),*) };
 }
 
-/// Text of the script: the functions of the fast paths, those of the slow paths, and the loop over
-/// the batch. The functions come first, so that the variables of the loop are not upvalues of them.
-/// The code inside the functions of the slow paths is created only when an op needs it.
+/// Text of the script: the functions of the fast paths, the functions of the slow paths, and the
+/// loop over the batch. The functions come first, so that the variables of the loop are not
+/// upvalues of these functions. The closures inside the slow paths are created only when an op
+/// needs them.
 const TEXT: &str = concat!(
     lua!("acquire" "wake" "release" "prolong" "claim_fast" "complete_fast" "replay"),
     "local function batch(info, at, marker, now_us, expected)\n",
@@ -28,7 +30,7 @@ const TEXT: &str = concat!(
     lua!("prelude" "main"),
 );
 
-/// The script with its SHA-1 digest, which `EVALSHA` names.
+/// The script and its SHA-1 digest, which is the argument of `EVALSHA`.
 pub(crate) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(TEXT));
 
 /// Returns the command that loads the script into a server's cache.
@@ -38,8 +40,8 @@ pub(crate) fn load() -> redis::Cmd {
     cmd
 }
 
-/// Returns the Redis commands that this line of the script calls, in lower case. Lines are counted
-/// from 1, as in the servers' error messages.
+/// Returns the Redis commands that this line of the script calls, in lower case. The first line has
+/// the number 1, as in the servers' error messages.
 pub(crate) fn commands_at(line: usize) -> Vec<String> {
     let text = line.checked_sub(1).and_then(|at| TEXT.lines().nth(at)).unwrap_or_default();
     let calls = text.split("call('").skip(1).filter_map(|rest| rest.split_once('\''));

@@ -1,11 +1,11 @@
-//! The marker (quarantine 2) that a server's answer showed, and the checks that it spares the next
-//! batches.
+//! The marker (quarantine 2) in a server's answer, and the checks that the next batches can skip
+//! because of this marker.
 //!
-//! A batch states which marker its client saw last, and between which readings of the server's
-//! clock nothing needs a check if marker and data history are still the same. The script always
-//! reads the marker, the history and the clock. If all are as expected, it skips the other checks
-//! and answers with the clock alone. So the client's statement only selects the script's path, and
-//! never changes the result (quarantine 1).
+//! A batch contains the marker that the client saw last and a range of the server's clock. If the
+//! marker and the data history are still the same, and the clock is in this range, nothing needs a
+//! check. The script always reads the marker, the history and the clock. If all three are as
+//! expected, the script skips the other checks and answers with the clock alone. So the client's
+//! data only select the path of the script, and never change the result (quarantine 1).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,40 +16,41 @@ use crate::op::{Batch, Began, Claim, Loss, Op};
 
 /// Length of a marker without losses, in bytes.
 const SHORTEST: usize = 140;
-/// Length in bytes of one loss in the marker, which is a range of writes that the data may lack.
+/// Length in bytes of one loss in the marker. A loss is a range of writes that the data may lack.
 const LOSS: usize = 42;
-/// Most losses in a marker.
+/// Largest number of losses in a marker.
 const LOSSES: usize = 8;
-/// Largest age, in ms, of the marker's note (the server's clock when it last wrote the marker) at
-/// which a batch may take effect. With an older one the script first writes the marker again.
+/// Largest age, in ms, of the marker's note at which a batch may take effect. The note is the
+/// server's clock at the last write of the marker. If the note is older, the script first writes
+/// the marker again.
 const NOTED: u64 = 1_000;
 
-/// A marker, with the time at which it was read and its fields.
+/// A marker with its fields, and the time at which the script read the marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     text: String,
-    /// Reading of the server's clock, in µs, when the marker was read.
+    /// The server's clock, in µs, when the script read the marker.
     at: u64,
-    /// Clock error (E) of the batch by which the script last validated the marker.
+    /// Clock error (E) of the batch for which the script last validated the marker.
     clock_error: Duration,
     pub(super) history_id: u64,
-    /// Beginning of the data history in ms by the server's clock; 0 if the server never lost data.
+    /// Beginning of the data history in ms, by the server's clock; 0 if the server never lost data.
     pub(super) since: u64,
     pub(super) quarantine: u64,
     agreed: u64,
     waited: u64,
-    /// Floor of this data history, in µs: none of its fencing tokens is smaller.
+    /// Floor of this data history, in µs. No fencing token of this history is smaller.
     floor: u64,
     pub(super) began: Began,
-    /// True if the marker is closed for, or settles after, a planned handover (quarantine 11).
+    /// True if the server is closed for a planned handover, or settles after one (quarantine 11).
     is_around_a_handover: bool,
-    /// Reading of the server's clock, in ms, when it last wrote the marker.
+    /// The server's clock, in ms, at the last write of the marker.
     note: u64,
     pub(super) losses: Arc<[Loss]>,
 }
 
 impl Seen {
-    /// Parses the marker in the script's answer; `None` if it is not valid.
+    /// Parses the marker in the script's answer; `None` if the marker is not valid.
     pub(super) fn read(text: Vec<u8>, at: u64, clock_error: Duration) -> Option<Self> {
         let text = String::from_utf8(text).ok()?;
         let number = |from: usize, to: usize| {
@@ -87,9 +88,9 @@ impl Seen {
         })
     }
 
-    /// Records that the server still has this marker when its clock shows `at`.
+    /// Records that the server still had this marker at the time `at` of the server's clock.
     pub(super) fn again(self: Arc<Self>, at: u64) -> Arc<Self> {
-        // The time matters only while a hint is awaited.
+        // The time `at` is needed only while a client waits for a hint.
         if self.is_awaited() { Arc::new(Self { at, ..(*self).clone() }) } else { self }
     }
 
@@ -97,55 +98,70 @@ impl Seen {
         &self.text
     }
 
-    /// Returns the rest of the quarantine at this reading of the server's clock.
+    /// Returns the remaining time of the quarantine at the time `node_micros` of the server's
+    /// clock.
     pub(super) fn left(&self, node_micros: u64) -> Duration {
         let till = if self.since > 0 { self.since + self.quarantine } else { 0 };
         Duration::from_millis(till.saturating_sub(node_micros / 1_000))
     }
 
-    /// Returns true if a client may be waiting for a hint from this server.
+    /// Returns true if a client may wait for a hint from this server.
     pub(super) fn is_awaited(&self) -> bool {
         self.waited > self.at / 1_000
     }
 
-    /// Returns the range of readings of the server's clock (µs, both ends included) in which the
-    /// script's fast path is valid for this batch; `None` if the script has to check in any case.
+    /// Returns the range of the server's clock (µs, both ends included) in which the script's fast
+    /// path is valid for this batch. Returns `None` if the script has to run the checks at any
+    /// time.
     pub(super) fn window(
         &self,
         batch: &Batch,
         not_after: Option<u64>,
         group_terms: GroupTerms,
     ) -> Option<(u64, u64)> {
+        let (from, until) = self.window_of_any_note(batch, not_after, group_terms)?;
+        // A write needs a note that is at most a second older than the write, and not newer
+        // (quarantine 13). A note is newer if the server's clock has stepped back. If the server
+        // then refused to write the note again, its writes would count as older than the note.
+        let from = from.max(self.note * 1_000);
+        let until = until.min((self.note + NOTED) * 1_000);
+        (from <= until).then_some((from, until))
+    }
+
+    /// Returns the range of [`window`](Self::window), without the limits that depend on the note.
+    fn window_of_any_note(
+        &self,
+        batch: &Batch,
+        not_after: Option<u64>,
+        group_terms: GroupTerms,
+    ) -> Option<(u64, u64)> {
         let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, group_terms));
-        // The script validated the marker with the E of an earlier batch. For another E it has to
-        // validate it again.
+        // The script validated the marker with the E of an earlier batch. If this batch has another
+        // E, the script has to validate the marker again.
         if self.is_around_a_handover || terms.clock_error != self.clock_error {
             return None;
         }
-        // The data began empty, as far as the server knows, but this client saw a marker there
-        // before. So the script has to record that data were lost.
+        // The marker says that the data began empty, but this client saw a marker of this server
+        // before that time. So the script has to record that data were lost.
         let empty_since = self.losses.first().filter(|_| self.began == Began::Empty);
         let is_earlier = |micros: u64| empty_since.is_some_and(|loss| micros / 1_000 < loss.began);
         if batch.known_since.is_some_and(is_earlier) {
             return None;
         }
-        // Time (ms) until which the script need not renew the agreement on the quarantine's length
-        // (quarantine 7).
+        // Time (ms) until which the length of the quarantine is agreed, so that the script need not
+        // write it again (quarantine 7).
         let agreed = match asked.cmp(&self.quarantine) {
             std::cmp::Ordering::Greater => return None,
             std::cmp::Ordering::Equal => self.agreed.checked_sub(asked)?,
             std::cmp::Ordering::Less => self.agreed,
         };
         let error = encode::micros(terms.clock_error);
-        // A batch may grant from the end of the quarantine on, and from E after the floor on no
-        // proposal within E of the clock is below the floor. Readings before `at` are left out:
-        // only a wait for a hint that was over at `at` is sure to be over.
+        // A batch may grant after the end of the quarantine. After the floor plus E, every proposal
+        // within E of the clock is above the floor. The range never begins before `at`: even if no
+        // client waited for a hint at `at`, a client may have waited at an earlier time.
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
-        // After this time the script has to write a newer note before any other write
-        // (quarantine 13).
-        until = until.min((self.note + NOTED) * 1_000);
         for op in &batch.ops {
             if let Op::Acquire { proposal, .. } | Op::Claim(Claim { proposal, .. }) = op {
                 from = from.max(proposal.saturating_sub(error));
@@ -165,15 +181,14 @@ mod tests {
     const TERMS: Terms =
         Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(1) };
 
-    /// Makes a marker that is seen at `NOW`. Its history began `ago` ms before, `q` is in ms, and
-    /// its length is agreed for another `agreed` ms.
+    /// Makes a marker that is seen at `NOW`. The data history began `ago` ms earlier. `q` is the
+    /// length of the quarantine in ms, and this length is agreed for another `agreed` ms.
     fn seen(ago: u64, q: u64, agreed: u64, tail: &str) -> Seen {
         let since = NOW / 1_000 - ago;
         let floor = (since + 2_000 + q) * 1_000;
         let agreed = NOW / 1_000 + agreed;
         let replid = "ab".repeat(20);
-        // The note is far in the future, so that it does not limit the range.
-        let note = NOW / 1_000 + 3_600_000;
+        let note = NOW / 1_000;
         let text = format!(
             "{replid} {since:013} {floor:016} {q:09} {agreed:013} {:013} {tail} {note:013}",
             0
@@ -192,15 +207,15 @@ mod tests {
         };
         let ops = proposals.iter().map(acquire).collect();
         let batch = Batch { terms: TERMS, not_after: None, known_since: None, ops };
-        seen.window(&batch, not_after, GroupTerms::ALONE)
+        seen.window_of_any_note(&batch, not_after, GroupTerms::ALONE)
     }
 
     #[test]
     fn there_is_nothing_to_check_until_the_length_is_agreed_on_again() {
         let old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         assert_eq!(window(&old, None, &[]), Some((NOW, NOW + 20_000_000)));
-        // A quarantine that is longer than requested stays until `agreed`; a shorter one has to be
-        // raised.
+        // A quarantine that is longer than requested is kept until `agreed`. The script has to
+        // raise a shorter quarantine.
         let longer = seen(3_600_000, 40_000, 50_000, "n -0000000000000");
         assert_eq!(window(&longer, None, &[]), Some((NOW, NOW + 50_000_000)));
         assert_eq!(window(&seen(3_600_000, 29_999, 50_000, "n -0000000000000"), None, &[]), None);
@@ -220,11 +235,11 @@ mod tests {
 
     #[test]
     fn nothing_is_expected_in_a_quarantine_below_the_floor_or_around_a_handover() {
-        // The quarantine ends in ten seconds, and its floor is 2E above that time.
+        // The quarantine ends in ten seconds, and the floor is 2E above the end.
         let young = seen(20_000, 30_000, 60_000, "e -0000000000000");
         assert_eq!(window(&young, None, &[]), Some((NOW + 13_000_000, NOW + 30_000_000)));
-        // The length was raised to 60 s after the floor was written, so the quarantine ends after
-        // the floor.
+        // The length of the quarantine was raised to 60 s after the floor was written, so the
+        // quarantine ends after the floor.
         let text = young.text().replace(" 000030000 ", " 000060000 ");
         let raised = Seen::read(text.into_bytes(), NOW, TERMS.clock_error).unwrap();
         assert_eq!(window(&raised, None, &[]), Some((NOW + 40_000_000, NOW + 60_000_000)));
@@ -276,6 +291,15 @@ mod tests {
             until(vec![Op::Release { mode: LockMode::Exclusive, keys, owner, meta: false }]),
             Some(600_000)
         );
+    }
+
+    #[test]
+    fn no_batch_takes_effect_with_a_note_of_the_future() {
+        let mut stepped = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
+        stepped.note = NOW / 1_000 + 400;
+        let batch = Batch { terms: TERMS, not_after: None, known_since: None, ops: Vec::new() };
+        let window = stepped.window(&batch, None, GroupTerms::ALONE);
+        assert_eq!(window, Some((NOW + 400_000, NOW + 1_400_000)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! One connection to one server process. A session reads the server's identity when it opens, and
-//! is dropped at the first doubt about an answer. It never reconnects, and never repeats a request
-//! that may have run.
+//! One connection to one server process. A session reads the server's identity when it opens. The
+//! session is dropped as soon as an answer is missing or invalid. It never reconnects, and never
+//! repeats a request that may have run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,22 +28,22 @@ pub(crate) struct Session {
     wire: Wire,
     secrets: Secrets,
     facts: ServerFacts,
-    /// Marker of the server as of its last answer; `None` before the first one.
+    /// Marker in the last answer of the server; `None` before the first answer.
     seen: Mutex<Option<Arc<Seen>>>,
-    /// Facts in the answer to [`touch`](Self::touch), until a caller takes them or the answer to a
-    /// batch includes them.
+    /// Facts in the answer to [`touch`](Self::touch). They are kept until a caller takes them, or
+    /// until the answer to a batch includes them.
     touched: Mutex<Option<TimedFacts>>,
-    /// True once the session was given up, which is reported as `NodeEvent::Down`.
+    /// True after [`abandon`](Self::abandon), which reports `NodeEvent::Down` once.
     abandoned: AtomicBool,
-    /// True once ops were answered on this session.
+    /// True once the server has answered ops on this session.
     proved: AtomicBool,
     events: broadcast::Sender<NodeSignal>,
     hints: Hints,
 }
 
 impl Session {
-    /// Connects and reads the server's facts; if `min_replicas_facts` is true, also its
-    /// min-replicas settings. Sets no time-out; that is left to the caller.
+    /// Connects and reads the server's facts. If `min_replicas_facts` is true, this function also
+    /// reads the min-replicas settings. It sets no time-out; the caller has to set one.
     pub(crate) async fn open(
         endpoint: &Endpoint,
         events: broadcast::Sender<NodeSignal>,
@@ -71,8 +71,8 @@ impl Session {
         &self.facts
     }
 
-    /// Reads and returns the server's present facts; if `min_replicas_facts` is true, also its
-    /// min-replicas settings.
+    /// Reads and returns the server's present facts. If `min_replicas_facts` is true, this function
+    /// also reads the min-replicas settings.
     pub(crate) async fn look_again(
         &self,
         min_replicas_facts: bool,
@@ -80,34 +80,36 @@ impl Session {
         look(&self.wire, &self.secrets, min_replicas_facts).await
     }
 
-    /// Returns true if nothing may be sent on the connection any more.
+    /// Returns true if the connection cannot be used for further requests.
     pub(crate) fn is_lost(&self) -> bool {
         self.wire.is_over()
     }
 
-    /// Returns the limit that the server's answers exceeded, if this program ended the connection
-    /// for that reason.
+    /// Returns the limit that the server's answers exceeded; `None` if this program did not end the
+    /// connection because of a limit.
     pub(crate) fn excess(&self) -> Option<Excess> {
         self.wire.excess()
     }
 
-    /// Resolves when the connection is lost. Only the future that was polled last is woken.
+    /// Waits until the connection is lost. If several futures wait, only the future that was polled
+    /// last is woken.
     pub(crate) async fn lost(&self) {
         self.wire.over().await;
     }
 
-    /// Records that ops were answered on this session. Returns true at the first call only.
+    /// Records that the server has answered ops on this session. Returns true at the first call
+    /// only.
     pub(crate) fn prove(&self) -> bool {
         !self.is_proved() && !self.proved.swap(true, Ordering::AcqRel)
     }
 
-    /// Returns true if ops were ever answered on this session.
+    /// Returns true if the server has answered ops on this session.
     pub(crate) fn is_proved(&self) -> bool {
         self.proved.load(Ordering::Acquire)
     }
 
-    /// Gives the session up: nothing more is sent on it, but requests under way may still be
-    /// answered. The first call reports `NodeEvent::Down`.
+    /// Stops sending on this session. Requests under way may still be answered. The first call
+    /// reports `NodeEvent::Down`.
     pub(crate) fn abandon(&self) {
         if !self.abandoned.swap(true, Ordering::AcqRel) {
             self.wire.give_up();
@@ -115,15 +117,16 @@ impl Session {
         }
     }
 
-    /// Gives the session up, and ends its requests under way with an error that has this reason.
+    /// Closes the connection and abandons the session. Requests under way end with an error that
+    /// has the reason `why`.
     pub(crate) fn end(&self, why: &'static str) {
         self.wire.close(why);
         self.abandon();
     }
 
-    /// Sends a batch without ops, so that the server checks its marker, and writes it if its data
-    /// history is new. The facts in the answer are returned by [`first_facts`](Self::first_facts),
-    /// or included in the answer to the next batch.
+    /// Sends a batch without ops. The server then checks its marker, and writes the marker if its
+    /// data history is new. [`first_facts`](Self::first_facts) or the answer to the next batch
+    /// returns the facts in the answer.
     pub(crate) async fn touch(
         self: &Arc<Self>,
         terms: Terms,
@@ -140,14 +143,14 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the facts in the answer to [`touch`](Self::touch); `None` if they were taken before,
-    /// or the answer to a batch has included them.
+    /// Takes the facts in the answer to [`touch`](Self::touch). Returns `None` if a caller has
+    /// taken them, or the answer to a batch has included them.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
         self.touched.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Sends a batch, behind all that were sent before. Returns `None` if the connection is lost;
-    /// then nothing was sent. Must be called within a tokio runtime.
+    /// Sends a batch after all earlier batches. Returns `None`, and sends nothing, if the
+    /// connection is lost. Call this function within a tokio runtime.
     pub(crate) fn send(
         self: &Arc<Self>,
         batch: Arc<Batch>,
@@ -155,8 +158,8 @@ impl Session {
     ) -> Option<Sent> {
         self.hints.expect(&batch.ops);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // The deadline may be by the clock of the server of an earlier connection. Then it counts
-        // as passed, because the two clocks cannot be compared.
+        // The deadline may be measured by the clock of another server, from an earlier connection.
+        // Then the deadline counts as passed, because the two clocks cannot be compared.
         let not_after = batch.not_after.as_ref().map(|moment| moment.on(&self.facts.run_id));
         let cmd = encode::batch(&batch, not_after, group_terms, seen.as_deref());
         let reply = self.wire.send(cmd.get_packed_command(), 1, Some(Arc::clone(&batch)))?;
@@ -164,19 +167,19 @@ impl Session {
     }
 }
 
-/// A batch that was sent and whose answer has not been read.
+/// A batch that was sent, and whose answer the client has not read yet.
 pub(crate) struct Sent {
     session: Arc<Session>,
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    /// Marker that the batch told the server to expect.
+    /// Marker that the batch contained as the expected marker.
     seen: Option<Arc<Seen>>,
 }
 
 impl Sent {
-    /// Waits for the answer and decodes it. A fault of the connection, or of the server for the
-    /// whole batch, is `Err`.
+    /// Waits for the answer and decodes it. Returns `Err` if the connection failed, or if the
+    /// server refused the whole batch.
     pub(crate) async fn answer(self) -> Result<Replies, NodeError> {
         let Self { session, reply, batch, group_terms, seen } = self;
         let calling = |e| faults::calling(&e, &session.secrets);
@@ -185,8 +188,9 @@ impl Sent {
             Ok(answer) => answer,
             Err(e) => {
                 if faults::is_noscript(&e) {
-                    // The wire loads a missing script and sends the batch again. Here that failed,
-                    // or a later batch has overtaken this one; so a new connection is made.
+                    // The wire loads a missing script and sends the batch again. Here the second
+                    // try failed, or a later batch was sent before the second try. So the session
+                    // ends, and the node makes a new connection.
                     session.abandon();
                 }
                 return Err(calling(e));
@@ -197,8 +201,8 @@ impl Sent {
         let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, clock_error, seen)?;
         *session.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
         if let Some(facts) = &mut replies.facts {
-            // The longest quarantine that any client with the same settings can ask for. If that of
-            // the node is longer, another client has other settings.
+            // The longest quarantine that a client with the same settings can request. If the
+            // quarantine of the node is longer, another client has other settings.
             facts.quarantine_asked = batch
                 .terms
                 .max_ttl

@@ -1,4 +1,4 @@
-//! Settings of a [`SentinelNode`]; `build` reports the first one that is invalid.
+//! Settings of a [`SentinelNode`]. `build` reports the first invalid setting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,13 +15,14 @@ use crate::node::min_replicas_rule::{MinReplicas, check_min_replicas};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 
-/// Longest time to connect to the master and log in, once its address is known.
+/// Longest time to connect and log in to the master. The time to find the address of the master is
+/// not included.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// Settings of a [`SentinelNode`], begun by [`SentinelNode::builder`].
+/// Settings of a [`SentinelNode`]. [`SentinelNode::builder`] returns this type.
 #[must_use = "a builder does nothing until `build`"]
 pub struct SentinelNodeBuilder {
-    /// The settings, or the error of the first one that was invalid.
+    /// The settings, or the error of the first invalid setting.
     settings: Result<Settings, ConfigError>,
     env: Arc<dyn Env>,
 }
@@ -29,13 +30,15 @@ pub struct SentinelNodeBuilder {
 /// Addresses and logins of a group.
 #[derive(Clone)]
 pub struct GroupAccess {
-    /// Name by which the Sentinels know the group.
+    /// Name of the group in the configuration of the Sentinels.
     pub name: String,
-    /// `host:port` of each of its Sentinels.
+    /// `host:port` of each Sentinel of the group.
     pub sentinels: Vec<String>,
-    /// Login and transport (TCP or TLS) of the data servers; the address in it is a placeholder.
+    /// Login and transport (TCP or TLS) of the data servers. The address in this endpoint is a
+    /// placeholder.
     pub data: Endpoint,
-    /// Login and transport (TCP or TLS) of the Sentinels; the address in it is a placeholder.
+    /// Login and transport (TCP or TLS) of the Sentinels. The address in this endpoint is a
+    /// placeholder.
     pub sentinel: Endpoint,
 }
 
@@ -51,7 +54,7 @@ impl SentinelNodeBuilder {
         Self { settings: Settings::new(name, sentinels), env: Arc::new(SystemEnv) }
     }
 
-    /// Returns addresses and logins of the group.
+    /// Returns the addresses and logins of the group.
     pub(crate) fn access(&self) -> Result<GroupAccess, ConfigError> {
         let settings = self.settings.as_ref().map_err(Clone::clone)?;
         Ok(GroupAccess {
@@ -84,18 +87,20 @@ impl SentinelNodeBuilder {
         self.set(|s| s.data.password = Some(password.into()))
     }
 
-    /// Sets the ACL user at the Sentinels. It never falls back to the data servers' user.
+    /// Sets the ACL user at the Sentinels. The user at the data servers is never used for the
+    /// Sentinels.
     pub fn sentinel_username(self, name: impl Into<String>) -> Self {
         self.set(|s| s.access.username = Some(name.into()))
     }
 
-    /// Sets the password at the Sentinels. It never falls back to the data servers' password.
+    /// Sets the password at the Sentinels. The password at the data servers is never used for the
+    /// Sentinels.
     pub fn sentinel_password(self, password: impl Into<String>) -> Self {
         self.set(|s| s.access.password = Some(password.into()))
     }
 
-    /// Sets the database index, at most 2 147 483 647; 0 by default. All clients of a lock must use
-    /// the same.
+    /// Sets the database index, at most 2 147 483 647. Default 0. All clients of a lock must use
+    /// the same index.
     pub fn db(self, db: u32) -> Self {
         self.try_set(|s| {
             s.data.endpoint().db(db)?;
@@ -104,11 +109,11 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets how strong the master's min-replicas check has to be: `min-replicas-to-write` of at
-    /// least `replicas` (1 by default, at least 1; for none use [`MinReplicas::Off`]) and
-    /// `min-replicas-max-lag` of at most `max_lag` (10 s by default; whole seconds, one second to
-    /// one hour). With n servers, `n / 2` replicas (rounded down) make it impossible that a network
-    /// cut leaves two halves of the group that both pass the check.
+    /// Sets the required strength of the master's min-replicas check. `min-replicas-to-write` has
+    /// to be at least `replicas` (default 1, at least 1). `min-replicas-max-lag` has to be at most
+    /// `max_lag` (default 10 s; whole seconds, one second to one hour). To use no check, set
+    /// [`MinReplicas::Off`]. In a group of n servers, set `n / 2` replicas (rounded down). Then a
+    /// network cut cannot leave two halves of the group that both pass the check.
     pub fn min_replicas(self, replicas: u32, max_lag: Duration) -> Self {
         self.try_set(|s| {
             check_min_replicas(replicas, max_lag)?;
@@ -118,19 +123,22 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets what the node does while the master's min-replicas check is off or weaker than
+    /// Sets the behaviour of the node while the master's min-replicas check is off or weaker than
     /// required. Default [`MinReplicas::Require`].
     pub fn min_replicas_check(self, policy: MinReplicas) -> Self {
         self.set(|s| s.rule.policy = policy)
     }
 
-    /// Sets the failover window: the time for which a replaced master is assumed to accept writes
-    /// if no min-replicas check bounds it, so with [`MinReplicas::Warn`] or `Off`. Default 15 s,
-    /// because a master that was cut off is demoted about eleven seconds after the *heal*. How long
-    /// the cut lasts is not known, so this is an assumption and not a bound. With
-    /// [`MinReplicas::Require`] the value counts only if `CONFIG GET` is not allowed: the window is
-    /// then the lag of [`Self::min_replicas`] plus 2 s, or this value if it is longer. All clients
-    /// must use the same value; if they differ, the server uses the longest. At most one day.
+    /// Sets the failover window: the assumed time for which a replaced master accepts writes. At
+    /// most one day. This value is used if no min-replicas check bounds that time, so with
+    /// [`MinReplicas::Warn`] or `Off`. The default is 15 s, because a Sentinel demotes an isolated
+    /// master about eleven seconds after the *heal*. The length of the partition is unknown, so
+    /// this value is an assumption and not a bound.
+    ///
+    /// With [`MinReplicas::Require`] this value is used only if `CONFIG GET` is not allowed. The
+    /// window is then the larger of two times: the lag of [`Self::min_replicas`] plus 2 s, and this
+    /// value. All clients must use the same value. If the values differ, the server uses the
+    /// longest one.
     pub fn failover_window(self, window: Duration) -> Self {
         self.try_set(|s| {
             settings::check_span("failover_window", window, Duration::ZERO)?;
@@ -139,9 +147,9 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets whether a server without a marker grants at once. Otherwise it begins a quarantine, as
-    /// after a loss of data. Only for tests and embedded use, where no client can hold anything on
-    /// a fresh server. Default `false`.
+    /// Sets whether a server without a marker grants at once. With `false`, the default, such a
+    /// server begins a quarantine, as after a loss of data. Use `true` only for tests and embedded
+    /// use, where no client can hold a lock on a fresh server.
     pub fn trust_fresh(self, trust: bool) -> Self {
         self.set(|s| s.trust_fresh = trust)
     }
@@ -153,9 +161,9 @@ impl SentinelNodeBuilder {
         self.set(|s| s.allow_eviction = allow)
     }
 
-    /// Sets the time that each Sentinel has to answer, connecting included: 1 ms to one minute,
-    /// default 250 ms. All Sentinels are asked at the same time, so a frozen one costs at most this
-    /// time.
+    /// Sets the longest time for one request to a Sentinel, connecting included: 1 ms to one
+    /// minute, default 250 ms. The node asks all Sentinels at the same time, so a frozen Sentinel
+    /// delays the result by at most this time.
     pub fn sentinel_deadline(self, deadline: Duration) -> Self {
         self.try_set(|s| {
             settings::check_pause("sentinel_deadline", deadline)?;
@@ -164,9 +172,9 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets the interval at which the Sentinels are asked whether the master is still the same: 1
-    /// ms to one minute, default 1 s, ± 10 %. After an event of a Sentinel they are asked sooner,
-    /// but events may be lost.
+    /// Sets the interval at which the node asks the Sentinels for the master: 1 ms to one minute,
+    /// default 1 s, ± 10 %. After an event of a Sentinel the node asks sooner, but events may be
+    /// lost.
     pub fn poll_every(self, every: Duration) -> Self {
         self.try_set(|s| {
             settings::check_pause("poll_every", every)?;
@@ -175,9 +183,9 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets where this client reaches the addresses that the Sentinels announce, if that is
-    /// elsewhere (NAT, container networks): pairs of the announced `ip:port` and the reachable
-    /// `host:port`. They also apply to Sentinels that the node learns of.
+    /// Sets the reachable addresses of servers that this client cannot reach at the addresses that
+    /// the Sentinels announce (NAT, container networks). Each pair has the announced `ip:port` and
+    /// the reachable `host:port`. The pairs also apply to Sentinels that other Sentinels report.
     pub fn map_address(self, map: impl IntoIterator<Item = (String, String)>) -> Self {
         self.try_set(|s| {
             s.map = settings::address_map(map)?;
@@ -185,17 +193,19 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets clocks and randomness other than the machine's own, for simulators.
+    /// Sets the clocks and the randomness of the node, for simulators. The default is those of the
+    /// machine.
     #[doc(hidden)]
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self
     }
 
-    /// Makes the node. It connects at its first call.
+    /// Makes the node. The node connects at its first call.
     ///
     /// # Errors
-    /// The first setting that is out of range, with its value and the rule.
+    /// A setting is out of range. The error contains the first such setting, its value and its
+    /// rule.
     pub fn build(self) -> Result<SentinelNode, ConfigError> {
         let (settings, env) = (self.settings?, self.env);
         let options = LinkOptions {
@@ -212,12 +222,14 @@ impl SentinelNodeBuilder {
 
 #[cfg(feature = "tls")]
 impl SentinelNodeBuilder {
-    /// Uses TLS to the data servers, and verifies them by the certificate `root` (PEM) or, without
-    /// one, by the system's root certificates. `client` is a client certificate with its key (PEM).
-    /// The address that the Sentinels announce must be in the servers' certificates: otherwise give
-    /// the name that is in them with [`Self::tls_server_name`], configure the Sentinels to announce
-    /// host names, or use [`Self::map_address`]. The process must have installed a rustls crypto
-    /// provider.
+    /// Uses TLS to the data servers. The servers' certificates are verified with the root
+    /// certificate `root` (PEM), or with the system's root certificates if `root` is `None`.
+    /// `client` is a client certificate with its key (PEM). The process must have installed a
+    /// rustls crypto provider.
+    ///
+    /// The servers' certificates must contain the addresses that the Sentinels announce. If they do
+    /// not, set the name in the certificates with [`Self::tls_server_name`], configure the
+    /// Sentinels to announce host names, or use [`Self::map_address`].
     #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn tls(self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
         self.try_set(|s| {
@@ -226,8 +238,8 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Uses TLS to the Sentinels. The arguments mean the same as those of [`Self::tls`], which is
-    /// independent of this setting.
+    /// Uses TLS to the Sentinels. The arguments have the same meaning as those of [`Self::tls`].
+    /// The two settings are independent.
     #[expect(clippy::needless_pass_by_value, reason = "secrets are handed over, not lent")]
     pub fn sentinel_tls(self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
         self.try_set(|s| {
@@ -237,10 +249,10 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets the TLS server name (a host name or an IP address) of all data servers, if it differs
-    /// from the addresses that the Sentinels announce. The servers are connected to at the
-    /// announced addresses, and their certificates are checked against this name. Needs
-    /// [`Self::tls`]; it does not apply to the Sentinels.
+    /// Sets the TLS server name (a host name or an IP address) of all data servers, if this name
+    /// differs from the addresses that the Sentinels announce. The node connects to the announced
+    /// addresses, and checks the servers' certificates against this name. This setting needs
+    /// [`Self::tls`]. It does not apply to the Sentinels.
     pub fn tls_server_name(self, name: impl AsRef<str>) -> Self {
         self.try_set(|s| {
             crate::tls::server_name("tls_server_name", name.as_ref())?;
@@ -249,8 +261,8 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets the TLS server name of all Sentinels, which means for them what
-    /// [`Self::tls_server_name`] means for the data servers. Needs [`Self::sentinel_tls`].
+    /// Sets the TLS server name of all Sentinels. The meaning is that of [`Self::tls_server_name`],
+    /// but for the Sentinels. This setting needs [`Self::sentinel_tls`].
     pub fn sentinel_tls_server_name(self, name: impl AsRef<str>) -> Self {
         self.try_set(|s| {
             crate::tls::server_name("sentinel_tls_server_name", name.as_ref())?;

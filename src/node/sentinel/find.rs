@@ -1,5 +1,5 @@
-//! The [`Resolver`] of a [`SentinelNode`](super::SentinelNode): finds the master by asking the
-//! Sentinels, and judges whether it may vote.
+//! The [`Resolver`] of a [`SentinelNode`](super::SentinelNode). It asks the Sentinels for the
+//! master, and checks that the master may vote.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,20 +27,20 @@ use crate::time::Moment;
 pub(super) struct Finder {
     name: Arc<str>,
     watch: Watch,
-    /// Login and transport of every data server; the address in it is a placeholder.
+    /// Login and transport of every data server. The address in this endpoint is a placeholder.
     like: Endpoint,
     judge: Judge,
     env: Arc<dyn Env>,
     last_master: Mutex<LastMaster>,
 }
 
-/// Facts that were last read about the group: the identity of the master that was judged, and the
+/// Last known facts about the group: the identity of the last master that was checked, and the
 /// replicas.
 #[derive(Clone, Default)]
 struct LastMaster {
     run_id: Option<Arc<str>>,
     replid: Option<Arc<str>>,
-    /// Every replica that any Sentinel named when the replicas were last asked for.
+    /// Every replica that a Sentinel reported in the last request for the replicas.
     replicas: BTreeSet<Place>,
 }
 
@@ -94,7 +94,8 @@ impl Finder {
     }
 
     fn last_master(&self) -> MutexGuard<'_, LastMaster> {
-        // No code that holds the mutex panics, and every value in it is always complete.
+        // A poisoned mutex can be used: no code panics while it holds the mutex, and each value is
+        // always complete.
         self.last_master.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -143,8 +144,8 @@ impl Resolver for Finder {
             let replicas = self.watch.replicas().await;
             let place = |r: &Address| Place::new(r.host(), r.port());
             self.last_master().replicas = replicas.reported.iter().map(place).collect();
-            // Under any other policy the failover window (L) is a setting of the user, and the
-            // servers' lags do not matter.
+            // With any other policy the failover window (L) is a setting of the user, and the
+            // servers' lags are not used.
             if self.judge.rule().policy == MinReplicas::Require {
                 let at = |r: &Address| Endpoint::at(r.host(), r.port(), &self.like);
                 let servers: Vec<_> = replicas.agreed.iter().map(at).collect();
@@ -161,8 +162,8 @@ impl Resolver for Finder {
             return Err(NodeError::maybe_executed(NodeFault::NoPermission, detail));
         };
         let mut named = self.last_master().replicas.clone();
-        // A Sentinel that does not know of the last failover yet may list the new master as a
-        // replica.
+        // A Sentinel that has not yet received the result of the last failover may list the new
+        // master as a replica.
         if let Some(master) = master {
             named.remove(&Place::new(master.at.host(), master.at.port()));
         }

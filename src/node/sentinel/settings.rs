@@ -1,4 +1,5 @@
-//! Settings of a [`SentinelNode`](super::SentinelNode), checked when they are set.
+//! Settings of a [`SentinelNode`](super::SentinelNode). Each method that sets a value also checks
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,14 +35,15 @@ pub(super) struct DataLogin {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) db: u32,
-    /// TLS to the data servers, or `None` for plain TCP. `tls_name` is the name that is expected in
-    /// their certificates, if it is not the host.
+    /// TLS to the data servers, or `None` for plain TCP. `tls_name` is the expected name in the
+    /// servers' certificates, if this name is not the host.
     pub(super) tls: Option<Tls>,
     pub(super) tls_name: Option<Arc<str>>,
 }
 
 impl DataLogin {
-    /// Returns login and transport of the data servers; the address in it is a placeholder.
+    /// Returns the login and the transport of the data servers. The address in this endpoint is a
+    /// placeholder.
     pub(super) fn endpoint(&self) -> Endpoint {
         let named = |tls: Tls| tls.named(self.tls_name.as_ref());
         let mut like = Endpoint::over(self.tls.clone().map(named));

@@ -6,31 +6,33 @@ use std::time::Duration;
 use crate::error::NodeError;
 use crate::node::min_replicas_rule::MinReplicasFacts;
 
-/// Snapshot of what a [`SentinelNode`](super::SentinelNode) knows about its group.
+/// Snapshot of the state of a group, as its [`SentinelNode`](super::SentinelNode) has observed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SentinelStatus {
-    /// The group's name.
+    /// Name of the group.
     pub name: Arc<str>,
-    /// `host:port` of the master that a majority of Sentinels named last.
+    /// `host:port` of the master that a majority of the Sentinels reported last.
     pub master: Option<String>,
-    /// Sentinel's configuration epoch under which that master was named; it grows with every
-    /// failover.
+    /// Sentinel's configuration epoch in the report of that master. Every failover increases the
+    /// epoch.
     pub epoch: Option<u64>,
-    /// `run_id` of the master that was connected last.
+    /// `run_id` of the last master to which the node connected.
     pub run_id: Option<Arc<str>>,
-    /// `master_replid` of the master that was connected last: the identity of its data history.
+    /// `master_replid` of the last master to which the node connected: the identity of its data
+    /// history.
     pub replication_id: Option<Arc<str>>,
-    /// Number of Sentinels that are asked: the configured and the learned ones.
+    /// Number of Sentinels that the node asks: the configured Sentinels and the Sentinels that
+    /// these report.
     pub sentinels_known: usize,
-    /// Number of Sentinels that answered when they were last asked.
+    /// Number of Sentinels that answered the last request.
     pub sentinels_reachable: usize,
-    /// Min-replicas settings of the master that was connected last.
+    /// Min-replicas settings of the last master to which the node connected.
     pub min_replicas: Option<MinReplicasFacts>,
-    /// L: time for which the master that was connected last may still accept writes once it is
-    /// replaced.
+    /// L: time for which the last master to which the node connected may still accept writes after
+    /// it is replaced.
     pub failover_window: Option<Duration>,
-    /// The last error: the Sentinels agree on no master, the master may not vote, or it cannot be
-    /// reached. `None`: no fault, or no request yet.
+    /// The last error: the Sentinels agree on no master, the master may not vote, or the master
+    /// cannot be reached. `None` if there was no error, or no request yet.
     pub last_error: Option<NodeError>,
 }

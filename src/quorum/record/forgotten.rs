@@ -1,21 +1,21 @@
-//! Claims of keys that some nodes may have forgotten: whether the other nodes are a majority, and
-//! the time until a majority knows every key again.
+//! Claims of keys that some nodes may have lost. Checks that the other nodes are a majority, and
+//! computes the time until a majority certainly has every claim again.
 
 use std::time::Duration;
 
 use super::{Forgetting, Record, Vote};
 
 impl Record {
-    /// Returns true if nodes that may have forgotten claims granted, and the nodes that remember
-    /// every claim can no longer be a majority.
+    /// Returns true if a node that may have lost claims has granted, and the nodes that certainly
+    /// have every claim can no longer be a majority.
     pub(super) fn must_relax(&self) -> bool {
         let forgot = self.forgetful().count();
         let remember = self.count(|v| matches!(v, Vote::Granted { .. })) - forgot;
         !self.relaxed && forgot > 0 && remember + self.silent() < self.need()
     }
 
-    /// Returns the nodes that granted but may have forgotten a claim of the key. Each comes with
-    /// the time for which it may have forgotten claims of keys whose birth is not known.
+    /// Returns the nodes that granted but may have lost a claim of the key. Each node comes with
+    /// the remaining time of this state, for keys whose birth is unknown.
     pub fn forgetful(&self) -> impl Iterator<Item = (usize, Duration)> {
         self.votes.iter().enumerate().filter_map(|(node, v)| match v {
             Vote::Granted { unsure, .. } if !unsure.is_zero() => Some((node, *unsure)),
@@ -23,9 +23,9 @@ impl Record {
         })
     }
 
-    /// Returns the nodes that granted and whose data began empty, if a majority would remember
-    /// every claim of the key once an operator confirmed that these nodes are new. Otherwise
-    /// returns none.
+    /// Returns the nodes that granted and whose data began empty. If an operator confirmed these
+    /// nodes as new, a majority would certainly have every claim of the key. Returns no nodes if
+    /// that is not so.
     fn fresh(&self) -> Vec<usize> {
         let is_fresh = |v: &Vote| matches!(v, Vote::Granted { fresh: true, .. });
         let sure = |v: &Vote| matches!(v, Vote::Granted { unsure, .. } if unsure.is_zero());
@@ -36,8 +36,8 @@ impl Record {
         nodes.filter(|(_, v)| is_fresh(v)).map(|(node, _)| node).collect()
     }
 
-    /// Returns what the grants tell about forgotten claims: the time until a majority knows every
-    /// key again, and the losses of the nodes that do not remember.
+    /// Returns the facts about lost claims in the grants: the time until a majority certainly has
+    /// every claim again, and the losses of the nodes that may lack a claim.
     pub(super) fn forgotten(&self) -> Forgetting {
         let granted = self.votes.iter().filter_map(|v| match v {
             Vote::Granted { unsure, .. } => Some(*unsure),
@@ -51,8 +51,8 @@ impl Record {
             match vote {
                 Vote::Granted { unsure, losses, .. } if !unsure.is_zero() => {
                     if losses.is_empty() {
-                        // An operator decides about each loss by its name. With one unnamed loss
-                        // the list would be incomplete, so it is left empty.
+                        // An operator decides about each loss by its name. One loss has no name, so
+                        // the list would be incomplete. It is left empty.
                         all.clear();
                         break;
                     }

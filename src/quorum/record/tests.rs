@@ -1,4 +1,5 @@
-//! Runs `testdata/{record,complete,look}.txt`: one history per line, the last step is the outcome.
+//! Runs `testdata/{record,complete,look}.txt`. Each line has one history, and its last step is the
+//! outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,9 +141,9 @@ fn claims(n: usize, events: &str) -> String {
     reported(step)
 }
 
-/// Runs a completion that ends at 100 ms. `again=[1]`: after a pause these nodes are asked again;
-/// `renewed=[1]`: these nodes are asked again because the promise was renewed; `end`: the time is
-/// over.
+/// Runs a completion that ends at 100 ms. `again=[1]`: after a pause, the request to these nodes is
+/// repeated. `renewed=[1]`: the request to these nodes is repeated because the claim was renewed.
+/// `end`: the time for the completion has ended.
 fn completes(n: usize, events: &str) -> String {
     let end = Moment::default() + ms("100");
     let mut machine = Complete::new(n, raise(), end);

@@ -1,4 +1,5 @@
-//! Runs `testdata/*.txt`: a list of Sentinels, their answers, and the decision that must follow.
+//! Runs `testdata/*.txt`. Each case has a list of Sentinels, their answers, and the expected
+//! decision.
 
 use std::fmt::Write as _;
 
@@ -76,8 +77,9 @@ fn shown(decision: &Result<Master, NodeError>) -> String {
     }
 }
 
-/// Runs a file, which is a list of cases: `case WORDS`, `sentinels: a b c`, then rounds of answer
-/// lines, each ended by `=> DECISION` and optionally `ask: a b c d` (the list afterwards).
+/// Runs a file, which is a list of cases. A case is `case WORDS`, `sentinels: a b c`, and then
+/// rounds of answer lines. Each round ends with `=> DECISION`. After it, a line `ask: a b c d` may
+/// give the expected list of Sentinels.
 fn run(file: &str, text: &str) -> usize {
     let mut rows = 0;
     let mut machine = Discovery::new(Vec::new());
@@ -176,7 +178,7 @@ proptest! {
         prop_assert_eq!(one.seen, two.seen);
     }
 
-    /// The decided master was named by at least a majority of the configured Sentinels.
+    /// At least a majority of the configured Sentinels named the decided master.
     #[test]
     fn only_a_majority_decides(lines in proptest::collection::vec(any_answer(), 1..7)) {
         let answers: Vec<_> = lines.iter().map(|l| answer(l)).collect();

@@ -1,5 +1,5 @@
-//! Barriers: a node counts the replicas that have the grant, or refuses; it never counts them for
-//! another data history.
+//! Barriers: a node counts the replicas that have a grant, or refuses the barrier. A node never
+//! counts replicas for a grant of another data history.
 
 use palisade::Durability;
 use palisade::error::NodeError;
@@ -35,7 +35,8 @@ async fn a_barrier_without_enough_replicas_refuses(b: Bench) {
 }
 
 async fn a_barrier_over_all_replicas_is_answered(b: Bench) {
-    // Only the node has the number of its replicas. A kind of node without replicas may refuse.
+    // The suite does not have the number of replicas of the node, so it accepts any count. A kind
+    // of node without replicas may refuse the barrier.
     match b.barrier(b.granted_at().await, Durability::AllReplicas).await {
         Ok(_) => {}
         Err(e) => b.check(e.is_ambiguous(), "the grant may have taken effect", &e),
@@ -43,7 +44,7 @@ async fn a_barrier_over_all_replicas_is_answered(b: Bench) {
 }
 
 impl Bench {
-    /// Returns the node's position after a grant.
+    /// Returns the node's server process and data history after a grant.
     async fn granted_at(&self) -> BarrierPoint {
         self.granted(acquire(&self.lock(), self.owner(), LONG), "a fresh name is free").await;
         let facts = self.facts().await;

@@ -1,4 +1,5 @@
-//! Functions that all cases share: new names, calls, waits, and panics that name the rule.
+//! Functions that all cases share: new names, calls, waits, and panics that contain the broken
+//! rule.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -17,18 +18,18 @@ use super::{Hooks, ops};
 
 /// A lease that is longer than any case.
 pub(super) const LONG: Duration = Duration::from_secs(60);
-/// A lease whose end a case waits for.
+/// A short lease. A case waits for its end.
 pub(super) const SHORT: Duration = Duration::from_millis(150);
-/// Retention of a record, if the case does not wait for its end.
+/// Retention of a record. No case waits for its end.
 pub(super) const KEEP: Duration = Duration::from_secs(600);
-/// Largest token that is allowed.
+/// Largest permitted token.
 pub(super) const TOKEN_MAX: u64 = (1 << 53) - 1;
 
 const POLL: Duration = Duration::from_millis(20);
-/// Largest number of polls: `POLL` times this is the longest wait for an event that must happen.
+/// Largest number of polls. The longest wait for an event is `POLL` times this number.
 const POLLS: u32 = 500;
 
-/// The node, as one case uses it.
+/// The node under test, with the functions that one case uses.
 pub(super) struct Bench {
     case: &'static str,
     node: Arc<dyn LockNode>,
@@ -46,7 +47,8 @@ impl Bench {
         node: Arc<dyn LockNode>,
         hooks: Hooks,
     ) -> Self {
-        // A quarantine whose end a case waits for must be short.
+        // A case that causes a quarantine waits until the quarantine ends. So the quarantine must
+        // be short.
         let (max_ttl, clock_error) = if disturbs {
             (Duration::from_secs(1), Duration::from_millis(250))
         } else {
@@ -56,9 +58,9 @@ impl Bench {
         Self { case, node, env: SystemEnv, hooks, terms, known_since: None }
     }
 
-    /// Waits until the node grants.
+    /// Waits until the node is not in quarantine.
     pub(super) async fn settle(&self) {
-        // The loop lasts as long as the longest quarantine of a server under test.
+        // The loop runs at least as long as the longest quarantine of a server under test.
         for _ in 0..10_000 {
             let rest = self.facts().await.quarantine;
             if rest.is_zero() {
@@ -69,14 +71,14 @@ impl Bench {
         self.broken("a quarantine ends", &"still in quarantine");
     }
 
-    /// Returns the same bench with other bounds, for cases that must not wait long for the end of a
-    /// record.
+    /// Returns the same bench with other bounds. Cases use it to make the node remove a record
+    /// soon.
     pub(super) fn with_terms(self, max_ttl: Duration, clock_error: Duration) -> Self {
         Self { terms: Terms { max_ttl, clock_error }, ..self }
     }
 
-    /// Returns the same bench as a client that first saw a marker on the node at this time of its
-    /// clock.
+    /// Returns the same bench, but as another client. This client first saw a marker on the node
+    /// when the node's clock had the value `known_since`.
     pub(super) fn knowing(self, known_since: Option<u64>) -> Self {
         Self { known_since, ..self }
     }
@@ -94,9 +96,9 @@ impl Bench {
             let batch = Batch { terms, not_after, known_since, ops };
             let replies = self.node.call(batch, deadline).await;
             self.check(replies.items.len() == n, "one reply per op", &replies.items.len());
-            // After a restart, a node may report for a moment that it could not connect, or that
-            // the server is loading its data. Then no operation of the batch was executed, and it
-            // is sent again.
+            // After a restart, the node may for a moment fail to connect, or the server may still
+            // load its data. In both cases the server executed no operation of the batch, and the
+            // batch is sent again.
             let refused = |e: &NodeError| {
                 let passing = matches!(e.fault(), NodeFault::Unreachable | NodeFault::Loading);
                 passing && !e.is_ambiguous()
@@ -135,8 +137,8 @@ impl Bench {
     pub(super) async fn facts(&self) -> Facts {
         let op = ops::lookup(&self.key());
         let mut replies = self.send(vec![op.clone()]).await;
-        // A restart may leave a connection whose end only the next request detects, so one request
-        // may fail.
+        // After a restart, the old connection may be broken, and only the next request detects
+        // this. So one request may fail.
         let lost = |e: &NodeError| e.fault() == NodeFault::Disconnected;
         if matches!(&replies.items[..], [Err(e)] if lost(e)) {
             replies = self.send(vec![op]).await;
@@ -144,7 +146,7 @@ impl Bench {
         replies.facts.unwrap_or_else(|| self.broken("facts come with each batch", &replies.items))
     }
 
-    /// Calls the node's barrier. The answer has to come in time, which is a separate rule.
+    /// Calls the node's barrier. Checks the rule that the answer arrives in time.
     pub(super) async fn barrier(
         &self,
         after: BarrierPoint,
@@ -158,8 +160,9 @@ impl Bench {
         }
     }
 
-    /// Returns the lowest fence that the node gives to a new name now: its clock minus E. After a
-    /// quarantine that is a floor, which the clock soon passes.
+    /// Returns the lowest fence that the node now gives to a new name: the node's clock minus
+    /// `clock_error`. After a quarantine no fence is below the floor. So the function waits until
+    /// the node's clock has passed the floor.
     pub(super) async fn low(&self) -> u64 {
         for _ in 0..POLLS {
             let op = ops::acquire_at(&self.lock(), self.owner(), SHORT, 0);
@@ -172,15 +175,15 @@ impl Bench {
         self.broken("a node's clock passes its floor", &"still below it")
     }
 
-    /// Returns a token above all that the node would propose by itself, and not further ahead than
-    /// correct clocks allow.
+    /// Returns a token for a proposal of a client with a correct clock. The token is larger than
+    /// any fence that the node itself would give now.
     pub(super) async fn high(&self) -> FencingToken {
         let error = self.terms.clock_error.as_micros() as u64;
         let now = self.facts().await.node_micros;
         FencingToken::new((now + 2 * error).max(self.low().await) + error / 2)
     }
 
-    /// Repeats the operation until the reply is `good`, and returns that reply.
+    /// Repeats the operation until `good` returns true for the reply, and returns that reply.
     pub(super) async fn until(&self, rule: &str, op: Op, good: impl Fn(&Reply) -> bool) -> Reply {
         let mut last = None;
         for _ in 0..POLLS {
@@ -198,12 +201,11 @@ impl Bench {
         self.node.events()
     }
 
-    /// Returns the key of a record that is unused.
+    /// Returns an unused key of a record.
     pub(super) fn key(&self) -> RecordKey {
         Arc::from(format!("contract:{}:{:032x}", self.case, self.env.random()))
     }
 
-    /// Returns an unused lock.
     pub(super) fn lock(&self) -> LockKeys {
         LockKeys::new(&self.key())
     }

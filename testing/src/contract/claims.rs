@@ -46,7 +46,8 @@ pub(super) async fn absent(b: &Bench, key: &RecordKey, rule: &str) {
     b.check(matches!(got, Reply::Record { state: None, .. }), rule, &got);
 }
 
-/// Claims for `next` as soon as the running lease has lapsed; returns the fence and the attempt.
+/// Claims the key for `next` as soon as the present lease has ended. Returns the fence and the
+/// number of the attempt.
 pub(super) async fn take_over(b: &Bench, key: &RecordKey, next: OwnerToken) -> (u64, u32) {
     let op = claim(key, next, LONG);
     match b
@@ -138,8 +139,8 @@ async fn the_first_fingerprint_counts(b: Bench) {
 
 async fn extensions_and_results_carry_the_fingerprint(b: Bench) {
     let (mine, other) = ([1; 32], [2; 32]);
-    // The node behaves as one that missed the claim: the extension, or the result, is the first
-    // request that it receives.
+    // The node has no claim of the key, as if it had missed the claim. The extension, or the
+    // result, is the first request about the key that the node receives.
     let t = b.high().await.get();
     let (r, (a, c)) = (b.key(), b.owners());
     let extended = extend_claim_print(&r, a, t, mine);

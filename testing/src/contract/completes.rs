@@ -160,7 +160,7 @@ fn is_absent(reply: &Reply) -> bool {
     matches!(reply, Reply::Record { state: None, .. })
 }
 
-/// Returns the bench with bounds within which the node soon removes a record.
+/// Returns the bench with short bounds, so that the node soon removes a record.
 fn forgetful(b: Bench) -> Bench {
     b.with_terms(2 * SHORT, Duration::from_millis(20))
 }
@@ -195,7 +195,7 @@ async fn a_shorter_retention_shortens_nothing(b: Bench) {
         fingerprint: None,
     };
     b.expect(op, Reply::Done, "a higher ballot completes").await;
-    // The wait is longer than the node keeps a record of that retention.
+    // The wait is longer than the time for which the node keeps a record with the short retention.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let s = state(&b, &r).await;
     b.check(s.record.is_some(), "what another keeps for longer is kept for longer", &s);
@@ -206,7 +206,8 @@ async fn a_promise_outlives_its_late_requests(b: Bench) {
     let (r, a) = (b.key(), b.owner());
     let op = Op::Claim(Claim { retention: SHORT, ..claim_terms(&r, a, SHORT, None, false) });
     b.granted(op, "an unused key is claimed").await;
-    // The wait is as long as the clock that proposes the next ballot can be behind.
+    // A node keeps the ballot for one second longer than this wait, in order to refuse late
+    // requests (idempotency 9).
     tokio::time::sleep(b.terms.max_ttl + 4 * b.terms.clock_error).await;
     let s = state(&b, &r).await;
     b.check(s.attempt == 1, "a promise is not forgotten with a short retention", &s);

@@ -1,4 +1,4 @@
-//! Quarantine (quarantine 1 to 8), tested with hooks that restart or empty the server.
+//! Quarantine (quarantine 1 to 8). The cases use hooks that restart or empty the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,8 @@ async fn a_restarted_node_grants_after_the_quarantine(b: Bench) {
     b.check(!second.new_history, "a history_id is new once", &second);
     b.settle().await;
     let fence = b.granted(acquire(&k, a, b.terms.max_ttl), "after the quarantine: grants").await;
-    // The marker's floor is 2E plus a quarantine above the clock at the first batch after the loss.
+    // The floor is the node's clock at the first batch after the loss, plus twice `clock_error`,
+    // plus the length of one quarantine.
     let lead = 2 * b.terms.clock_error + b.terms.max_ttl;
     let floor = before.node_micros + lead.as_micros() as u64;
     b.check(fence >= floor, "no fence below the floor", &(fence, floor));
@@ -98,7 +99,7 @@ async fn a_forgotten_promise_is_not_completed(b: Bench) {
     b.expect(fine, Reply::Done, "a ballot above the floor completes, in quarantine too").await;
 }
 
-/// Returns the quarantine that a refusal names.
+/// Returns the id of the quarantine in a refusal.
 fn named(b: &Bench, reply: &Reply) -> QuarantineId {
     match reply {
         Reply::Quarantined { id, .. } => *id,
@@ -106,7 +107,7 @@ fn named(b: &Bench, reply: &Reply) -> QuarantineId {
     }
 }
 
-/// Returns the names of two other quarantines.
+/// Returns two ids that differ from this id.
 fn others(id: QuarantineId) -> [QuarantineId; 2] {
     [QuarantineId { since: id.since - 1, ..id }, QuarantineId { history: !id.history, ..id }]
 }

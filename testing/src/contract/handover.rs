@@ -1,5 +1,5 @@
-//! A planned handover: the node is closed for a moment, and then a new history continues without a
-//! loss.
+//! A planned handover: the node is closed for a moment. Then a new data history begins, without a
+//! loss of data.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::ops::{
 };
 use super::{Case, list};
 
-/// Tolerance for times: servers keep whole milliseconds.
+/// Tolerance for times, because servers store whole milliseconds.
 const ROUNDED: Duration = Duration::from_millis(3);
 
 pub(super) fn cases() -> Vec<Case> {
@@ -27,7 +27,8 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 pub(super) async fn handed_over(b: &Bench) -> Facts {
-    // A node is handed over only after it has settled, when it has a record of all leases.
+    // A node can be handed over only after it has settled, because only then its data contain all
+    // leases.
     b.settle().await;
     if let Some(hook) = &b.hooks.hand_over {
         hook().await;
@@ -35,8 +36,9 @@ pub(super) async fn handed_over(b: &Bench) -> Facts {
     b.facts().await
 }
 
-/// Returns the bench with longer bounds. The node settles for the longest lease, and keeps a name
-/// for twice E: both are long enough for a slow machine to check.
+/// Returns the bench with longer bounds, because the cases check two times even on a slow machine.
+/// The node settles for the length of the longest lease. It keeps a used name for twice
+/// `clock_error`.
 pub(super) async fn slowly(b: Bench) -> Bench {
     let b = b.with_terms(Duration::from_secs(5), Duration::from_secs(1));
     b.settle().await;
@@ -137,7 +139,7 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
     let b = slowly(b).await;
     let (k, (a, c)) = (b.lock(), b.owners());
     let begun = Instant::now();
-    // The lock ends by the clock of the server that takes over, which may be ahead.
+    // The lock ends by the clock of the new server, which may be ahead.
     b.granted(acquire(&k, a, Duration::from_millis(10)), "a free lock is granted").await;
     sleep(Duration::from_millis(20)).await;
     handed_over(&b).await;
@@ -157,7 +159,8 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
             let right = (least..=apart).contains(&rest);
             b.check(right, "for as long as clocks differ", &(least, rest));
         }
-        // On a slow machine, the handover may last longer than a name counts as recently used.
+        // On a slow machine the handover may take so long that the name no longer counts as
+        // recently used.
         Reply::Granted { .. } if begun.elapsed() >= b.terms.max_ttl => return,
         other => b.broken("a name that was used lately is kept for its holder", &other),
     }
@@ -196,7 +199,7 @@ async fn a_claim_that_may_still_run_is_kept_for_a_while(b: Bench) {
             let most = (lease + apart + ROUNDED).saturating_sub(asked - granted);
             b.check((at_least..=most).contains(&remaining), rule, &(at_least, remaining, most));
         }
-        // On a slow machine, the handover may last longer than the claim is kept.
+        // On a slow machine the handover may take longer than the node keeps the claim.
         Reply::Claimed { attempt: 2, .. } if begun.elapsed() >= lease + apart => return,
         other => b.broken(rule, &other),
     }

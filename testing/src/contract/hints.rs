@@ -1,4 +1,4 @@
-//! Hints to handles that wait.
+//! Hints to handles that wait. A hint is a message that a lock may be free.
 
 use std::time::Duration;
 
@@ -27,14 +27,15 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Number of attempts to cause an event: a single hint may be lost, so the node fails only after
-/// all of them.
+/// Number of attempts to cause an event. A single hint may be lost. The case fails only if all
+/// attempts fail.
 pub(super) const TRIES: u32 = 3;
-/// Time without an event after which no waiter counts as woken.
+/// If no hint arrives within this time, the release has woken no waiter.
 pub(super) const HUSH: Duration = Duration::from_millis(200);
 
-/// Returns the next event about the lock: the handle whose turn it is, or `Some(None)` for a hint
-/// to all who watch. Returns `None` if there is no such event for a while.
+/// Returns the next hint about the lock. `Some(Some(_))` has the handle that may acquire the lock
+/// now, and `Some(None)` is a hint to all handles that watch the lock. Returns `None` if no hint
+/// arrives in time.
 pub(super) async fn next_hint(events: &mut Receiver<NodeSignal>, key: &str) -> Option<Option<u64>> {
     let wait = async {
         loop {
@@ -51,11 +52,12 @@ pub(super) async fn next_hint(events: &mut Receiver<NodeSignal>, key: &str) -> O
     timeout(Duration::from_secs(2), wait).await.ok().flatten()
 }
 
-/// Handles and the times for which they have waited, in the order of their requests.
+/// Three waiting handles, in the order of their requests. Each has the time for which it has
+/// waited.
 pub(super) const WAITERS: [(u64, Duration); 3] =
     [(2, Duration::from_secs(20)), (3, Duration::from_secs(10)), (1, Duration::from_secs(30))];
 
-/// Acquires a lock for `a`, and makes these handles wait for it.
+/// Acquires a lock, and makes these handles wait for the lock. Returns the lock and its owner.
 pub(super) async fn awaited(b: &Bench, waiters: &[(u64, Duration)]) -> (LockKeys, OwnerToken) {
     let (k, a) = (b.lock(), b.owner());
     b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
@@ -66,8 +68,8 @@ pub(super) async fn awaited(b: &Bench, waiters: &[(u64, Duration)]) -> (LockKeys
     (k, a)
 }
 
-/// Waits until hints are received. A hint to all who watch may still answer an earlier request, so
-/// pending hints are drained.
+/// Waits until the node sends hints. Then reads all hints of earlier requests, so that no old hint
+/// is left.
 pub(super) async fn listening(b: &Bench, events: &mut Receiver<NodeSignal>) {
     let (k, a) = awaited(b, &WAITERS).await;
     b.expect(release(&k, a), Reply::Done, "the owner releases").await;
@@ -80,12 +82,13 @@ async fn a_release_wakes_the_longest_waiter_and_no_other(b: Bench) {
     let mut got = Vec::new();
     for _ in 0..TRIES {
         let (k, a) = awaited(&b, &WAITERS).await;
-        // The first waiter repeats its request, and keeps its place.
+        // A repeated request does not change the place of the waiter.
         b.ask(acquire_waiting(&k, b.owner(), WAITERS[0])).await;
         b.expect(release(&k, a), Reply::Done, "the owner releases").await;
         got = vec![next_hint(&mut events, k.lock()).await];
-        // A waiter that does not need its turn gives it back, which wakes the next one. If the
-        // release comes too late, it releases a free lock, which wakes the next one, too.
+        // Each waiter releases its reservation without use, and this wakes the next waiter. If the
+        // reservation has already ended, the lock is free, and the release also wakes the next
+        // waiter.
         for waiter in [1, 2, 3] {
             b.ask(release(&k, OwnerToken::reserved_for(waiter))).await;
             got.push(timeout(HUSH, next_hint(&mut events, k.lock())).await.unwrap_or(None));

@@ -1,4 +1,4 @@
-//! Answers of a node about a key that it does not have.
+//! Answers of a node about a key without a record.
 
 use std::time::Duration;
 
@@ -64,8 +64,8 @@ async fn keys_born_after_a_loss_are_remembered(b: Bench) {
         let terms = claim_terms(&key, b.owner(), LONG, None, false);
         Op::Claim(Claim { born: Some(at), ..terms })
     };
-    // The quarantine is longer than the clocks' error, so a key that is born now is younger than
-    // the loss.
+    // The quarantine was longer than the error of the clocks. So if the request for a key is made
+    // now (its birth), the key is younger than the loss.
     for (at, knows) in [(now, true), (now - 3_600_000, false)] {
         let rule = "a node remembers keys that are born after its loss";
         match b.ask(born(at)).await {
@@ -79,8 +79,8 @@ async fn keys_born_after_a_loss_are_remembered(b: Bench) {
     }
 }
 
-/// Claims a key that was never used, accepting losses of this length. Returns the time for which
-/// the node may lack an earlier claim.
+/// Claims an unused key. The claim accepts losses of the length `accepted`. Returns the time for
+/// which the node may lack an earlier claim, as the node reports it.
 async fn unsure(b: &Bench, accepted: Duration) -> Duration {
     let op = claim(&b.key(), b.owners().0, LONG);
     let Op::Claim(terms) = op else { unreachable!("a claim") };
@@ -93,15 +93,16 @@ async fn unsure(b: &Bench, accepted: Duration) -> Duration {
 async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     b.granted(claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
     let before = b.facts().await;
-    // A server has written its data to its disk after at most two seconds.
+    // A server writes its data to its disk within two seconds.
     sleep(Duration::from_millis(2_500)).await;
     b.granted(claim(&b.key(), b.owners().0, LONG), "an unused key is claimed").await;
     let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
     let Some(loss) = facts.losses.last().copied() else { b.broken("a restart is a loss", &facts) };
     let (then, now) = (before.node_micros / 1_000, facts.node_micros / 1_000);
-    // A note is at most a second old when a record is written.
+    // A loss begins at the note in the restored marker. The note is the server's clock at the last
+    // write of the marker. When a record is written, the note is at most a second old.
     let is_proved = then.saturating_sub(1_100) <= loss.from && loss.from <= loss.to;
-    // A server that was replaced may have continued for L.
+    // After that, a replaced server may still have granted for the failover window (L).
     let window = facts.quarantine_len.saturating_sub(b.terms.max_ttl).as_millis() as u64;
     let is_within = then + window <= loss.to && loss.to <= now + window;
     b.check(is_proved && is_within, "a loss begins with a note that came back", &(then, loss));
@@ -110,7 +111,7 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     b.check(!none.is_zero(), "no loss is accepted unasked", &none);
     let long = Duration::from_millis(loss.to - loss.from + 1) + 2 * b.terms.clock_error;
     let rest = unsure(&b, long).await;
-    // Earlier losses of this node are longer, so the node may be unsure because of them.
+    // Earlier losses of this node may be longer than the accepted length. Then `rest` is not zero.
     let is_accepted = rest < none && (facts.losses.len() > 1 || rest.is_zero());
     b.check(is_accepted, "a loss that is short enough is accepted", &(&facts, none, rest));
 }
@@ -125,8 +126,8 @@ async fn a_loss_of_everything_is_never_accepted(b: Bench) {
     b.check(!rest.is_zero(), "a loss of everything is not accepted", &rest);
 }
 
-/// Claims a key that was never used. The node must not be sure of it; returns true if it reports
-/// that it may be new.
+/// Claims an unused key, and checks that the node may lack an earlier claim of it. Returns true if
+/// the node reports that it may be new.
 async fn is_fresh(b: &Bench) -> bool {
     let op = claim(&b.key(), b.owners().0, LONG);
     match b.ask(op).await {
@@ -137,7 +138,7 @@ async fn is_fresh(b: &Bench) -> bool {
 
 async fn an_empty_node_is_fresh_until_a_client_remembers_its_data(b: Bench) {
     let known = b.facts().await.node_micros;
-    // Earlier data must have another time than the data after the restart.
+    // The data after the restart must begin in a later millisecond than `known`.
     sleep(Duration::from_millis(5)).await;
     let facts = after(&b, b.hooks.restart_empty.as_ref()).await;
     b.check(facts.began == Began::Empty, "an empty node may be new", &facts);
@@ -148,8 +149,8 @@ async fn an_empty_node_is_fresh_until_a_client_remembers_its_data(b: Bench) {
         b.check(facts.began == Began::Empty, "a restart tells nobody what it is", &facts);
         b.settle().await;
     }
-    // A client that saw the node for the first time after it was emptied has no record of earlier
-    // data.
+    // This client saw the node for the first time after the node was emptied. So it cannot report
+    // earlier data.
     let now = b.facts().await.node_micros;
     let b = b.knowing(Some(now));
     let facts = b.facts().await;
@@ -192,7 +193,7 @@ async fn a_result_is_reported_in_quarantine(b: Bench) {
     let t = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
     b.expect(complete(&r, a, t, b"v"), Reply::Done, "the claimant completes").await;
     after(&b, b.hooks.restart_keeping.as_ref()).await;
-    // A server that writes to its disk once a second may have lost the result.
+    // If the server writes to its disk once a second, the result may be lost.
     let kept = b.ask(lookup(&r)).await;
     if matches!(kept, Reply::Record { state: Some(state), .. } if state.record.is_some()) {
         let reply = b.ask(claim(&r, c, LONG)).await;

@@ -1,4 +1,4 @@
-//! Functions with short names that make the ops.
+//! Functions that make operations. Their arguments are the fields that most cases set.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) fn acquire_at(keys: &LockKeys, owner: OwnerToken, ttl: Duration, prop
     }
 }
 
-/// Makes an operation on a lock one of a reader.
+/// Changes an operation on a lock to the same operation of a reader (`LockMode::Shared`).
 pub(super) fn shared(mut op: Op) -> Op {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
         *mode = LockMode::Shared;
@@ -34,7 +34,7 @@ pub(super) fn shared(mut op: Op) -> Op {
     op
 }
 
-/// Time for which a lock is reserved for each waiter: the longest possible.
+/// Length of the reservation that a waiter requests: the longest time that a node allows.
 pub(super) const RESERVED: Duration = Duration::from_millis(50);
 
 /// Makes an acquisition by the handle `waiter`, which has waited for `span`.
@@ -54,7 +54,8 @@ pub(super) fn acquire_waiting(
     }
 }
 
-/// Makes an acquisition by a candidate, which has no place in the queue.
+/// Makes an acquisition by a candidate. A candidate only watches the lock, and has no place in the
+/// queue.
 pub(super) fn acquire_watching(keys: &LockKeys, owner: OwnerToken) -> Op {
     let if_held = Some(IfHeld::Watch);
     Op::Acquire {
@@ -145,7 +146,7 @@ fn claim_with(
     Op::Claim(claim_terms(key, owner, lease, fingerprint, force))
 }
 
-/// Makes a claim whose fields the case changes.
+/// Makes the fields of a claim. A case may change them.
 pub(super) fn claim_terms(
     key: &RecordKey,
     owner: OwnerToken,
@@ -203,7 +204,7 @@ pub(super) fn complete(key: &RecordKey, owner: OwnerToken, token: u64, value: &[
     complete_with(key, owner, token, Some(value), None)
 }
 
-/// Makes a completion with all its fields.
+/// Makes a completion. The value may be missing, and there may be a fingerprint.
 pub(super) fn complete_with(
     key: &RecordKey,
     owner: OwnerToken,
@@ -220,7 +221,7 @@ pub(super) fn steps(key: &RecordKey, owner: OwnerToken, token: u64, list: &[u8])
     steps_with(key, owner, token, list, None)
 }
 
-/// Makes an operation that stores steps with a fingerprint.
+/// Makes an operation that stores steps, with a fingerprint.
 pub(super) fn steps_print(
     key: &RecordKey,
     owner: OwnerToken,

@@ -1,4 +1,5 @@
-//! Shared grants. The numbers in the names are those of the rules in `docs/design/readers.md`.
+//! Shared grants: locks that are held for reading. The numbers in the names are those of the rules
+//! in `docs/design/readers.md`.
 
 use std::time::{Duration, Instant};
 
@@ -115,7 +116,7 @@ async fn rule_1_a_name_has_a_largest_number_of_readers(b: Bench) {
         let got = b.all(ops).await;
         b.check(got.iter().all(is_granted), "readers are granted beside readers", &got);
     }
-    // 4 096 so far.
+    // The lock has 4 096 readers now, which is the largest number.
     let (last, again) =
         (b.ask(read(&k, b.owner(), LONG)).await, b.ask(read(&k, first, LONG)).await);
     let Reply::Held { remaining: Some(rest), foreign: false } = last else {
@@ -250,8 +251,8 @@ async fn rule_7_a_release_removes_its_reader_only(b: Bench) {
     b.expect(leave(&k, c), Reply::NotOwner, "an owner's lock is not a reader's").await;
 }
 
-/// The lock ends with the readers that are left, and not when the one that has gone would have
-/// ended.
+/// The lock ends when the grants of the remaining readers end, and not when the grant of a reader
+/// that has released would have ended.
 async fn rule_7_a_lock_ends_with_the_longest_reader_that_is_left(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     b.granted(read(&k, a, LONG), "a free lock is granted to a reader").await;
@@ -264,7 +265,7 @@ async fn rule_7_a_lock_ends_with_the_longest_reader_that_is_left(b: Bench) {
     b.until("the name is free then", acquire(&k, a, LONG), is_granted).await;
 }
 
-/// A reader that renews does not keep another one alive.
+/// A reader that renews does not prolong the grant of another reader.
 async fn rule_7_a_dead_reader_is_gone_with_the_last_live_one(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     b.granted(read(&k, a, SHORT), "a free lock is granted to a reader").await;
@@ -339,7 +340,7 @@ async fn rule_8_readers_that_may_still_be_there_keep_the_name(b: Bench) {
     b.granted(read(&k, c, LONG), "and is no obstacle to others").await;
 }
 
-/// The reader of a lock for which a writer waits. `waited`: since when.
+/// Returns a lock that a reader holds, and for which a writer has waited for `waited`.
 async fn read_beside_a_writer(b: &Bench, waited: Duration) -> LockKeys {
     let (k, a) = (b.lock(), b.owner());
     b.granted(read(&k, a, LONG), "a free lock is granted to a reader").await;
@@ -375,13 +376,13 @@ async fn rule_9_a_writer_that_asks_no_more_keeps_readers_out_for_a_moment(b: Ben
     b.check(begun.elapsed() > Duration::from_secs(2), "and not before", &begun.elapsed());
 }
 
-/// The handles of two readers and a writer. Other cases use the same ones, because a node has to
-/// connect anew for each further handle.
+/// Ids of the handles of two readers. Other cases use the same handles, because a node opens a new
+/// connection for each further handle.
 const READERS: [u64; 2] = [2, 3];
 const WRITER: u64 = 1;
 
-/// Makes two readers and a writer wait, for this number of seconds, for a lock of an owner, which
-/// is returned.
+/// Acquires a lock, and makes two readers and a writer wait for it, as handles that have waited for
+/// these numbers of seconds. Returns the lock and its owner.
 async fn queue_for(b: &Bench, readers: [u64; 2], writer: u64) -> (LockKeys, OwnerToken) {
     let (k, a) = awaited(b, &[]).await;
     for (waiter, secs) in READERS.into_iter().zip(readers) {
@@ -393,7 +394,7 @@ async fn queue_for(b: &Bench, readers: [u64; 2], writer: u64) -> (LockKeys, Owne
     (k, a)
 }
 
-/// Returns the handles that are woken.
+/// Returns the handles that hints about the lock wake, until no hint arrives for a while.
 async fn woken(
     events: &mut tokio::sync::broadcast::Receiver<palisade::node::spi::NodeSignal>,
     k: &LockKeys,
@@ -406,7 +407,8 @@ async fn woken(
     all
 }
 
-/// Tries until this op on a lock for which these wait wakes the right ones: a hint may be lost.
+/// Checks that an operation of the owner wakes the handles `want`, if readers and a writer have
+/// waited for these numbers of seconds. A hint may be lost, so there are several attempts.
 async fn wakes(
     b: &Bench,
     (readers, writer): ([u64; 2], u64),

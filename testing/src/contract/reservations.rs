@@ -1,6 +1,7 @@
-//! Reservations: a lock that was released is reserved for the first waiter, for a short time.
+//! Reservations: after a release, the lock is reserved for the first waiter for a short time.
 //!
-//! The requests about a reserved lock are in the same batch as the release, so they come in time.
+//! The requests about a reserved lock are in the same batch as its release. So the node executes
+//! these requests before the reservation ends.
 
 use std::time::Duration;
 
@@ -24,18 +25,19 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The longest waiter.
+/// The handle that has waited longest, and the time for which it has waited.
 const FIRST: (u64, Duration) = WAITERS[2];
 const NEXT: (u64, Duration) = WAITERS[0];
 const THIRD: (u64, Duration) = WAITERS[1];
 
-/// Returns the replies to these ops, sent with a release of a lock for which three handles wait.
+/// Releases a lock for which three handles wait, and sends these operations in the same batch.
+/// Returns the lock and the replies to the operations.
 async fn after_release<F>(b: &Bench, ops: F) -> (LockKeys, Vec<Reply>)
 where
     F: FnOnce(&LockKeys) -> Vec<Op>,
 {
     let mut events = b.events();
-    // A lock is not reserved for a handle that no hint reaches.
+    // A node reserves a lock only for a handle that receives hints.
     listening(b, &mut events).await;
     let (k, a) = awaited(b, &WAITERS).await;
     let mut all = vec![release(&k, a)];
@@ -46,7 +48,8 @@ where
     (k, got)
 }
 
-/// Makes a release by a holder without metadata. Neighbouring releases of that kind are a run.
+/// Makes a release by a holder without metadata. A node may execute neighbouring releases of this
+/// kind together (a run).
 fn release_alone(keys: &LockKeys, owner: OwnerToken) -> Op {
     Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false }
 }
@@ -140,7 +143,8 @@ async fn a_lock_is_not_reserved_for_who_watches(b: Bench) {
     b.ask(acquire_watching(&k, b.owner())).await;
     let got = b.all(vec![release(&k, a), acquire(&k, b.owner(), LONG)]).await;
     b.check(matches!(got[1], Reply::Granted { .. }), "who asks first has it", &got);
-    // If other handles wait for the lock, it is reserved for them.
+    // The lock is reserved for the waiting handles. A candidate only watches the lock, and has no
+    // place in the queue.
     let (_, got) = after_release(&b, |k| vec![acquire_watching(k, b.owner())]).await;
     b.check(is_held(&got[0]), "who watches is refused a reserved lock", &got);
 }

@@ -1,4 +1,5 @@
-//! Many results in one batch: each is returned, or deferred without a trace.
+//! Many results in one batch. A node returns each result, or defers the operation of the result. A
+//! deferred operation changes nothing.
 
 use std::sync::Arc;
 
@@ -15,11 +16,10 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Size of a result in bytes. Two of them are more than the library's own nodes return in one
+/// Size of a result in bytes. The library's own nodes never return two results of this size in one
 /// answer.
 const LARGE: usize = 600 * 1024;
 
-/// Stores four keys with a large result each.
 async fn stored(b: &Bench) -> Vec<(RecordKey, Arc<[u8]>)> {
     let mut all = Vec::new();
     for i in 0..4_u8 {
@@ -31,7 +31,6 @@ async fn stored(b: &Bench) -> Vec<(RecordKey, Arc<[u8]>)> {
     all
 }
 
-/// Returns the result in a reply.
 fn result(reply: &Reply) -> Option<&StoredRecord> {
     match reply {
         Reply::Completed(record) => Some(record),
@@ -41,7 +40,7 @@ fn result(reply: &Reply) -> Option<&StoredRecord> {
     }
 }
 
-/// Returns the replies as text without the bytes of their results.
+/// Returns the replies as text. The text has the sizes of the results in place of their bytes.
 fn outline(replies: &[Reply]) -> Vec<String> {
     let word = |r: &Reply| match result(r) {
         Some(record) => format!("{} bytes", record.value.as_ref().map_or(0, |v| v.len())),
@@ -50,8 +49,8 @@ fn outline(replies: &[Reply]) -> Vec<String> {
     replies.iter().map(word).collect()
 }
 
-/// Sends all ops in one batch. Returns true for each op that was deferred; checks the results of
-/// the others.
+/// Sends all ops in one batch, and checks the result in each reply. Returns true for each deferred
+/// op.
 async fn ask(b: &Bench, all: &[(RecordKey, Arc<[u8]>)], ops: Vec<Op>) -> Vec<bool> {
     let replies = b.all(ops).await;
     let got = outline(&replies);
@@ -75,7 +74,7 @@ async fn many_large_results_are_shown_or_put_off(b: Bench) {
             ask(&b, std::slice::from_ref(one), vec![question(&b, &one.0)]).await;
         }
     }
-    // Only an op that returns a result may be deferred.
+    // A node may defer only an op that returns a result.
     let mut ops: Vec<Op> = all.iter().map(|(r, _)| lookup(r)).collect();
     ops.extend([claim(&b.key(), b.owner(), LONG), acquire(&b.lock(), b.owner(), LONG)]);
     ops.push(lookup(&b.key()));

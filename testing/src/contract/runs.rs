@@ -1,5 +1,5 @@
-//! Runs: neighbouring ops of one kind in a batch, which a node may execute together, have the same
-//! result as one by one.
+//! Runs: neighbouring operations of one kind in a batch. A node may execute a run together. The
+//! result must be the same as if the node executed the operations one by one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The oracle: the holder of each name, computed op by op.
+/// The expected holder and fence of each name. They are computed one operation at a time.
 #[derive(Default)]
 struct Books {
     held: BTreeMap<usize, (OwnerToken, u64)>,
@@ -24,7 +24,8 @@ struct Books {
 }
 
 impl Books {
-    /// Returns true if the reply is the only correct one.
+    /// Returns true if the reply is the only correct reply. Applies the operation to the expected
+    /// state.
     fn fits(&mut self, name: usize, op: &Op, reply: &Reply) -> bool {
         let holder = self.held.get(&name).copied();
         match (op, reply, holder) {
@@ -50,7 +51,7 @@ impl Books {
     }
 }
 
-/// A generator of the same numbers on every machine.
+/// A random number generator that gives the same numbers on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -65,12 +66,12 @@ async fn runs_mean_what_their_ops_mean(b: Bench) {
     let owners = [b.owner(), b.owner(), b.owner()];
     let (mut books, mut dice) = (Books::default(), Dice(7));
     for _ in 0..60 {
-        // The proposals are so near to the node's clock that none is clamped, and all are
-        // different.
+        // All proposals are different, and near to the node's clock. So the node does not change a
+        // proposal.
         let mut proposal = b.low().await.max(b.facts().await.node_micros) + 800_000;
         let (mut asked, mut releasing) = (Vec::new(), false);
         for _ in 0..=dice.below(30) {
-            // The kind of op rarely changes, so that runs are long.
+            // The kind of operation rarely changes, so that runs are long.
             releasing ^= dice.below(4) == 0;
             let (name, owner) = (dice.below(names.len()), owners[dice.below(owners.len())]);
             proposal += 1;
@@ -119,7 +120,8 @@ async fn each_of_a_run_has_its_own_ttl(b: Bench) {
             b.broken("each of a run is granted", reply)
         };
         let rest = holder.remaining.unwrap_or_default();
-        // Two ttls differ by a sixth of `LONG`: no machine is so slow that the difference is lost.
+        // The two ttls differ by half of `LONG`. So a sixth of `LONG` is enough tolerance for any
+        // machine.
         let right = holder.owner == Some(*owner) && rest <= *ttl && rest + LONG / 6 > *ttl;
         b.check(right, "each of a run has its own ttl", holder);
     }

@@ -1,5 +1,5 @@
-//! Takeovers: a lock that is taken from its owner is never free in between, and stays closed for as
-//! long as that owner had it.
+//! Takeovers: a lock that is taken from its owner is never free in between, and other handles than
+//! the taker's wait for at least as long as that owner would have had it.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn a_lock_is_taken_from_its_owner(b: Bench) {
     b.check(higher, "and its fence does not fall", &(&got, again));
 }
 
-/// Returns the rest of the owner's lease on the node.
+/// Returns the time until the owner's lease ends on the node.
 async fn rest(b: &Bench, keys: &LockKeys, owner: OwnerToken) -> Duration {
     match b.ask(inspect(keys)).await {
         Reply::Holder(Some(Holder { owner: Some(is), remaining: Some(rest), .. }))
@@ -127,8 +127,8 @@ async fn a_held_lock_is_taken_while_a_node_settles(b: Bench) {
     let refused = matches!(got[0], Reply::Held { remaining: Some(rest), .. } if rest > LONG / 2);
     b.check(refused && owned_by(&got[1], a), "who is refused changes nothing", &got);
     b.check(matches!(got[2], Reply::Granted { .. }), "it is given at once", &got);
-    // The previous owner's lease may have ended early by this clock. So the name is kept as any
-    // other name, whatever the taker does.
+    // The previous owner's lease may have ended early by this server's clock. So the node keeps the
+    // name after the release, as it keeps any other name while it settles.
     let kept = matches!(got[4], Reply::Held { remaining: Some(rest), .. }
         if rest <= 2 * b.terms.clock_error);
     b.check(kept, "what is free again is kept for as long as clocks differ", &got);

@@ -1,84 +1,86 @@
-//! The fate of one call, and the dice that decide it.
+//! The faults of one call, and the random numbers that choose them.
 
 use std::time::Duration;
 
-/// Losses on the way of a request and its reply.
+/// The message of a call that is lost, if there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fate {
     /// The request and its reply arrive.
     #[default]
     Deliver,
-    /// The request is lost and never executed; the caller waits until its deadline.
+    /// The request is lost, and the node never executes it. The caller waits until its deadline.
     LoseRequest,
-    /// The request is executed and its reply is lost; the caller waits until its deadline.
+    /// The node executes the request, and the reply is lost. The caller waits until its deadline.
     LoseReply,
 }
 
-/// The complete fate of one call. The default changes nothing.
+/// All faults of one call. The default has no faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Time for which the request is under way.
     pub before: Duration,
     /// Time for which the reply is under way.
     pub after: Duration,
-    /// The message that is lost, if any.
+    /// The message that is lost, if there is one.
     pub fate: Fate,
-    /// Time after which the request is executed a second time; `None` if it is not.
+    /// Time after which the node executes the request a second time; `None` without a second
+    /// execution.
     pub duplicate: Option<Duration>,
     /// True if the node loses data just before it executes the request.
     pub forgetting: bool,
 }
 
 impl Step {
-    /// Returns a step that changes nothing.
+    /// Returns a step without faults.
     pub fn fine() -> Self {
         Self::default()
     }
 
-    /// Returns a step by which the request arrives late by `before`.
+    /// Returns a step that delays the request by `before`.
     pub fn delay(before: Duration) -> Self {
         Self { before, ..Self::default() }
     }
 
-    /// Returns a step by which the reply arrives late by `after`.
+    /// Returns a step that delays the reply by `after`.
     pub fn delay_reply(after: Duration) -> Self {
         Self { after, ..Self::default() }
     }
 
-    /// Returns a step by which the request never arrives.
+    /// Returns a step that loses the request.
     pub fn lose_request() -> Self {
         Self { fate: Fate::LoseRequest, ..Self::default() }
     }
 
-    /// Returns a step by which the request is executed and its reply never arrives.
+    /// Returns a step that loses the reply. The node executes the request.
     pub fn lose_reply() -> Self {
         Self { fate: Fate::LoseReply, ..Self::default() }
     }
 
-    /// Returns a step by which the request is executed again, `later` after the first time.
+    /// Returns a step with a duplicate: the node executes the request again, `later` after the
+    /// first time.
     pub fn duplicate(later: Duration) -> Self {
         Self { duplicate: Some(later), ..Self::default() }
     }
 
-    /// Returns a step by which the node loses data, and then executes the request.
+    /// Returns a step with a loss of data: the node loses data and then executes the request.
     pub fn forget() -> Self {
         Self { forgetting: true, ..Self::default() }
     }
 }
 
-/// Probabilities from 0 to 1 of faults of a call, each independent of the others. The default is
-/// none.
+/// Probabilities of the faults of a call, from 0 to 1. They are independent of each other. All are
+/// 0 by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Odds {
     /// Probability that the request is lost.
     pub lose_request: f64,
     /// Probability that the reply is lost.
     pub lose_reply: f64,
-    /// Probability that the request is executed twice, the second time within `max_delay`.
+    /// Probability that the node executes the request twice. The second time is within `max_delay`.
     pub duplicate: f64,
-    /// Probability that the request is late, by up to `max_delay`; and, rolled again, that the
-    /// reply is late.
+    /// Probability that the request is late, by up to `max_delay`. The reply is late with the same
+    /// probability, independently of the request.
     pub delay: f64,
     /// Probability that the node loses data before it executes the request.
     pub forget: f64,
@@ -86,7 +88,8 @@ pub struct Odds {
     pub max_delay: Duration,
 }
 
-/// A generator (`SplitMix64`) that gives the same numbers on every machine and in every version.
+/// A random number generator (`SplitMix64`). It gives the same numbers on every machine and in
+/// every version.
 #[derive(Debug)]
 pub(super) struct Dice {
     state: u64,
@@ -98,8 +101,8 @@ impl Dice {
         Self { state: seed, odds }
     }
 
-    /// Returns the next call's fate. It always rolls the same number of dice, so that one
-    /// probability can be changed without a change of the others.
+    /// Returns the faults of the next call. Each call uses the same number of random numbers. So a
+    /// change of one probability does not change the other faults of a history.
     pub(super) fn roll(&mut self) -> Step {
         let odds = self.odds;
         let fate = match (self.hit(odds.lose_request), self.hit(odds.lose_reply)) {
@@ -129,7 +132,8 @@ impl Dice {
     }
 
     fn part(&mut self, of: Duration) -> Duration {
-        // Whole microseconds are used: no timer is finer, and no machine rounds them differently.
+        // The delay has whole microseconds: no timer is finer, and every machine rounds them in the
+        // same way.
         let micros = (of.as_micros() as f64 * self.unit()) as u64;
         Duration::from_micros(micros)
     }

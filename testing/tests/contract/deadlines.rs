@@ -1,4 +1,5 @@
-//! A wrong node: it reckons every deadline by its own clock, whichever server it was made for.
+//! A wrong node: it measures every deadline by its own clock, even if the deadline is by another
+//! server's clock.
 
 use std::sync::Arc;
 

@@ -1,11 +1,12 @@
-//! Nodes whose owner does something else than a planned handover.
+//! Wrong hooks for a planned handover, and nodes that break a rule about a handover. The suite has
+//! to find each of them.
 
 use palisade::node::spi::Terms;
 use palisade::node::spi::{Env as _, SystemEnv};
 
 use super::*;
 
-/// A node whose owner does something else than a handover; the case that sees it.
+/// Checks that the case `by` fails for a node with these wrong hooks.
 async fn caught_by(hooks: impl FnOnce(&MemoryNode) -> Hooks, by: &str) {
     let node = memory();
     let hooks = hooks(&node);

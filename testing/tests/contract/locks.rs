@@ -1,4 +1,4 @@
-//! Nodes with one rule about locks or quarantines wrong.
+//! Nodes that break one rule about locks or quarantines. The suite has to find each of them.
 
 use super::*;
 
@@ -180,7 +180,7 @@ async fn wrong_rules_about_quarantines_are_caught() {
     .await;
 }
 
-/// Makes a reader's op one of a writer.
+/// Changes a reader's op to a writer's op.
 fn writes(op: &mut Op) {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = op {
         *mode = LockMode::Exclusive;

@@ -1,5 +1,5 @@
-//! The contract suite holds what it says: the reference node passes, and nodes with one rule wrong
-//! are caught.
+//! Tests of the contract suite: the reference node passes all cases, and the suite finds each node
+//! that breaks one rule.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,8 @@ mod handovers;
 mod locks;
 mod records;
 
-/// Every kind of case at once, then those that disturb the node; the names of the broken ones.
+/// Runs the cases that do not disturb the node at the same time, and then the other cases one by
+/// one. Returns the number of cases that ran and the names of the failed cases.
 async fn broken(node: Arc<dyn LockNode>, hooks: Hooks) -> (usize, Vec<&'static str>) {
     let (alone, together): (Vec<_>, Vec<_>) =
         contract::cases().into_iter().partition(contract::Case::disturbs);
@@ -128,9 +129,9 @@ fn the_manual_counts_the_cases() {
 /// A node that breaks one rule.
 struct Mutant {
     inner: MemoryNode,
-    /// Rewrites an op before it is executed.
+    /// Changes an op before the node executes it.
     ask: fn(&mut Op),
-    /// Rewrites an answer.
+    /// Changes the node's answer.
     tell: fn(&Op, &mut Reply),
 }
 
@@ -169,7 +170,7 @@ async fn caught(what: &str, ask: fn(&mut Op), tell: fn(&Op, &mut Reply), by: &st
     assert!(text.contains("mutant") && text.contains(by) && text.contains(';'), "{what}: {text}");
 }
 
-/// A node that says yes to every barrier, or hangs over it.
+/// A node that confirms every barrier, or never answers a barrier.
 struct Eager {
     inner: MemoryNode,
     hangs: bool,
@@ -200,7 +201,7 @@ impl LockNode for Eager {
     }
 }
 
-/// A node that does not listen to what its clients remember.
+/// A node that ignores [`Batch::known_since`], the time at which a client first saw a marker.
 struct Deaf(MemoryNode);
 
 impl LockNode for Deaf {

@@ -1,4 +1,4 @@
-//! Nodes with one rule about records or results wrong.
+//! Nodes that break one rule about records or results. The suite has to find each of them.
 
 use super::*;
 
@@ -178,7 +178,8 @@ async fn wrong_rules_about_memory_are_caught() {
     .await;
 }
 
-/// A node may put off what shows a result, but not all of it, and not after it was executed.
+/// A node may defer an op that returns a result. It must not defer all such ops of a batch, and
+/// must not defer an op that it has executed.
 #[tokio::test]
 async fn wrong_ways_to_put_off_are_caught() {
     caught(

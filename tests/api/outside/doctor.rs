@@ -1,4 +1,5 @@
-//! The doctor examines the servers that a majority of the Sentinels names, and meets its deadline.
+//! The doctor examines the servers that a majority of the Sentinels reports, and keeps to its
+//! deadline.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -54,9 +55,9 @@ async fn one_sentinel_alone_does_not_say_where_to_log_in() {
     let skipped = |f: &&palisade_ops::doctor::Finding| f.message.contains("not examined");
     let skipped = report.findings.iter().find(skipped).expect("it is said");
     assert_eq!((skipped.check, skipped.verdict), ("unreachable", Verdict::Unknown));
-    // The server that the two other Sentinels name was examined.
+    // The report has the server that the two other Sentinels reported.
     assert!(report.to_json().contains(&server.addr()), "{report}");
-    // One Sentinel's answer is enough if the user named only that Sentinel.
+    // If the user names only one Sentinel, the answer of this Sentinel is enough.
     let _ = examine(&[c], Duration::from_secs(2)).await;
     let visits: Vec<usize> = lured.iter().map(Fake::connections).collect();
     assert!(visits.iter().all(|n| *n > 0), "{visits:?}");
@@ -73,8 +74,8 @@ async fn thousands_of_named_servers_do_not_move_the_deadline() {
     let (begun, within) = (Instant::now(), Duration::from_secs(4));
     let report = examine(&[a, b, c], within).await;
     let took = begun.elapsed();
-    // The doctor asks the Sentinels and then the servers, each group at once. In turn it would take
-    // hours.
+    // The doctor asks all Sentinels at the same time, and then all servers at the same time. One by
+    // one, the requests would take hours.
     assert!(took < 4 * within, "{took:?}");
     assert!(master.connections() > 0, "no number of replicas crowds out the master");
     let (text, json) = (report.to_string(), report.to_json());

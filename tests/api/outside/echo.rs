@@ -1,4 +1,5 @@
-//! A server that repeats what it receives, or sends text that could forge lines of a log.
+//! A fake server that repeats the data that it receives, or sends text that could forge lines of a
+//! log.
 
 use std::fmt::{Debug, Write as _};
 use std::time::Duration;
@@ -16,19 +17,19 @@ const PASSWORD: &str = "S3CRETPW~0f#ours";
 /// The kinds of misbehaviour of a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Echo {
-    /// Refuses the login and repeats it in the error.
+    /// Refuses the login. The error repeats the login.
     Login,
-    /// Accepts the login and repeats it in every later error.
+    /// Accepts the login. Every later error repeats the login.
     Later,
-    /// Like `Login`, but repeats only parts of the password.
+    /// Refuses the login. The error repeats only parts of the password.
     Parts,
     /// Sends an error of several lines with escape sequences.
     Lines,
     /// Sends an error of a megabyte.
     Long,
-    /// Answers every command with the password as a text.
+    /// Answers every command with a text that contains the password.
     Text,
-    /// Answers every command with the password within text that looks like `INFO`.
+    /// Answers every command with a text in the form of `INFO` that contains the password.
     Info,
 }
 
@@ -68,8 +69,8 @@ impl Echo {
     }
 }
 
-/// Asserts that the text has no part of the password, and nothing that moves a cursor or begins a
-/// forged line.
+/// Asserts that the text contains no part of the password, and no characters that move a cursor or
+/// begin a forged line.
 #[track_caller]
 fn is_clean(what: &str, text: &str) {
     for part in PASSWORD.as_bytes().windows(4) {

@@ -1,4 +1,5 @@
-//! Events of Sentinels make a node ask the Sentinels, but at most once a second for each Sentinel.
+//! After an event of a Sentinel, the node asks all Sentinels. It does so at most once a second for
+//! each Sentinel that sends events.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -25,7 +26,8 @@ async fn scene(master: &Server) -> Scene {
     let node = Arc::new(node.expect("addresses and a range"));
     let redlock = Redlock::builder().node_arc(node.clone()).build().expect("a handle");
     drop(redlock.mutex("first").build().unwrap().acquire().await.expect("a grant"));
-    // Wait until the questions after connecting are over.
+    // Waits until the node has ended the requests to the Sentinels that follow the first
+    // connection.
     tokio::time::sleep(Duration::from_millis(500)).await;
     Scene { sentinels, view, node, redlock }
 }
@@ -76,7 +78,7 @@ async fn the_master_that_a_round_has_named_is_not_asked_for_again() {
     let (host, port) = ("127.0.0.1", new.port());
     scene.sentinels[0].tell("+switch-master", &format!("{NAME} {host} 1 {host} {port}"));
     let begun = Instant::now();
-    // The marker exists when the connection is made, although no caller has asked for a lock.
+    // The node writes the marker when it connects, although no caller has asked for a lock.
     while new.cli(&["dbsize"]) != "1" {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", scene.node.status());
         tokio::time::sleep(Duration::from_millis(5)).await;

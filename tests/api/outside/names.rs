@@ -1,4 +1,4 @@
-//! Names given by users: names of different kinds never collide, and no name can forge output.
+//! Names that users give: names of different kinds never collide, and no name can forge output.
 
 use std::time::Duration;
 

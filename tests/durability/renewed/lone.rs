@@ -1,4 +1,4 @@
-//! A lone server that is restarted, or disappears.
+//! Tests with a lone server that is restarted or killed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,8 @@ async fn the_first_renewal_after_a_restart_names_the_quarantine_that_the_connect
         server.restart_empty();
         assert_eq!(verdict(&guard).await, Failover::Kept);
         fewest = fewest.min(scripts_run(&server.addr()));
-        // An idle client asks every two seconds, so a slow round has more requests.
+        // An idle client sends a request every two seconds. So a slow round of this loop has more
+        // requests.
         if fewest == 2 {
             return;
         }
@@ -67,7 +68,7 @@ async fn a_server_that_is_gone_is_asked_for_now_and_then_and_by_a_dropped_handle
     let redlock = handle(RedisNode::builder(server.url()).trust_fresh(true).build().unwrap());
     let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     server.kill();
-    // Replace the server by a listener that accepts connections and sends nothing.
+    // A listener takes the place of the server. It accepts connections and sends nothing.
     let place = tokio::net::TcpListener::bind(server.addr()).await.unwrap();
     let tries = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&tries);
@@ -78,13 +79,13 @@ async fn a_server_that_is_gone_is_asked_for_now_and_then_and_by_a_dropped_handle
     });
     tokio::time::sleep(Duration::from_secs(3)).await;
     let before = tries.load(Ordering::SeqCst);
-    // The delay between tries begins at 20 ms, doubles up to one second, and is drawn from its
-    // upper half.
+    // The delay between tries begins at 20 ms and doubles up to one second. The real delay is
+    // random: at least a half of this value.
     assert!((2..=20).contains(&before), "{before} tries in 3 s");
     assert!(guard.is_valid());
     drop(guard);
     drop(redlock);
-    // One try may be in progress, and the owed release is sent once more.
+    // One try may still be running, and the pending release is sent once more.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let last = tries.load(Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(2)).await;

@@ -1,4 +1,5 @@
-//! Renewal after a failover on nodes in memory, which can take any data history at once.
+//! Renewal after a failover, with memory nodes. A test can give a memory node another data history
+//! at once.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Returns nodes and the settings of a handle, all with tokio's clock.
+/// Returns nodes and the settings of a handle. All use tokio's clock.
 fn world<const N: usize>() -> ([MemoryNode; N], RedlockBuilder) {
     let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
     let nodes = [0; N].map(|_| MemoryNode::builder().env(Arc::clone(&env)).build());
@@ -28,7 +29,7 @@ fn three() -> ([MemoryNode; 3], Redlock) {
     (nodes, builder.build().unwrap())
 }
 
-/// Waits long enough for answers, but not until a renewal is due.
+/// Waits until the answers have arrived. No renewal is due in this time.
 async fn settle() {
     sleep(Duration::from_millis(10)).await;
 }
@@ -59,7 +60,8 @@ async fn a_node_that_lost_its_data_and_not_its_history_is_renewed_once_it_answer
     settle().await;
     let started = Instant::now();
     nodes[0].flush_all();
-    // No connection was lost, so the loss shows at the next answer, of any caller.
+    // No connection was lost. So the client notices the loss only at the next answer to any of its
+    // calls.
     redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     assert_eq!(guard.failover().await, Failover::Kept);
     settle().await;
@@ -136,7 +138,7 @@ async fn leaders_and_running_handlers_are_renewed_too() {
     let all = nodes.clone();
     let call = jobs.key("one").run(|cx| async move {
         all.iter().for_each(MemoryNode::restart_keeping);
-        // `failover` renews the claim, so the nodes accept the result in their new data histories.
+        // `failover` renews the claim. So the nodes accept the result in their new data histories.
         Ok::<_, String>(cx.failover().await == Failover::Kept)
     });
     match call.await.unwrap() {
@@ -189,8 +191,8 @@ async fn the_first_renewal_after_a_failover_names_the_quarantine() {
     assert!(matches!(renewal[..], [Op::Extend { reassert: Some(_), .. }]), "{renewal:?}");
 }
 
-/// A node whose address leads to another server while it waits for the first server's replicas,
-/// which still confirm.
+/// A node whose address leads to another server during a barrier. The replicas of the first server
+/// still confirm the barrier.
 struct Moved(MemoryNode);
 
 impl LockNode for Moved {
@@ -233,7 +235,8 @@ async fn a_lock_that_was_confirmed_across_a_failover_is_renewed_at_once_too() {
     assert!(!node.is_empty());
 }
 
-/// Another thread receives a new server's confirmations while its holders are still notified.
+/// Holders extend their locks on other threads, while the client still reports the failover to
+/// them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn no_renewal_swallows_a_failover() {
     const HELD: usize = 500;
@@ -256,7 +259,7 @@ async fn no_renewal_swallows_a_failover() {
     for _ in 0..FAILOVERS {
         node.restart_keeping();
         for guard in &held {
-            // The holder extends its lock, so the verdict soon becomes `Kept`.
+            // The other task extends the lock, so the verdict soon becomes `Kept`.
             while guard.failover().await != Failover::Kept {}
         }
     }

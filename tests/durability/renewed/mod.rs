@@ -1,5 +1,5 @@
-//! Renewal at once after a failover: a held guard gets its verdict before its next renewal and
-//! without a call. A lost lock is re-asserted or given up.
+//! Immediate renewal after a failover. A guard gets its verdict before the next renewal is due, and
+//! without a call. If the new master lacks the lock, the lock is re-asserted or given up.
 
 mod lone;
 mod memory;
@@ -13,18 +13,18 @@ use palisade::{Failover, LockGuard, Redlock, SentinelNode, TryAcquire};
 
 use crate::support::group::{Groups, cli, scripts_run};
 
-/// Maximum time for an event that must happen; it does not assert a speed.
+/// Longest time for an event that must happen. The test does not check the speed.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Lease of the locks. A renewal comes after a quarter of it, so none is due in these tests except
-/// after a failover.
+/// Lease of the locks. A renewal is due after a quarter of the lease. So the tests see only
+/// renewals because of a failover.
 const TTL: Duration = Duration::from_secs(600);
 
 fn node(groups: &Groups) -> SentinelNodeBuilder {
     SentinelNode::builder(groups.name(0), groups.sentinels(0))
 }
 
-/// Returns a handle on one group whose replaced masters stop within `window`. The min-replicas
-/// check is off, so that writes are granted without replication.
+/// Returns a handle on one group, with the failover window `window`. The min-replicas check is off,
+/// so that the master grants locks without its replicas.
 fn handle(node: SentinelNodeBuilder, window: Duration) -> Redlock {
     let node = node.min_replicas_check(MinReplicas::Off).failover_window(window).build().unwrap();
     Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).build().unwrap()
@@ -43,7 +43,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Stops replication from the master, although all replicas live.
+/// Stops replication from the master. All replicas still run.
 async fn stop_replication(groups: &Groups) {
     let servers = groups.servers(0);
     for replica in &servers[1..] {
@@ -54,7 +54,7 @@ async fn stop_replication(groups: &Groups) {
     until("replication stops", cut).await;
 }
 
-/// Returns the server that answers as master now, other than the first one.
+/// Returns the server, other than the first one, that reports itself as master.
 fn new_master(groups: &Groups) -> String {
     let role = |addr: &String| cli(addr, &["INFO", "replication"]).contains("role:master");
     groups.servers(0)[1..].iter().find(|addr| role(addr)).expect("a replica was promoted").clone()
@@ -79,14 +79,15 @@ async fn what_survived_a_failover_is_renewed_at_once() {
 async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
     let groups = Groups::up_with(1, 1_000, 0, &[]);
     let redlock = handle(node(&groups), Duration::from_secs(3));
-    // This makes the connection before replication stops.
+    // This call makes the node connect before replication stops.
     redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     stop_replication(&groups).await;
     let guard = redlock.mutex("lost").build().unwrap().acquire().await.unwrap();
     let (token, deadline) = (guard.fencing_token(), guard.valid_until());
     groups.break_("kill", 0, &[]);
 
-    // The renewer re-asserts the lock at once; its next renewal would be minutes away.
+    // The renewer re-asserts the lock at once. Without the failover, the next renewal would be
+    // minutes away.
     assert_eq!(verdict(&guard).await, Failover::Kept);
     assert_eq!(guard.fencing_token(), token);
     assert!(guard.is_valid() && guard.valid_until() > deadline);
@@ -103,8 +104,8 @@ async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_not_be_put_back_is_given_up_at_once() {
     let groups = Groups::up_with(1, 1_000, 0, &[]);
-    // The replaced master may still grant after it has dropped the lock, so the lock cannot be
-    // kept.
+    // The failover window is twice the ttl, so the replaced master may still grant after its copy
+    // of the lock has ended. So the lock cannot be kept.
     let redlock = handle(node(&groups), 2 * TTL);
     redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     stop_replication(&groups).await;
@@ -117,6 +118,6 @@ async fn what_may_not_be_put_back_is_given_up_at_once() {
     let left = deadline.since(SystemEnv.now());
     assert!(left > TTL / 2, "it waited for its deadline: {left:?} left");
     assert_eq!(verdict(&guard).await, Failover::Lost, "it stays lost");
-    // The old master would still keep the lock; the new one does not have it.
+    // The old master would still have the lock. The new master does not have it.
     assert_eq!(cli(&new_master(&groups), &["EXISTS", "gone"]), "0");
 }

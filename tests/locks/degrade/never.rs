@@ -1,5 +1,5 @@
-//! Conditions that keep a call from going on without the lock: a node says that it may be held, or
-//! waiting is no cure.
+//! Cases in which a call must not continue without the lock: a node reports a possible holder, or
+//! another attempt would not help.
 
 use palisade::error::{NodeFault, NodeOutcome};
 use palisade::{AcquireError, Advice, DegradableGuard, OnUnavailable};
@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{MS, S, World, degraded, held, local, mutex, proceed, spawn};
 
-/// Two of three nodes are down, and the third one gives this answer.
+/// Returns the result of an acquire while two of three nodes are down. `prepare` decides the reply
+/// of the third node.
 async fn third_node(prepare: impl AsyncFnOnce(&World)) -> Result<DegradableGuard, AcquireError> {
     let world = World::new(3);
     let redlock = world.process();
@@ -46,7 +47,8 @@ async fn a_node_that_answers_and_refuses_keeps_a_call_from_going_on() {
     }
 }
 
-/// Two nodes refuse at once, so no majority can answer. The third one takes longer.
+/// Two nodes fail at once, so no majority can reply. The third node replies later and reports a
+/// holder.
 #[tokio::test(start_paused = true)]
 async fn a_holder_is_respected_that_a_node_reports_later_than_the_others_fail() {
     let refused = third_node(async |world| {
@@ -86,7 +88,7 @@ async fn a_lone_node_in_quarantine_is_waited_for_also_during_an_outage() {
     world.memories[0].restart_keeping();
     world.heal();
     sleep(S).await;
-    // This call is the probe: from now on no other call goes on without the lock.
+    // This call sends the probe. Until it ends, no other call continues without the lock.
     let begun = Instant::now();
     let first = held(&m).await;
     assert!(begun.elapsed() > 10 * S, "{:?}", begun.elapsed());

@@ -62,22 +62,22 @@ async fn few_rights_are_enough_and_a_missing_one_is_reported() {
     let token = fence(one(&node, LONG, acquire("k", a)).await);
     assert_eq!(one(&node, LONG, extend("k", a, token, Some(b"m"))).await, Ok(Reply::Done));
     assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
-    // Readers, and a writer that becomes one.
+    // Ops of readers, and the downgrade of a writer.
     let token = fence(one(&node, LONG, acquire("w", a)).await);
     assert_eq!(one(&node, LONG, shared(extend("w", a, token, None))).await, Ok(Reply::Done));
     fence(one(&node, LONG, shared(acquire("w", owner()))).await);
     assert_eq!(one(&node, LONG, shared(release("w", a))).await, Ok(Reply::Done));
-    // Without the right to the channel there are no hints, and everything else works.
+    // Without the right to the channel, the user gets no hints. All other operations work.
     server.cli(&["acl", "setuser", "joe", "resetchannels"]);
     let node = joe();
     fence(one(&node, LONG, acquire("k", a)).await);
     server.cli(&["set", "{k}:queue", "1"]);
     assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
-    // Without the right to scripts, nothing works.
+    // Without the right to run scripts, no operation works.
     server.cli(&["acl", "setuser", "joe", "-evalsha"]);
     let got = one(&joe(), LONG, acquire("k", a)).await;
     assert_eq!(fault(got), (NodeFault::NoPermission, false));
-    // A lock on a key that the user may not access is refused.
+    // A lock on a key that the user may not access is refused by the server.
     server.cli(&["acl", "setuser", "joe", "+evalsha", "resetkeys", "~palisade:*", "~mine"]);
     let got = one(&joe(), LONG, acquire("mine", a)).await;
     assert_eq!(fault(got).0, NodeFault::NoPermission);

@@ -1,5 +1,6 @@
-//! A batch that finds the marker which its client saw last takes a shorter path through the script.
-//! The result is the same, and a change since the client's last look is never missed.
+//! The short path through the script. A batch names the marker that its client read last. If the
+//! server has the same marker, the script takes the short path. The replies are the same, and no
+//! change of the server is missed.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -9,7 +10,8 @@ use super::markers::replid;
 use super::*;
 use crate::support::proxy::Proxy;
 
-/// A node that counts the answers with the marker: those that took the long path.
+/// A node with a counter of the replies that contain the marker. These replies came by the long
+/// path.
 struct Watched {
     node: RedisNode,
     shown: Arc<AtomicUsize>,
@@ -61,7 +63,7 @@ async fn who_finds_what_it_expects_hears_the_clock_alone() {
     assert_eq!(watched.shown.load(SeqCst), before, "the script took the long way");
 }
 
-/// A random number generator with the same numbers on every machine.
+/// A random number generator with the same sequence on every machine.
 struct Dice(u64);
 
 impl Dice {
@@ -79,9 +81,9 @@ impl Dice {
 fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     let (name, owner) = (format!("{side}-{}", dice.below(3)), owners[dice.below(3) as usize]);
     let (keys, key): (_, Arc<str>) = (LockKeys::new(&name), format!("{{{name}}}:once").into());
-    // Some proposals are too low to count.
+    // Some proposals are too small to count.
     let proposal = if dice.below(9) == 0 { 0 } else { now + 300_000 * dice.below(4) };
-    // Many tokens are that of the lock.
+    // The token is often the current token of the lock.
     let token = FencingToken::new(now + 300_000 * dice.below(4));
     let fingerprint = (dice.below(4) == 0).then_some([7; 32]);
     let (lease, retention) = (TTL, Duration::from_secs(3600));
@@ -130,8 +132,8 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     }
 }
 
-/// Returns a reply as text, without the values that depend on the time: remaining times, and fences
-/// that were raised to the lowest valid one.
+/// Returns a reply as text, without the values that depend on the time. These values are remaining
+/// times, and fences that were raised to the lowest valid fence.
 fn timeless(reply: &Result<Reply, NodeError>, start: u64) -> String {
     let mut reply = reply.clone();
     let lifted = |fence: &mut u64| {
@@ -157,8 +159,8 @@ fn timeless(reply: &Result<Reply, NodeError>, start: u64) -> String {
     format!("{reply:?}")
 }
 
-/// Returns all keys of this side with their values and remaining times, without what depends on the
-/// time.
+/// Returns all keys with the prefix `side`, with their values and remaining times. Values that
+/// depend on the time are left out.
 fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
     let script = "local all = {} for _, k in ipairs(redis.call('KEYS', '*' .. ARGV[1] .. '-*')) do \
         local v = redis.call('TYPE', k).ok if v == 'string' then v = redis.call('GET', k) else \
@@ -182,8 +184,8 @@ fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
 #[tokio::test]
 async fn an_expectation_changes_no_answer_and_no_key() {
     let server = Server::start(&[]);
-    // Of two equal clients, one drops the marker it has seen before each batch, because it first
-    // sends another E.
+    // Two clients run equal batches. Before each batch, the second client first sends another E, so
+    // it no longer names the marker.
     let (expects, forgets) = (Watched::of(&server), Watched::of(&server));
     let other_terms = Terms { clock_error: LONG.clock_error + Duration::from_micros(1), ..LONG };
     let owners = [owner(), owner(), owner()];
@@ -191,7 +193,7 @@ async fn an_expectation_changes_no_answer_and_no_key() {
     let mut dice = Dice(11);
     let (mut short, mut long, mut rounds) = (0, 0, 0);
     for round in 0..400 {
-        // Mostly one op is sent, as by a lone caller, and sometimes several.
+        // Most rounds send one op, as a single caller does. Some rounds send several ops.
         let n = if dice.yes() { 1 } else { dice.below(12) };
         let (now, seeds): (_, Vec<u64>) =
             (SystemEnv.wall_micros(), (0..n).map(|_| dice.below(1 << 30)).collect());
@@ -217,14 +219,14 @@ async fn an_expectation_changes_no_answer_and_no_key() {
     assert!(a.len() > 10, "{a:?}");
     for ((a, rest), (b, other)) in a.iter().zip(&b) {
         assert_eq!(a, b);
-        // Each batch follows the other one at once, so their times are close.
+        // The two batches were sent one right after the other, so the remaining times are close.
         assert!(rest.abs_diff(*other) < 15_000, "{a}: {rest} and {other}");
     }
     assert_eq!(a.len(), b.len());
 }
 
-/// Returns a client that has taken and released the lock `k`, so that it has seen the server's
-/// marker, and the name was used.
+/// Returns a client that has acquired and released the lock `k`. So the client has read the
+/// server's marker, and the lock has been used.
 async fn acquainted(server: &Server, terms: Terms) -> RedisNode {
     let node = fresh(server);
     let a = owner();
@@ -246,7 +248,7 @@ fn soon(ms: u64) -> u64 {
 async fn a_history_that_began_unseen_is_noticed() {
     let server = Server::start(&[]);
     let node = acquainted(&server, LONG).await;
-    // The connection and the marker stay the same, but the server's history is another one.
+    // The connection and the marker remain the same, but the server's data history changes.
     server.cli(&["replicaof", "127.0.0.1", &free_port().to_string()]);
     server.cli(&["replicaof", "no", "one"]);
     assert_quarantined(one(&node, LONG, acquire("k", owner())).await);
@@ -295,7 +297,7 @@ async fn a_length_that_others_asked_for_unseen_is_noticed() {
     let got = batch(&node, SHORT, vec![acquire("k", owner())], TTL).await;
     assert!(matches!(got.items[..], [Ok(Reply::Granted { .. })]), "{got:?}");
     assert_eq!(got.facts.unwrap().quarantine_len, LONG.max_ttl);
-    // The second case: this client itself asks for more than the length it has seen.
+    // Second case: the client itself asks for a longer quarantine than the server's current one.
     let server = Server::start(&[]);
     let node = acquainted(&server, SHORT).await;
     let got = batch(&node, LONG, vec![acquire("k", owner())], TTL).await.facts.unwrap();

@@ -1,5 +1,5 @@
-//! Any client of a shared server can publish hints. A flood of them wakes no caller that does not
-//! wait, and a waiter only now and then.
+//! Any client of a shared server can publish hints. Even a flood of hints wakes only callers that
+//! wait, and wakes them only from time to time.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,7 +13,8 @@ use tokio::sync::broadcast::error::TryRecvError;
 
 use super::*;
 
-/// A thread that publishes as fast as the server accepts, until it is dropped.
+/// A thread that publishes hints as fast as the server accepts them, until the publisher is
+/// dropped.
 struct Publisher {
     over: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -67,8 +68,8 @@ fn scripts(server: &Server) -> u64 {
     calls.and_then(|c| c.split(',').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the median time of `n` acquires, one after the other, of a name that no other caller
-/// wants.
+/// Returns the median time of `n` acquires of the lock `name`, one after the other. No other caller
+/// wants this lock.
 async fn median(redlock: &Redlock, name: &str, n: usize) -> Duration {
     let mut took = Vec::new();
     for _ in 0..n {
@@ -81,8 +82,8 @@ async fn median(redlock: &Redlock, name: &str, n: usize) -> Duration {
     took[n / 2]
 }
 
-/// Floods the server with hints while callers wait. Asserts that unrelated acquires continue and
-/// that the waiters ask only now and then. Returns the number of hints that the node passed on.
+/// Floods the server with hints while callers wait. Asserts that acquires of other names stay fast,
+/// and that the waiters send few requests. Returns the number of hints that the node passed on.
 async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     const WAITERS: usize = 8;
     const ROUNDS: usize = 200;
@@ -106,7 +107,7 @@ async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     }
     let quiet = median(&waits, "free", ROUNDS).await;
     let publisher = Publisher::start(&server, name);
-    // Wait until the burst at the beginning is over.
+    // Wait until the first burst has ended.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let (begun, before) = (Instant::now(), scripts(&server));
     let loud = median(&waits, "free", ROUNDS).await;
@@ -127,7 +128,7 @@ async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     hints
 }
 
-/// Returns the number of hints, including those that came too fast to be read.
+/// Returns the number of received hints, including the hints that the channel dropped.
 fn count_hints(events: &mut Receiver<NodeSignal>) -> u64 {
     let mut hints = 0;
     loop {
@@ -143,7 +144,8 @@ fn count_hints(events: &mut Receiver<NodeSignal>) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_hints_about_other_names_goes_no_further() {
     let hints = flooded(|i| format!("a stranger's {i}")).await;
-    // The connection sends these hints for callers that waited before it subscribed.
+    // The connection itself sends these hints, to callers that began to wait before the
+    // subscription.
     assert!(hints <= 8, "{hints} hints");
 }
 

@@ -1,11 +1,11 @@
-//! Values that another tenant of the server can write: each affects only the op that meets it, and
-//! no other op of the batch.
+//! Values that another tenant of the server can write. Such a value affects only the op that reads
+//! it. The other ops of the batch are not affected.
 
 use palisade::node::spi::{ClaimEnd, Enlist, NodeSignal};
 
 use super::*;
 
-/// Texts that no valid number has.
+/// Texts that are not a valid number.
 const STRANGE: [&str; 17] = [
     "x",
     "",
@@ -28,7 +28,7 @@ const STRANGE: [&str; 17] = [
 const BYTES: &[u8] = b"\xff\xfe\x00\r\n*1\r\n";
 const RETENTION: Duration = Duration::from_secs(60);
 
-/// Returns every op about the lock `name`, by this owner.
+/// Returns one op of each kind for the lock `name` and this owner.
 fn about_lock(name: &str, owner: OwnerToken) -> Vec<Op> {
     let keys = || LockKeys::new(name);
     let token = FencingToken::new(SystemEnv.wall_micros());
@@ -49,7 +49,7 @@ fn about_lock(name: &str, owner: OwnerToken) -> Vec<Op> {
     ]
 }
 
-/// Returns every op about the record `name`, by this owner.
+/// Returns one op of each kind for the record `name` and this owner.
 fn about_record(name: &str, owner: OwnerToken) -> Vec<Op> {
     let key: Arc<str> = name.into();
     let token = FencingToken::new(SystemEnv.wall_micros());
@@ -79,7 +79,7 @@ fn about_record(name: &str, owner: OwnerToken) -> Vec<Op> {
     ]
 }
 
-/// Sends a command whose words may be any bytes.
+/// Sends a command. Its words may contain any bytes.
 async fn put(con: &mut redis::aio::MultiplexedConnection, words: &[&[u8]]) {
     let mut cmd = redis::Cmd::new();
     for word in words {
@@ -93,7 +93,7 @@ async fn tenant(server: &Server) -> redis::aio::MultiplexedConnection {
     client.get_multiplexed_async_connection().await.unwrap()
 }
 
-/// Sends the op between two others, and asserts that these are answered as usual.
+/// Sends the op between two other ops. Asserts that the other ops succeed.
 async fn send_between_others(node: &RedisNode, op: Op, what: &str) -> Result<Reply, NodeError> {
     let (a, b) = (owner(), owner());
     let ops = vec![acquire("before", a), op.clone(), Op::Claim(claim("behind", b))];
@@ -125,7 +125,8 @@ async fn a_forged_field_of_a_record_spoils_its_own_op_only() {
     let bytes = STRANGE.iter().map(|s| s.as_bytes()).chain([BYTES]);
     for value in bytes {
         for field in ["own", "fence", "till", "att", "rf", "g", "fp", "val"] {
-            // The record has a running lease in the first case, and a result in the second.
+            // In the first case the record has a running lease. In the second case the record has a
+            // result.
             for done in [false, true] {
                 for op in about_record("r", me) {
                     put(&mut con, &[b"DEL", b"r"]).await;
@@ -211,7 +212,8 @@ async fn a_list_of_candidates_that_is_none_spoils_its_own_op_only() {
     for list in [
         "hello".to_owned(),
         format!("{good} {good}"),
-        // These entries are cut off: by one byte, and within their first words.
+        // Entries that are cut off: the first lacks its last byte, and the second ends after 30
+        // bytes.
         good[..good.len() - 1].to_owned(),
         good[..30].to_owned(),
         format!("{} {later} -5 hello", me.as_str()),
@@ -234,7 +236,7 @@ async fn a_huge_value_is_not_carried_around() {
     facts(&node, LONG).await;
     let (mut events, mut con) = (node.events(), tenant(&server).await);
     let me = owner();
-    // This is the largest text that Redis permits.
+    // This is the longest string that Redis permits.
     server.cli(&["setrange", "k", "536870911", "x"]);
     put(&mut con, &[b"SET", b"l", me.as_str().as_bytes()]).await;
     put(&mut con, &[b"SET", b"{l}:fence", b"7"]).await;
@@ -256,7 +258,7 @@ async fn a_huge_value_is_not_carried_around() {
     let Ok(Reply::Holder(Some(holder))) = got else { panic!("{got:?}") };
     assert_eq!((holder.owner, holder.meta), (Some(me), None));
     server.cli(&["del", "{l}:meta"]);
-    // No client can have stored a result of this size.
+    // No client can store a result of this size.
     let fields: [&[u8]; 12] =
         [b"HSET", b"r", b"own", b"", b"fence", b"5", b"till", b"0", b"att", b"1", b"rf", b"5"];
     put(&mut con, &fields).await;
@@ -268,7 +270,7 @@ async fn a_huge_value_is_not_carried_around() {
     assert_stayed(&mut events);
 }
 
-/// However much metadata is requested at once, an answer contains at most a mebibyte of it.
+/// One reply contains at most a mebibyte of metadata, however much the requests ask for.
 #[tokio::test]
 async fn metadata_of_many_holders_comes_in_several_answers() {
     let server = Server::start(&[]);

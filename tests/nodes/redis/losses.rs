@@ -27,13 +27,15 @@ async fn a_loss_ends_with_the_longest_window_of_those_who_ask_in_the_quarantine(
     assert_eq!((first, began), (3_000, Began::Empty));
     assert_eq!(ends(9, None).await.0, 9_000);
     assert_eq!(ends(0, None).await.0, 9_000);
-    // A client that saw only these data proves no loss of others. One that saw others does, for any
-    // L.
+    // Each client names the time since which it has known the server's data. If this time is the
+    // start of these data, the client proves no loss. If the time is earlier, older data were lost.
+    // The failover window L makes no difference.
     for window in [0, 3, 20] {
         assert_eq!(ends(window, Some(since)).await.1, Began::Empty, "{window}");
     }
     assert_eq!(ends(0, Some(since - 1_000)).await.1, Began::Lost);
-    // The loss ends with the quarantine alone, because the last client asked for 20 s.
+    // The longest failover window of these clients was 20 s, so the loss ends 20 s after the
+    // history began.
     assert_eq!(ends(0, None).await.0, 20_000);
 }
 
@@ -47,11 +49,12 @@ async fn a_loss_of_everything_is_merged_with_no_other() {
     let first = facts(&with(12), LONG).await.losses[0];
     let mut last = first;
     for round in 1..12 {
-        // Give the server the same data under another history.
+        // Write the same marker with another history.
         let marker = server.cli(&["get", "palisade:generation"]);
         let other = format!("{:040x}{}", round, &marker.trim()[40..]);
         server.cli(&["set", "palisade:generation", &other]);
-        // This client saw these data from the beginning, so it proves no loss, whatever its L is.
+        // The client has known the server's data since their beginning. So the client proves no
+        // loss, for each failover window L.
         let node = with([0, 3, 20][round % 3]);
         let known_since = Some(first.began * 1_000);
         let batch = Batch { terms: LONG, not_after: None, known_since, ops: Vec::new() };
@@ -74,7 +77,7 @@ async fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
         let shown = |loss: &Loss| format!(" {:013}-{:013}-{:013}", loss.from, loss.began, loss.to);
         let all: String = all.iter().map(shown).collect();
         let marker = server.cli(&["get", "palisade:generation"]);
-        // Give the server these losses under another history.
+        // Write a marker with these losses and another history.
         let other = format!("{:040x}{}{all}", 7, &marker[40..140]);
         server.cli(&["set", "palisade:generation", &other]);
         facts(&node, LONG).await.losses.to_vec()
@@ -83,21 +86,22 @@ async fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
         let began = now - minutes * 60_000;
         Loss { from: began - 1_000, began, to: began }
     };
-    // The losses are an hour apart.
+    // Consecutive losses are an hour apart.
     let all: Vec<_> = (1..9).rev().map(|hours| ago(60 * hours)).collect();
     let nine = lost(&all).await;
     assert_eq!(nine[..7], [&[Loss { from: all[0].from, ..all[1] }], &all[2..]].concat());
-    // Three losses are minutes apart and the earlier ones a week: the recent ones are not merged.
+    // The last three losses are minutes apart, and the earlier losses are weeks apart. The server
+    // does not merge the recent losses.
     let weeks = (2..7).rev().map(|weeks| ago(weeks * 7 * 24 * 60));
     let all: Vec<_> = weeks.chain([ago(12), ago(6), ago(1)]).collect();
     let nine = lost(&all).await;
     assert_eq!(nine[..7], [&[Loss { from: all[0].from, ..all[1] }], &all[2..]].concat());
-    // Two old losses are one minute apart, so these two are merged.
+    // Two old losses are a minute apart, so the server merges these two.
     let all: Vec<_> = [900, 800, 700, 601, 600, 500, 400, 300].map(ago).into();
     let nine = lost(&all).await;
     let both = Loss { from: all[3].from, ..all[4] };
     assert_eq!(nine[..7], [&all[..3], &[both], &all[5..]].concat());
-    // The first loss is of everything, so it is not merged.
+    // The first loss covers everything, so the server does not merge it with another loss.
     let all = [&[Loss { from: 0, ..all[0] }], &all[1..3], &[both], &all[5..], &[ago(200)]].concat();
     assert_eq!(lost(&all).await[..2], [all[0], Loss { from: all[1].from, ..all[2] }]);
 }

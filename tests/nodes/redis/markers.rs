@@ -3,12 +3,12 @@
 
 use super::*;
 
-/// Terms with an E that is small compared with all other times of these tests.
+/// Terms whose E is small, compared with all other times in these tests.
 const TERMS: Terms =
     Terms { max_ttl: Duration::from_secs(20), clock_error: Duration::from_secs(2) };
 const DAY: u64 = 86_400_000;
 
-/// The fields of a marker as texts, so that any of them can be forged.
+/// The fields of a marker as texts. A test can forge each field.
 #[derive(Clone)]
 struct Fields {
     since: String,
@@ -21,8 +21,8 @@ struct Fields {
     losses: String,
 }
 
-/// Returns the marker of an honest client with a correct clock that began a quarantine of `q` ms at
-/// `since`.
+/// Returns the marker of an honest client with a correct clock. The client began a quarantine of
+/// `q` ms at the time `since`.
 fn honest(since: u64, q: u64) -> Fields {
     Fields {
         since: format!("{since:013}"),
@@ -53,7 +53,8 @@ fn now() -> u64 {
     SystemEnv.wall_micros() / 1_000
 }
 
-/// Stores this marker. Returns the facts of the next batch, and the marker after it.
+/// Stores this marker and sends a batch. Returns the facts of the batch, and the marker that the
+/// batch left.
 async fn met(server: &Server, node: &RedisNode, marker: &str) -> (Facts, String) {
     server.cli(&["set", "palisade:generation", marker]);
     let got = facts(node, TERMS).await;
@@ -140,7 +141,7 @@ async fn an_impossible_marker_counts_as_lost_whichever_field_it_is() {
         assert!(got.began == Began::Empty && !got.quarantine.is_zero(), "{what}: {got:?}");
         assert_eq!(got.quarantine_len, TERMS.max_ttl, "{what}: {got:?}");
         assert!(left.starts_with(&replid) && left.len() == 182, "{what}: {left}");
-        // The next batch finds a valid marker again.
+        // The next batch reads the new marker and accepts it.
         let next = facts(&node, TERMS).await;
         assert!(!next.marker_missing && !next.new_history, "{what}: {next:?}");
         assert_eq!(next.since, got.since, "{what}");
@@ -161,8 +162,8 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
     let node = RedisNode::new(server.url()).unwrap();
     facts(&node, TERMS).await;
     let replid = replid(&server);
-    // The server that wrote the marker was 2E ahead of this one, or this server's clock was set
-    // back.
+    // Either the server that wrote the marker was 2E ahead of this server, or this server's clock
+    // was set back.
     let apart = 2 * 2_000;
     let (day, at) = (2 * DAY, now() + apart);
     let floor = |ms: u64| format!("{:016}", ms * 1_000);
@@ -215,7 +216,7 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
         let (got, _) = met(&server, &node, &fields.text(&replid)).await;
         assert!(!got.marker_missing && !got.new_history, "{what} was refused: {got:?}");
         assert_eq!(format!("{:013}", got.since), fields.since, "{what}");
-        // The same marker from another server is accepted, with a new history.
+        // With the id of another server, the same marker is accepted, and a new history begins.
         let (got, _) = met(&server, &node, &fields.text(&"f".repeat(40))).await;
         assert!(got.new_history && !got.marker_missing, "{what} was refused: {got:?}");
     }
@@ -225,29 +226,29 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
     assert_eq!(fault(got), (NodeFault::HandingOver, false));
 }
 
-/// The longest length that a client asks for is used. It remains in use for one length after the
-/// last client asked for it, and it is not shortened in a quarantine (quarantine 7).
+/// The quarantine has the longest length that a client asks for. A shorter length replaces it one
+/// length after the last request for it, but never during a quarantine (quarantine 7).
 #[tokio::test]
 async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_for_it() {
     let server = Server::start(&[]);
     let node = RedisNode::new(server.url()).unwrap();
     facts(&node, TERMS).await;
     let replid = replid(&server);
-    // Each row has: the seconds since the history began, the length so far, the remaining time of
-    // the agreement on it, and the length a client asks for; then the expected event, length and
-    // agreement. All differences are at least 5 s, the time that a row may take.
+    // Each row has four inputs: the seconds since the history began, the current length, the
+    // remaining time of the agreement on this length, and the length that a client asks for. The
+    // outputs follow: the expected event, length and agreement. All differences are at least 5 s,
+    // because a row may take this time.
     for (age, length, agreed, asked, raised, then, agreed_then) in [
-        // A longer length is used at once and for twice its length. The event is sent only after a
-        // loss.
+        // A longer length counts at once, and is agreed on for twice this length. The event is sent
+        // only if there was a loss.
         (500, 20, 5, 30, true, 30, 60),
         (500, 20, -5, 30, true, 30, 60),
         (10, 20, 5, 30, true, 30, 60),
-        // The same length is agreed on again if less than one length of the agreement is left.
+        // The current length is agreed on again only when the agreement ends within one length.
         (500, 20, 35, 20, false, 20, 35),
         (500, 20, 10, 20, false, 20, 40),
         (500, 20, -5, 20, false, 20, 40),
-        // A shorter length waits until no client asks for a longer one, and until the quarantine's
-        // end.
+        // A shorter length has no effect until the agreement and the quarantine have ended.
         (500, 20, 35, 10, false, 20, 35),
         (500, 20, 5, 10, false, 20, 5),
         (500, 20, -5, 10, false, 10, 20),
@@ -257,7 +258,7 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
         let (row, now) = (format!("{age} {length} {agreed} {asked}"), now());
         let ms = |seconds: i64| format!("{:013}", now.cast_signed() + 1_000 * seconds);
         let since = now - 1_000 * age;
-        // The note is fresh, so it is no further reason to write the marker.
+        // The note is fresh, so the note alone causes no new marker.
         let fields = Fields { agreed: ms(agreed), note: ms(0), ..honest(since, 1_000 * length) };
         server.cli(&["set", "palisade:generation", &fields.text(&replid)]);
         let asks = Terms { max_ttl: Duration::from_secs(asked), ..TERMS };
@@ -271,7 +272,7 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
         let is_kept = agreed == agreed_then;
         assert!((0..5_000).contains(&late) && (!is_kept || late == 0), "{row}: {late} ms, {left}");
     }
-    // A new length causes no event if nothing was lost so far.
+    // The marker lists no losses, so the new length causes no event.
     let new = Fields { agreed: format!("{:013}", 0), losses: String::new(), ..honest(0, 0) };
     server.cli(&["set", "palisade:generation", &new.text(&replid)]);
     let got = facts(&node, TERMS).await;

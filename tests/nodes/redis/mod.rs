@@ -1,5 +1,5 @@
-//! `RedisNode` on real servers that restart, freeze, lose data, refuse commands, or are not the
-//! expected ones.
+//! `RedisNode` on real servers. The servers restart, freeze, lose data or refuse commands. Some
+//! servers are not the expected ones.
 
 #![allow(clippy::needless_pass_by_value)]
 
@@ -33,10 +33,10 @@ use palisade::{FencingToken, node::spi::OwnerToken};
 use crate::support::server::{Server, free_port};
 
 const TTL: Duration = Duration::from_secs(20);
-/// Terms with a quarantine so long that no test waits for its end by accident.
+/// Terms with a long quarantine. No test waits until such a quarantine ends.
 const LONG: Terms =
     Terms { max_ttl: Duration::from_secs(3600), clock_error: Duration::from_secs(60) };
-/// Terms with a quarantine that ends soon.
+/// Terms with a short quarantine.
 const SHORT: Terms =
     Terms { max_ttl: Duration::from_millis(700), clock_error: Duration::from_secs(60) };
 
@@ -76,7 +76,7 @@ fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op 
     }
 }
 
-/// Makes an op on a lock one of a reader.
+/// Changes an op on a lock to the op of a reader.
 fn shared(mut op: Op) -> Op {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
         *mode = LockMode::Shared;
@@ -120,7 +120,8 @@ fn fresh(server: &Server) -> RedisNode {
     RedisNode::builder(server.url()).trust_fresh(true).build().unwrap()
 }
 
-/// Lets one node begin this server's history, and returns another one that trusts no fresh server.
+/// Begins the server's data history with a first node. Returns a second node, which does not trust
+/// fresh servers.
 async fn used(server: &Server) -> RedisNode {
     let facts = facts(&fresh(server), LONG).await;
     assert_eq!(facts.quarantine, Duration::ZERO);
@@ -224,7 +225,8 @@ async fn foreign_values_are_held_not_broken() {
         assert_eq!(one(&node, LONG, release(name, a)).await, Ok(Reply::NotOwner));
         assert_eq!(one(&node, LONG, extend(name, a, 1, None)).await, Ok(Reply::NotOwner));
     }
-    // Another program's side key or record affects its own op, not the other ops of the batch.
+    // A value of another program under a side key or a record affects the op on this key. The other
+    // ops of the batch are not affected.
     let a = owner();
     let ops = vec![acquire("side", a), Op::Claim(claim("redisson", a)), acquire("fine", a)];
     let ops = [vec![Op::Claim(claim("other", a))], ops].concat();
@@ -244,7 +246,7 @@ async fn a_restart_without_data_is_quarantined_until_every_lease_ran_out() {
     for _ in 0..2 {
         server.restart_empty();
         assert_quarantined(until_up(&node, acquire("k", b)).await);
-        // The previous holder re-asserts its lock, but only by naming this quarantine.
+        // The previous holder can re-assert its lock. The request must name this quarantine.
         let mut again = extend("k", a, token, None);
         let id = match one(&node, LONG, again.clone()).await {
             Ok(Reply::Quarantined { id, .. }) => id,
@@ -266,7 +268,7 @@ async fn after_the_quarantine_tokens_are_above_all_that_was_forgotten() {
     let mut server = Server::start(&[]);
     facts(&fresh(&server), SHORT).await;
     let node = RedisNode::new(server.url()).unwrap();
-    // This client's clock is fast by as much as is allowed.
+    // The clock of this client is ahead by the whole clock error E.
     let mut ahead = acquire("k", owner());
     if let Op::Acquire { proposal, .. } = &mut ahead {
         *proposal += 60_000_000;
@@ -317,12 +319,12 @@ async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer()
     let node = fresh(&server);
     let longer = Terms { max_ttl: 2 * SHORT.max_ttl, ..SHORT };
     assert_eq!(facts(&node, longer).await.quarantine_len, longer.max_ttl);
-    // A client that asks for less does not shorten the quarantine at once, and gets no event.
+    // A client that asks for a shorter quarantine does not shorten it at once, and gets no event.
     let next = facts(&node, SHORT).await;
     assert_eq!((next.quarantine_len, next.quarantine_raised), (longer.max_ttl, false));
     tokio::time::sleep(2 * longer.max_ttl).await;
     assert_eq!(facts(&node, SHORT).await.quarantine_len, SHORT.max_ttl);
-    // In a quarantine the length is never shortened.
+    // During a quarantine, its length is never shortened.
     assert!(facts(&node, longer).await.quarantine_raised);
     server.cli(&["del", "palisade:generation"]);
     let node = RedisNode::new(server.url()).unwrap();
@@ -363,12 +365,13 @@ async fn a_frozen_server_is_a_time_out_that_may_have_run() {
     assert_eq!(fault(got), (NodeFault::Timeout, true));
     assert!(took < Duration::from_secs(3), "the deadline does not bind: {took:?}");
     assert_eq!(events.recv().await, Ok(NodeEvent::Down.into()));
-    // The server is still frozen, so no new connection can be made, and nothing is sent.
+    // The server is still frozen. The node cannot connect, and sends no request.
     let got = batch(&node, LONG, vec![acquire("frozen", a)], limit).await.items.remove(0);
     assert_eq!(fault(got), (NodeFault::Unreachable, false));
     server.resume();
     let got = until_up(&node, acquire("frozen", a)).await;
-    // The first request may have run in between; the owner token recognises it.
+    // The server may have executed the first request meanwhile. It recognises the second request by
+    // the owner token, and grants again.
     fence(got);
     assert_eq!(events.recv().await, Ok(NodeEvent::Up.into()));
     let clients = server.cli(&["client", "list"]);
@@ -389,7 +392,7 @@ async fn a_call_given_up_midway_leaves_no_connection_in_doubt() {
     fence(until_up(&node, acquire("m", owner())).await);
 }
 
-/// Sends the op again while the connection fails temporarily.
+/// Sends the op. Repeats it as long as the connection fails temporarily.
 async fn until_up(node: &RedisNode, op: Op) -> Result<Reply, NodeError> {
     until_up_in(node, LONG, op).await
 }
@@ -437,12 +440,12 @@ async fn a_replica_is_no_master_before_and_after_it_became_one() {
     let a = owner();
     one(&node, LONG, acquire("k", a)).await.unwrap();
     server.cli(&["replicaof", "127.0.0.1", &other.port().to_string()]);
-    // Reads are refused, too, because a replica's answer may be old.
+    // The server refuses reads, too, because a replica's data may be outdated.
     let got = one(&node, LONG, Op::Inspect { keys: LockKeys::new("k"), wait: false }).await;
     assert_eq!(fault(got).0, NodeFault::NotMaster);
     let got = one(&fresh(&server), LONG, acquire("k", a)).await;
     assert_eq!(fault(got), (NodeFault::NotMaster, false));
-    // After its promotion the server has another history.
+    // After its promotion the server has a new data history.
     server.cli(&["replicaof", "no", "one"]);
     assert_quarantined(until_master(&node, acquire("l", a)).await);
 }

@@ -1,5 +1,5 @@
-//! A release is executed after its own acquire, even if the server loses its scripts or the
-//! connection while several batches are in progress.
+//! The server executes a release after its own acquire. This holds even if, with several batches in
+//! progress, the server loses its scripts or the connection breaks.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -9,8 +9,10 @@ use palisade::{Redlock, TryAcquire};
 
 use super::*;
 
-/// Lets callers take locks, or drops them while they wait. Meanwhile it sends the bytes `trouble`
-/// to the server, with this pause. Returns the number of locks that are left without a holder.
+/// Lets callers acquire and release locks. Some acquires are dropped while they wait.
+///
+/// Meanwhile a thread sends the bytes `trouble` to the server, with the pause `pause` in between.
+/// Returns the number of locks that remain without a holder.
 async fn left_behind(trouble: &'static [u8], pause: Duration) -> usize {
     let server = Server::start(&[]);
     let minute = Duration::from_secs(60);
@@ -54,7 +56,7 @@ async fn left_behind(trouble: &'static [u8], pause: Duration) -> usize {
     over.store(true, Ordering::SeqCst);
     troubles.join().unwrap();
     let mut left = usize::MAX;
-    // An owed release is repeated within two seconds; a lock that no release reached stays for a
+    // An owed release is repeated within two seconds. Without a release, a lock would remain for a
     // minute.
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_millis(500)).await;

@@ -1,10 +1,10 @@
-//! Readers on a real server: the form of their data, and other programs on the same key.
+//! Readers on a real server: the form of their data, and other programs that use the same key.
 
 use palisade::node::spi::Readers;
 
 use super::*;
 
-/// Returns the members of the sorted set at the key.
+/// Returns the members of the sorted set at `key`.
 fn members(server: &Server, key: &str) -> Vec<String> {
     let text = server.cli(&["zrange", key, "0", "-1"]);
     text.lines().filter(|line| !line.is_empty()).map(ToOwned::to_owned).collect()
@@ -20,7 +20,7 @@ async fn one_reader_keeps_out_the_clients_of_other_libraries() {
     let (node, a) = (fresh(&server), owner());
     fence(one(&node, LONG, shared(acquire("k", a))).await);
     assert_eq!(server.cli(&["set", "k", "theirs", "nx", "px", "20000"]), "");
-    // Their roll-back is a script that compares the value.
+    // The other program's release is a script that compares the value.
     let script = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) \
                   else return 0 end";
     assert!(server.cli(&["eval", script, "1", "k", "theirs"]).contains("WRONGTYPE"));
@@ -73,17 +73,17 @@ async fn the_key_ends_with_its_last_reader() {
     let t = fence(one(&node, LONG, with(acquire("k", a), 15_000)).await);
     let early = pttl(&server, "k");
     assert!((10_000..=15_001).contains(&early), "{early}");
-    // A shorter grant does not shorten it, a longer one prolongs it.
+    // A grant with a shorter ttl does not shorten the ttl of the key. A longer grant extends it.
     fence(one(&node, LONG, with(acquire("k", c), 5_000)).await);
     assert!(pttl(&server, "k") > 6_000);
     assert_eq!(one(&node, LONG, shared(extend("k", c, t, None))).await, Ok(Reply::Done));
     assert!(pttl(&server, "k") > 16_000);
-    // The longest one that is left counts.
+    // After the release, the key has the ttl of the longest remaining reader.
     assert_eq!(one(&node, LONG, shared(release("k", c))).await, Ok(Reply::Done));
     let left = pttl(&server, "k");
     assert!(left <= 15_001 && left > 5_000, "{left}");
     assert_eq!(members(&server, "k"), [a.as_str()]);
-    // Reading keeps the fence, and keeps it alive.
+    // An extension of a reader does not change the fence, but renews its ttl.
     server.cli(&["pexpire", "{k}:fence", "1000"]);
     assert_eq!(one(&node, LONG, shared(extend("k", a, t, None))).await, Ok(Reply::Done));
     assert!(pttl(&server, "{k}:fence") > 10_000);
@@ -100,7 +100,7 @@ async fn a_fence_that_was_spoiled_spoils_a_reader_as_it_spoils_an_owner() {
     let got = one(&node, LONG, shared(extend("k", a, 5, None))).await;
     assert_eq!(fault(got), (NodeFault::Server, false));
     assert_eq!(server.cli(&["exists", "k"]), "0");
-    // One of the far future is lowered to what honest clocks can reach.
+    // A fence in the far future is lowered to the largest value that honest clocks can reach.
     server.cli(&["set", "{k}:fence", "9000000000000000"]);
     let lowered = fence(one(&node, LONG, shared(acquire("k", a))).await);
     let lead = 6 * LONG.clock_error + Duration::from_secs(2);
@@ -128,7 +128,7 @@ async fn a_downgrade_and_a_raise_find_their_owner_in_either_form() {
     assert!(listed[0].remaining <= TTL + Duration::from_millis(1));
 }
 
-/// Ops of readers in a batch that is past its deadline: only releases take effect.
+/// A batch with ops of readers, sent past its deadline. Only the releases take effect.
 #[tokio::test]
 async fn late_readers_get_nothing() {
     let server = Server::start(&[]);
@@ -147,7 +147,7 @@ async fn late_readers_get_nothing() {
     assert_eq!(server.cli(&["exists", "k"]), "0");
 }
 
-/// A queue's value that no program of ours wrote never fails a batch.
+/// A value under the queue's key that no program of this library wrote does not fail a batch.
 #[tokio::test]
 async fn a_forged_queue_costs_readers_nothing() {
     let server = Server::start(&[]);
@@ -162,7 +162,7 @@ async fn a_forged_queue_costs_readers_nothing() {
         "0".to_owned() + &place("s", "50", "-            ") + &place("x", "nn", "0x00000000000"),
     ];
     for value in values {
-        // A writer waits, so that the queue is looked at.
+        // A writer waits, so the script reads the queue.
         let wait = Op::Inspect { keys: LockKeys::new("other"), wait: true };
         one(&node, LONG, wait).await.unwrap();
         server.cli(&["set", "{k}:queue", &value, "px", "20000"]);
@@ -175,8 +175,9 @@ async fn a_forged_queue_costs_readers_nothing() {
     }
 }
 
-/// A user with the rights of a version that knew no readers. What a reader may not do is refused
-/// before anything is changed, and costs no other op of the batch.
+/// The user has the rights of a version without read-write locks. The server refuses each op of a
+/// reader that needs more rights. Such an op changes nothing, and the other ops of the batch
+/// succeed.
 #[tokio::test]
 async fn without_the_rights_of_readers_nothing_is_changed() {
     let server = Server::start(&[]);
@@ -220,7 +221,8 @@ async fn without_the_rights_of_readers_nothing_is_changed() {
     }
 }
 
-/// A sorted set without an expiry is another program's, whatever its members look like.
+/// A sorted set without an expiry belongs to another program, even if its members look like
+/// readers.
 #[tokio::test]
 async fn a_sorted_set_without_an_end_is_foreign_and_keeps_its_members() {
     let server = Server::start(&[]);

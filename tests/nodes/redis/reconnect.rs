@@ -1,4 +1,4 @@
-//! Requests are executed in the order in which they were sent, even if they waited for a new
+//! The server executes requests in the order in which they were sent, even if they waited for a new
 //! connection.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -10,7 +10,8 @@ use super::*;
 
 use crate::support::proxy::Proxy;
 
-/// Returns a server behind a proxy that can be set to delay each answer.
+/// Returns a server, a proxy before it, the switch that makes the proxy delay each reply, and a
+/// handle.
 fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
     let server = Server::start(&[]);
     let proxy = Proxy::to(&server.addr());
@@ -28,8 +29,9 @@ fn behind_a_proxy(wait: Duration) -> (Server, Proxy, Arc<AtomicBool>, Redlock) {
 }
 
 /// A connection breaks while no request is in progress. The next acquire waits for the new
-/// connection and is given up meanwhile. Its release waits there, too, and must not overtake the
-/// acquire; otherwise the lock would stay for its whole ttl without a holder.
+/// connection, and its caller gives up meanwhile. The release of this acquire waits for the
+/// connection, too. If the release overtook the acquire, the lock would remain for its whole ttl
+/// without a holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection() {
     let (server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(15));
@@ -46,7 +48,7 @@ async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection(
             timeout(Duration::from_millis(3), redlock.mutex(&*name).build().unwrap().try_acquire())
                 .await;
         assert!(given_up.is_err(), "the connection is still being made");
-        // This acquire and its release come after both of them.
+        // This acquire and its release follow after the first acquire and its release.
         let after = redlock.mutex("after").build().unwrap().acquire().await.unwrap();
         assert!(after.release().await.is_ok());
         sleep(Duration::from_millis(20)).await;
@@ -54,8 +56,8 @@ async fn a_release_does_not_overtake_its_acquire_on_the_way_to_a_new_connection(
     }
 }
 
-/// A short lock needs its answer soon. A late answer must not cost all other callers their
-/// connection.
+/// A request for a lock with a short ttl has a short deadline. If its reply comes late, the
+/// connection must not be closed, because other callers use it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_impatient_request_does_not_cost_others_their_connection() {
     let (_server, _proxy, slow, redlock) = behind_a_proxy(Duration::from_millis(40));
@@ -72,7 +74,8 @@ async fn an_impatient_request_does_not_cost_others_their_connection() {
     }
 }
 
-/// A quarantine runs from the moment of the reconnect, and not from the first request after it.
+/// The node marks the server at the reconnect, without a request. So the quarantine begins at the
+/// reconnect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_is_marked_without_any_request() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
@@ -94,7 +97,8 @@ async fn a_restarted_server_is_marked_without_any_request() {
     }
 }
 
-/// The text names this program's own limit, and not the server, as what ended the connection.
+/// The error must name this program's own limit as the cause of the closed connection, not the
+/// server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_a_limit_ended_is_not_blamed_on_the_server() {
     let server = Server::start(&[]);
@@ -103,7 +107,7 @@ async fn a_connection_that_a_limit_ended_is_not_blamed_on_the_server() {
     let redlock = Redlock::builder().node(node.build().unwrap()).build().unwrap();
     let mutex = redlock.mutex("m").build().unwrap();
     mutex.acquire().await.unwrap().release().await.unwrap();
-    // The head of a list that is longer than any answer.
+    // The proxy sends the head of a list that is longer than any valid reply.
     proxy.edit(|bytes| drop(bytes.splice(0..0, *b"*100000\r\n")));
     let e = mutex.try_acquire().await.unwrap_err().to_string();
     assert!(e.contains("so this program ended the connection"), "{e}");

@@ -53,17 +53,18 @@ async fn records_live_and_are_shown_with_their_result() {
     assert_eq!((state.fence, state.attempt, state.record), (above, 2, Some(record)));
 }
 
-/// Asserts the expiry of the record `r`, whose claim's lease was `TTL` at most.
+/// Asserts the expiry of the record `r`. The lease of its claim was at most `TTL`.
 fn is_kept_for(server: &Server, retention: Duration) {
     let left = Duration::from_millis(server.cli(&["pttl", "r"]).parse().unwrap());
     let least = retention + 2 * LONG.clock_error;
-    // The answers have taken some time.
+    // The requests and replies took some time.
     let slow = Duration::from_millis(200);
     assert!(left + slow >= least, "{left:?} of {least:?}");
     assert!(left <= least + TTL + Duration::from_millis(1), "{left:?} of {least:?}");
 }
 
-/// A completion within the lease does not look at the expiry: the claim has added the lease to it.
+/// A completion within the lease does not change the expiry, because the claim already added the
+/// lease to the expiry.
 #[tokio::test]
 async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention() {
     const DAY: Duration = Duration::from_secs(86_400);
@@ -71,7 +72,8 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
     let node = fresh(&server);
     let me = owner();
     let of = Claim { retention: DAY, ..claim("r", me) };
-    // The second is made in the history that the client knows: by the fast path.
+    // The first claim gives the client the server's history. So the second claim takes the short
+    // path of the script.
     one(&node, LONG, Op::Claim(Claim { key: "first".into(), ..of.clone() })).await.unwrap();
     let Ok(Reply::Claimed { fence, attempt: 1, .. }) = one(&node, LONG, Op::Claim(of)).await else {
         panic!("not claimed")
@@ -89,8 +91,9 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
     is_kept_for(&server, DAY);
 }
 
-/// Steps under a later ballot keep the lease of an earlier claim, which may have kept the record
-/// for less: a client with a shorter retention, or one whose claims do not add their lease.
+/// The claim of `a` keeps the record for a short retention only. Then `b` stores steps and a result
+/// under a later ballot, and the lease of `a` stays in the record. The record must be kept for the
+/// retention of `b`.
 #[tokio::test]
 async fn a_record_that_another_claims_steps_reached_is_kept_for_their_retention() {
     const DAY: Duration = Duration::from_secs(86_400);
@@ -182,11 +185,11 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
     };
     assert!(!unsure.is_zero());
     assert!(above > fence);
-    // A claim from before the loss cannot be completed any more.
+    // A claim that was granted before the loss cannot be completed.
     assert_eq!(one(&node, SHORT, done).await, Ok(Reply::NotOwner));
 }
 
-/// Lua accepts numbers that an answer cannot contain.
+/// Lua accepts numbers that a reply cannot contain.
 #[tokio::test]
 async fn a_strange_number_under_a_fence_key_spoils_its_own_op_only() {
     let server = Server::start(&[]);
@@ -219,8 +222,8 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
         .node_deadline(Duration::from_millis(500));
     let redlock = builder.build().unwrap();
     let guard = redlock.mutex("warm").build().unwrap().acquire().await.unwrap();
-    // Nodes `a` and `b` are one server, and it is random which of them the server accepts, so the
-    // release's outcome may be unknown.
+    // The addresses `a` and `b` lead to the same server. The server accepts only one of the two
+    // nodes, at random. So the outcome of the release may be unknown.
     drop(guard.release().await);
     let idempotency = redlock.idempotency("orders").at_most_once();
     let orders = idempotency.lease(Duration::from_secs(2)).build().unwrap();
@@ -231,13 +234,13 @@ async fn a_result_on_one_server_twice_is_on_no_majority() {
     let done = done.await;
     let not = matches!(&done, Err(palisade::RunError::NotRecorded(_)));
     assert!(not, "one server of two has it, and it passed for two of three: {done:?}");
-    // For a lookup, the value on this one server is no majority either.
+    // A lookup does not count the value on this one server as a majority either.
     let seen = orders.key("k").lookup::<u32>().await;
     assert!(!matches!(seen, Ok(palisade::idempotency::Status::Stored(_))), "{seen:?}");
 }
 
-/// However many results are requested at once, an answer contains at most a mebibyte of them, or a
-/// single one.
+/// One reply contains at most a mebibyte of results, or a single larger result. This holds however
+/// many results the requests ask for.
 #[tokio::test]
 async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
     const KB: usize = 1_024;
@@ -271,7 +274,8 @@ async fn an_answer_is_not_as_large_as_all_results_that_are_asked_for() {
         keep(name, length);
     }
     assert_eq!(shown(&["a", "b", "c", "d"]).await, [Some(100 * KB); 4], "small ones together");
-    // Ten of twelve results fit; those after the first one that does not fit are left out, too.
+    // Ten of the twelve results fit. After the first result that does not fit, all results are left
+    // out.
     let many = shown(&["a"; 12]).await;
     assert_eq!(many, [vec![Some(100 * KB); 10], vec![None; 2]].concat());
 }

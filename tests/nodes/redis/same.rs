@@ -1,15 +1,16 @@
-//! Random operations, drawn by seed, on a node in memory and on a server, which must give equal
-//! answers.
+//! Random operations, drawn from a seed, run on a memory node and on a server. Both must return
+//! equal replies.
 
 use palisade::MemoryNode;
 use palisade::node::spi::{ClaimEnd, Enlist, QuarantineId};
 
 use super::*;
 
-/// Maximum time between the two answers on a slow machine. All times that are drawn differ by more.
+/// Maximum time between the replies of the two nodes on a slow machine. Two different random times
+/// differ by more than this.
 const APART: Duration = Duration::from_secs(15);
 const SPANS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
-/// A lease that has ended when the next batch is sent.
+/// A lease that ends before the next batch.
 const OVER: Duration = Duration::from_millis(1);
 const HOUR_MS: u64 = 3_600_000;
 
@@ -33,10 +34,11 @@ impl Dice {
     }
 }
 
-/// A generator of ops with few keys and few owners, so that they collide.
+/// A generator of ops with few keys and few owners, so that the ops affect each other.
 struct Drawn {
     dice: Dice,
-    /// Microseconds to which small numbers are added for tokens and proposals.
+    /// Start value of tokens and proposals, in microseconds. The generator adds small numbers to
+    /// it.
     base: u64,
     owners: Vec<OwnerToken>,
 }
@@ -55,20 +57,21 @@ impl Drawn {
         FencingToken::new(self.base + self.dice.below(8))
     }
 
-    /// Returns a token that is sometimes further ahead than honest clocks permit.
+    /// Returns a token. Some tokens are further in the future than honest clocks permit.
     fn any_token(&mut self) -> FencingToken {
         let far = self.dice.maybe(5, |_| 10_000_000_000).unwrap_or(0);
         FencingToken::new(self.token().get() + far)
     }
 
-    /// Draws an operation for each node; `named` are the nodes' present quarantines.
+    /// Draws one operation, in one version for each node. `named` contains the current quarantine
+    /// of each node.
     fn op(&mut self, named: [QuarantineId; 2]) -> [Op; 2] {
         let wrong = QuarantineId { history: 1, since: 1 };
         let reassert = self.dice.maybe(2, |dice| dice.of(&[named, [wrong; 2]]));
         let of = |node: usize| reassert.map(|both| both[node]);
         let both = |op: Op| [op.clone(), op];
-        // The second lock never has metadata, so that its renewals and releases take the short
-        // path.
+        // The second lock never has metadata. So its renewals and releases take the short path of
+        // the script.
         let (name, has_meta) = self.dice.of(&[("a", true), ("b", false)]);
         let mode = self.dice.of(&[LockMode::Exclusive, LockMode::Exclusive, LockMode::Shared]);
         let keys = LockKeys::new(name);
@@ -146,7 +149,7 @@ impl Drawn {
     }
 }
 
-/// Splits an answer into its text without durations, and these durations.
+/// Returns the text of a reply without its durations, and the durations.
 fn shown(reply: &Result<Reply, NodeError>) -> (String, Vec<Duration>) {
     let reply = match reply {
         Ok(reply) => reply,
@@ -165,7 +168,7 @@ fn shown(reply: &Result<Reply, NodeError>) -> (String, Vec<Duration>) {
             (format!("{all:?}"), holder.remaining.iter().copied().collect())
         }
         Reply::Readers(readers) => {
-            // Those that end in the same millisecond may have another order.
+            // Readers whose leases end in the same millisecond may be listed in any order.
             let mut all: Vec<_> =
                 readers.listed.iter().map(|reader| (reader.owner, reader.remaining)).collect();
             all.sort_unstable();
@@ -202,11 +205,11 @@ fn are_alike(a: &Result<Reply, NodeError>, b: &Result<Reply, NodeError>) -> bool
     a == b && spans.len() == others.len() && spans.iter().zip(&others).all(close)
 }
 
-/// A quarantine that ends at once.
+/// Length of a quarantine that ends at once.
 const NONE: Duration = Duration::from_millis(1);
 
-/// Returns new nodes, in memory and on the server, and their clients' terms. If `once` is true, the
-/// nodes have had a quarantine.
+/// Returns a new memory node, a new node on the server, and the terms of their clients. If `once`
+/// is true, both nodes have had a quarantine.
 async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     server.cli(&["flushall"]);
     if !once {
@@ -214,7 +217,7 @@ async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     }
     let node = RedisNode::new(server.url()).unwrap();
     let memory = MemoryNode::builder().quarantined().build();
-    // The node's floor must be in the past when the first token is drawn.
+    // The node's floor must be earlier than the first token of the test.
     let begun = Terms { max_ttl: NONE, clock_error: NONE };
     let batch = Batch { terms: begun, not_after: None, known_since: None, ops: Vec::new() };
     memory.call(batch, SystemEnv.now() + Duration::from_secs(60)).await;
@@ -223,7 +226,7 @@ async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     (memory, node, Terms { max_ttl: NONE, ..LONG })
 }
 
-/// Runs one history on both nodes. An error contains all operations and answers up to the first
+/// Runs one history on both nodes. The error contains all operations and replies up to the first
 /// difference.
 async fn history(server: &Server, seed: u64) -> Result<(), String> {
     let once = seed % 2 == 1;
@@ -234,7 +237,7 @@ async fn history(server: &Server, seed: u64) -> Result<(), String> {
     let mut named = [QuarantineId { history: 0, since: 0 }; 2];
     for round in 0..40 {
         if reborn == Some(round) {
-            // Begin another history with the same data.
+            // Begin a new data history with the same data.
             memory.restart_keeping();
             let marker = server.cli(&["get", "palisade:generation"]);
             let other = format!("{:040x}{}", 7, &marker.trim_end()[40..]);

@@ -1,4 +1,5 @@
-//! Callers on a runtime of one thread, whose answers arrive together, share the next batch.
+//! Callers on a single-threaded runtime. Callers whose replies arrive together send their next
+//! requests in one batch.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -50,8 +51,8 @@ async fn callers_whose_answers_come_together_share_the_next_batch() {
     }
     let batches = (scripts(&server) - before) as f64;
     let together = count.load(Ordering::Relaxed) as f64 / batches;
-    // Without waiting for each other they would leave in batches of a few; all in step, the server
-    // would wait for the client, and the client for the server.
+    // If no caller waited for another, the batches would contain only a few requests. If all
+    // callers sent together, the server and the client would wait for each other in turn.
     assert!(together > CALLERS as f64 / 4.0, "{together} calls leave together");
     assert!(together < CALLERS as f64 - 4.0, "{together} calls leave together");
 }

@@ -1,4 +1,4 @@
-//! Values of other programs under side keys affect only the op that meets them.
+//! Values of other programs under side keys. Such a value affects only the op that reads it.
 
 use palisade::node::spi::Enlist;
 use palisade::node::spi::NodeSignal;
@@ -30,8 +30,8 @@ async fn a_fence_that_is_none_is_no_answer_of_another_kind() {
         assert!(got[0].is_err(), "{value}: {got:?}");
         fence(got[1].clone());
         assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
-        // An acquire of a free lock under this fence is refused alone, or granted with a larger
-        // fence.
+        // With this fence, an acquire of a free lock is either refused or granted with a larger
+        // fence. The other acquire of the batch is not affected.
         let fresh = format!("{value} again");
         let got = batch(&node, LONG, vec![acquire("k", a), acquire(&fresh, a)], TTL).await.items;
         fence(got[1].clone());
@@ -59,7 +59,7 @@ async fn a_fence_that_is_none_opens_no_lock_that_is_to_be_taken() {
     assert_eq!(server.cli(&["get", "k"]), a.as_str(), "the holder has its lock");
 }
 
-/// This also holds on an only node, and however often the acquire is tried.
+/// A single node lowers a fence that is too far in the future, even if the acquire is repeated.
 #[tokio::test]
 async fn a_fence_of_tomorrow_keeps_no_caller_out_until_tomorrow() {
     let server = Server::start(&[]);
@@ -96,8 +96,8 @@ async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
     }
     facts(&node, LONG).await;
     let mut events = node.events();
-    // Before the node listens, the waiter's place would be skipped, and all waiters would be woken
-    // later.
+    // Wait until the node has subscribed to hints. Without a subscription, the waiter would be left
+    // out, and a later subscription would wake all waiters.
     let listens = async {
         while server.cli(&["pubsub", "channels", "palisade:changed:*"]).is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -157,11 +157,12 @@ async fn another_programs_value_under_a_lock_is_reported_as_what_it_is() {
     assert_eq!(e.advice(), palisade::error::Advice::Misconfigured);
     let said = e.to_string();
     assert!(said.contains("another program's value") && !said.contains("stuck"), "{said}");
-    // Other locks are not affected.
+    // The value does not affect other locks.
     assert!(redlock.mutex("other").build().unwrap().acquire().await.is_ok());
 }
 
-/// A text of one byte is refused, too, although a list may leave a remainder of that length.
+/// The script must also refuse a text of one byte, although a valid list may have a remainder of
+/// one byte.
 #[tokio::test]
 async fn a_strangers_text_under_a_list_is_refused_and_stays() {
     let server = Server::start(&[]);

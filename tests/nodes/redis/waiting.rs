@@ -1,5 +1,5 @@
-//! Waiters get hints, even from clients that had not learned of them. The marker shows that there
-//! are waiters and keeps its other fields.
+//! Waiters get hints even if the releasing client has not read of a waiter yet. The marker notes
+//! that there are waiters, and its other fields do not change.
 
 // Marker fields: 0 history, 1 since, 2 floor, 3 length, 4 agreed until, 5 awaited until, 6
 // beginning.
@@ -48,7 +48,8 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     let server = Server::start(&[]);
     let (mine, other) = (fresh(&server), fresh(&server));
     let (a, b) = (owner(), owner());
-    // This answer shows that there are no waiters, and it is the last one that `mine` receives.
+    // The reply shows that there is no waiter. It is the last reply before the client `mine`
+    // releases.
     fence(one(&mine, LONG, acquire("k", a)).await);
     assert_eq!(marker(&server)[5].parse(), Ok(0_u64), "nobody waits");
     let mut events = other.events();
@@ -56,7 +57,7 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     assert!(matches!(held, Ok(Reply::Held { .. })), "{held:?}");
     assert_eq!(one(&mine, LONG, release_plainly("k", a)).await, Ok(Reply::Done));
     while &*hinted(&mut events).await != "k" {}
-    // Now `mine` has learned of the waiter, and it wakes no caller that does not wait.
+    // Now the client `mine` knows about the waiter. It sends hints only to callers that wait.
     fence(one(&mine, LONG, acquire("l", a)).await);
     let mut events = other.events();
     fence(one(&mine, LONG, acquire("k", a)).await);
@@ -67,7 +68,7 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     assert_eq!(&*hinted(&mut events).await, "k", "a hint that nobody asked for");
 }
 
-/// A client of another library does not support the queue.
+/// A client of another library does not know the queue, so it cannot get a reserved lock.
 #[tokio::test]
 async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
     let server = Server::start(&[]);
@@ -90,13 +91,14 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
         };
         one(&node, LONG, waits.clone()).await.unwrap();
         assert_eq!(one(&node, LONG, release_plainly(&name, a)).await, Ok(Reply::Done));
-        // Nothing is reserved for a handle that cannot be reached, and a reservation soon ends.
+        // A handle that cannot be reached gets no reservation, and a reservation ends soon. So the
+        // other library's client may get the lock.
         if server.cli(&["set", &name, "classic", "NX", "PX", "60000"]) == "OK" {
             continue;
         }
         refused = true;
         while *hinted(&mut events).await != *name {}
-        // Nothing is left of the reservation.
+        // No key remains after the reservation.
         let gone = async {
             while !server.cli(&["get", &name]).is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -120,7 +122,8 @@ async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields()
     let until: u64 = after[5].parse().unwrap();
     let now = SystemEnv.wall_micros() / 1_000;
     assert!(until > now && until < now + 60_000, "{until} at {now}");
-    // Other waiters with the same time do not write the marker again; a longer quarantine keeps it.
+    // Another waiter with the same time does not change the marker. A longer quarantine keeps the
+    // waiters' field.
     one(&node, SHORT, waiting("k", owner())).await.unwrap();
     assert_eq!(marker(&server), after);
     assert!(facts(&node, LONG).await.quarantine_raised);
@@ -148,7 +151,8 @@ async fn a_marker_that_is_not_ours_counts_as_lost() {
     }
 }
 
-/// Redis disconnects a subscriber that is sent too much, so results use another connection.
+/// Redis disconnects a subscriber whose output buffer grows too large. So results use another
+/// connection.
 #[tokio::test]
 async fn hints_come_on_a_connection_of_their_own() {
     let server = Server::start(&[]);
@@ -158,12 +162,14 @@ async fn hints_come_on_a_connection_of_their_own() {
     assert_eq!(server.cli(&["client", "list", "type", "pubsub"]), "", "nobody waits");
     let mut events = node.events();
     one(&node, LONG, waiting("k", b)).await.unwrap();
-    // A waiter that came before the subscription is woken when the subscription is ready.
+    // The waiter began to wait before the subscription. So the node wakes the waiter when the
+    // subscription is ready.
     assert_eq!(&*hinted(&mut events).await, "k");
     let subscribed = server.cli(&["client", "list", "type", "pubsub"]);
     assert_eq!(subscribed.lines().count(), 1, "{subscribed}");
     assert!(!subscribed.contains("cmd=evalsha"), "{subscribed}");
-    // When this connection breaks, batches continue on theirs, and hints come on a new one.
+    // The connection for hints breaks. Batches continue on their own connection. Hints arrive on a
+    // new connection.
     let before = facts(&node, LONG).await;
     let list = |kind: &str| server.cli(&["client", "list", "type", kind]);
     let commands = list("normal");

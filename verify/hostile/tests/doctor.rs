@@ -1,4 +1,5 @@
-//! The doctor among bad servers and Sentinels: it ends, reports, and shows no secret.
+//! Tests of the doctor (`palisade doctor`) with bad servers and Sentinels. The doctor must end in
+//! time, report the other servers, and show no secret.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub(crate) const SENTINEL_PHASES: &[Phase] = &[
 
 const LIMIT: Duration = Duration::from_millis(300);
 
-/// Runs the doctor on a bad lone server beside an honest one.
+/// Runs the doctor on two single servers, a bad one and an honest one.
 pub(crate) async fn node(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("doctor, {phase:?}, {}", kind.name);
     let bad = Server::start(DataServer::new(), Some((phase, kind)));
@@ -50,7 +51,7 @@ pub(crate) async fn node(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     (bad.struck(), wrong.into_iter().collect())
 }
 
-/// Runs the doctor on three Sentinels, one of which is bad.
+/// Runs the doctor on three Sentinels. One of them is bad.
 pub(crate) async fn sentinel(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("doctor, Sentinel, {phase:?}, {}", kind.name);
     let master = Server::start(DataServer::new(), None);
@@ -66,8 +67,9 @@ pub(crate) async fn sentinel(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<Strin
 }
 
 async fn examine(what: &str, all: Deployment, honest: &Server) -> Result<(), String> {
-    // The doctor asks Sentinels, those that these name, and servers, and takes the trial lock; so
-    // it has five times the limit.
+    // The doctor sends requests to the configured Sentinels, to the Sentinels that these report,
+    // and to the servers. Then the doctor acquires the trial lock. All this may take five times the
+    // limit.
     let report = within(what, 5 * LIMIT, Doctor::new(all).examine()).await?;
     let report: Report = report.map_err(|e| format!("{what}: {e}"))?;
     JUDGE.text(what, Shown::Doctor, &report.to_string());

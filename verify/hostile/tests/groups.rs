@@ -1,4 +1,4 @@
-//! Tests of one bad Sentinel: one of three, and a single one.
+//! Tests with a bad Sentinel: as one of three Sentinels, and as the only Sentinel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn group(sentinels: &[&Server], deadline: Duration) -> SentinelNode {
     node.build().expect("addresses and ranges")
 }
 
-/// Runs one case; returns the number of strikes and what went wrong.
+/// Runs one case. Returns the number of times that the Sentinel misbehaved, and the errors found.
 pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("Sentinel, {phase:?}, {}", kind.name);
     let master = Server::start(DataServer::new(), None);
@@ -45,8 +45,8 @@ pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     let trio = one_of_three(&what, group(&[&bad, &a, &b], SHARED), &master.at);
     let (trio, lone) = tokio::join!(trio, alone(&what, group(&[&bad], NODE)));
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
-    // The allowance covers one connection of each handle, the connections of the hints, and new
-    // ones after a hang-up.
+    // The limits include the connections of both handles, their connections for hints, and new
+    // connections after a server has closed one.
     if a.connections() > 4 || master.connections() > 8 {
         let (a, m) = (a.connections(), master.connections());
         wrong.push(format!("{what}: {a} connections to an honest Sentinel, {m} to the master"));
@@ -60,8 +60,8 @@ async fn one_of_three(what: &str, node: SentinelNode, master: &str) -> Result<()
     let redlock = redlock.build().expect("a handle");
     let what = format!("one of three: {what}");
     for round in 0..3 {
-        // There are several rounds, because a false answer may take effect only once the node has
-        // stored it.
+        // The node may use a false reply only in a later round, after it has stored the reply. So
+        // there are three rounds.
         let got =
             within(&what, 2 * SHARED, redlock.mutex("m").build().unwrap().try_acquire()).await?;
         let got = got.map_err(|e| format!("{what}: round {round}: {e}"))?;

@@ -1,4 +1,5 @@
-//! The checks that run beside all cases: the texts that are shown, and the resources that are used.
+//! Checks for all cases: the texts that a case shows, and the memory, files and log lines that it
+//! uses.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
@@ -14,30 +15,33 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// Password of every server and Sentinel in these tests.
 pub(crate) const PASSWORD: &str = "s3cr3t-of-ours";
-/// Largest length of a sentence, log line or finding, in bytes.
+/// Maximum length of an error text, log line or finding, in bytes.
 const SENTENCE_MAX: usize = 2_000;
-/// Largest growth of the process's memory, in KiB.
+/// Maximum growth of the process's memory, in KiB.
 const GROWTH_MAX: usize = 64 << 10;
-/// Number of cases that run at once.
+/// Number of cases that run at the same time.
 pub(crate) const AT_ONCE: u32 = 12;
-/// Largest number of open files, mostly sockets; a case has servers, handles and their connections.
+/// Maximum number of open files while the cases run. Most of these files are sockets of servers and
+/// handles.
 const FILES_MAX: usize = AT_ONCE as usize * 80;
-/// Number of files that other tests and their runtimes may still have open.
+/// Maximum number of open files after the last case, in addition to the files that were open before
+/// the first case.
 const FILES_LEFT: usize = 40;
-/// Largest average number of log lines for each case.
+/// Maximum average number of log lines per case.
 const LINES_MAX: usize = 30;
 
-/// A flaw of a text.
+/// A flaw of a text that a case showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Flaw {
     /// The text shows the password.
     Secret,
-    /// The text has control or invisible characters, which can forge lines.
+    /// The text contains control characters or invisible characters. An attacker can forge lines
+    /// with them.
     Control,
     Long,
 }
 
-/// Place where a text was shown.
+/// Kind of output that contained a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shown {
     Error,
@@ -46,7 +50,7 @@ pub(crate) enum Shown {
     Doctor,
 }
 
-/// State that all cases share.
+/// Counters and results that all cases share.
 pub(crate) struct Judge {
     pub(crate) places: Semaphore,
     flaws: Mutex<BTreeSet<(Shown, Flaw, String)>>,
@@ -54,7 +58,7 @@ pub(crate) struct Judge {
     lines: AtomicUsize,
     files: AtomicUsize,
     panics: AtomicUsize,
-    /// Number of tests that have not ended.
+    /// Number of tests that are running.
     running: AtomicUsize,
     /// Memory of the process before the first case, in KiB.
     resident: usize,
@@ -87,20 +91,20 @@ impl Judge {
         self.flaws.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a test, which must end with [`Self::verdict`].
+    /// Registers a test. The test must call [`Self::verdict`] at its end.
     pub(crate) fn starts(&self) {
         self.running.fetch_add(1, Relaxed);
     }
 
-    /// Counts a new case and the files that are open now.
+    /// Counts a new case, and updates the maximum number of open files.
     pub(crate) fn begins(&self) {
         self.cases.fetch_add(1, Relaxed);
         self.files.fetch_max(open_files(), Relaxed);
     }
 
-    /// Checks a text of a case.
+    /// Checks a text that a case showed. Records the flaws of the text.
     pub(crate) fn text(&self, case: &str, at: Shown, text: &str) {
-        // Only the doctor's text consists of several lines.
+        // Only the text of the doctor may contain line breaks.
         let unseen = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
         let invisible = |c: char| {
             (c.is_control() && !(at == Shown::Doctor && c == '\n'))
@@ -133,7 +137,8 @@ impl Judge {
         self.text(case, Shown::Debug, &format!("{what:?}"));
     }
 
-    /// Checks what must hold for all cases so far.
+    /// Asserts that no case so far has failed, panicked, used too many resources, or shown a text
+    /// with a flaw.
     pub(crate) async fn verdict(&self, wrong: &[String]) {
         if self.running.fetch_sub(1, Relaxed) == 1 {
             self.closed().await;
@@ -151,7 +156,8 @@ impl Judge {
         assert!(flaws.is_empty(), "{flaws:#?}");
     }
 
-    /// Waits for sockets to close, which takes a moment after their ends are dropped.
+    /// Waits until the sockets are closed. A socket closes shortly after both of its ends were
+    /// dropped.
     async fn closed(&self) {
         let most = self.files_before + FILES_LEFT;
         let end = Instant::now() + Duration::from_secs(5);
@@ -163,8 +169,10 @@ impl Judge {
     }
 }
 
-/// Runs the test of this name in a separate process, whose allocator returns freed memory at once;
-/// memory that an allocator keeps is not a cost of a bad server. Returns `false` in that process.
+/// Runs the test `name` in a child process and returns true. In the child process, returns false.
+///
+/// The child's allocator returns freed memory at once. Otherwise, memory that the allocator keeps
+/// would count as growth.
 pub(crate) fn elsewhere(name: &str) -> bool {
     const CHILD: &str = "PALISADE_HOSTILE_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -180,7 +188,7 @@ pub(crate) fn elsewhere(name: &str) -> bool {
     true
 }
 
-/// Returns a value of this process's status, in KiB.
+/// Returns a field of `/proc/self/status`, in KiB.
 fn status(field: &str) -> usize {
     let all = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = all.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':'));
@@ -192,7 +200,7 @@ fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// A writer that checks every log line and keeps none.
+/// A log writer that checks each line and then drops it.
 #[derive(Clone, Copy)]
 struct Log;
 

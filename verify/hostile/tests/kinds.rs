@@ -1,4 +1,4 @@
-//! Kinds of misbehaviour of a server, in any phase of a conversation.
+//! Kinds of misbehaviour of a server. Each kind is possible in each phase of a conversation.
 
 use std::io;
 use std::time::Duration;
@@ -9,22 +9,24 @@ use tokio::time::sleep;
 
 use crate::fake::{Command, bulk, message};
 
-/// Action of a misbehaving server.
+/// Behaviour of a bad server in place of the right reply.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Sends these bytes in place of the answer.
+    /// Sends these bytes instead of the right reply.
     Send(Vec<u8>),
-    /// Sends bytes computed from the command and the right answer.
+    /// Sends the result of this function of the command and the right reply.
     Twist(fn(&Command, &[u8]) -> Vec<u8>),
-    /// Closes the connection: before the answer, or after half of it.
+    /// Closes the connection. Sends half of the right reply before, if `half`. Closes by a reset,
+    /// if `reset`.
     HangUp { half: bool, reset: bool },
-    /// Sends nothing any more.
+    /// Sends no more bytes, and keeps the connection open.
     Silence,
-    /// Sends the right answer, one byte at a time with this pause.
+    /// Sends the right reply byte by byte, with this pause in between.
     Slow(Duration),
-    /// Sends `head`, and then `piece` for ever: the first `burst` bytes at once, the rest slowly.
+    /// Sends `head`, and then repeats `piece` without end. The first `burst` bytes are sent at full
+    /// speed, the others slowly.
     Flood { head: Vec<u8>, piece: Vec<u8>, burst: usize },
-    /// Sends `head` and then `piece`, over and over, never much at once.
+    /// Sends `head`, and then repeats `piece` without end, with a short pause after each piece.
     Drip { head: Vec<u8>, piece: Vec<u8> },
 }
 
@@ -32,13 +34,13 @@ pub(crate) enum Action {
 pub(crate) struct Kind {
     pub(crate) name: String,
     pub(crate) action: Action,
-    /// True if the bytes contain the right answer, so that a client may accept them.
+    /// True if the sent bytes contain the right reply, so a client may accept them.
     pub(crate) honest: bool,
-    /// True if the kind is expensive; it is tried in few phases.
+    /// True if this kind needs many resources. Such a kind runs only in a few phases.
     pub(crate) rare: bool,
 }
 
-/// Result of a strike: true if the connection continues.
+/// Result of one misbehaviour: true if the connection stays open.
 pub(crate) type Strike = io::Result<bool>;
 
 impl Kind {
@@ -55,7 +57,8 @@ impl Kind {
                 let sent = if *half { &honest[..honest.len() / 2] } else { &[] };
                 to.write_all(sent).await?;
                 if *reset {
-                    // Closing a socket with unread bytes and without lingering sends a reset.
+                    // A socket with unread bytes and a linger time of zero sends a reset when it
+                    // closes.
                     to.as_ref().set_zero_linger()?;
                 }
                 return Ok(false);
@@ -90,7 +93,6 @@ impl Kind {
     }
 }
 
-/// Returns all kinds.
 pub(crate) fn all() -> Vec<Kind> {
     let mut all = Vec::new();
     let mut add = |name: &str, action: Action| {
@@ -138,7 +140,7 @@ pub(crate) fn all() -> Vec<Kind> {
     all
 }
 
-/// Returns the kinds that fill the largest allowed answer to a batch.
+/// Returns the kinds that reply to a batch with as many bytes as a client accepts.
 pub(crate) fn largest() -> Vec<Kind> {
     let (head, piece) = (b"$9999990\r\n".to_vec(), vec![b'a'; 1 << 16]);
     let action = Action::Flood { head, piece, burst: 12 << 20 };

@@ -1,5 +1,6 @@
-//! Bad servers and Sentinels in every phase of a conversation: each costs its own vote and nothing
-//! else. No client panics or hangs; memory, sockets and log lines stay bounded; no secret is shown.
+//! Tests of clients with bad servers and bad Sentinels, in each phase of a conversation. A bad
+//! server may cost only its own vote. No client panics or hangs. Memory, sockets and log lines stay
+//! bounded. No secret is shown.
 
 mod doctor;
 #[path = "../../../tests/support/fake.rs"]
@@ -25,7 +26,8 @@ use judge::{AT_ONCE, JUDGE, elsewhere};
 use kinds::{Action, Kind};
 use server::{DataServer, Phase, Server};
 
-/// Returns every kind in every phase, in an order in which expensive ones are not neighbours.
+/// Returns all pairs of a phase and a kind, in an order in which expensive kinds are not
+/// neighbours. Rare kinds occur only in the phases of `large`.
 fn mixed(phases: &[Phase], large: &[Phase]) -> Vec<(Phase, Arc<Kind>)> {
     let mut all = Vec::new();
     for kind in kinds::all().into_iter().map(Arc::new) {
@@ -37,7 +39,7 @@ fn mixed(phases: &[Phase], large: &[Phase]) -> Vec<(Phase, Arc<Kind>)> {
     (0..count).map(|i| all[i * stride % count].clone()).collect()
 }
 
-/// Tries every kind in every phase.
+/// Runs `case` with every kind in every phase.
 async fn everything<F, R>(phases: &[Phase], large: &[Phase], case: F)
 where
     F: Fn(Phase, Arc<Kind>) -> R,
@@ -47,8 +49,8 @@ where
     judge.starts();
     let mut cases = JoinSet::new();
     for (phase, kind) in mixed(phases, large) {
-        // The place is acquired before the case is created, because too many cases at once would
-        // use much memory themselves.
+        // The case is created after its place was acquired. Otherwise, all waiting cases would
+        // already use memory.
         let place = judge.places.acquire().await.expect("it stays open");
         judge.begins();
         let run = case(phase, Arc::clone(&kind));
@@ -66,8 +68,8 @@ where
             again.push((phase, kind));
         }
     }
-    // A pause of the machine breaks deadlines, too, but not the same ones twice, so failed cases
-    // run again.
+    // A failed case runs again, because a pause of the machine may have caused the failure. Two
+    // such pauses are unlikely.
     let mut wrong = Vec::new();
     for (phase, kind) in again {
         let _place = judge.places.acquire_many(AT_ONCE).await.expect("it stays open");
@@ -78,7 +80,7 @@ where
     judge.verdict(&wrong).await;
 }
 
-/// Tries the kinds that fill memory, one after another.
+/// Runs the cases that need much memory, one after another.
 async fn largest() {
     let mut wrong = Vec::new();
     for phase in nodes::LARGE {
@@ -142,7 +144,7 @@ async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
     drop(held);
 }
 
-/// Every kind of flood that no limit ends is sent at full speed.
+/// Sends, at full speed, each kind of flood that no limit of the client ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_at_full_speed_delays_no_other_node() {
     if elsewhere("a_flood_at_full_speed_delays_no_other_node") {

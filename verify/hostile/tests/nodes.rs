@@ -1,4 +1,4 @@
-//! Tests of one bad data server: as one of three nodes, and as the only one.
+//! Tests with a bad data server: as one of three nodes, and as the only node.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::judge::{JUDGE, PASSWORD};
 use crate::kinds::Kind;
 use crate::server::{DataServer, Phase, Server, TAKEN};
 
-/// Deadline of a handle with a lone node.
+/// Deadline for a node's reply, for a handle with one node.
 pub(crate) const NODE: Duration = Duration::from_millis(300);
-/// Deadline of a handle with several nodes; it is longer, so that the honest nodes answer in time
-/// even on a busy machine.
+/// Deadline for a node's reply, for a handle with several nodes. This deadline is longer, so the
+/// honest nodes can reply in time even on a busy machine.
 pub(crate) const SHARED: Duration = Duration::from_secs(1);
-/// Additional time of a call on a busy machine, beyond its deadline.
+/// Additional time that a call may take after its deadline on a busy machine.
 pub(crate) const GRACE: Duration = Duration::from_secs(4);
 
-/// Largest number of connections to a bad server in one case.
+/// Maximum number of connections to a bad server in one case.
 const CONNECTIONS_MAX: usize = 60;
 
 pub(crate) const PHASES: &[Phase] = &[
@@ -42,25 +42,26 @@ pub(crate) const PHASES: &[Phase] = &[
     Phase::Idle,
 ];
 
-/// Phases in which large answers are tried.
+/// Phases for the kinds with large replies.
 pub(crate) const LARGE: &[Phase] = &[Phase::Load, Phase::Batch, Phase::Idle];
 
-/// Runs one case; returns the number of strikes and what went wrong.
+/// Runs one case. Returns the number of times that the server misbehaved, and the errors found.
 pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("{phase:?}, {}", kind.name);
     let bad = Server::start(DataServer::new(), Some((phase, Arc::clone(&kind))));
     let both = (one_of_three(&what, phase, &bad), alone(&what, phase, &kind, &bad));
     let (trio, lone) = tokio::join!(both.0, both.1);
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
-    // The limit covers two handles, each with connections for batches, hints and barriers, and with
-    // new attempts after pauses.
+    // The limit includes two handles. Each has connections for batches, hints and barriers, and
+    // connects again after pauses.
     if bad.connections() > CONNECTIONS_MAX {
         wrong.push(format!("{what}: {} connections", bad.connections()));
     }
     (bad.struck(), wrong)
 }
 
-/// Runs the two parts of a case one after the other, for kinds that fill memory.
+/// Runs both parts of a case one after the other, because the kinds with large replies need much
+/// memory. Returns the errors found.
 pub(crate) async fn large(phase: Phase, kind: Kind) -> Vec<String> {
     let what = format!("{phase:?}, {}", kind.name);
     let kind = Arc::new(kind);
@@ -75,7 +76,7 @@ fn node(bad: &Server) -> RedisNode {
     node.trust_fresh(true).connect_timeout(NODE).build().expect("an address")
 }
 
-/// Checks that the other two nodes decide, whatever the bad server does.
+/// Checks that a bad server does not change the results: the other two nodes decide.
 async fn one_of_three(what: &str, phase: Phase, bad: &Server) -> Result<(), String> {
     let bad = Arc::new(node(bad));
     let redlock = Redlock::builder().node_deadline(SHARED).node_arc(bad.clone());
@@ -117,7 +118,8 @@ async fn one_of_three(what: &str, phase: Phase, bad: &Server) -> Result<(), Stri
     Ok(())
 }
 
-/// Checks that a lone bad server leads to an error in time, which names the fault.
+/// Checks the calls on a handle whose only server is bad. Each call must end in time, with an error
+/// that names the fault.
 async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<(), String> {
     let bad = node(bad);
     let name = bad.name();
@@ -141,8 +143,8 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<()
             if !matches!(e, AcquireError::NoQuorum(_)) || !e.to_string().contains(&*name) {
                 return Err(format!("{what}: {e}"));
             }
-            // The answer exceeds the size limit, so the client closes the connection, not the
-            // server.
+            // The reply exceeds the client's size limit, so the client closes the connection. The
+            // error must name this limit.
             let is_too_long = phase == Phase::Batch && kind.name == "a text without end";
             let said = e.to_string();
             if is_too_long && said.contains("connection lost") && !said.contains("answer of more") {
@@ -152,7 +154,7 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<()
         }
     }
     if matches!(phase, Phase::Subscribe | Phase::Pushes) {
-        // A waiting acquire subscribes to hints.
+        // This `acquire` waits for a held lock, so it subscribes to hints.
         let wait = Duration::from_millis(250);
         match within(
             &what,
@@ -178,7 +180,7 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<()
     Ok(())
 }
 
-/// Returns the result of a call, or an error if the call does not end by its deadline and
+/// Returns the result of a call. Returns an error if the call takes longer than its deadline and
 /// [`GRACE`].
 pub(crate) async fn within<T>(
     what: &str,

@@ -1,4 +1,4 @@
-//! A Sentinel that names a master.
+//! A fake Sentinel that reports a master.
 
 use crate::fake::{Command, View};
 use crate::server::{Honest, Phase};
@@ -9,7 +9,7 @@ pub(crate) struct SentinelServer {
 }
 
 impl SentinelServer {
-    /// Creates one of three Sentinels, each with a different `id`.
+    /// Creates one of three Sentinels. Each needs a different `id`.
     pub(crate) fn new(id: char, master: &str) -> Self {
         Self { id, view: View { master: master.to_owned(), epoch: 1, ..View::default() } }
     }

@@ -1,4 +1,4 @@
-//! A data server that answers correctly, except in one phase of the conversation.
+//! A fake data server that replies correctly, except in one phase of a conversation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -22,23 +22,23 @@ pub(crate) enum Phase {
     InfoMemory,
     Role,
     Load,
-    /// Batch without ops: it touches the marker, reads the clock, or is a heartbeat.
+    /// A batch without ops: it creates the marker, reads the clock, or serves as a heartbeat.
     Greeting,
     Batch,
     BarrierWrite,
     Wait,
     Subscribe,
-    /// After the answer to a subscription.
+    /// The time after the reply to a subscription.
     Pushes,
-    /// After the answer to a batch.
+    /// The time after the reply to a batch.
     Idle,
-    /// Question that only the doctor asks; the same for the next four.
+    /// A request that only the doctor sends. The next four phases are such requests, too.
     Time,
     Info,
     Get,
     Config,
     Acl,
-    /// Question that only Sentinels receive; the same for the next five.
+    /// A request that only Sentinels receive. The next five phases are such requests, too.
     MyId,
     Master,
     Address,
@@ -47,13 +47,13 @@ pub(crate) enum Phase {
     Quorum,
 }
 
-/// A fake server's right answers.
+/// Correct replies of a fake server.
 pub(crate) trait Honest: Send + Sync + 'static {
-    /// Returns the phase in which a command is sent, and the right answer.
+    /// Returns the phase to which a command belongs, and the correct reply.
     fn answer(&self, command: &Command) -> (Phase, Vec<u8>);
 }
 
-/// A listener whose answers are right, except in one phase; it ends when this value is dropped.
+/// A listener that replies correctly, except in one phase. Dropping this value closes the listener.
 pub(crate) struct Server {
     fake: Fake,
     pub(crate) at: String,
@@ -62,7 +62,7 @@ pub(crate) struct Server {
 
 struct Shared {
     honest: Box<dyn Honest>,
-    /// Phase and kind of the misbehaviour; `None` for an honest server.
+    /// Phase and kind of the misbehaviour. `None` for an honest server.
     wrong: Option<(Phase, Arc<Kind>)>,
     struck: AtomicUsize,
 }
@@ -81,7 +81,7 @@ impl Server {
         self.shared.struck.load(Relaxed)
     }
 
-    /// Returns the number of connections that were made to the server.
+    /// Returns the number of connections that the server has accepted.
     pub(crate) fn connections(&self) -> usize {
         self.fake.connections()
     }
@@ -129,7 +129,7 @@ async fn serve(socket: TcpStream, shared: Arc<Shared>) -> Option<()> {
     }
 }
 
-/// A master with one replica, which grants every request.
+/// A fake master with one replica. It grants every lock except [`TAKEN`].
 pub(crate) struct DataServer {
     run_id: String,
 }
@@ -200,7 +200,7 @@ impl Honest for DataServer {
     }
 }
 
-/// Returns the word at `at` as text, in capitals.
+/// Returns the word at the index `at` of a command, in capital letters.
 fn word(command: &Command, at: usize) -> String {
     let word = command.get(at).map_or(&[][..], |word| &word[..]);
     String::from_utf8_lossy(word).to_uppercase()
@@ -213,7 +213,7 @@ fn micros() -> u128 {
 /// Name of a lock that another client holds.
 pub(crate) const TAKEN: &str = "taken";
 
-/// Answers a batch: [`TAKEN`] is held, and every other lock is granted as requested.
+/// Replies to a batch: another client holds the lock [`TAKEN`], and all other locks are granted.
 fn batch(asked: &Command) -> (Phase, Vec<u8>) {
     let text = |at: usize| asked.get(at).map_or("", |w| std::str::from_utf8(w).unwrap_or(""));
     let number = |at: usize| text(at).parse::<usize>().unwrap_or(0);
@@ -225,10 +225,10 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
     while at < asked.len() {
         let (code, skip) = match text(at) {
             kind @ ("A" | "V" | "W") => {
-                // A request that waits also carries its place in the queue.
+                // The op of a waiter also contains the waiter's place in the queue.
                 let size = if kind == "W" { 9 } else { 4 + 2 * number(at + 1) };
                 if is_taken {
-                    // The reply for a lock of another client is -3 and the remaining milliseconds.
+                    // For a lock of another client, the reply is -3 and the remaining milliseconds.
                     codes.push(integer(-3));
                     (9_000, size)
                 } else {
@@ -240,7 +240,7 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
             "R" => (1, 3),
             "X" => (1, 7),
             "I" => (-1, 2),
-            // An unknown op gets a fault, and the ops after it are not parsed.
+            // The reply to an unknown op is a fault. The ops after the unknown op are not parsed.
             _ => (-5, 0),
         };
         codes.push(integer(code));

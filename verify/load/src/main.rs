@@ -7,11 +7,11 @@
 //! cargo run --release -p load -- elections 10000
 //! ```
 //!
-//! The first command holds 40,000 locks while one of three servers is frozen for a minute, three
-//! times. In the second, 100,000 callers wait for one lock on one server. The third leads 10,000
-//! elections for a minute.
+//! The first command holds 40,000 locks. Three times, one of three servers is frozen for a minute.
+//! In the second command, 100,000 callers wait for one lock on one server. The third command leads
+//! 10,000 elections for a minute.
 //!
-//! The exit code is 1 if a lock or leadership was lost, or a waiter did not get the lock.
+//! The exit code is 1 if a lock or a leadership was lost, or if a waiter did not get the lock.
 
 #[path = "../../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "shared with the tests")]
@@ -28,9 +28,9 @@ use tokio::time::sleep;
 
 use crate::server::Server;
 
-/// Time for which one of three servers is frozen, and for which leaders lead.
+/// Time for which a server is frozen, and for which the leaders lead.
 const SPAN: Duration = Duration::from_secs(60);
-/// Number of callers that acquire at the same time.
+/// Number of concurrent calls of `acquire`.
 const CALLERS: usize = 256;
 
 #[tokio::main]
@@ -67,12 +67,13 @@ async fn servers(n: usize) -> (Vec<Server>, Redlock) {
     let redlock = handle(&servers);
     let first = redlock.mutex("first").acquire_timeout(SPAN).build().expect("a mutex");
     drop(first.acquire().await.expect("after the quarantine"));
-    // The quarantine of all servers must have ended, not only that of a majority.
+    // A grant proves only that the quarantine of a majority has ended. Wait for the other servers,
+    // too.
     sleep(Duration::from_secs(2)).await;
     (servers, redlock)
 }
 
-/// Holds `n` locks while one of three servers is frozen; returns true if none was lost.
+/// Holds `n` locks while one of three servers is frozen. Returns true if no lock was lost.
 async fn guards(n: usize) -> bool {
     let (servers, redlock) = servers(3).await;
     let (next, begun) = (Arc::new(AtomicUsize::new(0)), Instant::now());
@@ -114,7 +115,8 @@ async fn guards(n: usize) -> bool {
     lost == 0
 }
 
-/// Prints the smallest remaining validity every five seconds, and the results of new attempts.
+/// Prints, every five seconds, the smallest remaining validity of the locks and the results of new
+/// attempts.
 async fn watch(phase: &str, held: &[LockGuard], span: Duration, redlock: &Redlock) {
     let begun = Instant::now();
     let (mut granted, mut refused, mut why) = (0, 0, None);
@@ -151,7 +153,7 @@ async fn watch(phase: &str, held: &[LockGuard], span: Duration, redlock: &Redloc
     }
 }
 
-/// Lets `n` callers wait for one lock; returns true if each acquired it.
+/// Starts `n` callers that wait for one lock. Returns true if each caller acquired the lock.
 async fn waiters(n: usize) -> bool {
     let (_servers, redlock) = servers(1).await;
     let (turns, failed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -171,7 +173,7 @@ async fn waiters(n: usize) -> bool {
             }
         });
     }
-    // By now each caller has found the lock taken.
+    // After this wait, each caller has sent an acquire and found the lock held.
     sleep(Duration::from_secs(5 + n as u64 / 10_000)).await;
     drop(first.release().await);
     let begun = Instant::now();
@@ -193,7 +195,7 @@ async fn waiters(n: usize) -> bool {
     before == n
 }
 
-/// Leads `n` elections; returns true if no leadership was lost.
+/// Leads `n` elections. Returns true if no leadership was lost.
 async fn elections(n: usize) -> bool {
     let (_servers, redlock) = servers(1).await;
     let lost = Arc::new(AtomicUsize::new(0));

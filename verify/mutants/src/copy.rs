@@ -1,4 +1,4 @@
-//! A copy of the repository in which changes are made.
+//! A copy of the repository. `mutants` makes its changes in this copy.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,19 +6,20 @@ use std::process::Command;
 
 use crate::Mutant;
 
-/// Source of the function that assembles the script, whose text is replaced when the tests run.
+/// Source file of the function that assembles the script. In the copy, this function can return a
+/// changed script while the tests run.
 const SCRIPT: &str = "src/node/redis/script.rs";
 
-/// A copy of the repository, below `target`.
+/// A copy of the repository in the folder `target`.
 pub(crate) struct Copy {
     dir: PathBuf,
-    /// Build folder of the copy. In the repository's own folder, programs of both would have the
-    /// same names.
+    /// Build folder of the copy. The copy needs a separate build folder, because its programs have
+    /// the same names as the programs of the repository.
     target: PathBuf,
 }
 
 impl Copy {
-    /// Copies the files that git does not ignore, as they are now.
+    /// Copies all files of the repository except those that git ignores.
     pub(crate) fn of(root: &Path) -> Result<Self, String> {
         let (dir, target) = (root.join("target/mutants/copy"), root.join("target/mutants/build"));
         let listed = Command::new("git")
@@ -27,7 +28,7 @@ impl Copy {
             .output()
             .map_err(|e| format!("git: {e}"))?;
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        // The repository may have lost files since an earlier run, so the old copy is deleted.
+        // Delete the copy of an earlier run, because the repository may have fewer files now.
         let _ = std::fs::remove_dir_all(&dir);
         for file in listed.split('\0').filter(|f| root.join(f).is_file()) {
             let (from, to) = (root.join(file), dir.join(file));
@@ -46,7 +47,7 @@ impl Copy {
         &self.target
     }
 
-    /// Adds the module of the switches to the library, with these changes of the scripts.
+    /// Adds the module `reached.rs` to the library, with these changes of the scripts.
     pub(crate) fn add_module<'m>(
         &self,
         scripts: impl Iterator<Item = &'m (usize, &'m Mutant)>,

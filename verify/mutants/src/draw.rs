@@ -1,4 +1,4 @@
-//! The shard of the list that a run tries.
+//! Selection of the changes that a run tries.
 
 use std::str::FromStr;
 
@@ -8,12 +8,13 @@ use rand::seq::SliceRandom;
 
 use crate::Mutant;
 
-/// Number of changes that a run without `--shard` tries.
+/// Number of changes that a run tries without `--shard`.
 const USUAL: usize = 100;
-/// Number of changes that are drawn for such a run, as not all of them build.
+/// Number of changes that a run draws without `--shard`. It is larger than `USUAL`, because some
+/// changes do not build.
 const DRAWN: usize = 2 * USUAL;
 
-/// The `k`th of `n` equal parts; `k` counts from 1.
+/// One of `n` equal parts of the list: the part number `k`, counted from 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Shard {
     k: usize,
@@ -33,8 +34,8 @@ impl FromStr for Shard {
     }
 }
 
-/// Shuffles the list by the seed and takes the shard, or the first hundred that build. Returns the
-/// changes to build, and the largest number of them to try.
+/// Shuffles the list by the seed. Takes the shard, or without a shard the first changes of the
+/// list. Returns the changes to build, and the maximum number of them to try.
 pub(crate) fn draw(mut all: Vec<Mutant>, seed: u64, shard: Option<Shard>) -> (Vec<Mutant>, usize) {
     all.shuffle(&mut StdRng::seed_from_u64(seed));
     let Some(Shard { k, n }) = shard else {

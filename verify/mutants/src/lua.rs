@@ -1,5 +1,5 @@
-//! Changes of the scripts that run in the server: an operator, a bound or a condition is changed,
-//! or a command is left out, one at a time.
+//! Changes of the scripts that run in the server. Each change replaces one operator, bound or
+//! condition, or deletes one command.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ const SWAPS: [(&str, &str); 14] = [
     ("true", "false"),
 ];
 
-/// Lists the changes of the scripts.
+/// Lists all changes of the scripts.
 pub(crate) fn list(root: &Path) -> Result<Vec<Mutant>, String> {
     let dir = root.join(SCRIPTS);
     let entries = dir.read_dir().map_err(|e| format!("{}: {e}", dir.display()))?;

@@ -1,5 +1,5 @@
-//! `mutants`: changes the library in small ways, one at a time, and reports which changes its quick
-//! tests do not notice.
+//! `mutants`: changes the library in small ways, one at a time, and reports the changes that no
+//! quick test detects.
 //!
 //! ```text
 //! list      cargo-mutants names the changes of the Rust files, lua.rs those of the scripts
@@ -11,9 +11,10 @@
 //!           first, until one of them fails twice
 //! ```
 //!
-//! A change that no test notices shows a missing test, or the change is equivalent: no promise
-//! depends on it. Equivalent changes are listed with their reasons in `equivalent.txt`. The last
-//! line is JSON; the exit code is 1 if any other change was not noticed.
+//! A change that no test detects has two possible causes. A test may be missing. Or the change is
+//! equivalent: it breaks no documented guarantee. The file `equivalent.txt` lists the equivalent
+//! changes with their reasons. The last line of the output is JSON. The exit code is 1 if a change
+//! is not detected and not equivalent.
 
 mod copy;
 mod draw;
@@ -54,27 +55,27 @@ struct Args {
     list: bool,
 }
 
-/// Number of changes that are tried at the same time; the tests wait most of their time.
+/// Number of changes that are tried concurrently. The tests spend most of their time waiting.
 const AT_A_TIME: usize = 3;
 
-/// A change: a range of a file, and its replacement.
+/// A change: a range of a file, and its replacement text.
 pub(crate) struct Mutant {
     file: PathBuf,
-    /// Line and column of the change, from 1.
+    /// Line and column of the change, counted from 1.
     place: (usize, usize),
-    /// Description of the change, and its function or line.
+    /// Description of the change, with the name of its function or its line.
     change: String,
-    /// Replaced range of the file, in bytes.
+    /// Byte range of the file that the change replaces.
     range: Range<usize>,
     replacement: String,
 }
 
 impl Mutant {
-    /// Returns true if the list of equivalent changes contains this one. Places are not compared,
+    /// Returns true if `equivalent.txt` lists this change. The line and column are not compared,
     /// because lines move.
     fn is_equivalent(&self) -> bool {
         let name = format!("{}: {}", self.file.display(), self.change);
-        // The reason of each change stands above it in the list.
+        // The list gives a reason above each change.
         include_str!("../equivalent.txt").lines().any(|l| l.trim() == name)
     }
 
@@ -82,7 +83,8 @@ impl Mutant {
         self.file.extension().is_some_and(|e| e == "lua")
     }
 
-    /// Returns the part of the file that begins at `offset`, with the change made.
+    /// Returns a part of the file with this change made. The part begins at the byte `offset` of
+    /// the file.
     fn made(&self, part: &str, offset: usize) -> String {
         let mut text = part.to_owned();
         text.replace_range(self.range.start - offset..self.range.end - offset, &self.replacement);
@@ -99,7 +101,7 @@ impl fmt::Display for Mutant {
 
 #[derive(Default, serde::Serialize)]
 struct Sum {
-    /// Number of tried changes, all of which build.
+    /// Number of tried changes. Changes that do not build are not counted.
     mutants: usize,
     found: usize,
     equivalent: usize,
@@ -138,8 +140,8 @@ fn run(args: &Args) -> Result<Sum, String> {
     let tried: Vec<usize> = built.into_iter().take(wanted).collect();
     eprintln!("{} of {total} changes", tried.len());
     let mut programs = suites::build(&copy)?;
-    // All programs run at once, since most of them wait. A program that fails under this load runs
-    // again alone.
+    // All programs run concurrently, because most of them only wait. A program that fails under
+    // this load runs again alone.
     let explored: Vec<_> = std::thread::scope(|scope| {
         let explore = |program| scope.spawn(|| Program::explore(program, &copy));
         let explorers: Vec<_> = programs.iter_mut().map(explore).collect();
@@ -157,7 +159,8 @@ fn run(args: &Args) -> Result<Sum, String> {
     Ok(sum)
 }
 
-/// Writes the changes into the copy; returns the numbers of those that build.
+/// Writes the changes into the copy, each with a switch. Returns the numbers of the changes that
+/// build.
 fn put_switches(copy: &Copy, drawn: &[Mutant]) -> Result<BTreeSet<usize>, String> {
     let mut files: BTreeMap<&Path, Vec<(usize, &Mutant)>> = BTreeMap::new();
     for (id, mutant) in drawn.iter().enumerate() {
@@ -193,7 +196,7 @@ fn put_switches(copy: &Copy, drawn: &[Mutant]) -> Result<BTreeSet<usize>, String
     }
 }
 
-/// Tries the changes, some at a time, and prints the result of each.
+/// Tries the changes, several at a time, and prints the result of each change.
 fn try_all(drawn: &[Mutant], tried: Vec<usize>, programs: &[Program]) -> Result<Sum, String> {
     let (next, sum) = (Mutex::new(tried.into_iter()), Mutex::new(Sum::default()));
     let work = || {

@@ -1,27 +1,28 @@
-//! Module that `mutants` puts into the copy of the library: it tells which change is turned on, and
-//! records which changes a test reaches.
+//! Module that `mutants` adds to the copy of the library. It returns whether a change is turned on,
+//! and records the changes that a test reaches.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io::Write as _;
 use std::sync::{LazyLock, OnceLock};
 
-/// Number of the change that is turned on.
+/// Number of the change that is turned on, if any.
 static ON: LazyLock<Option<usize>> =
     LazyLock::new(|| std::env::var("MUTANT").ok().and_then(|id| id.parse().ok()));
-/// File in which every change that a thread reaches is recorded.
+/// File for the records of reached changes, if they are recorded.
 static REACHED: LazyLock<Option<String>> = LazyLock::new(|| std::env::var("MUTANTS_REACHED").ok());
 
 thread_local! {
     static SEEN: RefCell<HashSet<usize>> = RefCell::default();
 }
 
-/// Returns true if this change is turned on.
+/// Returns true if this change is turned on. Also records that the current thread has reached the
+/// change.
 pub(crate) fn on(id: usize) -> bool {
     if let Some(file) = &*REACHED {
         let is_new = SEEN.try_with(|seen| seen.borrow_mut().insert(id));
         if is_new.unwrap_or(true) {
-            // A test's thread has the test's name.
+            // The thread of a test has the name of this test.
             let thread = std::thread::current();
             let line = format!("{id}\t{}\n", thread.name().unwrap_or_default());
             let file = std::fs::OpenOptions::new().create(true).append(true).open(file);
@@ -32,8 +33,8 @@ pub(crate) fn on(id: usize) -> bool {
     *ON == Some(id)
 }
 
-/// Returns the script's text. If the change that is turned on belongs to one of the script's files,
-/// the text contains this change.
+/// Returns the text of a script. If a change of one of the script's files is turned on, the text
+/// contains this change.
 pub(crate) fn script(text: &'static str) -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     let Some((old, new)) = ON.and_then(changed_file) else { return text };

@@ -1,4 +1,4 @@
-//! Changes of Rust files, as `cargo mutants --list` lists them.
+//! Changes of Rust files, from the output of `cargo mutants --list`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::Mutant;
 
-/// Modules that decide who holds a lease.
+/// Modules that decide about leases.
 const FILES: [&str; 5] = [
     "src/quorum/**/*.rs",
     "src/node/**/*.rs",
@@ -33,7 +33,7 @@ struct Span {
     end: Place,
 }
 
-/// A position in a file, counted from 1, in characters.
+/// A position in a file: line and column in characters, counted from 1.
 #[derive(Deserialize)]
 struct Place {
     line: usize,
@@ -59,7 +59,7 @@ pub(crate) fn list(root: &Path) -> Result<Vec<Mutant>, String> {
     for file in EXCEPT {
         cargo.args(["--exclude", file]);
     }
-    // Nothing is promised of a debug text.
+    // The library guarantees nothing about its debug texts.
     cargo.args(["--exclude-re", "impl fmt::Debug for"]);
     let out = cargo.output().map_err(|e| format!("cargo mutants: {e}"))?;
     if !out.status.success() {
@@ -76,7 +76,7 @@ impl Listed {
         let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", self.name))?;
         let (start, end) = (self.span.start.offset(&text), self.span.end.offset(&text));
         let range = start.zip(end).ok_or_else(|| format!("{}: no such place", self.name))?;
-        // The name begins with file, line and column.
+        // The name begins with the file, the line and the column.
         let change = self.name.splitn(4, ':').last().unwrap_or_default().trim().to_owned();
         Ok(Mutant {
             place: (self.span.start.line, self.span.start.column),

@@ -1,5 +1,5 @@
-//! The suites that must notice a change, the quickest first, with the building and running of their
-//! programs.
+//! The test suites that should detect a change, in order, the quickest first. Also functions that
+//! build and run their programs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead as _, BufReader};
@@ -15,20 +15,21 @@ use crate::Mutant;
 use crate::copy::Copy;
 use crate::switches::Switched;
 
-/// Largest factor by which a change may prolong a suite; a suite that hangs has noticed the change.
+/// Maximum duration of a suite with a change, as a multiple of its duration without a change. A
+/// suite that takes longer has detected the change.
 const PATIENCE: u32 = 3;
-/// Longest run of a program without any change.
+/// Time limit of a program without a change.
 const UNKNOWN: Duration = Duration::from_secs(1_800);
-/// Shortest time limit of a suite, because even a quick one may wait for other programs of the
+/// Minimum time limit of a suite. Even a quick suite may have to wait for other programs on the
 /// machine.
 const SHORTEST: Duration = Duration::from_secs(60);
 
 struct Suite {
     name: &'static str,
     build: &'static [&'static str],
-    /// Arguments of the suite's programs.
+    /// Arguments for the programs of the suite.
     args: &'static [&'static str],
-    /// True if the suite runs the script on servers.
+    /// True if the suite runs the scripts on real servers.
     on_servers: bool,
 }
 
@@ -42,7 +43,8 @@ const SUITES: [Suite; 5] = [
     },
     Suite {
         name: "contract",
-        // Both packages are named, so that the library is built as for the other suites.
+        // The command names both packages, so that cargo builds the library with the same features
+        // as for the other suites.
         build: &[
             "test",
             "--no-run",
@@ -97,23 +99,23 @@ const SUITES: [Suite; 5] = [
     },
 ];
 
-/// Result of trying a change.
+/// Result of one tried change.
 pub(crate) enum Verdict {
-    /// The change was noticed; names the suite that failed or did not end.
+    /// A suite failed or did not end. Contains the name of this suite.
     Found(String),
-    /// All suites passed.
+    /// All suites passed, so no test detected the change.
     Unnoticed,
 }
 
-/// An error of the compiler.
+/// An error message of the compiler.
 pub(crate) struct BuildError {
     pub(crate) message: String,
-    /// Files and offsets that the message names, the place of the error first.
+    /// Files and byte offsets in the message. The place of the error is the first.
     places: Vec<(PathBuf, usize)>,
 }
 
 impl BuildError {
-    /// Returns the changes that the error concerns.
+    /// Returns the changes at the place of this error.
     pub(crate) fn changes(&self, files: &BTreeMap<&Path, Switched>) -> Vec<usize> {
         let found = self.places.iter().find_map(|(file, at)| files.get(&**file)?.at(*at));
         found.unwrap_or_default().to_vec()
@@ -142,12 +144,13 @@ struct Span {
     is_primary: bool,
 }
 
-/// Runs cargo in the copy; returns the built artifacts and the compiler's errors.
+/// Runs cargo in the copy. Returns the built artifacts and the compiler's errors.
 fn cargo(copy: &Copy, args: &[&str]) -> Result<(Vec<Line>, Vec<BuildError>), String> {
     let mut command = Command::new("cargo");
     command.current_dir(copy.dir()).args(args).arg("--message-format=json");
     command.env("CARGO_TARGET_DIR", copy.target()).env("CARGO_INCREMENTAL", "1");
-    // A change whose panic the compiler foresees is one for the tests, not an error.
+    // The compiler rejects code that certainly panics. With this setting it only warns, and a test
+    // can detect such a change.
     command.env("RUSTFLAGS", "--cap-lints=allow");
     let out = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
     let out = out.map_err(|e| format!("cargo: {e}"))?;
@@ -169,12 +172,11 @@ impl From<Message> for BuildError {
     }
 }
 
-/// Returns the compiler's errors in the library.
+/// Checks the library in the copy. Returns the compiler's errors.
 pub(crate) fn check(copy: &Copy) -> Result<Vec<BuildError>, String> {
     Ok(cargo(copy, &["check", "--all-features", "--lib"])?.1)
 }
 
-/// Builds the suites' programs.
 pub(crate) fn build(copy: &Copy) -> Result<Vec<Program>, String> {
     let mut programs = Vec::new();
     for suite in &SUITES {
@@ -195,7 +197,7 @@ pub(crate) fn build(copy: &Copy) -> Result<Vec<Program>, String> {
     Ok(programs)
 }
 
-/// Returns the names of a program's tests.
+/// Returns the names of all tests of a program.
 fn tests(program: &Path) -> Result<BTreeSet<String>, String> {
     let out = Command::new(program).args(["--list", "--format", "terse"]).output();
     let out = out.map_err(|e| format!("{}: {e}", program.display()))?;
@@ -208,27 +210,27 @@ fn tests(program: &Path) -> Result<BTreeSet<String>, String> {
 pub(crate) struct Program {
     suite: &'static Suite,
     path: PathBuf,
-    /// Folder in which the program runs.
+    /// Working folder of the program.
     dir: PathBuf,
-    /// Names of the program's tests; empty if it is no test program.
+    /// Names of the program's tests. Empty if the program is not a test program.
     tests: BTreeSet<String>,
-    /// Names of the threads that reach each change. The thread of a test has the test's name.
+    /// Names of the threads that reach each change. The thread of a test has the name of this test.
     reached: HashMap<usize, BTreeSet<String>>,
     longest: Duration,
 }
 
-/// End of a program's run.
+/// Result of one run of a program.
 enum End {
     Passed,
-    /// Some tests failed; holds their names, if the program printed any.
+    /// Some tests failed. Contains their names, if the program printed any.
     Failed(Vec<String>),
-    /// The program exceeded its time limit and was killed.
+    /// The program exceeded its time limit, so it was killed.
     Hangs,
 }
 
 impl Program {
-    /// Runs the program without any change, and records what its tests reach and how long they
-    /// take.
+    /// Runs the program without a change. Records the changes that each test reaches, and the
+    /// duration of the program.
     pub(crate) fn explore(&mut self, copy: &Copy) -> Result<(), String> {
         let name = self.path.file_name().expect("a program has a name");
         let file = copy.dir().join(name).with_extension("reached");
@@ -236,7 +238,7 @@ impl Program {
         let reached = ("MUTANTS_REACHED", file.display().to_string());
         let end = self.run(&reached, self.suite.args, usize::MAX)?;
         let took = began.elapsed();
-        // A suite that fails without a change proves nothing.
+        // The result of a suite that fails without a change is of no use.
         if self.fails(&reached, self.suite.args, &end)? {
             let tests = if let End::Failed(tests) = end { tests.join(" ") } else { String::new() };
             return Err(format!("`{}` fails without a change: {tests}", self.path.display()));
@@ -253,9 +255,11 @@ impl Program {
         Ok(())
     }
 
-    /// Runs the tests whose threads reach the change, and then, if they pass and another thread
-    /// reaches it, too, all tests: a worker of a runtime does not tell for which test it works.
-    /// Returns the word for a run that noticed the change.
+    /// Runs the tests whose threads reach the change. Returns a word for the result if a test
+    /// detected the change.
+    ///
+    /// A worker thread of a runtime does not have the name of a test. So, if such a thread reaches
+    /// the change and no test has failed, all tests run.
     fn notices(&self, id: usize, mutant: &Mutant) -> Result<Option<String>, String> {
         let all = self.suite.args.to_vec();
         if mutant.is_script() {
@@ -273,7 +277,8 @@ impl Program {
         if others.is_empty() { Ok(None) } else { self.notices_in(id, &all) }
     }
 
-    /// Runs the program with the change turned on; returns the word for a run that noticed it.
+    /// Runs the program with the change turned on. Returns a word for the result if the run
+    /// detected the change.
     fn notices_in(&self, id: usize, args: &[&str]) -> Result<Option<String>, String> {
         let on = ("MUTANT", id.to_string());
         for _ in 0..3 {
@@ -290,8 +295,8 @@ impl Program {
         Ok(None)
     }
 
-    /// Runs the failed tests once more, as the machine may have been slow; returns true if one
-    /// fails again.
+    /// Runs the failed tests once more, because the machine may have been slow. Returns true if a
+    /// test fails again.
     fn fails(&self, env: &(&str, String), args: &[&str], end: &End) -> Result<bool, String> {
         let again = match end {
             End::Passed => return Ok(false),
@@ -304,12 +309,12 @@ impl Program {
         Ok(!matches!(again, End::Passed))
     }
 
-    /// Runs the program until `most` of its tests have failed.
+    /// Runs the program. Stops the program when `most` of its tests have failed.
     fn run(&self, env: &(&str, String), args: &[&str], most: usize) -> Result<End, String> {
         let mut command = Command::new(&self.path);
         command.current_dir(&self.dir).env("CARGO_MANIFEST_DIR", &self.dir).env(env.0, &env.1);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // The program gets a separate process group, so that the servers that it starts end with
+        // The program gets its own process group. So the servers that it starts can be ended with
         // it.
         let started = command.process_group(0).spawn();
         let mut child = started.map_err(|e| format!("{}: {e}", self.path.display()))?;
@@ -319,7 +324,7 @@ impl Program {
             match output.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(test) => failed.push(test),
                 Err(RecvTimeoutError::Timeout) => break End::Hangs,
-                // The output has ended, so the program has ended.
+                // The output has ended, so the program has ended, too.
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = child.wait().map_err(|e| e.to_string())?;
                     break if status.success() { End::Passed } else { End::Failed(failed) };
@@ -336,7 +341,8 @@ impl Program {
     }
 }
 
-/// Sends the names of the failed tests, until the output ends.
+/// Reads the program's output in a thread. Sends the name of each failed test to the returned
+/// channel.
 fn failed_tests(child: &mut Child) -> mpsc::Receiver<String> {
     let stdout = child.stdout.take().expect("it is piped");
     let (sender, receiver) = mpsc::channel();
@@ -351,7 +357,7 @@ fn failed_tests(child: &mut Child) -> mpsc::Receiver<String> {
     receiver
 }
 
-/// Turns a change on, and runs the tests that may notice it.
+/// Turns a change on and runs the tests that may detect it.
 pub(crate) fn judge(programs: &[Program], id: usize, mutant: &Mutant) -> Result<Verdict, String> {
     for program in programs {
         if let Some(word) = program.notices(id, mutant)? {

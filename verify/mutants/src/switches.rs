@@ -1,12 +1,13 @@
-//! All drawn changes of a file in one text, each behind a switch that an environment variable turns
-//! on. One build serves all changes: a function's body is repeated for each of its changes.
+//! Puts all drawn changes of a file into one text. Each change has a switch, which an environment
+//! variable turns on. So one build is enough for all changes. The body of a function is repeated
+//! for each change of this function.
 //!
 //! ```text
 //! fn f() { a < b }    fn f() { if on(7) { a <= b } else if on(8) { a > b } else { a < b } }
 //! ```
 //!
-//! Changes that do not build in this form are not tried: changes of constants, of a `const fn`, and
-//! of a function that returns an `impl Trait` whose type has no name.
+//! Some changes do not build in this form and are not tried: changes of constants, changes of a
+//! `const fn`, and changes of a function that returns an `impl Trait`.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -16,16 +17,16 @@ use syn::visit::Visit;
 
 use crate::Mutant;
 
-/// A file's text with its switches.
+/// Text of a file with its switches.
 pub(crate) struct Switched {
     pub(crate) text: String,
-    /// Ranges of the text with the changes that they belong to: a range of one change, and around
-    /// such ranges one with all changes of a function.
+    /// Ranges of the text, each with its changes. There is one range for each change. A larger
+    /// range around these ranges contains all changes of a function.
     parts: Vec<(Range<usize>, Vec<usize>)>,
 }
 
 impl Switched {
-    /// Puts switches for these changes, by number, into a file.
+    /// Adds a switch for each of these changes to the text. Each change has a number.
     pub(crate) fn new(text: &str, changes: &[(usize, &Mutant)]) -> Result<Self, String> {
         let mut functions = Functions(Vec::new());
         functions.visit_file(&syn::parse_file(text).map_err(|e| e.to_string())?);
@@ -60,19 +61,19 @@ impl Switched {
         self.parts.iter().flat_map(|(_, ids)| ids.iter().copied())
     }
 
-    /// Returns the changes that an error at this offset of the new text concerns.
+    /// Returns the changes at this byte offset of the new text.
     pub(crate) fn at(&self, offset: usize) -> Option<&[usize]> {
         let part = self.parts.iter().find(|(range, _)| range.contains(&offset));
         part.map(|(_, ids)| &ids[..])
     }
 }
 
-/// The functions of a file that are not inside another one: the range of each and of its body, in
-/// the order of the text.
+/// Outermost functions of a file, in the order of the text: the range of each function and the
+/// range of its body.
 struct Functions(Vec<(Range<usize>, Range<usize>)>);
 
 impl<'ast> Visit<'ast> for Functions {
-    /// Leaves out unit tests that `cargo mutants` does not recognise, because they need a feature.
+    /// Skips unit tests. `cargo mutants` does not recognise unit tests that need a feature.
     fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
         if module.ident != "tests" {
             syn::visit::visit_item_mod(self, module);

@@ -1,5 +1,5 @@
-//! The client processes: they are started, killed, stopped and continued. They are also watched,
-//! because a client that ends by itself breaks a promise.
+//! The client processes. This module starts, kills, stops and continues them for the faults. It
+//! also watches them, because a client must not end by itself.
 
 use std::cell::RefCell;
 use std::process::{Child, Stdio};
@@ -12,7 +12,7 @@ use crate::world::{Failure, World, signal};
 struct Client {
     process: Option<Child>,
     life: u16,
-    /// Time since which the process is stopped.
+    /// Time at which the process was stopped. `None` if the process is not stopped.
     frozen: Option<u64>,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Clients {
     world: Rc<World>,
     ledger: Shared,
     seed: u64,
-    /// Subcommand that each process runs.
+    /// Subcommand of this program that each process runs.
     verb: &'static str,
     list: RefCell<Vec<Client>>,
 }
@@ -103,7 +103,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Stops a client with SIGSTOP; returns false if it is stopped already or not running.
+    /// Stops a client with SIGSTOP. Returns false if the client is already stopped or not running.
     pub(crate) fn freeze(&self, n: u8) -> bool {
         let mut list = self.list.borrow_mut();
         let client = &mut list[usize::from(n) - 1];
@@ -130,7 +130,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Reports clients that ended by themselves, and starts them again.
+    /// Checks all clients. Reports each client that has ended by itself, and starts it again.
     pub(crate) fn look(&self) -> Result<(), Failure> {
         for n in 1..=self.count() {
             let ended = {

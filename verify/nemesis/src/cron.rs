@@ -1,6 +1,6 @@
-//! Singleton cron under faults: three processes run the same job with ticks of one second, over
-//! real Sentinel groups. Every 20 s the leading process is killed, frozen, cut off or made to
-//! resign. A ledger outside of these processes records which ticks took effect, and how often.
+//! A cron job under faults. Three processes run the same job on real Sentinel groups, with one tick
+//! per second. Every 20 s the leading process is killed, frozen, cut off or made to resign. A
+//! ledger outside of these processes records each effect of a tick.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,15 +27,15 @@ use crate::wire::{Ledger, LedgerReply, LedgerRequest};
 use crate::world::{Failure, Place, World};
 
 const PROCESSES: u8 = 3;
-/// Interval between two strikes; each strike lasts for [`LASTS`].
+/// Interval between the beginnings of two faults. Each fault lasts for [`LASTS`].
 const EVERY: Duration = Duration::from_secs(20);
 const LASTS: Duration = Duration::from_secs(6);
-/// Longest delay after which a late tick still runs.
+/// Maximum delay with which a tick still runs.
 const LATE: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(15);
 const LEAD: &str = "cron";
 
-/// Settings of the run.
+/// Arguments of `nemesis cron`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Duration of the faults, in seconds.
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     seconds: u64,
 }
 
-/// Runs one process: it runs the job, and reports to the ledger while it leads.
+/// Runs the job in one of the three processes. Reports to the ledger while this process leads.
 pub(crate) fn run_client(args: &client::Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(LocalSet::new().run_until(work(args)))
@@ -59,7 +59,8 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
     let run = cron.run(job, |tick: Tick| effect(args, who, tick));
     let report = async {
         loop {
-            // The time is read first, so the term was held at that time or later.
+            // Read the time before the term. So the process held this term at the time `at` or
+            // later.
             let at = now();
             if let Some(term) = cron.term() {
                 let valid = EventKind::Valid { name: LEAD.into(), token: term.get(), until: at };
@@ -79,8 +80,8 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
     }
 }
 
-/// Runs one tick of the job: asks whether an earlier attempt took effect, and if not, takes effect
-/// under the tick's token.
+/// Runs one tick of the job. Asks the ledger for an effect of an earlier attempt. Without such an
+/// effect, books the tick under its fencing token.
 async fn effect(args: &client::Args, who: TaskId, tick: Tick) -> Result<(), Failed> {
     let mut ledger = Ledger::connect(&args.ledger, who).await?;
     let key: Arc<str> = tick.unix_seconds().to_string().into();
@@ -89,7 +90,7 @@ async fn effect(args: &client::Args, who: TaskId, tick: Tick) -> Result<(), Fail
     if matches!(reply, LedgerReply::Value(Some(_))) {
         return Ok(());
     }
-    // The pause is long enough for a strike to hit some ticks in the middle.
+    // With this pause, some faults hit a tick in the middle of its work.
     sleep(Duration::from_millis(100)).await;
     let value = format!("{}.{}.{}", who.client, who.life, tick.attempt()).into();
     if ledger.accepts(LedgerRequest::Book { key, token, value }).await? {
@@ -99,7 +100,7 @@ async fn effect(args: &client::Args, who: TaskId, tick: Tick) -> Result<(), Fail
     }
 }
 
-/// Performs a run; returns true if every tick took effect once.
+/// Runs `nemesis cron`. Returns true if each tick took effect once.
 pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     std::fs::create_dir_all(out)?;
     let ledger = Book::new(&out.join("cron.jsonl"), StdRng::seed_from_u64(1))?;
@@ -112,7 +113,7 @@ pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     Ok(judge(&events, end))
 }
 
-/// Runs the processes and the faults; returns the last tick that must have taken effect.
+/// Runs the processes and the faults. Returns the last tick that must have taken effect.
 async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failure> {
     let mut signals = Signals::new()?;
     let world = Rc::new(World::up(PROCESSES, out)?);
@@ -121,7 +122,8 @@ async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failur
     let clients =
         Clients::start_as("cron-client", Rc::clone(&world), Rc::clone(&ledger), 1, PROCESSES)?;
     let begun = Instant::now();
-    // The first ticks need servers whose first quarantine has ended.
+    // The first tick can run only after the first quarantine of the servers. Wait for the first
+    // leader.
     while leader(&ledger).is_none() && begun.elapsed() < LATE {
         sleep(Duration::from_millis(100)).await;
     }
@@ -151,7 +153,7 @@ async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failur
     Ok(end)
 }
 
-/// Performs one strike, from its beginning to its end.
+/// Injects one fault into the process `p`, waits, and ends the fault.
 async fn strike(n: u32, p: u8, world: &World, clients: &Clients) -> Result<&'static str, Failure> {
     Ok(match n % 4 {
         0 => {
@@ -183,8 +185,8 @@ async fn strike(n: u32, p: u8, world: &World, clients: &Clients) -> Result<&'sta
     })
 }
 
-/// Returns the client that most recently reported that it leads, if the report is less than one
-/// second old.
+/// Returns the client whose report of leadership is the newest. Returns `None` if this report is
+/// older than one second.
 fn leader(ledger: &Shared) -> Option<u8> {
     let ledger = ledger.borrow();
     let last = ledger.so_far().iter().rev().find(|e| matches!(e.kind, EventKind::Valid { .. }))?;
@@ -196,11 +198,11 @@ fn wall_seconds() -> u64 {
     since.unwrap_or_default().as_secs()
 }
 
-/// Counts ticks and terms, and prints the last line; returns true if no promise was broken.
+/// Checks ticks and terms, and prints the result. Returns true if no rule was broken.
 fn judge(events: &[Event], end: u64) -> bool {
     let mut booked: BTreeMap<u64, u32> = BTreeMap::new();
-    // By term: the first and last time at which it was reported, and the processes that reported
-    // it.
+    // For each term: the first and the last time of a report of this term, and the reporting
+    // processes.
     let mut terms: BTreeMap<u64, (u64, u64, BTreeSet<TaskId>)> = BTreeMap::new();
     for e in events {
         match &e.kind {
@@ -216,7 +218,7 @@ fn judge(events: &[Event], end: u64) -> bool {
         }
     }
     let first = booked.keys().next().copied().unwrap_or(end);
-    // In the order of terms, each leader must have stopped before the next one leads.
+    // A term must not be reported after the first report of the next term.
     let spans: Vec<_> = terms.values().collect();
     let overlaps = spans.windows(2).filter(|w| w[0].1 >= w[1].0).count();
     let shared = spans.iter().filter(|span| span.2.len() > 1).count();

@@ -1,9 +1,9 @@
-//! Cuts in the network. Packets are dropped at the receiver, so the sender notices nothing, as with
-//! a broken cable. Each direction is cut separately.
+//! Cuts in the network, one for each direction. The receiving side drops the packets. So the sender
+//! gets no error, as with a broken cable.
 
 use crate::world::{Failure, Place, World};
 
-/// A cut: all packets from the places `from` to the places `to` are lost.
+/// A cut: all packets from the places `from` to the places `to` are dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
     pub(crate) from: Vec<Place>,
@@ -29,7 +29,7 @@ impl Cut {
     }
 }
 
-/// Makes the cuts of fault `id`.
+/// Begins all cuts of the fault `id`.
 pub(crate) async fn cut(world: &World, id: u32, cuts: &[Cut]) -> Result<(), Failure> {
     for (n, cut) in cuts.iter().enumerate() {
         let chain = format!("inet nemesis cut_{id}_{n}");
@@ -52,7 +52,8 @@ pub(crate) async fn cut(world: &World, id: u32, cuts: &[Cut]) -> Result<(), Fail
     Ok(())
 }
 
-/// Ends the cuts of fault `id`. Tries to end all of them, and returns the first error.
+/// Ends all cuts of the fault `id`. After an error, continues with the other cuts, and returns the
+/// first error at the end.
 pub(crate) async fn mend(world: &World, id: u32, cuts: &[Cut]) -> Result<(), Failure> {
     let mut result = Ok(());
     for (n, cut) in cuts.iter().enumerate() {

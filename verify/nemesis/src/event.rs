@@ -1,14 +1,15 @@
-//! The events as they are logged: one line of JSON for each event, in the order of arrival.
+//! Events of the log. The log has one line of JSON for each event, in the order of arrival.
 //!
 //! All processes run on one machine and share `CLOCK_BOOTTIME`, so times of different processes can
-//! be compared exactly. The names describe *observations*; the judge interprets them.
+//! be compared exactly. An event is an observation of a client or of the nemesis itself. The
+//! modules of `judge` compare the events with the rules.
 
 use std::sync::Arc;
 
 use palisade::node::spi::{Env as _, SystemEnv};
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds of `CLOCK_BOOTTIME`.
+/// A time of `CLOCK_BOOTTIME`, in nanoseconds.
 pub(crate) type Nanos = u64;
 
 pub(crate) const SECOND: Nanos = 1_000_000_000;
@@ -17,20 +18,19 @@ pub(crate) fn now() -> Nanos {
     SystemEnv.now().as_nanos()
 }
 
-/// Source of an event: a task of one process of a client. Client 0 is the nemesis itself.
+/// Source of an event: one task in one process of a client. Client 0 is the nemesis itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct TaskId {
-    /// Number of the client, from 1.
+    /// Number of the client, from 1. The nemesis has the number 0.
     #[serde(rename = "c")]
     pub(crate) client: u8,
-    /// Number of the client's process; a restart increases it.
+    /// Number of the client's process. Each restart increases it.
     #[serde(rename = "l")]
     pub(crate) life: u16,
     #[serde(rename = "t")]
     pub(crate) task: u8,
 }
 
-/// An event with its time and source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Event {
     pub(crate) at: Nanos,
@@ -88,15 +88,15 @@ impl Verb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// The operation did what was requested.
+    /// The operation succeeded.
     Done,
-    /// Regular refusal: another client holds, leads or works.
+    /// The call was refused because another client holds the lock, leads, or runs the handler.
     Taken,
-    /// Too few nodes answered; correct while groups are down.
+    /// Too few nodes replied. This result is correct while groups are down.
     Refused,
     /// The lease was lost.
     Lost,
-    /// The client itself dropped the call.
+    /// The client dropped the call on purpose.
     Dropped,
 }
 
@@ -117,80 +117,87 @@ pub(crate) enum WriteReply {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(crate) enum EventKind {
-    /// An operation begins, and promises to answer within `within` milliseconds.
+    /// An operation begins. The library documents that the operation ends within `within`
+    /// milliseconds.
     Begin { verb: Verb, name: Arc<str>, within: u64 },
-    /// The operation has answered.
+    /// An operation has ended.
     End { verb: Verb, name: Arc<str>, answer: Answer },
-    /// A lock or leadership was won by an attempt that began at `since`.
+    /// A client acquired a lock or a leadership. The attempt began at `since`. The lease ends at
+    /// `until`.
     Held { name: Arc<str>, token: u64, since: Nanos, until: Nanos },
-    /// The lock won under `token` was taken over from a holder; the nodes had the fence `fence`,
-    /// and the old holder may believe in the lock until `closed`. Reported after the taker's
-    /// `Held`.
+    /// The client with the token `token` took over the lock from an old holder. The nodes had the
+    /// fence `fence`. The old holder may rely on the lock until `closed`. This event follows the
+    /// event `Held` of the same client.
     Took { name: Arc<str>, token: u64, fence: u64, closed: Nanos },
-    /// At the time of the event the guard reported that it was valid, and afterwards that it was
-    /// valid until `until`.
+    /// At the time of the event, the guard reported that it was valid. Just afterwards the guard
+    /// reported the deadline `until`.
     Valid { name: Arc<str>, token: u64, until: Nanos },
-    /// A holder's belief ended: the time is before the release was called, or when the loss was
-    /// reported.
+    /// A holder no longer relies on its lease. The event comes just before the release, or after
+    /// the guard reported the loss.
     Over { name: Arc<str>, token: u64, lost: bool },
-    /// A write under a lock reached the resource.
+    /// The ledger received a write under a lock.
     Write { name: Arc<str>, token: u64, accepted: bool },
-    /// The handler of an order was started; `valid` is its context's answer right after the start.
+    /// The handler of an order or of a batch key has started. `valid` is true if the claim was
+    /// valid after the start.
     Started { key: Arc<str>, token: u64, attempt: u32, valid: bool },
-    /// An effect reached the books, which accept it unless its token was overtaken.
+    /// A handler asked the ledger to book an effect. The ledger refuses the effect if it has
+    /// already received a larger token.
     Booked { key: Arc<str>, token: u64, value: Arc<str>, accepted: bool },
-    /// A call returned the result of an order.
+    /// A call returned the result of an order or key.
     Result { key: Arc<str>, value: Arc<str>, executed: bool },
-    /// A batch is about to be requested; at most `turns` of its keys are claimed at once.
+    /// A client will call a batch next. At most `turns` keys of the batch are claimed at the same
+    /// time.
     Batch { keys: Vec<Arc<str>>, turns: u16 },
-    /// A handler performed the effect of a batch's key; no fence can refuse this effect.
+    /// A handler performed the effect of a batch key. The ledger accepts all such effects.
     Acted { key: Arc<str>, token: u64, value: Arc<str> },
-    /// A call found the key parked: an attempt lapsed, or, if `lapsed` is false, may have been
-    /// forgotten.
+    /// A call returned that the key is parked. If `lapsed` is true, an earlier attempt left no
+    /// result. Otherwise the nodes may have lost the record of an attempt.
     Parked { key: Arc<str>, lapsed: bool },
-    /// A call may have left a claim on the key without a handler: too few nodes answered, or the
-    /// claim ended before the handler began.
+    /// A call may have left a claim of the key without a handler. Either too few nodes replied, or
+    /// the claim ended before the handler began.
     Unclear { key: Arc<str> },
-    /// An operator decides about a parked key: to run it again, or to store the effect that it had.
+    /// An operator decided about a parked key. If `rerun` is true, the key runs again. Otherwise
+    /// the operator stored the effect of the key.
     Decided { key: Arc<str>, rerun: bool },
-    /// The leader of this term publishes this value, at some time after this event.
+    /// The leader of this term will publish this value next.
     Says { name: Arc<str>, term: u64, value: Arc<str> },
-    /// An observer (`stream`) or a reader received this leader.
+    /// A client received this leader of the election, through an observer if `stream` is true,
+    /// otherwise by a read.
     Seen { name: Arc<str>, term: u64, value: Arc<str>, stream: bool },
-    /// The client deliberately stops all its work until `until`, as a long pause does.
+    /// The client stops all its work until `until`, to imitate a long pause.
     Stalled { until: Nanos },
-    /// A server (by its run id) confirmed a grant or renewal of this token, which was requested at
-    /// `since`.
+    /// The server with this run id granted or renewed the lease with this token. `grant` is true
+    /// for a grant. The request was sent at `since`.
     Vote { name: Arc<str>, token: u64, since: Nanos, server: Arc<str>, grant: bool },
-    /// A server (by address) gives this reply to plain writes from now on. If the server stops
-    /// accepting writes, the time is just after its last accepted write.
+    /// From now on, the server at this address gives this reply to plain writes. If the server
+    /// stops accepting writes, the time of this event is just after the last accepted write.
     Answers { server: Arc<str>, to_write: WriteReply },
-    /// The server at this address is the process with this run id.
+    /// The server at this address has this run id.
     Process { server: Arc<str>, run_id: Arc<str> },
-    /// The server's own marker shows this quarantine.
+    /// The marker of the server at this address contains this quarantine.
     Quarantine { server: Arc<str>, from: Nanos, ends: Nanos },
-    /// A Sentinel names this master from now on.
+    /// From now on, the Sentinel reports this master.
     Named { sentinel: u8, master: Arc<str> },
     /// A client was started.
     Born,
-    /// A client ended; `wanted` unless it ended by itself.
+    /// A client process ended. `wanted` is false if the process ended by itself.
     Died { wanted: bool },
-    /// Fault `id` strikes.
+    /// The fault `id` begins.
     Fault { id: u32, kind: Arc<str>, target: Arc<str> },
     /// A client was stopped at the time of the event, and continued at `until`.
     Frozen { until: Nanos },
-    /// Fault `id` is undone; its consequences may last longer.
+    /// The fault `id` was ended. Its consequences may last longer.
     Healed { id: u32 },
-    /// Fault `id` could not be performed.
+    /// The fault `id` could not be injected.
     Missed { id: u32 },
-    /// All faults have ended for good.
+    /// All faults have ended, and no further fault begins.
     Calm,
-    /// Every client was served again after the end of all faults.
+    /// After the end of all faults, each client was served.
     Served,
 }
 
 impl EventKind {
-    /// Returns the name or key that the event concerns.
+    /// Returns the name or key of the event, if it has one.
     pub(crate) fn about(&self) -> Option<&Arc<str>> {
         match self {
             Self::Begin { name, .. }

@@ -1,4 +1,4 @@
-//! Strikes and undoes faults on the running world.
+//! Injects faults into running servers and clients, and ends the faults.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,7 +18,8 @@ use crate::ledger::Shared;
 use crate::machine::Part;
 use crate::world::{Failure, Group, Place, Server, World, signal};
 
-/// Time for which a stuttering master is stopped; it runs for a third of this time in between.
+/// Time for which a stuttering master is stopped. Between two stops the master runs for a third of
+/// this time.
 const STUTTER: Duration = Duration::from_millis(180);
 
 /// Action that ends a fault.
@@ -32,7 +33,7 @@ enum Undo {
     Machine(String, Part),
 }
 
-/// Signal that becomes true when no more faults must begin.
+/// Signal that becomes true when no more faults may begin.
 pub(crate) type Stop = watch::Receiver<bool>;
 
 pub(crate) struct Faults {
@@ -41,7 +42,8 @@ pub(crate) struct Faults {
     pub(crate) ledger: Shared,
     begun: Instant,
     count: RefCell<u32>,
-    /// Victims of the current faults; two lanes never strike the same victim at once.
+    /// Names of the servers and clients with a current fault. Two sequences of faults (lanes) run
+    /// at the same time, and never use the same server or client at once.
     busy: RefCell<BTreeSet<String>>,
 }
 
@@ -51,8 +53,8 @@ impl Faults {
         Self { world, clients, ledger, begun: Instant::now(), count, busy }
     }
 
-    /// Strikes faults one after another until `stop`. Every fault is undone before this method
-    /// returns, and no script is stopped halfway.
+    /// Injects the faults of one sequence (lane) one after another until `stop`. Before this method
+    /// returns, it ends the last fault and waits for the scripts of all faults.
     pub(crate) async fn run(&self, lane: Lane, mut stop: Stop) -> Result<(), Failure> {
         let rest = lane.rest;
         for planned in lane {
@@ -71,7 +73,8 @@ impl Faults {
         Ok(())
     }
 
-    /// Performs one fault from strike to undoing; returns `None` if there was nothing to strike.
+    /// Injects one fault and ends it. Returns `None` if no server or client was available for this
+    /// fault.
     async fn fault(&self, planned: &PlannedFault, stop: &mut Stop) -> Result<Option<u32>, Failure> {
         let Some(victims) = self.victims(planned).await else { return Ok(None) };
         let names: BTreeSet<_> = victims.names().into_iter().collect();
@@ -84,7 +87,7 @@ impl Faults {
         if matches!(planned.kind, K::FlushTwo | K::EmptyTwo | K::FailoverTwo) {
             target = format!("{target} and {}", self.next_group(planned.group).name);
         }
-        // The fault is logged before the strike, so that none of its effects is logged before it.
+        // The fault is logged before it begins, so its effects come later in the log.
         let kind = planned.kind.name().into();
         *self.count.borrow_mut() = id;
         self.ledger.borrow_mut().note(EventKind::Fault { id, kind, target: (&*target).into() })?;
@@ -94,7 +97,7 @@ impl Faults {
         match struck {
             Ok(undo) => {
                 println!("{line}, {:.1} s", planned.length.as_secs_f64());
-                // A stutter has lasted its full length when `strike` returns.
+                // A stutter lasts until `strike` returns, so no further wait is needed.
                 if planned.kind != K::StutterMaster {
                     wait(stop, planned.length).await;
                 }
@@ -207,7 +210,7 @@ impl Faults {
             K::KillBox => {
                 let sentinel = format!("s{}", master.id);
                 self.world.break_(&on_master("kill")).await?;
-                // The other lane of faults may have killed the Sentinel already.
+                // A fault of the other sequence may have killed this Sentinel before.
                 let too = self.world.break_(&["kill", name, "--server", &sentinel]).await.is_ok();
                 let sentinel = too.then_some(sentinel);
                 return Ok(Undo::Restart(
@@ -241,7 +244,7 @@ impl Faults {
         &self.world.groups[(group + 1) % self.world.groups.len()]
     }
 
-    /// Performs `action` on this master and on that of another group, at the same time.
+    /// Runs `action` on this group's master and on the next group's master, concurrently.
     async fn both(
         &self,
         action: &str,
@@ -256,7 +259,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Performs a planned handover; one in four is given up halfway.
+    /// Performs a planned handover. One handover in four is killed before its end.
     async fn hand_over(&self, planned: &PlannedFault) -> Result<(), Failure> {
         let mut running = Running::begin(&self.world, planned.group, CLOCK_ERROR)?;
         let step = match planned.pick >> 16 & 7 {
@@ -270,8 +273,8 @@ impl Faults {
         Ok(())
     }
 
-    /// Simulates a machine with almost no time for the server: stops and continues the server again
-    /// and again.
+    /// Stops and continues the server repeatedly, to imitate a machine that gives the server almost
+    /// no time.
     async fn stutter(&self, planned: &PlannedFault, master: &Server, stop: &mut Stop) {
         let until = Instant::now() + planned.length;
         while Instant::now() < until && !*stop.borrow() {
@@ -283,8 +286,8 @@ impl Faults {
         }
     }
 
-    /// Disturbs a machine until the end of the fault: its clock is wrong by 0.1 s to 20 s, or each
-    /// flush to disk takes 0.3 s to 2.5 s longer.
+    /// Disturbs a machine until the end of the fault. Either its clock is wrong by 0.1 s to 20 s,
+    /// or each flush to disk takes 0.3 s to 2.5 s longer.
     fn machine(&self, planned: &PlannedFault, id: &str, part: Part) -> Result<Undo, Failure> {
         let pick = i64::try_from(planned.pick >> 16).unwrap_or(0);
         let micros = match part {
@@ -302,7 +305,7 @@ impl Faults {
     async fn cut(&self, id: u32, cuts: Vec<Cut>) -> Result<Undo, Failure> {
         let made = cut(&self.world, id, &cuts).await;
         if made.is_err() {
-            // A cut that was made only in part must not stay.
+            // A part of the cuts may have begun, so all of them are ended.
             let _ = mend(&self.world, id, &cuts).await;
         }
         made.map(|()| Undo::Mend(cuts))
@@ -334,10 +337,11 @@ impl Faults {
         }
     }
 
-    /// Continues or restarts all servers that are still stopped or down.
+    /// Continues all servers that are still stopped, and restarts all servers that are down.
     pub(crate) async fn heal(&self) {
         for group in &self.world.groups {
-            // The script fails where there is nothing to do, which is the normal case.
+            // If no server is stopped or down, the script fails. This is the normal case, so the
+            // error is ignored.
             let _ = self.world.break_(&["resume", &group.name]).await;
             let _ = self.world.break_(&["restart", &group.name]).await;
         }
@@ -349,7 +353,7 @@ impl Faults {
     }
 }
 
-/// Target of a fault.
+/// Servers or clients that a fault affects.
 enum Victims {
     Server(Server),
     Sentinel(String),
@@ -366,7 +370,7 @@ impl Victims {
     }
 }
 
-/// Waits for `length`; returns true as soon as it is time to stop.
+/// Waits for `length`. Returns true at once if `stop` becomes true.
 async fn wait(stop: &mut Stop, length: Duration) -> bool {
     timeout(length, stop.wait_for(|stopped| *stopped)).await.is_ok()
 }

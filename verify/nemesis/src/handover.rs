@@ -1,5 +1,5 @@
-//! A planned handover of a group, as `palisade handover` does it, in a process of the groups'
-//! network, so that it can be killed halfway.
+//! A planned handover of a group, as `palisade handover` performs it. The handover runs in its own
+//! process in the network of the groups, so it can be killed before its end.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -11,24 +11,24 @@ use tokio::process::{Child, ChildStdout};
 
 use crate::world::{Failure, World};
 
-/// Settings of the handover.
+/// Arguments of the subcommand `handover`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
     group: String,
-    /// Address of a Sentinel, `host:port`; repeated for each.
+    /// Address of a Sentinel, `host:port`. Repeated for each Sentinel.
     #[arg(long)]
     sentinel: Vec<String>,
-    /// E of the clients, in milliseconds.
+    /// E, the clock error of the clients, in milliseconds.
     #[arg(long)]
     clock_error: u64,
-    /// Length of the closing (D), in milliseconds.
+    /// Time for which the server stays closed (D), in milliseconds.
     #[arg(long)]
     closed_for: u64,
 }
 
-/// Performs the handover, and prints one line for each step and one for the result; returns true if
-/// the group was handed over.
+/// Performs the handover. Prints a line for each step and for the result. Returns true if the group
+/// was handed over.
 pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     let group = format!("sentinel://{}/{}", args.sentinel.join(","), args.group);
     let deployment = Deployment::new().node(group);
@@ -42,14 +42,14 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     Ok(matches!(done, HandedOver::Done { .. }))
 }
 
-/// A running handover; its process is killed when this value is dropped.
+/// A running handover. Dropping this value kills the process of the handover.
 pub(crate) struct Running {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Running {
-    /// Begins a handover of a group whose clients have this E.
+    /// Starts a handover of a group. `clock_error` is the clock error E of the group's clients.
     pub(crate) fn begin(
         world: &World,
         group: usize,
@@ -71,7 +71,8 @@ impl Running {
         Ok(Self { process, lines: BufReader::new(output).lines() })
     }
 
-    /// Waits until the handover reports a step; returns an error if it ends before.
+    /// Waits until the handover reports `step`. Returns an error if the handover ends before this
+    /// step.
     pub(crate) async fn until(&mut self, step: &str) -> Result<(), Failure> {
         let mut last = String::new();
         while let Some(line) = self.lines.next_line().await? {
@@ -83,8 +84,8 @@ impl Running {
         Err(last.into())
     }
 
-    /// Waits until the handover has ended; returns its last line as an error if nothing was handed
-    /// over.
+    /// Waits until the handover has ended. If the group was not handed over, returns the last
+    /// output line as an error.
     pub(crate) async fn end(mut self) -> Result<(), Failure> {
         let mut last = String::new();
         while let Some(line) = self.lines.next_line().await? {

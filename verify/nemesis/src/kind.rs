@@ -1,4 +1,4 @@
-//! The kinds of faults, and how a seed draws them.
+//! The kinds of faults. A seed decides their random order.
 
 use std::time::Duration;
 
@@ -6,7 +6,6 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     KillMaster,
@@ -40,8 +39,8 @@ pub(crate) enum Kind {
 
 use Kind as K;
 
-/// Faults that may cost a group its vote for a while. If two groups are struck at once, most grants
-/// are lost, and only the groups' quarantines prevent a second holder.
+/// Faults that may cost a group its vote for some time. If two groups have such a fault at the same
+/// time, most grants are lost. Then only the quarantines of the groups prevent a second holder.
 const HEAVY: &[Kind] = &[
     K::KillMaster,
     K::KillBox,
@@ -64,7 +63,7 @@ const HEAVY: &[Kind] = &[
     K::Handover,
 ];
 
-/// Faults that a group survives without a failover, and faults of clients.
+/// Faults of replicas and Sentinels after which a group needs no failover. Also faults of clients.
 const LIGHT: &[Kind] = &[
     K::KillReplica,
     K::KillSentinel,
@@ -111,8 +110,8 @@ impl Kind {
         }
     }
 
-    /// Returns the range of milliseconds between strike and undoing; a fault of length zero needs
-    /// no undoing.
+    /// Returns the range of the fault's duration, in milliseconds. A fault with a duration of zero
+    /// does not need an action that ends it.
     fn length(self) -> std::ops::Range<u64> {
         match self {
             K::Failover
@@ -131,23 +130,22 @@ impl Kind {
     }
 }
 
-/// One fault as the seed draws it; the current master is determined only when the fault strikes.
+/// A fault that the seed has decided. The group's master is looked up when the fault begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedFault {
     pub(crate) kind: Kind,
-    /// Group, from 0.
+    /// Index of the group, from 0.
     pub(crate) group: usize,
-    /// Random bits for the remaining choices.
+    /// Random bits for further choices, for example the choice of a replica.
     pub(crate) pick: u64,
     pub(crate) length: Duration,
-    /// True if the group gets time to recover before the next fault.
+    /// True if there is time for the group to recover after the fault.
     pub(crate) patient: bool,
     /// Additional wait before the fault.
     pub(crate) gap: Duration,
 }
 
-/// A lane: an endless sequence of faults, one after another. Each kind occurs once before any kind
-/// occurs again.
+/// An endless sequence of faults. No kind occurs a second time before each kind has occurred once.
 pub(crate) struct Lane {
     kinds: Vec<Kind>,
     deck: Vec<Kind>,
@@ -157,7 +155,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn heavy(seed: u64) -> Self {
-        // A failover and its quarantine take about ten seconds.
+        // A failover and the quarantine after it take about ten seconds.
         Self::new(HEAVY, seed, Duration::from_secs(10))
     }
 
@@ -170,8 +168,8 @@ impl Lane {
         Self { kinds: kinds.to_vec(), deck: Vec::new(), dice, rest }
     }
 
-    /// Keeps only the kinds whose name contains one of these words; keeps all if there are no
-    /// words.
+    /// Keeps only the kinds whose name contains one of `words`. Keeps all kinds if `words` is
+    /// empty.
     pub(crate) fn only(mut self, words: &[String]) -> Self {
         let wanted = |k: &Kind| words.iter().any(|w| k.name().contains(w.as_str()));
         self.kinds.retain(|k| words.is_empty() || wanted(k));

@@ -1,5 +1,6 @@
-//! The ledger: the world outside the clients. It decides about writes and bookings, hands out
-//! orders at least once, and logs its answers. It does not use the library.
+//! The ledger: the system outside the clients on which their work has effects. The ledger accepts
+//! or refuses writes and bookings, gives each order to clients at least once, and logs the events.
+//! It does not use the library.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,41 +21,42 @@ use crate::books::{Ledger as Books, Verdict};
 use crate::event::{Answer, Event, EventKind, TaskId, Verb, now};
 use crate::wire::{Item, LedgerReply, LedgerRequest, Line};
 
-/// Number of orders that are open at a time.
+/// Number of orders that are open at the same time.
 const OPEN: usize = 24;
-/// Number of finished orders that may be handed out again.
+/// Number of finished orders that the ledger may give to clients again.
 const DONE: usize = 200;
 
-/// Number of batch keys that may be handed out again, which span several leases; the newest
-/// [`YOUNG`] keys are handed out often.
+/// Number of batch keys that the ledger may give to clients again. Their creation takes several
+/// leases. The ledger often uses the newest [`YOUNG`] keys.
 const KEYS: usize = 1_000;
 const YOUNG: usize = 60;
 /// Number of keys in a batch.
 const BATCH: usize = 10;
 
-/// The ledger and its log; shared by the tasks of one thread.
+/// The ledger and its log.
 pub(crate) struct Ledger {
     books: Books,
-    /// Largest token that wrote, by name.
+    /// Largest token of an accepted write, for each name.
     fences: BTreeMap<Arc<str>, u64>,
     open: Vec<Arc<str>>,
     done: VecDeque<Arc<str>>,
     made: u64,
-    /// Newest keys of batches.
+    /// The newest batch keys, at most [`KEYS`].
     keys: VecDeque<Item>,
-    /// First effect of each key of a batch.
+    /// First effect of each batch key.
     acted: BTreeMap<Arc<str>, Arc<str>>,
-    /// True if no new orders are created.
+    /// True if the ledger no longer creates orders.
     closing: bool,
     dice: StdRng,
     log: Log,
 }
 
-/// All events, in memory and in a file.
+/// The log: all events, in memory and in a file.
 pub(crate) struct Log {
     events: Vec<Event>,
     file: BufWriter<File>,
-    /// Clients that received an answer since the end of all faults, each with the kind of work.
+    /// Clients that were served after the end of all faults, each with the kind of work: 0 for
+    /// locks, 1 for orders, 2 for elections, 3 for others.
     served: BTreeSet<(u8, u8)>,
 }
 
@@ -76,7 +78,7 @@ impl Log {
     }
 }
 
-/// The ledger, as tasks share it.
+/// The ledger. The tasks of one thread share it.
 pub(crate) type Shared = Rc<RefCell<Ledger>>;
 
 impl Ledger {
@@ -96,7 +98,7 @@ impl Ledger {
         })))
     }
 
-    /// Logs an event of the nemesis itself.
+    /// Logs an event of the nemesis itself, with the current time.
     pub(crate) fn note(&mut self, kind: EventKind) -> io::Result<()> {
         self.note_of(0, 0, now(), kind)
     }
@@ -111,20 +113,22 @@ impl Ledger {
         self.log.add(Event { at, who: TaskId { client, life, task: 0 }, kind })
     }
 
-    /// Begins the calm phase: records which clients are served, and creates no new orders.
+    /// Begins the phase after all faults. From now on, the ledger records the served clients and
+    /// creates no new orders.
     pub(crate) fn calm(&mut self) -> io::Result<()> {
         self.closing = true;
         self.log.served.clear();
         self.note(EventKind::Calm)
     }
 
-    /// Returns true if every client was served in every kind of work, and all orders are done.
+    /// Returns true if each client was served with a lock, an order and an election, and if all
+    /// orders are done.
     pub(crate) fn all_served(&self, clients: u8) -> bool {
         let served = |c| (0..3).all(|work| self.log.served.contains(&(c, work)));
         self.open.is_empty() && (1..=clients).all(served)
     }
 
-    /// Returns the missing work as text.
+    /// Describes the work that is still missing for [`Self::all_served`].
     pub(crate) fn waiting_for(&self, clients: u8) -> String {
         let missing: Vec<_> = (1..=clients)
             .flat_map(|c| (0..3).map(move |work| (c, work)))
@@ -136,7 +140,7 @@ impl Ledger {
         format!("{} orders open {:?}; {}", self.open.len(), self.open, missing.join(", "))
     }
 
-    /// Closes the log and returns all events.
+    /// Writes the rest of the log to its file. Returns all events.
     pub(crate) fn close(&mut self) -> io::Result<Vec<Event>> {
         self.log.file.flush()?;
         Ok(std::mem::take(&mut self.log.events))
@@ -201,8 +205,8 @@ impl Ledger {
         }
     }
 
-    /// Returns a key of a batch, which is mostly one of the newest. Half of the calls create a new
-    /// key first.
+    /// Returns a batch key, most often one of the newest keys. Every second call creates a new key
+    /// first, on average.
     fn next_key(&mut self) -> Item {
         if self.keys.is_empty() || self.dice.random_ratio(1, 2) {
             self.made += 1;
@@ -218,7 +222,7 @@ impl Ledger {
         self.keys[self.dice.random_range(oldest..all)].clone()
     }
 
-    /// Returns an order, mostly one that is not done, often the same one to several clients.
+    /// Returns an order, most often one that is not done. Several clients may get the same order.
     fn next_order(&mut self) -> Option<Arc<str>> {
         while self.open.len() < OPEN && !self.closing {
             self.made += 1;
@@ -233,12 +237,12 @@ impl Ledger {
     }
 }
 
-/// Accepts connections until the future is dropped.
+/// Accepts connections of clients. Runs until the future is dropped.
 pub(crate) async fn serve(ledger: Shared, listener: UnixListener) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         let ledger = Rc::clone(&ledger);
-        // A client that is killed in the middle of a line is not an error.
+        // A client may be killed in the middle of a line, so the error of a connection is ignored.
         tokio::task::spawn_local(async move { talk(ledger, stream).await.ok() });
     }
 }

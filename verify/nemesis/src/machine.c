@@ -1,10 +1,10 @@
-// The machine under one server, with a clock that can be moved and a disk that can be slowed down.
-// This library is preloaded into the server. The file NEMESIS_MACHINE holds two numbers of 8 bytes:
+// A library that is preloaded into one process, and simulates a machine whose wall clock can be
+// moved and whose disk can be slowed down. The file NEMESIS_MACHINE holds two numbers of 8 bytes:
 // the microseconds by which the wall clock is ahead, and the additional microseconds of each flush
 // to disk.
 //
-// All other times and results come from the kernel by raw system calls, so that an allocator may
-// ask for the time before anything is set up.
+// All other times and results come from the kernel by raw system calls, because an allocator may
+// ask for the time before the library is set up.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ int fdatasync(int fd) {
     return failed;
 }
 
-// While a file is flushed, every writer to it waits, as on a real disk.
+// While a file is flushed to disk, each write to the file waits, as on a real disk.
 ssize_t write(int fd, const void *from, size_t bytes) {
     while (fd == flushing && fd >= 0) usleep(1000);
     return syscall(SYS_write, fd, from, bytes);

@@ -1,7 +1,8 @@
-//! The machines under the servers: their wall clocks step and their disks are slow on command.
+//! Simulated machines of servers and clients. The wall clock of each machine can be changed, and
+//! its disk can be made slower.
 //!
-//! A small library (`machine.c`) is preloaded into each data server and each client. It is compiled
-//! when it is needed; without a C compiler, all clocks are equal and no disk is slow.
+//! A small library (`machine.c`) is preloaded into each data server and each client. A run first
+//! compiles this library. Without a C compiler, all clocks are equal and no disk is slow.
 
 use std::fs;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -12,19 +13,20 @@ use std::process::Command;
 use crate::world::Failure;
 
 const SOURCE: &str = include_str!("machine.c");
-/// File name of the preloaded library, next to the program.
+/// File name of the preloaded library.
 const LIBRARY: &str = "machine.so";
 
 /// Part of a machine that can be disturbed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
-    /// Microseconds by which the wall clock is ahead.
+    /// Wall clock, as the number of microseconds by which it is ahead.
     Clock,
-    /// Additional microseconds of each flush.
+    /// Disk, as the number of additional microseconds for each flush.
     Disk,
 }
 
-/// Makes the program that starts servers; returns `None` if there is no working C compiler.
+/// Compiles the library, and writes the program that starts a server with this library. Returns the
+/// path of the program. Returns `None` if there is no working C compiler.
 pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     let dir = dir.canonicalize()?;
     let (source, library, program) = (dir.join("machine.c"), dir.join(LIBRARY), dir.join("server"));
@@ -52,13 +54,14 @@ pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(Some(program))
 }
 
-/// Returns the machine's file for the server in this folder; the file outlives the server's data.
+/// Returns the path of the machine's file for the server in the folder `home`. The file is not in
+/// this folder, so a deletion of the server's data keeps the file.
 pub(crate) fn of(home: &Path) -> PathBuf {
     home.with_extension("machine")
 }
 
-/// Places a program that is about to start on a machine whose clock is `ahead` µs ahead. `server`
-/// is the path that [`make`] returned.
+/// Preloads the library into the program that `command` will start. Its wall clock is `ahead`
+/// microseconds ahead. `server` is the path that [`make`] returned.
 pub(crate) fn place(
     command: &mut Command,
     server: &Path,
@@ -70,9 +73,9 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// Sets a part of a machine.
+/// Sets the error of the machine's clock, or the delay of its disk, to `micros`.
 pub(crate) fn set(machine: &Path, part: Part, micros: i64) -> io::Result<()> {
-    // The server has mapped the file, so the file is changed in place.
+    // The server has mapped the file into memory, so the file is changed in place.
     let mut file = fs::OpenOptions::new().write(true).open(machine)?;
     file.seek(SeekFrom::Start(if matches!(part, Part::Clock) { 0 } else { 8 }))?;
     file.write_all(&micros.to_ne_bytes())

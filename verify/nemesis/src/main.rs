@@ -1,4 +1,4 @@
-//! Faults on real processes, with a separate judge.
+//! Injects faults into real processes. A separate check of the log then looks for broken rules.
 //!
 //! ```text
 //! nemesis --seconds 600             three Sentinel groups, eight clients, faults from a seed
@@ -26,7 +26,7 @@ mod timeline;
 mod wire;
 mod world;
 
-/// The books of the example `orders`: the same downstream system, with the same checks.
+/// The ledger of the example `orders`: the same downstream system, with the same checks.
 #[path = "../../../examples/orders/ledger.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod books;
@@ -55,12 +55,12 @@ use ledger::{Ledger, Shared};
 use world::{CANNOT, Cannot, Failure, World};
 
 const CLIENTS: u8 = 8;
-/// Longest time until every client is served again. A failover that got stuck is tried again after
-/// 30 s.
+/// Maximum time from the last fault until each client is served again. Sentinel repeats a failed
+/// failover after 30 s.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Strikes real Sentinel groups and real client processes with faults; a ledger outside of them
-/// judges.
+/// Injects faults into real Sentinel groups and real client processes, and checks the log of a
+/// ledger outside of them.
 #[derive(Debug, Parser)]
 struct Args {
     #[command(subcommand)]
@@ -68,10 +68,10 @@ struct Args {
     /// Duration of the faults, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Seed of faults and work. Default: random; it is printed.
+    /// Seed of faults and work. Random by default, and printed at the start.
     #[arg(long)]
     seed: Option<u64>,
-    /// Only kinds of faults whose name contains this, for example `clock`; can be repeated.
+    /// Only kinds of faults whose name contains this text, for example `clock`. Can be repeated.
     #[arg(long)]
     only: Vec<String>,
     /// Folder for the picture and the events.
@@ -81,33 +81,33 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Judges the events of a run again.
+    /// Checks the events of an earlier run again.
     Judge { events: PathBuf },
     /// Shows the effects of each fault of a Sentinel group on its users, one row for each fault.
     Table(table::Args),
     /// Measures the cost of ordinary events for ordinary deployments, on real servers.
     Ordinary(ordinary::Args),
-    /// Runs ticks of one second on three processes, and strikes the one that leads.
+    /// Runs ticks of one second on three processes, and injects faults into the leading process.
     Cron(cron::Args),
-    /// Runs a process of `cron`; started by `cron`.
+    /// Runs a process of `cron`. Started by `cron`.
     #[command(hide = true)]
     CronClient(client::Args),
-    /// Runs a client of the table; started by `table`.
+    /// Runs a client of the table. Started by `table`.
     #[command(hide = true)]
     TableClient(table::client::Args),
-    /// Runs the table's watcher; started by `table`.
+    /// Runs the table's watcher. Started by `table`.
     #[command(hide = true)]
     TableWatch(table::watch::Args),
-    /// Runs the table's plain writer; started by `table`.
+    /// Runs the table's plain writer. Started by `table`.
     #[command(hide = true)]
     TableWriter(table::writer::Args),
-    /// Hands a group over; started by nemesis and by `table`.
+    /// Hands a group over. Started by `nemesis` and by `table`.
     #[command(hide = true)]
     Handover(handover::Args),
-    /// Runs a client; started by nemesis.
+    /// Runs a client. Started by `nemesis`.
     #[command(hide = true)]
     Client(client::Args),
-    /// Keeps a network; started by nemesis.
+    /// Keeps a network open. Started by `nemesis`.
     #[command(hide = true)]
     Hold,
 }
@@ -142,7 +142,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Checks that networks can be made and cut on this machine.
+/// Checks that this program can create networks on this machine and cut them.
 fn possible() -> Result<(), String> {
     let status = fs::read_to_string("/proc/self/status").map_err(|_| "needs Linux with /proc")?;
     if !status.lines().any(|l| l.starts_with("Uid:\t0\t")) {
@@ -159,7 +159,7 @@ fn possible() -> Result<(), String> {
     }
 }
 
-/// Performs a run; returns true if no promise was broken.
+/// Performs a run of faults. Returns true if no rule was broken.
 fn torment(args: &Args) -> Result<bool, Failure> {
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     println!(
@@ -169,7 +169,8 @@ fn torment(args: &Args) -> Result<bool, Failure> {
     fs::create_dir_all(&args.out)?;
     let file = args.out.join("events.jsonl");
     let ledger = Ledger::new(&file, StdRng::seed_from_u64(seed))?;
-    // There is one thread, because clients are killed when the thread that started them ends.
+    // The runtime has one thread. A client is killed when the thread that started it ends, so this
+    // thread must live until the end.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(LocalSet::new().run_until(run(args, seed, Rc::clone(&ledger))));
     let mut events = ledger.borrow_mut().close()?;
@@ -231,7 +232,7 @@ async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
     for n in 1..=CLIENTS {
         clients.kill(n)?;
     }
-    // The last lines of the clients are still in the sockets.
+    // The last lines of the clients may still be in the sockets. Wait until no more events arrive.
     let mut before = usize::MAX;
     while ledger.borrow().events() != before {
         before = ledger.borrow().events();
@@ -241,7 +242,7 @@ async fn run(args: &Args, seed: u64, ledger: Shared) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Signals that ask this process to end, received from its beginning to its end.
+/// Receives SIGINT and SIGTERM.
 struct Signals {
     int: Signal,
     term: Signal,
@@ -253,7 +254,7 @@ impl Signals {
         Ok(Self { int, term })
     }
 
-    /// Waits for `length`; returns true if a signal arrives first.
+    /// Waits for `length`. Returns true if a signal arrives first.
     async fn within(&mut self, length: Duration) -> bool {
         tokio::select! {
             biased;
@@ -263,7 +264,7 @@ impl Signals {
         }
     }
 
-    /// Waits until a signal arrives.
+    /// Waits until a signal arrives, without a limit.
     async fn any(&mut self) {
         tokio::select! {
             biased;

@@ -1,5 +1,5 @@
-//! The report at the end: faults by kind, operations by answer, broken promises with their story,
-//! and one line of JSON.
+//! Report at the end of a run: faults by kind, operations by result, broken rules with the events
+//! around them, and one line of JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use serde::Serialize;
 use crate::event::{Answer, Event, EventKind, Nanos, SECOND, Verb};
 use crate::judge::{Violation, story};
 
-/// Time after the end of a fault during which its effects continue: a failover and a quarantine.
+/// Time after a fault in which its effects may continue: a failover and a quarantine.
 const AFTER: Nanos = 10 * SECOND;
 
-/// A fault that took place, with its beginning and its end.
+/// A fault that was injected, with its beginning and its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) kind: Arc<str>,
@@ -49,9 +49,9 @@ pub(crate) fn faults(events: &[Event]) -> Vec<Fault> {
 #[derive(Default)]
 struct Row {
     count: u32,
-    /// Longest time in which no client completed any operation.
+    /// Longest time in which no client completed an operation, in nanoseconds.
     silence: Nanos,
-    /// Longest such time for a single client that no fault struck.
+    /// Longest such time of a single client, among the clients without a fault of their own.
     one: Nanos,
     refused: usize,
 }
@@ -68,7 +68,7 @@ struct Line {
     seed: u64,
 }
 
-/// Returns the whole report; its last line is JSON.
+/// Returns the report as text. Its last line is JSON.
 pub(crate) fn report(events: &[Event], found: &[Violation], seed: u64, seconds: u64) -> String {
     let faults = faults(events);
     let done = Done::of(events);
@@ -147,7 +147,7 @@ fn verbs(out: &mut String, events: &[Event]) {
             EventKind::Decided { rerun: true, .. } => "parked keys that an operator ran again",
             EventKind::Decided { rerun: false, .. } => "parked keys that an operator resolved",
             EventKind::Seen { .. } => "leaders shown to observers and readers",
-            // At the end of the run all clients are killed, which is no fault.
+            // The clients that the nemesis kills at the end of the run do not count.
             EventKind::Died { .. } if !calm => "clients killed",
             EventKind::Calm => {
                 calm = true;
@@ -177,7 +177,7 @@ fn verbs(out: &mut String, events: &[Event]) {
     }
 }
 
-/// Times of completed and of refused operations.
+/// Times at which operations were completed, and times at which operations were refused.
 struct Done {
     all: Vec<Nanos>,
     by_client: BTreeMap<u8, Vec<Nanos>>,
@@ -189,8 +189,8 @@ impl Done {
         let mut done = Self { all: Vec::new(), by_client: BTreeMap::new(), refused: Vec::new() };
         for e in events {
             let EventKind::End { verb, answer, .. } = &e.kind else { continue };
-            // A read may come from a cache, and the end of an earlier lease or claim is no new
-            // success.
+            // These operations do not count. A read may come from a cache. The end of an earlier
+            // lease or claim does not prove that the nodes grant new ones.
             let ends = matches!(
                 verb,
                 Verb::Release | Verb::Resign | Verb::ForceRelease | Verb::CompleteMany
@@ -212,7 +212,8 @@ impl Done {
         gap(&self.all, from, to)
     }
 
-    /// Returns the longest gap of any client that no fault struck around that time.
+    /// Returns the longest gap of a single client, among the clients that had no fault of their own
+    /// near this gap.
     fn one(&self, faults: &[Fault], from: Nanos, to: Nanos) -> Nanos {
         let struck = |n: &u8| {
             let name = format!("client {n}");
@@ -227,7 +228,8 @@ impl Done {
     }
 }
 
-/// Returns the longest time between two beats that lies at least partly between `from` and `to`.
+/// Returns the longest time between two successive beats. At least a part of this time must lie
+/// between `from` and `to`.
 fn gap(beats: &[Nanos], from: Nanos, to: Nanos) -> Nanos {
     let first = beats.partition_point(|b| *b < from).saturating_sub(1);
     let last = (beats.partition_point(|b| *b < to) + 1).min(beats.len());

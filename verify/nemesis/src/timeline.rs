@@ -1,4 +1,4 @@
-//! The picture: holders, leaders and faults on one axis of time.
+//! A picture of a run: holders, leaders and faults on one time axis.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ const ROW: f64 = 22.0;
 /// Colours of the clients.
 const COLOURS: [&str; 8] =
     ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#dd8833"];
-/// Names that are drawn: those that all clients use often.
+/// Names in the picture: the elections, and the locks that all clients use often.
 const NAMES: [&str; 5] = ["election-0", "election-1", "lock-0", "lock-1", "lock-2"];
 
 struct Axis {
@@ -107,7 +107,8 @@ fn strike(out: &mut String, axis: &Axis, y: f64, fault: &Fault) {
         (to - from).max(2.0)
     );
     let (kind, target) = (&fault.kind, &fault.target);
-    // The target "client 8" contains the word, so "freeze client" becomes "freeze".
+    // The target already names the client, for example "client 8". So the kind "freeze client"
+    // becomes "freeze".
     let kind =
         if target.starts_with("client ") { kind.replace(" client", "") } else { kind.to_string() };
     text(out, from + 3.0, y + 12.0, &format!("{kind} {target}"));
@@ -124,14 +125,14 @@ fn legend(out: &mut String, y: f64) {
     }
 }
 
-/// Puts each fault into the first lane where neither it nor its label covers another.
+/// Assigns each fault to the first lane in which it covers no other fault and no other label.
 fn lanes(faults: &[Fault]) -> Vec<(&Fault, usize)> {
     let mut free: BTreeMap<usize, Nanos> = BTreeMap::new();
     let mut placed = Vec::new();
     for fault in faults {
         let lane =
             (0..faults.len()).find(|l| free.get(l).is_none_or(|at| *at < fault.from)).unwrap_or(0);
-        // A label takes about 20 s of the axis.
+        // A label covers about 20 s of the time axis.
         free.insert(lane, fault.to.max(fault.from + 20 * SECOND));
         placed.push((fault, lane));
     }

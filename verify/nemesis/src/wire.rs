@@ -1,8 +1,8 @@
-//! The protocol between clients and the ledger: lines of JSON over a Unix socket, which no network
-//! fault cuts.
+//! Protocol between the clients and the ledger: lines of JSON over a Unix socket. Faults of the
+//! network do not affect this socket.
 //!
-//! Each task of a client has its own connection, so its lines stay in order, and lines that a
-//! killed client has written are still read.
+//! Each task of a client has its own connection, so its lines stay in order. If a client is killed,
+//! the ledger still reads the lines that the client wrote before.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::event::{Event, EventKind, Nanos, TaskId, now};
 
-/// A client's line; only `Ask` is answered.
+/// A line that a client sends. The ledger replies only to `Ask`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
@@ -23,25 +23,28 @@ pub(crate) enum Line {
     Ask(TaskId, LedgerRequest),
 }
 
-/// A request to the ledger.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LedgerRequest {
-    /// Writes under a lock; answered with yes if the fence accepts the write.
+    /// Writes under a lock. The reply is yes if the token is not smaller than that of an earlier
+    /// write.
     Write { name: Arc<str>, token: u64 },
-    /// Books an order.
+    /// Books the effect of an order. The reply is yes if the ledger accepts the effect.
     Book { key: Arc<str>, token: u64, value: Arc<str> },
-    /// Asks for the value that was booked for this order, and closes the order to smaller tokens.
+    /// Asks for the booked effect of this order. From then on, the ledger refuses smaller tokens
+    /// for this order.
     Probe { key: Arc<str>, token: u64 },
-    /// Asks for the next order to do.
+    /// Asks for an order to process.
     Next,
-    /// Reports that a call returned a result, so the order need not be handed out again.
+    /// Reports that a call returned the result of this order. The ledger then counts the order as
+    /// done.
     Settle { key: Arc<str> },
     /// Asks for the keys of a batch.
     Batch,
-    /// Performs the work of a batch's key; never refused.
+    /// Performs the effect of a batch key. The ledger accepts all such effects.
     Act { key: Arc<str>, token: u64, value: Arc<str> },
-    /// Asks for the effect of this parked key. Without an effect the operator runs the key again.
+    /// Asks for the effect of this parked key, for the operator's decision. If there is none, the
+    /// operator runs the key again.
     Decide { key: Arc<str> },
 }
 
@@ -49,11 +52,10 @@ pub(crate) enum LedgerRequest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Item {
     pub(crate) key: Arc<str>,
-    /// Time of the key's creation, in milliseconds of the Unix epoch.
+    /// Creation time of the key, in milliseconds since 1970.
     pub(crate) made_ms: u64,
 }
 
-/// A reply of the ledger.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LedgerReply {
@@ -63,7 +65,7 @@ pub(crate) enum LedgerReply {
     Batch(Vec<Item>),
 }
 
-/// A task's connection to the ledger.
+/// Connection of one task to the ledger.
 pub(crate) struct Ledger {
     who: TaskId,
     path: PathBuf,
@@ -77,17 +79,17 @@ impl Ledger {
         Ok(Self { who, path: path.to_owned(), read: BufReader::new(read).lines(), write })
     }
 
-    /// Opens one more connection for the same task.
+    /// Opens another connection for the same task.
     pub(crate) async fn again(&self) -> io::Result<Self> {
         Self::connect(&self.path, self.who).await
     }
 
-    /// Reports an event that happens now.
+    /// Reports an event with the current time.
     pub(crate) async fn report(&mut self, kind: EventKind) -> io::Result<()> {
         self.report_at(now(), kind).await
     }
 
-    /// Reports an event that happened at `at`.
+    /// Reports an event that happened at the time `at`.
     pub(crate) async fn report_at(&mut self, at: Nanos, kind: EventKind) -> io::Result<()> {
         let who = self.who;
         self.line(&Line::Say(Event { at, who, kind })).await

@@ -1,13 +1,15 @@
-//! The world: three Sentinel groups in a separate network, and for each client a separate network
-//! with one link to the groups' network, so that each client can be cut off alone.
+//! The servers and networks of a run. All Sentinel groups are in one network. Each client has its
+//! own network, with one link to the network of the groups. So each client can be cut off
+//! separately.
 //!
 //! ```text
 //! 10.77.<group>.<box>   servers and Sentinels, all in the groups' network
 //! 10.77.100.<client>    a client, in a network that exists as long as its holder process
 //! ```
 //!
-//! Nothing outlives the judge, however it ends: the groups have a watcher, a holder ends when its
-//! input ends, clients are killed with their parent, and a network ends with its last process.
+//! All processes and networks end with the nemesis, even if the nemesis is killed. A watching
+//! process stops the groups. A holder process ends when its input ends. Clients are killed with
+//! their parent process. A network ends with its last process.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -24,15 +26,15 @@ use serde::Deserialize;
 
 use crate::machine::{self, Part};
 
-/// Range of the servers' `min-replicas-max-lag`, in seconds.
+/// Range of the setting `min-replicas-max-lag` of the servers, in seconds.
 const LAGS: std::ops::RangeInclusive<u64> = 1..=2;
 
-/// Exit code of scripts and programs for a task that is not possible on this machine.
+/// Exit code of a script or program that cannot work on this machine.
 pub(crate) const CANNOT: u8 = 77;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
-/// Error of a task that is not possible for this user or on this machine.
+/// Error for a task that is not possible for this user or on this machine.
 #[derive(Debug)]
 pub(crate) struct Cannot(pub(crate) String);
 
@@ -44,15 +46,16 @@ impl fmt::Display for Cannot {
 
 impl Error for Cannot {}
 
-/// Environment variable for the program that `sentinel-conf` starts as a server.
+/// Environment variable for the program that `sentinel-conf` starts as a data server.
 const SERVER: &str = "PALISADE_REDIS_SERVER";
 
 /// A place in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A box of a group; both numbers are from 1.
+    /// A box, with a data server, a Sentinel or both. Contains the number of the group and the
+    /// number of the box, both from 1.
     Box(usize, u8),
-    /// A client, from 1.
+    /// Number of a client, from 1.
     Client(u8),
 }
 
@@ -92,21 +95,22 @@ pub(crate) struct World {
     dir: PathBuf,
     netns: String,
     holders: Vec<Child>,
-    /// Program that starts servers, if their machines can be disturbed.
+    /// Program that starts servers on simulated machines. `None` if there are no such machines.
     server: Option<PathBuf>,
-    /// Constant clock offset of each machine, in microseconds; the keys are addresses of servers
-    /// and numbers of clients.
+    /// Constant clock error of each machine, in microseconds. The key is the address of the server
+    /// or the number of the client.
     ahead: BTreeMap<String, i64>,
 }
 
 impl World {
-    /// Starts three groups on machines that can be disturbed, and makes the clients' networks.
+    /// Starts three groups, if possible on simulated machines. Creates the networks of the clients.
     pub(crate) fn up(clients: u8, out: &Path) -> Result<Self, Failure> {
         let shape = ["--groups", "3", "--down-after", "4000", "--max-lag", "2"];
         Self::of(clients, &shape, machine::make(out)?)
     }
 
-    /// Starts groups with these arguments of `up`, on machines that start servers with `server`.
+    /// Starts groups with the arguments `shape` of `sentinel-conf/up`. `server` is the program that
+    /// starts their servers.
     pub(crate) fn of(
         clients: u8,
         shape: &[&str],
@@ -136,8 +140,8 @@ impl World {
         Ok(world)
     }
 
-    /// Gives each server and each client a clock error of up to `clock_error`, and each server a
-    /// different `min-replicas-max-lag`. Returns a line that lists the settings.
+    /// Gives each server and each client a random clock error of at most `clock_error`. Gives each
+    /// server a random `min-replicas-max-lag`. Returns a line with these settings.
     pub(crate) async fn make_unequal(
         &mut self,
         dice: &mut StdRng,
@@ -206,12 +210,13 @@ impl World {
         Ok(())
     }
 
-    /// Returns the path of the ledger's socket, which is deleted with the groups' folder.
+    /// Returns the path of the ledger's socket. The socket is in the folder of the groups.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join("ledger.sock")
     }
 
-    /// Returns a command that runs in the network of a client and is killed with this process.
+    /// Returns a command that runs in the network of a client. The kernel kills this command when
+    /// this process ends.
     pub(crate) fn in_client(&self, n: u8) -> Command {
         let pid = self.holders[usize::from(n) - 1].id();
         let mut command = Command::new("nsenter");
@@ -220,7 +225,7 @@ impl World {
         command
     }
 
-    /// Places a client that is about to start on a separate machine, if machines can be disturbed.
+    /// Makes `command` run on a simulated machine with its own clock, if there are such machines.
     pub(crate) fn place(&self, n: u8, command: &mut Command) -> Result<(), Failure> {
         let (Some(server), Some(ahead)) = (&self.server, self.ahead.get(&n.to_string())) else {
             return Ok(());
@@ -228,7 +233,8 @@ impl World {
         machine::place(command, server, &self.dir.join(format!("client{n}.machine")), *ahead)
     }
 
-    /// Returns a command that runs in the groups' network and is killed with this process.
+    /// Returns a command that runs in the network of the groups. The kernel kills this command when
+    /// this process ends.
     pub(crate) fn inside(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.netns));
@@ -236,8 +242,10 @@ impl World {
         command
     }
 
-    /// Runs `sentinel-conf/break`; an error contains the script's words. The future must not be
-    /// dropped halfway.
+    /// Runs `sentinel-conf/break` with these arguments. An error contains the script's message.
+    ///
+    /// The future must not be dropped before its end, because the script must not stop in the
+    /// middle.
     pub(crate) async fn break_(&self, words: &[&str]) -> Result<(), Failure> {
         let mut command = tokio::process::Command::new(script("break"));
         command.arg(&self.dir).args(words).process_group(0);
@@ -246,7 +254,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns the reply of a server or Sentinel within one second; empty if there is none.
+    /// Returns the reply of a server or a Sentinel. Returns an empty text if no reply arrives
+    /// within one second.
     pub(crate) async fn ask(&self, addr: &str, words: &[&str]) -> String {
         let (host, port) = addr.rsplit_once(':').unwrap_or((addr, "0"));
         let mut command = tokio::process::Command::new("timeout");
@@ -256,7 +265,7 @@ impl World {
         out.map_or(String::new(), |o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
     }
 
-    /// Returns the server that at least two Sentinels of the group name as master now.
+    /// Returns the server that at least two Sentinels of the group report as master.
     pub(crate) async fn master(&self, group: usize) -> Option<Server> {
         let group = &self.groups[group];
         let mut votes = vec![0; group.servers.len()];
@@ -271,7 +280,7 @@ impl World {
         Some(group.servers[best].clone())
     }
 
-    /// Returns the process id of a server or Sentinel, if that process is still running.
+    /// Returns the process id of a server or a Sentinel, if its process still runs.
     pub(crate) fn pid(&self, group: usize, id: &str) -> Option<u32> {
         let text = std::fs::read_to_string(self.home(group, id).join("pid")).ok()?;
         let (pid, start) = text.trim().split_once(' ')?;
@@ -284,12 +293,13 @@ impl World {
         self.dir.join(&self.groups[group].name).join(id)
     }
 
-    /// Returns true if clocks can be moved and disks slowed down on this machine.
+    /// Returns true if clocks can be changed and disks can be made slower.
     pub(crate) fn has_machines(&self) -> bool {
         self.server.is_some()
     }
 
-    /// Disturbs the machine of a server; a clock moves from its constant offset.
+    /// Changes the clock of a server's machine, starting from its constant error, or makes its disk
+    /// slower.
     pub(crate) fn machine(
         &self,
         group: usize,
@@ -303,14 +313,15 @@ impl World {
         Ok(machine::set(&machine::of(&self.home(group, id)), part, micros + ahead)?)
     }
 
-    /// Returns true if this server runs on a machine that can be disturbed, as its loaded libraries
-    /// show.
+    /// Returns true if this server's process has loaded the library `machine.so`. Only then can its
+    /// machine be disturbed.
     pub(crate) fn on_machine(&self, group: usize, id: &str) -> bool {
         let maps = self.pid(group, id).map(|pid| format!("/proc/{pid}/maps"));
         maps.and_then(|m| std::fs::read_to_string(m).ok()).is_some_and(|m| m.contains("machine.so"))
     }
 
-    /// Applies packet-filter rules where packets arrive: in the groups' network, or in a client's.
+    /// Applies packet-filter rules in the network in which the packets arrive. This is the network
+    /// of a client, or the network of the groups for `None`.
     pub(crate) async fn rules(&self, client: Option<u8>, rules: &str) -> Result<(), Failure> {
         let net = match client {
             None => format!("--net=/run/netns/{}", self.netns),
@@ -336,7 +347,8 @@ impl Drop for World {
     }
 }
 
-/// Draws a clock error; half of the draws have the largest size.
+/// Returns a random clock error of at most `most`. Half of the errors are exactly `most`, positive
+/// or negative.
 fn off(dice: &mut StdRng, most: i64) -> i64 {
     match dice.random_range(0..4) {
         0 => most,
@@ -345,12 +357,12 @@ fn off(dice: &mut StdRng, most: i64) -> i64 {
     }
 }
 
-/// Keeps the network of this holder process until its input ends.
+/// Keeps this process's network until the input ends.
 pub(crate) fn hold() -> io::Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
 }
 
-/// Sends a signal by name.
+/// Sends the signal with this name to a process.
 pub(crate) fn signal(pid: u32, name: &str) {
     let _ =
         Command::new("kill").args(["-s", name, &pid.to_string()]).stderr(Stdio::null()).status();

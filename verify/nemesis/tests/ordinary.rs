@@ -1,5 +1,5 @@
-//! A planned handover of one group, as any operator performs it: no key is parked, and new keys run
-//! long before a quarantine would end.
+//! A planned handover of one group. No key may be parked, and new keys must run long before a
+//! quarantine would end.
 
 use std::process::Command;
 
@@ -32,7 +32,7 @@ fn a_planned_handover_of_one_group_parks_nothing() {
         assert_eq!(first["parked"], 0, "{first}");
         assert!(first["no_locks_s"].as_f64() < Some(5.0), "{first}");
     }
-    // Without `palisade init` there is a quarantine, and keys without a birth are parked.
+    // Without `palisade init`, the server has a quarantine, and keys without a birth are parked.
     let unknown = row("one server", "first start without init", false);
     assert!(unknown["no_locks_s"].as_f64() > Some(10.0), "{unknown}");
     assert!(unknown["parked"].as_u64() > Some(0), "{unknown}");

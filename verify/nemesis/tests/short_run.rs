@@ -1,5 +1,5 @@
-//! A short run on real groups: faults happen, no promise is broken, nothing is left behind, and a
-//! second judgement of the same log gives the same result.
+//! A short run on real groups. Faults must happen, no rule may be broken, and no process may
+//! remain. A second check of the same log must give the same result.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -36,7 +36,7 @@ fn fifteen_seconds_of_faults_break_nothing() {
     assert!(again.status.success(), "{}", words(&again));
     let log = std::fs::read_to_string(&events).unwrap();
 
-    // The judge finds a second holder that is added during the first hold of the log.
+    // Add a second holder during the first hold of the log. The check must find it.
     let held = log.lines().find(|l| l.contains("\"what\":\"held\"")).expect("something was held");
     let mut second: serde_json::Value = serde_json::from_str(held).unwrap();
     second["who"]["l"] = 999.into();

@@ -1,127 +1,130 @@
-//! Known bugs, which the simulator's tests put back in order to check that the simulator finds
-//! them.
+//! Known bugs. The tests of the simulator turn them on, to check that the simulator finds them.
 //!
-//! The switches and the buggy code exist only in the copy of the repository that
-//! `scripts/known-bugs` makes, never in the repository itself. A bug is active only on a thread
-//! that called [`put_back`].
+//! The switches and the code of the bugs exist only in the copy of the repository that
+//! `scripts/known-bugs` creates, never in the repository itself. A bug is active only on a thread
+//! that has called [`put_back`].
 
 use std::cell::Cell;
 
-/// Rule of the design that is left out.
+/// A bug. Each bug breaks one rule of the design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bug {
-    /// The token is the largest granted counter; no node is raised to it (locks 3).
+    /// The token of a lock is the largest counter that a node granted. The other nodes are not
+    /// raised to this token (locks 3).
     MaxWithoutRaise,
     /// The fence is deleted with its lock (locks 5).
     FenceDiesWithLock,
-    /// A late reply to a renewal makes a lapsed lock valid again (renewal 1).
+    /// A late reply to a renewal makes an expired lock valid again (renewal 1).
     Revival,
-    /// A renewal is confirmed although the term was overtaken (renewal 1).
+    /// A renewal is confirmed although a later term has overtaken the lease's term (renewal 1).
     OvertakenRenewed,
     /// A failed renewal releases the lock (renewal 2).
     FailureReleases,
-    /// A quarantined node restores any lock that a holder asks it to extend (quarantine 6).
+    /// A node in quarantine restores each lock that a holder asks to extend (quarantine 6).
     RecreateInQuarantine,
-    /// A new master counts renewals while its predecessor may still grant (quarantine 6).
+    /// Renewals count on a new master while the old master may still grant (quarantine 6).
     TwoMastersVote,
-    /// A new master in quarantine accepts a renewal that does not name the quarantine, if the
-    /// master's copy of the lock lasts longer than the replaced master's failover window
+    /// A new master in quarantine accepts a renewal that does not name the quarantine. This happens
+    /// if the master's copy of the lock lasts longer than the failover window of the old master
     /// (quarantine 6).
     ExtendByCopy,
-    /// A renewal names the quarantine although its lease ends before the replaced server has
-    /// stopped granting (quarantine 6).
+    /// A renewal names the quarantine, although its lease ends before the replaced server stops
+    /// granting (quarantine 6).
     NamedByWhoLapses,
-    /// A promoted server takes the length of its quarantine from its settings alone, and ignores
-    /// its data (quarantine 7).
+    /// A promoted server uses the length of the quarantine from its settings, and ignores the
+    /// length in its data (quarantine 7).
     QuarantineNotKept,
-    /// The floor after a loss leaves out the tokens that a replaced server still grants (quarantine
-    /// 8).
+    /// The floor after a loss is too low for the tokens that a replaced server may still grant
+    /// (quarantine 8).
     FloorWithoutWindow,
-    /// A request that waited in a frozen server takes effect after the server thaws (overview 3).
+    /// A request waits in a frozen server. The request takes effect after the server thaws
+    /// (overview 3).
     LateRequestsRun,
-    /// A deadline by one server's clock also counts at the server that replaced it (overview 3).
+    /// A server accepts a deadline that was computed from the clock of the server before it
+    /// (overview 3).
     DeadlineOfAnotherClock,
-    /// A record and its promised ballot are deleted when the retention ends (idempotency 4).
+    /// A record is deleted with its promised ballot when the retention ends (idempotency 4).
     PromisesExpireEarly,
-    /// The extension of a claim does not extend the life of its record (idempotency 9).
+    /// The extension of a claim does not extend the ttl of the record (idempotency 9).
     ExtensionsKeepNothing,
-    /// An operator can take back a claim that is running, or a claim other than the one that the
-    /// operator saw (idempotency 17).
+    /// An operator can take back a running claim, or another claim than the one that the operator
+    /// read (idempotency 17).
     ChangesUnfenced,
-    /// Only claims carry the request's fingerprint; other requests do not (idempotency 8).
+    /// Only claims contain the fingerprint of the request. Other ops do not (idempotency 8).
     FingerprintOfClaimsOnly,
-    /// The check of a request's birth has no margin for the error of clocks (idempotency 6).
+    /// The check of a request's birth does not allow for clock errors (idempotency 6).
     BirthsWithoutMargin,
-    /// The noted server time is one second ahead of the newest record (quarantine 13).
+    /// The note in the marker is one second later than the newest record (quarantine 13).
     NoteAhead,
-    /// A loss begins at the new history's first note (quarantine 13).
+    /// A loss begins at the first note of the new history (quarantine 13).
     LossFromItsEnd,
-    /// A loss ends when the new history begins, instead of L later (quarantine 13).
+    /// A loss ends when the new history begins, not L later (quarantine 13).
     LossWithoutWindow,
-    /// A loss of unknown length is as acceptable as a short one (idempotency 6).
+    /// A namespace that accepts a short loss also accepts a loss of unknown length (idempotency 6).
     UnprovedLossAccepted,
-    /// After a planned handover, leases end by the new server's clock alone (quarantine 11).
+    /// After a planned handover, leases end only by the new server's clock (quarantine 11).
     HandoverWithoutSettling,
-    /// After a planned handover, claims end by the new server's clock alone (quarantine 11).
+    /// After a planned handover, claims end only by the new server's clock (quarantine 11).
     ClaimsWithoutSettling,
     /// A node can be closed while it is settling after a planned handover (quarantine 11).
     ClosedWhileSettling,
-    /// A promoted server continues without checking that its data contain the closing (quarantine
-    /// 11).
+    /// A promoted server continues without a check that its data contain the closing of the old
+    /// server (quarantine 11).
     HandoverUnchecked,
-    /// A node in quarantine counts as evidence that a name has no holder (quarantine 9).
+    /// A reply of a node in quarantine counts as a proof that a name has no holder (quarantine 9).
     QuarantinedWitness,
-    /// After an attempt, only the nodes that have answered get a release (locks 8).
+    /// After an attempt, only the nodes that have replied get a release (locks 8).
     LateGrantsStay,
-    /// The validity is counted from the reply instead of the request (locks 2).
+    /// The validity is counted from the reply, not from the request (locks 2).
     ValidityFromAnswer,
-    /// The validity has no margin for drift (locks 2).
+    /// The validity does not allow for the drift of clocks (locks 2).
     DriftForgotten,
-    /// The data history is identified by the server process instead of its data (quarantine 1).
+    /// The data history is identified by the server's process, not by its data (quarantine 1).
     ProcessAsHistory,
     /// The quarantine is one millisecond too short (quarantine 4).
     QuarantineShort,
     /// Tokens have no floor after a loss of data (quarantine 8).
     NoFloor,
-    /// A completion is compared with the record's token only (idempotency 2).
+    /// A completion is compared only with the token of the record (idempotency 2).
     CompleteByRecord,
     /// Steps are stored without a check of the promised ballot (idempotency 14).
     StepsUnfenced,
     /// A record found on a single node is returned without a repair (idempotency 1).
     RecordOfOneNode,
-    /// A yes counts before the replicas have the write (durability 1).
+    /// A grant counts before the replicas have the write (durability 1).
     YesBeforeReplicas,
-    /// The nodes keep a lease for its ttl only; the drain time that its holder declared is ignored
+    /// The nodes keep a lease only for its ttl. They ignore the drain time that the holder declared
     /// (election 8).
     NoLockDelay,
-    /// A reservation does not expire (locks 11).
+    /// A reservation does not end (locks 11).
     ReservationsStay,
-    /// A release that deletes nothing reserves a lock that has a holder (locks 11).
+    /// A release of a lock that another holder has deletes nothing, but reserves the lock (locks
+    /// 11).
     ReservedOverHolder,
-    /// A takeover that is cancelled releases the lock (locks 13).
+    /// A cancelled takeover releases the lock (locks 13).
     TakeoversRelease,
-    /// A server stops inside a batch and executes other batches before it continues (overview 2).
+    /// A server pauses inside a batch and executes other batches meanwhile (overview 2).
     BatchesYield,
     /// Each process has its own records of a job's ticks (cron 1).
     TicksByProcess,
-    /// An acquire treats another program's lock as free (locks 9).
+    /// An acquire counts a lock of another program as free (locks 9).
     ForeignOverwritten,
-    /// A node grants to readers a lock that a writer has (readers 1).
+    /// A node grants a writer's lock to readers (readers 1).
     ReaderBesideWriter,
-    /// A node grants to a writer a lock that readers have (readers 3).
+    /// A node grants the lock of readers to a writer (readers 3).
     WriterBesideReader,
-    /// All readers of a lock on a node end when the last one that was granted or extended ends
-    /// (readers 7).
+    /// On a node, all readers of a lock have one common expiry: that of the last granted or
+    /// extended reader (readers 7).
     OneExpiryForReaders,
-    /// A reader's token is the largest that it was given, and no node is raised to it (readers
-    /// 11).
+    /// The token of a reader is the largest one that a node gave. The other nodes are not raised to
+    /// this token (readers 11).
     ReaderTokenUnsettled,
-    /// A reader's extension does not look if another owner has the lock (readers 6).
+    /// The extension of a reader does not check that no other owner has the lock (readers 6).
     SharedExtendOverWriter,
-    /// A writer that becomes a reader releases its lock first (readers 12).
+    /// A writer that becomes a reader first releases its lock (readers 12).
     DowngradeReleasesFirst,
-    /// A batch arrives before a batch that was sent earlier (overview 2).
+    /// A batch overtakes a batch that was sent earlier (overview 2).
     BatchesOvertake,
 }
 
@@ -129,12 +132,12 @@ thread_local! {
     static PUT_BACK: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-/// Puts `bug` back on this thread; `None` removes the current one.
+/// Turns `bug` on for this thread. `None` turns the current bug off.
 pub fn put_back(bug: Option<Bug>) {
     PUT_BACK.set(bug);
 }
 
-/// Returns true if `bug` is active on this thread.
+/// Returns true if `bug` is turned on for this thread.
 pub fn on(bug: Bug) -> bool {
     PUT_BACK.get() == Some(bug)
 }

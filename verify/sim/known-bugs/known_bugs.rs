@@ -1,21 +1,21 @@
-//! Tests of the simulator itself: for each rule of the design that is left out, some seed fails.
+//! Tests of the simulator itself. For each known bug, at least one seed must fail.
 //!
-//! These tests run in the copy that `scripts/known-bugs` makes. `scripts/known-bugs --nocapture`
-//! prints the number of seeds that each bug took.
+//! These tests run in the copy that `scripts/known-bugs` creates. `scripts/known-bugs --nocapture`
+//! prints the number of seeds that each bug needed.
 
 use palisade::bugs::{Bug, put_back};
 use sim::soak::{Soak, Sum};
 use sim::{Order, Scene, Tamper};
 
-/// Largest number of seeds that is tried for a bug.
+/// Maximum number of seeds for one bug.
 const WITHIN: u64 = 10_000;
 
-/// Seeds and plans in which a bug is searched for.
+/// Seeds and plans for the search for a bug.
 #[derive(Clone, Copy)]
 enum SeedSet {
-    /// Seeds with these last three bits, which select the theme.
+    /// Seeds whose last three bits have this value. These bits select the theme.
     Theme(u64),
-    /// Plans that are changed by this `Tamper`.
+    /// Plans with the changes of this `Tamper`.
     Changed(Tamper),
 }
 
@@ -133,7 +133,7 @@ known_bugs! {
     batches_overtake: BatchesOvertake in MIXED,
 }
 
-/// Changes of settings in an order that the manual warns against.
+/// Changes of settings in an order that the manual forbids.
 mod unsafe_orders {
     use super::*;
 

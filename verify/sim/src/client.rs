@@ -1,5 +1,5 @@
-//! Actions of client processes on locks: they acquire a lock, hold it, write to a fenced resource,
-//! and release the lock, or do not.
+//! Actions of client processes on locks. A client acquires a lock, holds it and writes to a fenced
+//! resource. Then it releases the lock, or leaves it.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -21,7 +21,7 @@ use crate::process::{Gated, Process};
 use crate::trace::{Event, HoldId};
 use crate::world::World;
 
-/// Returns the guard of a single attempt; an error says if another owner has the lock.
+/// Returns the guard of a single attempt. The error is true if another owner has the lock.
 fn tried<G>(
     got: Result<TryAcquire<G>, AcquireError>,
     guard: impl FnOnce(G) -> Guard,
@@ -33,7 +33,7 @@ fn tried<G>(
     }
 }
 
-/// Returns the guard of a call that waited; an error says if another owner has the lock.
+/// Returns the guard of a call that waited. The error is true if another owner has the lock.
 fn waited<G>(got: Result<G, AcquireError>, guard: impl FnOnce(G) -> Guard) -> Result<Guard, bool> {
     got.map(guard).map_err(|e| matches!(e, AcquireError::TimedOut { .. }))
 }
@@ -47,18 +47,18 @@ pub(crate) struct Actor {
     pub(crate) settings: Settings,
     pub(crate) process: Arc<Process>,
     pub(crate) redlock: Redlock,
-    /// Nodes for direct access, without the library.
+    /// The nodes, for direct access without the library.
     pub(crate) nodes: Vec<Arc<Node>>,
     pub(crate) client: usize,
     pub(crate) task: usize,
-    /// Index of the next action. A restarted process continues with the action after the one that
-    /// was interrupted.
+    /// Index of the next action. A restarted process skips the interrupted action and continues
+    /// with the next one.
     pub(crate) next: Arc<AtomicUsize>,
-    /// Guards that the user's code never drops; they live as long as the process.
+    /// Guards that the user's code never drops. They exist as long as the process.
     pub(crate) forgotten: Arc<Mutex<Vec<Arc<Guard>>>>,
 }
 
-/// Polls a future at most `polls` times; returns `None` if it was not ready by then.
+/// Polls a future at most `polls` times. Returns `None` if the future is not ready by then.
 pub(crate) async fn cut<F: Future>(polls: u32, future: F) -> Option<F::Output> {
     let mut future = Box::pin(future);
     let mut left = polls;
@@ -109,7 +109,7 @@ impl Guard {
     }
 }
 
-/// Lock that the actor holds.
+/// A lock that the actor holds.
 struct Hold {
     guard: Arc<Guard>,
     id: HoldId,
@@ -214,7 +214,8 @@ impl Actor {
             (Uses::Downgrades, _) => waited(lock.write().await, Guard::Write),
         };
         let stood = Duration::from_nanos(self.process.stood_still().1 - lost);
-        // The last attempt may begin at the end of the wait, and it takes at most its own validity.
+        // The last attempt may begin at the end of the wait. It takes at most the validity of the
+        // lock.
         let allowed = ms(wait + self.settings.ttl + 20) + stood + stood / 8;
         let took = env.now().since(began);
         if took > allowed {
@@ -234,7 +235,7 @@ impl Actor {
         }
     }
 
-    /// Takes the lock from its current holder, as an operator does.
+    /// Takes over the lock from its current holder, as an operator does.
     async fn take_over(
         &self,
         name: usize,
@@ -283,7 +284,7 @@ impl Actor {
         mut dice: Dice,
     ) -> Hold {
         let end = self.world.start.elapsed() + ms(span);
-        // A careless client goes on writing after it has lost the lock.
+        // A careless client continues to write after it has lost the lock.
         let careless = dice.chance(250);
         loop {
             let careful = dice.chance(700);
@@ -305,7 +306,7 @@ impl Actor {
                 biased;
                 () = held.guard.lost() => {
                     self.reported(&held);
-                    // The loop writes once more, as a process does that has not noticed the loss.
+                    // The loop writes once more, like a process that has not yet detected the loss.
                     held.until_lost = true;
                 }
                 () = sleep(ms(every).min(end.saturating_sub(now))) => {}
@@ -313,7 +314,7 @@ impl Actor {
         }
     }
 
-    /// Makes a writer, which asked for its lock at `requested_at`, a reader.
+    /// Downgrades a writer to a reader. The writer asked for its lock at the time `requested_at`.
     async fn downgrade(&self, held: Hold, requested_at: u64) -> Hold {
         let Hold { guard, id, name, until_lost } = held;
         self.world.parts(id);
@@ -326,8 +327,8 @@ impl Actor {
         Hold { until_lost, ..held }
     }
 
-    /// Sends a write, or a reader's read, to the resource. It is a separate message: it arrives
-    /// even if its sender is paused.
+    /// Sends a write of a writer, or a read of a reader, to the resource. The request is a separate
+    /// message, so it arrives even if its sender is paused.
     fn write(&self, held: &Hold, delay: u64) {
         let (world, token) = (Arc::clone(&self.world), held.guard.fencing_token().get());
         let (id, name) = ((held.id, matches!(*held.guard, Guard::Read(_))), held.name);
@@ -343,8 +344,8 @@ impl Actor {
         let now = Gated(Arc::clone(&self.process)).now();
         let late = now.since(held.guard.valid_until()).as_micros() as u64;
         let awake = self.world.nanos().saturating_sub(self.process.stood_still().0) / 1_000;
-        // Tokio's timers show true time and the process's clock does not. The difference exists in
-        // the simulation only.
+        // tokio's timers use true time, and the process's clock does not. This difference exists
+        // only in the simulation.
         let skew =
             self.settings.ttl * self.plan.clients[self.client].clock.ppm.unsigned_abs() / 1_000;
         let late = late.min(awake).saturating_sub(skew);

@@ -1,10 +1,9 @@
-//! Pseudorandom numbers that are the same on every machine: `SplitMix64`.
+//! Pseudorandom numbers (`SplitMix64`) that are the same on each machine.
 
-/// A seeded random number generator.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
 
-/// Scrambles a number; the same input always gives the same output.
+/// Mixes the bits of a number. The same input always gives the same output.
 pub(crate) fn mix(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -13,8 +12,8 @@ pub(crate) fn mix(x: u64) -> u64 {
 }
 
 impl Dice {
-    /// Creates the generator of a seed. Each `stream` is independent, so removing a part of the
-    /// plan does not change the numbers of the other parts.
+    /// Creates the generator for a seed. Each `stream` is independent. So a plan without one of its
+    /// parts keeps the numbers of the other parts.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self(mix(seed ^ mix(stream)))
     }

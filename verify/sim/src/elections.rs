@@ -1,4 +1,5 @@
-//! Actions of clients in elections: they campaign, proclaim, resign or vanish, and observe.
+//! Actions of clients in elections. Clients campaign, proclaim, resign and observe. Some leaders
+//! die without a resignation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,20 +19,21 @@ impl Actor {
         let drain = self.drain();
         let election =
             election.ttl(ms(self.settings.ttl)).drain(drain).durability(self.plan.durability);
-        // A third of the clients sets no priority.
+        // A third of the clients have no priority.
         match self.client % 3 {
             0 => election,
             priority => election.priority(priority as u8),
         }
     }
 
-    /// Returns the drain time that leaders declare; it fits into the longest lease.
+    /// Returns the drain time that leaders declare. The ttl and the drain time together must not
+    /// exceed the longest lease.
     fn drain(&self) -> Duration {
         ms((self.settings.max_ttl - self.settings.ttl) / 2)
     }
 
-    /// Campaigns for at most `wait`, leads for `span` with a proclamation after each `every`, and
-    /// gives the leadership up.
+    /// Campaigns for at most `wait`. Leads for `span` with a proclamation after each time `every`.
+    /// Then gives the leadership up.
     pub(crate) async fn lead(
         &self,
         seat: usize,
@@ -49,8 +51,8 @@ impl Actor {
         };
         let leadership = Arc::new(leadership);
         let weak = Arc::downgrade(&leadership);
-        // The leader's work continues for the drain time after a loss; until then the term counts
-        // as held.
+        // After a loss, the leader's work may continue for the drain time. Until then, the leader
+        // counts as a holder.
         let belief = Box::new(move || weak.upgrade().map(|l| l.drain_remaining()));
         let term = leadership.term().get();
         let hold = self.world.holds((client, name), (term, false, false), requested_at, belief);
@@ -80,7 +82,7 @@ impl Actor {
         }
     }
 
-    /// Observes an election for `span`.
+    /// Observes an election for the time `span`.
     pub(crate) async fn watch(&self, seat: usize, span: u64) {
         let Ok(election) = self.election(seat).build() else { return };
         let name = names::number_of(&names::seat(seat));

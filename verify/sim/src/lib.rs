@@ -1,9 +1,9 @@
 //! The deterministic simulator of palisade.
 //!
-//! The real library (its client side, and the locks, keys and elections built on it) runs over
-//! simulated nodes and networks under virtual time. One run is one seed: the seed decides the plan,
-//! the plan and the code decide everything else, so a seed always gives the same trace, bit for
-//! bit. The promises that must hold in every run are in `invariants`, one in each file.
+//! The real library runs on simulated nodes and networks in virtual time. It includes the client
+//! side, and the locks, keys and elections. Each run has one seed. The seed decides the plan. The
+//! plan and the code decide everything else, so the same seed always gives exactly the same trace.
+//! The invariants of all runs are in the module `invariants`, one in each file.
 
 mod client;
 mod dice;

@@ -18,7 +18,8 @@ use crate::node::{Job, Node};
 use crate::plan::{Ms, NetPlan, ms};
 use crate::world::World;
 
-/// The cut directions between a client and a node. The wire outlives the client's process.
+/// Cuts between a client and a node, counted for each direction. A wire exists longer than the
+/// process of the client.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
     requests: AtomicU32,
@@ -49,11 +50,11 @@ impl Wire {
     }
 }
 
-/// Largest number of a client's batches that may be on their way to a node at once.
+/// Maximum number of a client's batches that travel to a node at the same time.
 const DEPTH: usize = 4;
 
-/// A client's connection to one node. Batches arrive in the order in which they were sent, and the
-/// replies come back in that order, as on one TCP connection.
+/// A client's connection to one node, with the order of a TCP connection: batches arrive in the
+/// order in which they were sent, and their replies arrive in the same order.
 pub(crate) struct Link {
     pub(crate) client: usize,
     pub(crate) world: Arc<World>,
@@ -63,23 +64,25 @@ pub(crate) struct Link {
     pub(crate) net: Arc<Mutex<NetPlan>>,
     pub(crate) dice: Mutex<Dice>,
     pub(crate) name: Arc<str>,
-    /// Bound of the drift: no clock of the world is faster.
+    /// Maximum drift. No clock in the world is faster.
     pub(crate) drift: Drift,
-    /// Turns of the last batch that was sent: its arrival and its answer.
+    /// Turns of the last sent batch: one ends when the batch has arrived, the other when its
+    /// replies have arrived.
     pub(crate) last: Mutex<Option<(Turn, Turn)>>,
 }
 
-/// A signal that ends when its sender is dropped.
+/// A signal. It is given when its sender is dropped.
 type Turn = oneshot::Receiver<()>;
 
-/// The turns that a batch waits for (`before`), and those that the next batch waits for (`behind`).
+/// Order of a batch: the turns for which it waits (`before`), and the turns for which the next
+/// batch waits (`behind`).
 #[derive(Default)]
 struct Order {
     before: Option<(Turn, Turn)>,
     behind: Option<(oneshot::Sender<()>, oneshot::Sender<()>)>,
 }
 
-/// The random events of one message exchange.
+/// Random delays and faults of one exchange of messages.
 #[derive(Clone, Copy)]
 struct Fate {
     there: Ms,
@@ -91,7 +94,7 @@ struct Fate {
 }
 
 impl Link {
-    /// Returns a place behind all batches that were sent before.
+    /// Returns an order after all batches that were sent before.
     fn order(&self) -> Order {
         let ((there, arrived), (back, answered)) = (oneshot::channel(), oneshot::channel());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,8 +122,8 @@ impl Link {
     }
 }
 
-/// Carries a message to the node and the replies back. The message arrives or is lost, even if its
-/// sender is dropped.
+/// Carries a batch to the node and the replies back. The batch arrives or is lost, even if the
+/// future of the sender is dropped.
 async fn travel(
     (node, wire): (Arc<Node>, Arc<Wire>),
     fate: Fate,
@@ -176,7 +179,7 @@ impl LockNode for Link {
             return Box::pin(async move { Replies::fail(n, &error) });
         }
         if self.node.is_down() && fate.refused {
-            // A refused connection proves that the request was not executed.
+            // If the connection is refused, the request was certainly not executed.
             let error = NodeError::not_executed(NodeFault::Unreachable, "connection refused");
             return Box::pin(async move {
                 pause(fate.there).await;
@@ -185,8 +188,7 @@ impl LockNode for Link {
         }
         let (sender, receiver) = oneshot::channel();
         let ends = (Arc::clone(&self.node), Arc::clone(&self.wire));
-        // The deadline is in true time, so it includes the largest rate error of the sender's
-        // clock.
+        // `due` is in true time, so it includes the maximum rate error of the sender's clock.
         let due =
             self.world.nanos() + (budget + budget * self.drift.ppm() / 1_000_000).as_nanos() as u64;
         tokio::spawn(travel(ends, fate, (self.client, due, batch), (self.order(), sender)));
@@ -203,8 +205,8 @@ impl LockNode for Link {
         })
     }
 
-    /// Asks the node for a barrier over the same unreliable connection; the question ends when its
-    /// caller drops it.
+    /// Requests a barrier from the node over the same unreliable connection. The request ends when
+    /// its caller drops it.
     fn barrier(
         &self,
         after: BarrierPoint,
@@ -212,7 +214,7 @@ impl LockNode for Link {
         deadline: Moment,
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
         let fate = self.fate();
-        // One barrier in ten meets a replica that does not confirm.
+        // In one barrier of ten, a replica does not confirm.
         let lags = self.dice.lock().unwrap_or_else(PoisonError::into_inner).chance(100);
         let budget = deadline.since(self.env.now());
         let exchange = async move {
@@ -261,7 +263,7 @@ impl LockNode for Link {
 async fn answered(receiver: oneshot::Receiver<Replies>) -> Replies {
     match receiver.await {
         Ok(replies) => replies,
-        // A lost batch has no answer until the deadline.
+        // A lost batch has no reply. The caller waits until the deadline.
         Err(_) => pending().await,
     }
 }

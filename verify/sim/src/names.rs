@@ -1,11 +1,11 @@
-//! Names of locks, keys and elections, and their short numbers in a trace.
+//! Names of locks, keys and elections, and the short numbers of these names in a trace.
 
-/// Returns the name of a lock under contention.
+/// Returns the name of a lock that many clients want.
 pub(crate) fn lock(n: usize) -> String {
     format!("lock-{n}")
 }
 
-/// Returns the name of a lock that is used after all faults are over.
+/// Returns the name of a lock that is used after the end of all faults.
 pub(crate) fn calm(n: usize) -> String {
     format!("calm-{n}")
 }
@@ -20,17 +20,17 @@ pub(crate) fn seat(n: usize) -> String {
     format!("seat-{n}")
 }
 
-/// Returns the number of a tick; ticks count as keys.
+/// Returns the number of a tick. In a trace, ticks have numbers like keys.
 pub(crate) fn tick(unix_seconds: i64) -> u16 {
     400 + u16::try_from(unix_seconds % 600).unwrap_or_default()
 }
 
-/// Returns true if `number` is that of an idempotency key or a tick.
+/// Returns true if `number` belongs to an idempotency key or a tick.
 pub(crate) fn is_key(number: u16) -> bool {
     (200..300).contains(&number) || (400..999).contains(&number)
 }
 
-/// Returns the number of a key and ignores the key's prefix.
+/// Returns the number of a key. Ignores the prefix of the key.
 pub(crate) fn number_of(key: &str) -> u16 {
     let name = key.rsplit(':').next().unwrap_or(key);
     let Some((kind, n)) = name.split_once('-') else { return 999 };

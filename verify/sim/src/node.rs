@@ -1,5 +1,5 @@
-//! A simulated node, which is a lone server or a group, with its faults: crashes, freezes,
-//! failovers after which the replaced master still grants, and clock steps.
+//! A simulated node: a single server or a group. It has faults: crashes, freezes, clock steps, and
+//! failovers after which the replaced master still grants.
 
 mod clock;
 mod copies;
@@ -31,17 +31,16 @@ use crate::plan::{ClientPlan, Copy, Plan, Settings, ms};
 use crate::trace::{Answer, Event};
 use crate::world::World;
 
-/// A node of the simulated world.
 pub(crate) struct Node {
     pub(crate) index: usize,
     world: Arc<World>,
     clients: Vec<ClientPlan>,
-    /// Largest L of this node's servers.
+    /// Largest L of the servers of this node.
     longest: Duration,
-    /// Shortest `max_ttl` of any process.
+    /// Smallest `max_ttl` of all processes.
     least_lease: Duration,
     drift_ppm: u32,
-    /// Bound of the clock error: no clock is further from true time.
+    /// Maximum clock error. No clock is further from the true time.
     error: Duration,
     cross: bool,
     events: broadcast::Sender<NodeSignal>,
@@ -52,14 +51,15 @@ pub(crate) struct Node {
 struct State {
     servers: Vec<Server>,
     master: usize,
-    /// By client: the server to which the client is connected.
+    /// For each client, the server to which the client is connected.
     views: Vec<usize>,
     copies: Copies,
-    /// Locks, with their fences, that the master granted and the replicas have not confirmed yet.
+    /// Locks with their fences: the master granted these locks, and the replicas have not confirmed
+    /// the grants yet.
     granted: Vec<(u16, u64)>,
     down: bool,
     lives: u64,
-    /// Lost hints per thousand.
+    /// Number of lost hints per thousand.
     lose_hint: u64,
     signals: broadcast::Receiver<NodeSignal>,
 }
@@ -148,12 +148,12 @@ impl Node {
 
     fn execute(&self, state: &mut State, at: usize, job: Job) {
         if let Some(error) = state.refusal(at) {
-            // The server drops the client's connection; the client then connects to the master.
+            // The server closes the client's connection. The client then connects to the master.
             state.views[job.client] = state.master;
             return job.refuse(&error);
         }
         if at == state.master || self.cross {
-            // Replicas have older data than the write that follows, so the copy is taken before it.
+            // Take the copy before the write, because a replica or a disk may lack the write.
             state.copies.take(self.world.nanos(), &state.servers[at].memory);
         }
         if state.servers[at].halts && job.batch.ops.len() > 1 {
@@ -166,7 +166,7 @@ impl Node {
         }
     }
 
-    /// Executes a client's batch, which began at the true time `began` (ns).
+    /// Executes a batch of a client. The batch began at the true time `began`, in nanoseconds.
     fn perform(
         &self,
         state: &mut State,
@@ -180,11 +180,11 @@ impl Node {
         let (read, unread) = self.windows(state, at, client);
         let memory = &state.servers[at].memory;
         memory.set_failover_windows(read, unread);
-        // A clock that was set back shows the deadline later (clocks 5).
+        // If the clock was set back, it reaches the deadline later (clocks 5).
         let due = due + state.servers[at].clock.set_back() * 1_000;
         let ops = batch.ops.clone();
         let replies = at_once(memory, batch);
-        // A closed server answers nothing, and its history has not begun.
+        // A closed server does not reply, so its history has not begun.
         let begins = state.servers[at].fresh.take_if(|_| replies.facts.is_some());
         if let Some(window) = begins {
             let silent = (self.least_lease + window).as_nanos() as u64;
@@ -201,7 +201,8 @@ impl Node {
         replies
     }
 
-    /// Returns L as a client has read it, and L including the servers that the client has not read.
+    /// Returns two values of L. The first is the largest L of the servers that the client has read.
+    /// The second also includes the other servers.
     fn windows(&self, state: &State, at: usize, client: usize) -> (Duration, Duration) {
         let reads = self.clients[client].reads | 1 << at;
         let known = state.servers.iter().enumerate().filter(|(i, _)| reads >> i & 1 == 1);
@@ -210,7 +211,8 @@ impl Node {
         (read, if all { read } else { self.longest })
     }
 
-    /// Records the requests and the replies in the trace; returns true if any grant was among them.
+    /// Records the requests and the replies in the trace. Returns true if the replies contain a
+    /// grant.
     fn tell(
         &self,
         (server, life, at): (usize, u64, u64),
@@ -234,9 +236,10 @@ impl Node {
         granted
     }
 
-    /// Answers a barrier by confirming that the replicas have all grants of the client's server. A
-    /// former master confirms nothing new, because its replicas follow another server. Returns
-    /// `None` if there is no answer.
+    /// Replies to a barrier: confirms that the replicas have all grants of the client's server.
+    ///
+    /// A former master confirms nothing new, because its replicas follow another server. Returns
+    /// `None` if the server does not reply.
     pub(crate) fn confirm(
         &self,
         client: usize,
@@ -255,7 +258,7 @@ impl Node {
         let memory = state.servers[at].memory.clone();
         let answer = now_or_never(memory.barrier(after, level, Moment::from_nanos(u64::MAX)));
         if answer.is_ok() {
-            // The replicas have all writes, including those of leases that a clock step has ended.
+            // The replicas have all writes, including the leases that a clock step has ended.
             for (name, fence) in std::mem::take(&mut state.granted) {
                 self.world.kept(self.index, name, fence);
             }
@@ -263,7 +266,7 @@ impl Node {
         Some(answer)
     }
 
-    /// Forwards hints; each hint travels separately and may be lost.
+    /// Sends the hints of the server to the clients. Each hint travels separately and may be lost.
     fn forward(&self, state: &mut State) {
         while let Ok(event) = state.signals.try_recv() {
             let mut dice = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -273,7 +276,7 @@ impl Node {
         }
     }
 
-    /// Kills the master's process; the master stays down until [`back`](Self::back).
+    /// Kills the process of the master. The master stays down until [`back`](Self::back).
     pub(crate) fn crash(&self, copy: Copy) {
         let mut state = self.state();
         let at = state.master;
@@ -304,7 +307,8 @@ impl Node {
             return;
         }
         state.servers[at].memory.flush_all();
-        // The replicas have every grant, and also the flush that deleted it.
+        // The replicas have all grants, and the flush that deleted these grants. So the grants
+        // still count as granted.
         let granted = std::mem::take(&mut state.granted);
         state.begin(at);
         state.granted = granted;
@@ -317,7 +321,7 @@ impl Node {
         self.state().servers[at].frozen += 1;
     }
 
-    /// Ends a freeze and executes the queued requests in order.
+    /// Ends a freeze. Executes the waiting requests in order.
     pub(crate) fn thaw(&self, at: usize) {
         let mut state = self.state();
         let server = &mut state.servers[at];
@@ -329,28 +333,28 @@ impl Node {
         }
     }
 
-    /// Steps a server's clock; afterwards its error is `to` µs.
+    /// Steps a server's clock to the error `to`, in microseconds.
     pub(crate) fn step(&self, at: usize, to: i64) {
         self.state().servers[at].clock.step(to);
     }
 
-    /// Adds `by` µs to the error of a server's clock.
+    /// Adds `by` microseconds to the error of a server's clock.
     pub(crate) fn run_wild(&self, at: usize, by: i64) {
         self.state().servers[at].clock.run_wild(by);
     }
 
-    /// Promotes another server with a copy of the master's data. Returns the replaced master, or
-    /// `None` if there was no promotion.
+    /// Promotes another server with a copy of the master's data. Returns the replaced master.
+    /// Returns `None` if no server was promoted.
     pub(crate) fn fail_over(&self, to: usize, copy: Copy, old: u64) -> Option<usize> {
         let mut state = self.state();
         let from = state.master;
-        // A Sentinel does not promote a server that does not answer.
+        // A Sentinel promotes only a server that replies.
         if to == from || state.servers[to].frozen > 0 {
             return None;
         }
         let (since, data) = state.data(copy, self.world.nanos());
         let replaced = &mut state.servers[from];
-        // L is the configured window; the real window is shorter by the clock's drift.
+        // `window` is the configured L. The real time may be shorter by the clock's drift.
         let drift = u64::from(self.drift_ppm);
         let window = replaced.window.as_nanos() as u64 / 1_000_000 * (1_000_000 - drift);
         replaced.role = Role::Former(replaced.clock.wall() + window);
@@ -369,7 +373,7 @@ impl Node {
         Some(from)
     }
 
-    /// Ends every fault.
+    /// Ends all faults of the node.
     pub(crate) fn heal(&self) {
         let count = {
             let mut state = self.state();
@@ -392,7 +396,7 @@ impl Node {
         }
     }
 
-    /// Executes an op on the master, outside any client, and returns the reply.
+    /// Executes an op on the master, without a client. Returns the reply.
     pub(crate) fn ask(&self, op: Op, settings: &Settings) -> Option<Reply> {
         let batch =
             Batch { terms: settings.terms(), not_after: None, known_since: None, ops: vec![op] };
@@ -405,7 +409,7 @@ impl Node {
 }
 
 impl State {
-    /// Returns the reason why a server refuses requests, if it does.
+    /// Returns an error if a server refuses requests.
     fn refusal(&mut self, at: usize) -> Option<NodeError> {
         let server = &mut self.servers[at];
         let (fault, why) = match server.role {
@@ -418,7 +422,7 @@ impl State {
         Some(NodeError::not_executed(fault, why))
     }
 
-    /// Returns the remaining data, and the true time (µs) until which they are complete.
+    /// Returns the data that remain, and the true time (µs) up to which these data are complete.
     fn data(&self, copy: Copy, now: u64) -> (u64, Option<palisade::test_util::MemorySnapshot>) {
         let (at, data) = match copy {
             Copy::Behind(0) => (now, Some(self.servers[self.master].memory.snapshot())),

@@ -1,5 +1,5 @@
-//! Actions of clients on idempotency keys: handlers finish, fail, hang beyond their lease or are
-//! dropped before their end, and callers repeat their calls.
+//! Actions of clients on idempotency keys. Handlers succeed, fail, hang longer than their lease, or
+//! are dropped before their end. Callers repeat their calls.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,10 +14,10 @@ use crate::plan::{Birth, HandlerPlan, Policy, ms, wall};
 use crate::trace::{Event, HoldId};
 use crate::world::World;
 
-/// Names of a handler's steps.
+/// Names of the steps of a handler.
 const STEPS: [&str; 3] = ["reserve", "charge", "ship"];
 
-/// Returns the creation time of a request, as its producer's clock shows it.
+/// Returns the creation time of a request by the clock of its producer.
 fn created(birth: &Birth) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(wall(birth.at * 1_000_000, birth.error * 1_000))
 }
@@ -44,11 +44,11 @@ impl Actor {
         orders.build().expect("plans keep the inequalities of the settings")
     }
 
-    /// Makes one call under a key.
+    /// Makes one call with a key.
     pub(crate) async fn order(&self, key: usize, print: u8, wait: u64, handler: HandlerPlan) {
         let mut call = self.orders().key(names::order(key)).in_flight_timeout(ms(wait));
         if let Some(birth) = self.plan.orders.births.get(key) {
-            // A call is made only after its request was created.
+            // A call can be made only after its request was created.
             sleep(ms(birth.at).saturating_sub(self.world.start.elapsed())).await;
             call = call.created_at(created(birth));
         }
@@ -62,8 +62,8 @@ impl Actor {
         let Some(outcome) = cut(handler.polls, run).await else {
             return self.world.tell(Event::Cancelled { client, task: self.task, name });
         };
-        // The outcome promises nothing: the handler failed, is running or parked, or its result may
-        // not be stored.
+        // There is no result for the caller. The handler failed or is running, the key is parked,
+        // or the result may not be stored.
         let none = |why| Event::NoResult { client, name, why };
         self.world.tell(match outcome {
             Ok(Outcome::Executed { value, kept, .. }) => {
@@ -83,7 +83,7 @@ impl Actor {
     }
 }
 
-/// A handler's belief in its claim; it ends when this value is dropped.
+/// Time in which a handler believes that its claim is valid. Dropping this value ends this time.
 pub(crate) struct Believes {
     pub(crate) world: Arc<World>,
     pub(crate) hold: HoldId,
@@ -95,7 +95,7 @@ impl Drop for Believes {
     }
 }
 
-/// Runs a handler. Each start has a different result, so two starts can be distinguished.
+/// Runs a handler. Each start has another result, so the starts can be distinguished.
 async fn handle(
     world: Arc<World>,
     (client, name, print): (usize, u16, u8),

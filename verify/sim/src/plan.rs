@@ -1,7 +1,8 @@
-//! The plan of one run: everything that a seed decides in advance, as a value that can be shrunk.
+//! Plan of one run: all decisions of a seed, as a value that can be reduced.
 //!
-//! Plans use swarm testing: a seed's theme selects the kinds of faults that belong together, and
-//! most of these kinds are off in a given plan, so runs differ in kind and not only in detail.
+//! The plans use swarm testing. The theme of a seed selects kinds of faults that belong together.
+//! Most kinds are off in a single plan. So runs differ in the kinds of their faults, not only in
+//! details.
 
 mod actions;
 mod clock;
@@ -31,15 +32,16 @@ pub(crate) type Ms = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerPlan {
     pub(crate) clock: Wave,
-    /// L: time for which the server may still grant after it was replaced.
+    /// L: time for which the server may still grant after its replacement.
     pub(crate) window: Ms,
 }
 
-/// A node: a lone server, or a group of servers with one master.
+/// A node: a single server, or a group of servers with one master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodePlan {
     pub(crate) servers: Vec<ServerPlan>,
-    /// True if the node is known to be empty when the world begins; otherwise its past is unknown.
+    /// True if the node is known to be empty at the start of the world. Otherwise its past is
+    /// unknown.
     pub(crate) is_new: bool,
 }
 
@@ -57,17 +59,18 @@ impl NodePlan {
     }
 }
 
-/// A client: it runs one process after another.
+/// A client. It runs one process after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientPlan {
     pub(crate) clock: ClockPlan,
-    /// Servers of each group, as bits, whose L the client has read.
+    /// Servers of each group whose L the client has read, as bits.
     pub(crate) reads: u64,
-    /// True if the client's second node is, by mistake, another name of its first.
+    /// True if the client's second node is the first node with another name. This is a
+    /// configuration error.
     pub(crate) twin: bool,
 }
 
-/// The configuration of a client process.
+/// Settings of a client process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) ttl: Ms,
@@ -80,7 +83,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the bounds that every batch carries.
+    /// Returns the terms of all batches of this process.
     pub(crate) fn terms(&self) -> Terms {
         Terms { max_ttl: ms(self.max_ttl), clock_error: ms(self.clock_error) }
     }
@@ -90,7 +93,7 @@ impl Settings {
     }
 }
 
-/// Fault odds per thousand messages, and delays.
+/// Odds of faults, per thousand messages, and delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NetPlan {
     pub(crate) latency: (Ms, Ms),
@@ -103,7 +106,7 @@ pub(crate) struct NetPlan {
 }
 
 impl NetPlan {
-    /// A network on which nothing is lost or late.
+    /// A network without faults and with small delays.
     pub(crate) const CALM: Self = Self {
         latency: (0, 2),
         late: 0,
@@ -118,65 +121,65 @@ impl NetPlan {
 /// Data with which a server starts after a crash or a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Copy {
-    /// The master's data of this time ago; zero: all of them.
+    /// The master's data before this time. Zero means all data.
     Behind(Ms),
     /// No data, not even the marker.
     Empty,
 }
 
-/// Point at which a planned handover stops.
+/// Point at which a planned handover ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Stops {
     /// The handover is completed.
     Done,
     /// The operator's program dies after the closing.
     Closed,
-    /// The old master is opened again; no server is promoted.
+    /// The old master is opened again, and no server is promoted.
     Reopened,
     /// The operator's program dies after the promotion, before the old master becomes a replica.
     Promoted,
-    /// The promoted server is opened instead of finishing the handover.
+    /// The promoted server is opened. The handover is not finished.
     Opened,
-    /// The promoted server lacks the writes of this time before the closing.
+    /// The promoted server lacks the writes of this last time before the closing.
     Behind(Ms),
-    /// The last step happens after the closing has ended.
+    /// The last step comes after the end of the closing.
     Late,
 }
 
 /// A fault of a node, a connection or a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
-    /// The master's process dies and is back after `down`.
+    /// The process of the master dies and returns after the time `down`.
     Crash { node: usize, copy: Copy, down: Ms },
     /// `FLUSHALL` runs on the master.
     Flush { node: usize },
-    /// A server is frozen; requests that arrive are executed when it thaws.
+    /// A server is frozen. Requests that arrive meanwhile are executed after its thaw.
     Freeze { node: usize, server: usize, span: Ms },
-    /// A server stops for at most `span`, in the middle of the next batch with two or more ops.
+    /// A server stops for at most `span`. It stops in the middle of the next batch with two or more
+    /// ops.
     Halt { node: usize, server: usize, span: Ms },
-    /// Messages from a client to a node (`requests`), or back, are lost.
+    /// Messages in one direction are lost: to the node if `requests` is true, else from the node.
     Cut { client: usize, node: usize, requests: bool, span: Ms },
-    /// A server's clock steps; afterwards its error is `to` µs.
+    /// The clock of a server steps to the error `to`, in microseconds.
     Step { node: usize, server: usize, to: i64 },
-    /// For `span`, the error of a server's clock is larger by `by` µs.
+    /// The error of a server's clock is larger by `by` microseconds, for the time `span`.
     Wild { node: usize, server: usize, by: i64, span: Ms },
     /// Another server of the group is promoted. The clients in `old` stay connected to the replaced
-    /// master until it refuses. The replaced master freezes for `freeze`.
+    /// master until it refuses their requests. The replaced master freezes for the time `freeze`.
     Failover { node: usize, to: usize, copy: Copy, old: u64, freeze: Ms },
-    /// A planned handover: the master is closed, another server is promoted after `takes`, and
-    /// continues in its place, unless the handover stops before.
+    /// A planned handover. The master is closed, another server is promoted after the time `takes`,
+    /// and this server continues as the master. `stops` can end the handover earlier.
     Handover { node: usize, to: usize, takes: Ms, stops: Stops },
-    /// A client process stops; after it continues, the library's timers run `lag` later than the
-    /// user's code.
+    /// A client process stops. Later, the library's timers run `lag` behind the user's code.
     Pause { client: usize, span: Ms, lag: Ms },
-    /// A client process dies, and a new one takes its place.
+    /// A client process dies, and a new process replaces it.
     Kill { client: usize },
-    /// A client process dies, and a new one with the settings of `stage` takes its place.
+    /// A client process dies, and a new process with the settings of `stage` replaces it.
     Deploy { client: usize, stage: usize },
 }
 
 impl Fault {
-    /// Returns true if a node may lose a write that it has confirmed.
+    /// Returns true if this fault may make a node lose a confirmed write.
     fn loses(&self) -> bool {
         match *self {
             Self::Crash { copy, .. } => copy != Copy::Behind(0),
@@ -187,12 +190,12 @@ impl Fault {
     }
 }
 
-/// An action of a client's task; a task performs its actions one after another.
+/// An action of a client's task. A task performs its actions one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Think(Ms),
-    /// Acquires a lock (for at most `wait`; 0 = one attempt), holds it for `hold`, and writes to
-    /// the resource at intervals of `every`.
+    /// Acquires a lock, waiting at most `wait` (0 is one attempt). Holds it and writes to the
+    /// resource.
     Lock {
         uses: Uses,
         name: usize,
@@ -202,14 +205,14 @@ pub(crate) enum Action {
         renew: bool,
         parting: Parting,
     },
-    /// Makes a call under an idempotency key; `print` is the request's fingerprint, 0 = none.
+    /// Makes a call with an idempotency key. `print` is the request's fingerprint (0 is none).
     Order {
         key: usize,
         print: u8,
         wait: Ms,
         handler: HandlerPlan,
     },
-    /// Campaigns, proclaims at intervals of `every`, and gives the leadership up after `span`.
+    /// Campaigns, proclaims after each time `every`, and gives the leadership up after `span`.
     Lead {
         seat: usize,
         wait: Ms,
@@ -222,8 +225,7 @@ pub(crate) enum Action {
         seat: usize,
         span: Ms,
     },
-    /// Inspects a lock, takes it from its holder for `ttl` and keeps it for `hold`; the future is
-    /// dropped after `polls` polls.
+    /// Inspects a lock and takes it over. The future is dropped after `polls` polls.
     TakeOver {
         name: usize,
         ttl: Ms,
@@ -232,25 +234,24 @@ pub(crate) enum Action {
         polls: u32,
         parting: Parting,
     },
-    /// Acquires the lock as another program, by the `SET NX PX` of the Redlock text, and deletes
-    /// it.
+    /// Acquires the lock as another program, with `SET NX PX`. Deletes the lock later.
     Classic {
         name: usize,
         wait: Ms,
         hold: Ms,
     },
-    /// Runs a job with a tick each second; each tick takes `takes`.
+    /// Runs a cron job with one tick per second. Each tick takes the time `takes`.
     Tick {
         span: Ms,
         takes: Ms,
     },
-    /// Decides about a key as an operator, `later` after looking at it.
+    /// Reads a key as an operator. Decides about the key after the time `later`.
     Decide {
         key: usize,
         later: Ms,
         decision: Decision,
     },
-    /// Acquires a lock with a future that is dropped after `polls` polls.
+    /// Acquires a lock. The future of this call is dropped after `polls` polls.
     Cancelled {
         name: usize,
         wait: Ms,
@@ -259,7 +260,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Exchanges one message with every node.
+    /// Exchanges one message with each node.
     const GREETING: Self = Self::Lock {
         uses: Uses::Writes,
         name: 0,
@@ -271,14 +272,14 @@ impl Action {
     };
 }
 
-/// The actions of one task of a client process.
+/// Actions of one task of a client process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TaskPlan {
     pub(crate) client: usize,
     pub(crate) actions: Vec<Action>,
 }
 
-/// Creation time of a key's request, and the clock error of its producer.
+/// Creation time of a key's request, and clock error of the producer of this request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Birth {
     pub(crate) at: Ms,
@@ -286,30 +287,29 @@ pub(crate) struct Birth {
     pub(crate) error: i64,
 }
 
-/// Settings of the calls under idempotency keys.
+/// Settings of the calls with idempotency keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OrdersPlan {
-    /// Number of actions per thousand that are calls under keys.
+    /// Number of calls with idempotency keys, per thousand actions.
     pub(crate) share: u64,
-    /// Birth of each key's request; empty: requests have no creation time.
+    /// Birth of each key's request. Empty if the requests have no creation time.
     pub(crate) births: Vec<Birth>,
-    /// True if different requests may use one key, each with its fingerprint.
+    /// True if different requests may use one key, each with its own fingerprint.
     pub(crate) prints: bool,
-    /// Largest result that is kept, in bytes; zero: no limit.
+    /// Maximum size of a stored result, in bytes. Zero means no limit.
     pub(crate) max_result: usize,
     pub(crate) policy: Policy,
-    /// Longest loss that is accepted, in milliseconds; zero: none.
+    /// Maximum length of an accepted loss, in milliseconds. Zero means no accepted loss.
     pub(crate) accepts: Ms,
 }
 
-/// Handling of a key whose past is not known.
+/// Policy for a key whose past is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Policy {
     /// The key is parked.
     #[default]
     Once,
-    /// The handler runs again after a lapsed attempt; the key is parked where an attempt may be
-    /// forgotten.
+    /// The handler runs again after a lapsed attempt. A forgotten key is parked.
     Rerun,
     /// The handler runs again in both cases.
     Least,
@@ -320,28 +320,26 @@ pub(crate) enum Policy {
 pub(crate) enum Steps {
     #[default]
     None,
-    /// Steps within the unused part of the drift; a lease cannot distinguish them from a wrong
-    /// rate.
+    /// Small steps within the drift. A lease cannot distinguish them from a wrong clock rate.
     Small,
-    /// Steps so large that every client that has read the clock before notices them; every client
-    /// has.
+    /// Large steps. Each client has read the clock before, and so notices them.
     Noticed,
-    /// Arbitrary steps, which clients may not notice.
+    /// Steps of any size. Clients may not notice them.
     Unnoticed,
 }
 
-/// Change of a plan, for bugs outside the library.
+/// Change of a plan, to test bugs outside the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tamper {
     /// Every client uses the same owner token in all attempts.
     StuckDice,
     /// Settings are changed in an unsafe order.
     Unsafe(Order),
-    /// The plan makes one rule matter.
+    /// The plan tests one certain rule.
     Scene(Scene),
 }
 
-/// Everything that a seed decides about one run.
+/// All decisions of a seed about one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -349,7 +347,7 @@ pub(crate) struct Plan {
     pub(crate) truth: Truth,
     pub(crate) nodes: Vec<NodePlan>,
     pub(crate) clients: Vec<ClientPlan>,
-    /// Settings of the processes: the first ones at the beginning, the others after deploys.
+    /// Settings of the processes: the first settings at the start, the others after deploys.
     pub(crate) stages: Vec<Settings>,
     pub(crate) names: usize,
     pub(crate) deadline: Ms,
@@ -359,14 +357,14 @@ pub(crate) struct Plan {
     /// True if a replica may still follow a replaced master.
     pub(crate) cross: bool,
     pub(crate) steps: Steps,
-    /// True if the server clocks are further apart than the configured clock error.
+    /// True if the server clocks differ by more than the configured clock error.
     pub(crate) apart: bool,
     pub(crate) faults: Vec<(Ms, Fault)>,
     pub(crate) tasks: Vec<TaskPlan>,
     pub(crate) orders: OrdersPlan,
-    /// Number of actions per thousand that concern elections.
+    /// Number of actions in elections, per thousand actions.
     elections: u64,
-    /// Number of locks per thousand that are held by readers.
+    /// Number of locks with readers, per thousand locks.
     readers: u64,
     pub(crate) durability: Durability,
     pub(crate) tamper: Option<Tamper>,
@@ -377,45 +375,44 @@ pub(crate) struct Plan {
 pub(crate) enum Clocks {
     /// All clocks are within E of true time.
     Right,
-    /// Some clocks are not within E: there is still only one holder, but tokens and terms may
-    /// decrease.
+    /// Some clocks are not within E. There is one holder, but tokens and terms may decrease.
     Apart,
-    /// Clocks step unnoticed: a lease may end early.
+    /// Clocks step without being noticed, so a lease may end early.
     Step,
 }
 
-/// Promises that hold in a world with given assumptions.
+/// Guarantees that hold under the assumptions of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a promise of its own")]
 pub(crate) struct Promises {
     pub(crate) clocks: Clocks,
-    /// A parked key is not started again.
+    /// The handler of a parked key is not started again.
     pub(crate) once: bool,
-    /// No handler of a forgotten key runs again, and therefore no finished step.
+    /// The handler of a forgotten key does not run again. So a finished step does not run again
+    /// either.
     pub(crate) steps: bool,
-    /// A name with a holder is never reported as vacant; requires that all processes use the same
-    /// nodes.
+    /// A name with a holder is never reported as vacant. All processes use the same nodes.
     pub(crate) vacant: bool,
-    /// Longest loss, in milliseconds, after which handlers may run again.
+    /// Maximum length of a loss, in milliseconds, after which handlers may run again.
     pub(crate) accepts: Ms,
-    /// Longest time, in milliseconds, for which a replaced master still grants.
+    /// Maximum time, in milliseconds, for which a replaced master still grants.
     pub(crate) window: Ms,
-    /// A free lock is granted: no token looks as if it came from the far future.
+    /// A free lock is granted. This needs tokens that are not too far in the future.
     pub(crate) served: bool,
 }
 
 impl Plan {
-    /// Returns the largest value of a setting over all stages.
+    /// Returns the largest value of a setting in all stages.
     pub(crate) fn most(&self, of: impl Fn(&Settings) -> Ms) -> Ms {
         self.stages.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Returns the largest L of any server.
+    /// Returns the largest L of all servers.
     pub(crate) fn window(&self) -> Ms {
         self.nodes.iter().map(NodePlan::window).max().unwrap_or(0)
     }
 
-    /// Returns the largest clock error that a fault adds beyond a server's bound, in microseconds.
+    /// Returns the largest additional clock error that a fault adds, in microseconds.
     fn wildest(&self) -> u64 {
         let wild = |f: &(Ms, Fault)| match f.1 {
             Fault::Wild { by, .. } => by.unsigned_abs(),
@@ -424,12 +421,13 @@ impl Plan {
         self.faults.iter().map(wild).max().unwrap_or(0)
     }
 
-    /// Returns the length of the closing for a handover that takes `takes` until the promotion.
+    /// Returns the duration of the closing, for a handover that needs the time `takes` until the
+    /// promotion.
     pub(crate) fn closed_for(&self, takes: Ms) -> Duration {
         ms(takes + takes / 4 + 20) + 4 * Duration::from_micros(self.truth.error)
     }
 
-    /// Returns the longest closing of all planned handovers.
+    /// Returns the longest closing among all planned handovers.
     pub(crate) fn longest_closing(&self) -> Duration {
         let closed = |f: &(Ms, Fault)| match f.1 {
             Fault::Handover { takes, .. } => self.closed_for(takes),
@@ -438,16 +436,16 @@ impl Plan {
         self.faults.iter().map(closed).max().unwrap_or_default()
     }
 
-    /// Returns the additional time for which a server may keep a key because of its clock.
+    /// Returns the additional time for which clock errors may make a server keep a key.
     pub(crate) fn clocks_apart(&self) -> Ms {
         let widest = self.nodes.iter().flat_map(|n| &n.servers).map(|s| s.clock.bound).max();
         2 * (widest.unwrap_or(0) + self.wildest()) / 1_000 + 1
     }
 
-    /// Returns the promises that hold in this world.
+    /// Returns the guarantees that hold under the assumptions of this plan.
     pub(crate) fn promises(&self) -> Promises {
         let unnoticed = self.steps == Steps::Unnoticed;
-        // Small steps stay within the bound.
+        // Small steps stay within the permitted clock error.
         let is_wild = self.apart || self.steps == Steps::Noticed && self.wildest() > 0;
         Promises {
             clocks: match (unnoticed, is_wild) {
@@ -464,12 +462,12 @@ impl Plan {
         }
     }
 
-    /// Returns the number of steps of each handler; every second plan of a theme has some.
+    /// Returns the number of steps of each handler. Half of the plans have steps.
     pub(crate) fn handler_steps(&self) -> usize {
         if self.seed & 8 == 0 { 0 } else { 3 }
     }
 
-    /// Returns the plan of a seed, changed for a bug outside the library.
+    /// Returns the plan of a seed. `tamper` changes the plan, to test a bug outside the library.
     pub(crate) fn tampered(seed: u64, tamper: Option<Tamper>) -> Self {
         let unsafe_order = match tamper {
             Some(Tamper::Unsafe(order)) => Some(order),
@@ -482,12 +480,12 @@ impl Plan {
         Self { tamper, ..plan }
     }
 
-    /// Returns the plan of a seed.
     pub(crate) fn of(seed: u64) -> Self {
         Self::drawn(seed, None)
     }
 
-    /// Returns the random number generator of one part of the run; other parts do not affect it.
+    /// Returns the random number generator for one part of the run. Each part has its own `stream`,
+    /// so other parts do not affect its numbers.
     pub(crate) fn dice(&self, stream: u64) -> Dice {
         Dice::new(self.seed, stream)
     }

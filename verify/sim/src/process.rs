@@ -1,8 +1,8 @@
-//! A client process: all its tasks stop, continue or die together.
+//! A simulated client process. All its tasks stop, continue or die together.
 //!
-//! The library starts its background tasks through the process's `Env`, and the workload uses it as
-//! well. Therefore a stopped process behaves as after `SIGSTOP`: its timers and messages wait,
-//! while its clock, which includes suspended time, goes on.
+//! Both the library and the user's code start their tasks through the `Env` of the process. So a
+//! stopped process behaves as after `SIGSTOP`: its timers and messages wait, but its clock
+//! continues, because the clock includes suspended time.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,13 +19,13 @@ use tokio::time::Instant;
 use crate::dice::Dice;
 use crate::plan::ClockPlan;
 
-/// A process with its own clocks and random numbers.
+/// A process with its own clocks and its own random numbers.
 #[derive(Debug)]
 pub(crate) struct Process {
     start: Instant,
     clock: ClockPlan,
     dice: Mutex<Dice>,
-    /// Always draws the same owner token (a known bug outside the library).
+    /// True if each attempt gets the same owner token. This is a known bug outside the library.
     stuck_dice: bool,
     state: Mutex<State>,
 }
@@ -34,12 +34,12 @@ pub(crate) struct Process {
 struct State {
     stopped: bool,
     dead: bool,
-    /// Time by which the library's tasks wake up later than the user's after a suspend, because
-    /// tokio's timers stood still.
+    /// Time by which the library's tasks continue later than the user's tasks after a stop. The
+    /// cause is that tokio's timers do not advance during a stop.
     lag: Duration,
     sleepers: Vec<Waker>,
     tasks: Vec<AbortHandle>,
-    /// Time at which the process last continued, in true nanoseconds.
+    /// True time at which the process last continued, in nanoseconds.
     resumed: u64,
     /// Total time for which the process was stopped, in nanoseconds.
     lost: u64,
@@ -60,7 +60,6 @@ impl Process {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Runs a task of this process.
     pub(crate) fn run(
         self: &Arc<Self>,
         task: impl Future<Output = ()> + Send + 'static,
@@ -92,7 +91,7 @@ impl Process {
         }
     }
 
-    /// Continues the process; the library's tasks run `lag` later than the user's.
+    /// Continues the process. The library's tasks continue `lag` later than the user's tasks.
     pub(crate) fn resume(&self, lag: Duration) {
         let now = self.true_nanos();
         let mut state = self.state();
@@ -109,7 +108,7 @@ impl Process {
         }
     }
 
-    /// Kills the process: none of its tasks runs again, and no lease is released.
+    /// Kills the process. None of its tasks runs again, and it releases no lease.
     pub(crate) fn kill(&self) {
         let mut state = self.state();
         state.dead = true;
@@ -120,8 +119,9 @@ impl Process {
         }
     }
 
-    /// Returns the time at which the whole process last continued, including the library's tasks,
-    /// and the total time for which it was paused, both in true nanoseconds.
+    /// Returns two true times in nanoseconds. The first is the time at which all tasks of the
+    /// process, including the library's tasks, last continued. The second is the total time of all
+    /// pauses.
     pub(crate) fn stood_still(&self) -> (u64, u64) {
         let state = self.state();
         (state.resumed + state.lag.as_nanos() as u64, state.lost)
@@ -150,11 +150,11 @@ impl Env for Gated {
     }
 }
 
-/// A process as the library's `Env`.
+/// The `Env` of the library for a process.
 #[derive(Clone, Debug)]
 pub(crate) struct Gated(pub(crate) Arc<Process>);
 
-/// A task that is polled only while its process is running.
+/// A task that is polled only while its process runs.
 struct Gate {
     process: Arc<Process>,
     task: Task,

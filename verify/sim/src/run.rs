@@ -1,5 +1,5 @@
-//! One run: turns a plan into a trace and a verdict, on one thread and one runtime, in virtual
-//! time.
+//! Runs a plan in virtual time, on one thread and one runtime. Returns the trace and the violation,
+//! if any.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,19 +24,17 @@ use crate::process::{Gated, Process};
 use crate::trace::Event;
 use crate::world::World;
 
-/// Virtual time that no plan exceeds.
+/// Limit of virtual time. All plans are shorter.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Result of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) violation: Option<Violation>,
-    /// Hash of the whole trace; the same plan always gives the same hash.
+    /// Hash of the whole trace. The same plan always has the same hash.
     pub(crate) hash: u64,
     pub(crate) events: Vec<(u64, Event)>,
 }
 
-/// Runs a plan.
 pub(crate) fn run(plan: Plan) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -51,7 +49,7 @@ pub(crate) fn run(plan: Plan) -> Report {
     report
 }
 
-/// A client of the world; after a death it has a new process.
+/// A client of the world. After a death, the client gets a new process.
 struct Seat {
     process: Arc<Process>,
     redlock: Redlock,
@@ -64,7 +62,7 @@ struct Seat {
     stage: usize,
 }
 
-/// A process after the end of all faults, with its handle and settings.
+/// A process after the end of all faults, with its handle and its settings.
 type Handle = (Arc<Process>, Redlock, Settings);
 
 struct Stage {
@@ -105,7 +103,7 @@ impl Stage {
         self.plan.tasks.iter().filter(move |t| t.client == client)
     }
 
-    /// Creates a process of a client, with its own handle on its nodes.
+    /// Creates a process for a client. The process has its own handle on the client's nodes.
     fn process(
         &self,
         client: usize,
@@ -146,7 +144,7 @@ impl Stage {
         (process, redlock)
     }
 
-    /// Starts or continues a client's tasks.
+    /// Starts the tasks of a client. After a restart, continues the tasks.
     fn start(&self, client: usize) {
         let seat = &mut self.seats()[client];
         seat.tasks.clear();
@@ -192,7 +190,7 @@ impl Stage {
         Report { violation: self.world.violation(), hash, events }
     }
 
-    /// Waits until the tasks of all clients have ended, including those of restarted processes.
+    /// Waits until the tasks of all clients have ended. Includes the tasks of restarted processes.
     async fn all_done(&self) {
         loop {
             if self.world.violation().is_some() {
@@ -338,7 +336,7 @@ impl Stage {
         self.start(client);
     }
 
-    /// Ends all faults, then checks that no key is left and that every client can acquire a lock.
+    /// Ends all faults. Then checks that no key remains and that each client can acquire a lock.
     async fn aftermath(&self) {
         self.world.tell(Event::Healed);
         *self.net.lock().unwrap_or_else(PoisonError::into_inner) = NetPlan::CALM;
@@ -358,7 +356,8 @@ impl Stage {
                 .map(|s| (Arc::clone(&s.process), s.redlock.clone(), stages[s.stage]))
                 .collect()
         };
-        // Each node gets a request, so that its quarantine begins; then the quarantines end.
+        // A quarantine begins with the first request. So each node gets a request, and then all
+        // quarantines end.
         for (process, redlock, _) in &handles {
             let touch = redlock.mutex(names::calm(99)).build().unwrap();
             process.run(async move { drop(touch.try_acquire().await) });
@@ -366,7 +365,7 @@ impl Stage {
         let p = &self.plan;
         let silent = p.most(|s| s.max_ttl) + p.window();
         sleep(ms(silent) * 5 / 4 + ms(2 * p.deadline + 400 + p.clocks_apart())).await;
-        // The quarantine of a server that was left closed begins only after the closing has ended.
+        // If a server is still closed, its quarantine begins only after the end of the closing.
         sleep(p.longest_closing() * 9 / 4).await;
         for n in 0..p.names {
             self.must_be_gone(&names::lock(n), "its ttl is long over");

@@ -1,9 +1,9 @@
-//! Makes a failing plan smaller: removes each part without which the same promise is still broken.
+//! Makes a failing plan smaller. A part is removed if the plan without it still breaks the same
+//! rule.
 
 use crate::plan::{Plan, Wave};
 use crate::run::{Report, run};
 
-/// Largest number of runs.
 const BUDGET: u32 = 1_500;
 
 struct Shrinker {
@@ -13,7 +13,8 @@ struct Shrinker {
     left: u32,
 }
 
-/// Returns the smallest plan found that breaks the same promise, with its run.
+/// Returns the smallest plan that was found and still breaks the same rule, and the report of its
+/// run.
 pub(crate) fn shrink(plan: Plan, broken: &'static str, report: Report) -> (Plan, Report) {
     let mut s = Shrinker { plan, report, broken, left: BUDGET };
     while s.round() && s.left > 0 {}
@@ -21,7 +22,7 @@ pub(crate) fn shrink(plan: Plan, broken: &'static str, report: Report) -> (Plan,
 }
 
 impl Shrinker {
-    /// Adopts a smaller plan if it still fails in the same way.
+    /// Runs a smaller plan. Keeps the plan if it breaks the same rule.
     fn take(&mut self, plan: Plan) -> bool {
         if self.left == 0 || plan == self.plan {
             return false;
@@ -42,7 +43,7 @@ impl Shrinker {
         self.take(plan)
     }
 
-    /// Tries to remove each part once; returns true if any part was removed.
+    /// Tries to remove each part of the plan once. Returns true if a part was removed.
     fn round(&mut self) -> bool {
         let mut smaller = false;
         for i in (0..self.plan.faults.len()).rev() {

@@ -1,4 +1,4 @@
-//! Runs many seeds on all cores, and tells the story of one that failed.
+//! Runs many seeds on all cores. Prints the history of a seed that failed.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,21 +8,21 @@ use crate::invariants::Violation;
 use crate::plan::{Plan, Tamper};
 use crate::run::{Report, run};
 
-/// A run that broke a promise.
+/// A run that broke a rule.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Seed of the run.
     pub seed: u64,
-    /// Promise that the run broke.
+    /// Rule that the run broke.
     pub violation: Violation,
 }
 
-/// Result of a soak.
+/// Result of a soak: a run of many seeds.
 #[derive(Clone, Debug)]
 pub struct Sum {
     /// Number of seeds that were run.
     pub seeds: u64,
-    /// Smallest failing seed, if any failed.
+    /// Failure with the smallest seed, if any seed failed.
     pub failure: Option<Failure>,
 }
 
@@ -38,15 +38,15 @@ pub struct Soak<'a> {
     pub prepare: &'a (dyn Fn() + Sync),
     /// Function that is called after each seed.
     pub tick: &'a (dyn Fn() + Sync),
-    /// Distance between two seeds. Seeds with the same last three bits have the same theme, so 8
-    /// keeps the theme.
+    /// Difference between two consecutive seeds. The last three bits of a seed select the theme, so
+    /// a step of 8 keeps the theme.
     pub step: u64,
-    /// Change of every plan, for bugs outside the library.
+    /// Change of each plan, to test bugs outside the library.
     pub tamper: Option<Tamper>,
 }
 
 impl Soak<'_> {
-    /// Runs seeds until one fails or all are done.
+    /// Runs the seeds, until one of them fails or all are done.
     ///
     /// # Panics
     /// If a thread cannot be joined.
@@ -92,8 +92,8 @@ pub fn fingerprint(seed: u64) -> (u64, Option<Violation>) {
     (report.hash, report.violation)
 }
 
-/// Runs a seed, shrinks its plan while it breaks the same promise, and returns the story of the
-/// run.
+/// Runs a seed. If the run breaks a rule, makes the plan smaller as long as it breaks the same
+/// rule. Returns the plan and the history of the run as text.
 pub fn story(seed: u64, tamper: Option<Tamper>) -> String {
     let plan = Plan::tampered(seed, tamper);
     let report = run(plan.clone());

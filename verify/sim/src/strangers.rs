@@ -1,5 +1,5 @@
-//! Actions on the same nodes without the library: other programs with a lock of the Redlock text,
-//! and operators who decide about keys.
+//! Access to the same nodes without the library. Other programs use locks as in the Redlock
+//! documentation. Operators decide about keys.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::process::Gated;
 use crate::trace::Event;
 
 impl Actor {
-    /// Acquires a lock as other Redlock implementations do, holds it and deletes it.
+    /// Acquires a lock as other Redlock implementations do. Holds the lock and then deletes it.
     pub(crate) async fn classic(&self, name: usize, wait: u64, hold: u64, mut d: Dice) {
         let key = names::lock(name);
         let env = Gated(Arc::clone(&self.process));
@@ -48,7 +48,8 @@ impl Actor {
         }
     }
 
-    /// Decides about a key as an operator does; except for `Resolve`, only if the key is parked.
+    /// Decides about a key as an operator does. The decision `Resolve` is possible for each key,
+    /// the other decisions only for a parked key.
     pub(crate) async fn decide(&self, key: usize, later: u64, decision: Decision) {
         let (client, name) = (self.client, names::number_of(&names::order(key)));
         if decision == Decision::Resolve {
@@ -67,7 +68,7 @@ impl Actor {
             return;
         }
         sleep(ms(later)).await;
-        // A claim made from now on may find the changed record.
+        // From now on, a new claim may find the changed record.
         self.world.tell(Event::Decided { client, name, decision });
         let change = match decision {
             Decision::Purge => RecordChange::PurgeUnfinished,

@@ -1,5 +1,5 @@
-//! Actions of clients on a cron job: every client runs the job, and each tick is run by one of
-//! them.
+//! Actions of clients on a cron job. Each client runs the job, and one of the clients runs each
+//! tick.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::plan::{Policy, ms};
 use crate::trace::Event;
 
 impl Actor {
-    /// Runs the job for `span`, if its process lives that long.
+    /// Runs the job for the time `span`, or until its process dies.
     pub(crate) async fn tick(&self, span: u64, takes: u64) {
         let interrupted = match self.plan.orders.policy {
             Policy::Once => Interrupted::Leave,
@@ -24,7 +24,7 @@ impl Actor {
         let job = Job::new("job", "* * * * * *").interrupted(interrupted).overlap(overlap);
         let cron = Cron::new(&self.redlock);
         let run = cron.run(job, |tick| self.attend(tick, takes));
-        // Only the timeout ends the run.
+        // `run` does not end by itself. The timeout ends it.
         let _ = timeout(ms(span), run).await;
     }
 

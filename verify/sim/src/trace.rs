@@ -1,4 +1,5 @@
-//! The trace: events in order, as small values that are hashed at once and printed on demand.
+//! The trace of a run: small event values in order. Each event is hashed when it is recorded.
+//! Events are printed only on demand.
 
 mod show;
 
@@ -6,17 +7,17 @@ use std::hash::{Hash, Hasher};
 
 use crate::plan::{Decision, Fault, Parting};
 
-/// Number of one hold of a lock, as the user's code sees it: from the return of the guard until the
-/// guard is given up.
+/// Number of a hold. A hold of a lock lasts from the return of the guard until the user's code
+/// gives the guard up.
 pub(crate) type HoldId = u32;
 
-/// Kind of an op, without its payload.
+/// Kind of an op, without the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Verb {
     Acquire,
     Raise,
     Extend,
-    /// An extension that names the quarantine.
+    /// An extension that names the quarantine, so that a node in quarantine may accept it.
     Reassert,
     Release,
     Inspect,
@@ -30,11 +31,11 @@ pub(crate) enum Verb {
     Lookup,
 }
 
-/// A node's reply, without its payload.
+/// Reply of a node, without the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Granted(u64),
-    /// Fence, and true if the node remembers earlier attempts.
+    /// The fence of a claim. The flag is true if the node has a record of earlier attempts.
     Claimed(u64, bool),
     Held,
     Quarantined,
@@ -57,17 +58,16 @@ impl Answer {
     }
 }
 
-/// An event of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Event {
     /// A fault begins.
     Fault(Fault),
     /// All faults have ended.
     Healed,
-    /// A stopped client continues, or (`NodeBack`) a crashed or frozen server is back.
+    /// A stopped client continues. For `NodeBack`: a crashed or frozen server runs again.
     ClientBack(usize),
     NodeBack(usize),
-    /// A server executed an op. `owner` is the short form of the owner token.
+    /// A server executed an op. `owner` is a short form of the owner token.
     Served {
         node: usize,
         server: usize,
@@ -77,8 +77,8 @@ pub(crate) enum Event {
         owner: u16,
         answer: Answer,
     },
-    /// A new data history began on a node; the node must grant nothing for `quarantine` nanoseconds
-    /// of its own clock.
+    /// A new data history began on a node. For `quarantine` nanoseconds of its own clock, the node
+    /// must grant nothing.
     NewLife {
         node: usize,
         server: usize,
@@ -86,47 +86,48 @@ pub(crate) enum Event {
         at: u64,
         quarantine: u64,
     },
-    /// A node granted a lease at the time `at` of its own clock.
+    /// A node granted a lease. `at` is the time by the node's own clock.
     Granting {
         node: usize,
         server: usize,
         life: u64,
         at: u64,
     },
-    /// A request took effect `late` µs after its deadline.
+    /// A request took effect `late` microseconds after its deadline.
     LateEffect {
         node: usize,
         client: usize,
         name: u16,
         late: u64,
     },
-    /// The user's code tries to acquire a lock.
+    /// The user's code begins to acquire a lock.
     Asks {
         client: usize,
         task: usize,
         name: u16,
     },
-    /// An attempt of the user's code was refused; `taken`: the lock has another holder.
+    /// An attempt of the user's code was refused. `taken` is true if the lock has another holder.
     Refused {
         client: usize,
         task: usize,
         name: u16,
         taken: bool,
     },
-    /// The future of the user's call was dropped.
+    /// The future of a call of the user's code was dropped.
     Cancelled {
         client: usize,
         task: usize,
         name: u16,
     },
-    /// A call ended `late` µs after the latest time that its timeout allows.
+    /// A call ended `late` microseconds after the latest time that its timeout permits.
     Overdue {
         client: usize,
         task: usize,
         late: u64,
     },
-    /// The user's code has a guard with `left` µs of validity. With `is_taker` the guard came from
-    /// a takeover; the earlier holder, whose request was earlier, may still believe in the lock.
+    /// The user's code received a guard with `left` microseconds of validity. If `is_taker` is
+    /// true, the guard came from a takeover. The earlier holder, whose request was earlier, may
+    /// still believe that it holds the lock.
     Holds {
         hold: HoldId,
         client: usize,
@@ -138,7 +139,7 @@ pub(crate) enum Event {
         requested_at: u64,
         left: u64,
     },
-    /// Fewer nodes than required have the grant on their replicas.
+    /// Not enough nodes have the grant on their replicas.
     Unkept {
         client: usize,
         name: u16,
@@ -152,13 +153,14 @@ pub(crate) enum Event {
         name: u16,
         how: Parting,
     },
-    /// `lost()` returned `late` µs after the deadline (zero: before it).
+    /// `lost()` returned `late` microseconds after the deadline. Zero means that it returned before
+    /// the deadline.
     LossReported {
         hold: HoldId,
         client: usize,
         late: u64,
     },
-    /// A guard that was invalid once reports that it is valid.
+    /// A guard that was invalid before reports that it is valid.
     Revived {
         hold: HoldId,
         client: usize,
@@ -169,8 +171,8 @@ pub(crate) enum Event {
         second: HoldId,
         name: u16,
     },
-    /// A write, or a reader's read (`shared`), reached the resource; `valid`: the guard of its
-    /// sender was valid at that time.
+    /// The resource received a write, or a read of a reader (`shared`). `valid` is true if the
+    /// guard of the sender was valid at that time.
     Write {
         hold: HoldId,
         name: u16,
@@ -179,18 +181,18 @@ pub(crate) enum Event {
         valid: bool,
         accepted: bool,
     },
-    /// A node's data went back to those of an earlier time (true µs): later writes are lost, and so
-    /// are future writes of a replaced master.
+    /// The data of a node went back to an earlier time, in true microseconds. Later writes are
+    /// lost, and so are future writes of a replaced master.
     Lost {
         node: usize,
         since: u64,
     },
-    /// The user's code makes a call under an idempotency key.
+    /// The user's code makes a call with an idempotency key.
     Calls {
         client: usize,
         name: u16,
     },
-    /// A handler starts; its result would be `value`.
+    /// A handler starts. If it succeeds, its result is `value`.
     Starts {
         client: usize,
         name: u16,
@@ -205,19 +207,19 @@ pub(crate) enum Event {
         step: usize,
         token: u64,
     },
-    /// A handler received the value of a step, which was run now or by an earlier attempt.
+    /// A handler received the value of a step. The step ran now or in an earlier attempt.
     StepDone {
         name: u16,
         step: usize,
         token: u64,
     },
-    /// A handler whose result would have been `value` reports that it had no effect or may run
-    /// again.
+    /// A handler reports that it had no effect, or that it may run again. Its result would have
+    /// been `value`.
     NoEffect {
         name: u16,
         value: u64,
     },
-    /// A caller received a result; `kept`: later callers receive the same one.
+    /// A caller received a result. If `kept` is true, later callers receive the same result.
     Result {
         client: usize,
         name: u16,
@@ -226,7 +228,7 @@ pub(crate) enum Event {
         executed: bool,
         kept: bool,
     },
-    /// A caller received the answer that a result exists but was not kept.
+    /// A caller learned that there is a result, but that its value was not stored.
     NotKept {
         client: usize,
         name: u16,
@@ -237,7 +239,7 @@ pub(crate) enum Event {
         name: u16,
         why: &'static str,
     },
-    /// An observer (`watch`) reports the leader.
+    /// A client received the leader of an election. `watch` is the number of its observer.
     Sees {
         client: usize,
         watch: u64,
@@ -253,21 +255,21 @@ pub(crate) enum Event {
         name: u16,
         decision: Decision,
     },
-    /// A client received the answer that a name has no holder. `hold` was valid from before the
-    /// question (`requested_at`) until the answer.
+    /// A client received the reply that a name has no holder. `hold` is a hold that was valid from
+    /// the request (`requested_at`) to the reply.
     Vacant {
         client: usize,
         name: u16,
         requested_at: u64,
         hold: Option<HoldId>,
     },
-    /// A key is still on a node although no lease on it can be valid.
+    /// A key still exists on a node, although no lease of this key can be valid.
     KeyLeft {
         node: usize,
         name: u16,
         why: &'static str,
     },
-    /// A name was refused although it has no holder and all faults have ended.
+    /// A name was refused, although the name has no holder and all faults have ended.
     NotServed {
         client: usize,
         name: u16,
@@ -278,7 +280,7 @@ pub(crate) enum Event {
     Stuck,
 }
 
-/// The events of a run, with the true time of each in microseconds.
+/// Events of a run. Each has its true time in microseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     pub(crate) events: Vec<(u64, Event)>,
@@ -297,7 +299,7 @@ impl Trace {
     }
 }
 
-/// A hasher whose result is the same in every process.
+/// A hasher with the same result in each process.
 #[derive(Debug)]
 struct Fnv(u64);
 

@@ -1,4 +1,5 @@
-//! The world outside all processes: true time, the trace, the promises, and the beliefs of holders.
+//! The world outside the processes: true time, the trace, the invariants, and the beliefs of the
+//! holders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,14 +11,15 @@ use crate::invariants::{Invariant, Violation, all};
 use crate::plan::Promises;
 use crate::trace::{Event, HoldId, Trace};
 
-/// Reads the remaining validity of a guard on its process's clock, without side effects; `None`
-/// after the guard was dropped.
+/// A belief: a function that returns the remaining validity of a guard by the clock of its process,
+/// without side effects. It returns `None` after the guard was dropped.
 pub(crate) type Belief = Box<dyn Fn() -> Option<Duration> + Send>;
 
-/// The world of one run.
+/// World of one run.
 pub(crate) struct World {
     pub(crate) start: Instant,
-    /// Number of nodes on whose replicas a grant must be; zero: no replicas required.
+    /// Number of nodes that must have a grant on their replicas. Zero means that replicas are not
+    /// required.
     kept_on: usize,
     inner: Mutex<Inner>,
 }
@@ -29,11 +31,12 @@ struct Inner {
     beliefs: Vec<Believer>,
     next_hold: HoldId,
     next_value: u64,
-    /// Grants that the replicas have confirmed: node, name, fence.
+    /// Grants that the replicas have confirmed, each with the node, the name and the fence.
     kept: BTreeSet<(usize, u16, u64)>,
-    /// Largest tokens with which the resource of each name was written and read.
+    /// For each name, the largest token of a write at the resource, and the largest token of a
+    /// read.
     resources: BTreeMap<u16, (u64, u64)>,
-    /// Highest token of each name whose lock was taken from its holder.
+    /// For each name, the largest token that a takeover got.
     overruled: BTreeMap<u16, u64>,
 }
 
@@ -46,15 +49,16 @@ struct Believer {
     requested_at: u64,
     /// Time at which the belief began.
     since: u64,
-    /// True if the lock was taken from a holder, who may still believe in it.
+    /// True if the lock was taken over from a holder. This holder may still believe that it holds
+    /// the lock.
     is_taker: bool,
     /// True for a reader.
     shared: bool,
-    /// True once the belief was seen invalid.
+    /// True after the belief was found invalid once.
     lapsed: bool,
 }
 
-/// A believer whose lease is valid now.
+/// A holder whose lease is valid now.
 struct Claimant {
     hold: HoldId,
     name: u16,
@@ -70,7 +74,7 @@ impl Claimant {
         Self { hold, name, token, requested_at, is_taker, shared }
     }
 
-    /// Returns true if the two must not be valid at once.
+    /// Returns true if the two holders must not be valid at the same time.
     fn excludes(&self, other: &Self) -> bool {
         let took = |taker: &Self, from: &Self| {
             taker.is_taker && from.token < taker.token && from.requested_at < taker.requested_at
@@ -100,17 +104,17 @@ impl World {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the true nanoseconds since the beginning of the run.
+    /// Returns the true time since the start of the run, in nanoseconds.
     pub(crate) fn nanos(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Returns the true microseconds since the beginning of the run.
+    /// Returns the true time since the start of the run, in microseconds.
     pub(crate) fn micros(&self) -> u64 {
         self.nanos() / 1_000
     }
 
-    /// Records an event, and compares all beliefs.
+    /// Records an event. Then compares all beliefs.
     pub(crate) fn tell(&self, event: Event) {
         let at = self.micros();
         let mut inner = self.inner();
@@ -118,8 +122,8 @@ impl World {
         inner.compare(at);
     }
 
-    /// Registers a new holder, as the user's code sees it; `is_taker`: the lock was taken from
-    /// another holder.
+    /// Registers a new holder when the user's code receives the guard. `is_taker` is true if the
+    /// lock was taken over from another holder.
     pub(crate) fn holds(
         &self,
         (client, name): (usize, u16),
@@ -162,7 +166,7 @@ impl World {
         hold
     }
 
-    /// Registers a handler's claim, together with its belief.
+    /// Registers the claim of a handler and its belief.
     pub(crate) fn claims(
         &self,
         (client, name): (usize, u16),
@@ -191,13 +195,13 @@ impl World {
         hold
     }
 
-    /// Records that a client received "no holder" for a name, as the answer to its question at
+    /// Records that a client received "no holder" for a name. The client sent its request at
     /// `requested_at`.
     pub(crate) fn vacant(&self, (client, name): (usize, u16), requested_at: u64) {
         let at = self.micros();
         let mut inner = self.inner();
-        // The belief was valid from before the question until now, since a lapsed belief never
-        // becomes valid again.
+        // An invalid belief never becomes valid again. So this belief was valid from before the
+        // request until now.
         let believer = inner.beliefs.iter().find(|b| {
             let is_valid = || (b.belief)().is_some_and(|left| !left.is_zero());
             b.name == name && b.since < requested_at && !b.lapsed && is_valid()
@@ -211,26 +215,28 @@ impl World {
         self.inner().kept.insert((node, name, fence));
     }
 
-    /// Returns a new number, used for results and watches.
+    /// Returns a new number for a result or for an observer.
     pub(crate) fn next_value(&self) -> u64 {
         let mut inner = self.inner();
         inner.next_value += 1;
         inner.next_value
     }
 
-    /// Removes a holder's belief, before the holder gives up its lease.
+    /// Removes the belief of a holder. Call this before the holder gives up its lease.
     pub(crate) fn parts(&self, hold: HoldId) {
         self.inner().beliefs.retain(|b| b.hold != hold);
     }
 
-    /// Removes all beliefs of a process that died.
+    /// Removes all beliefs of a process that has died.
     pub(crate) fn forget_client(&self, client: usize) {
         self.inner().beliefs.retain(|b| b.client != client);
     }
 
-    /// Applies a write or a read to the resource. It refuses a write with a smaller token than an
-    /// earlier write had, or with one that is not larger than that of an earlier read; and a read
-    /// with a smaller token than an earlier write had (readers, tokens).
+    /// Applies a write or a read at the resource.
+    ///
+    /// The resource refuses a write if its token is smaller than that of an earlier write, or not
+    /// larger than that of an earlier read. The resource refuses a read if its token is smaller
+    /// than that of an earlier write (readers, tokens).
     pub(crate) fn uses(&self, (hold, shared): (HoldId, bool), name: u16, token: u64) {
         let at = self.micros();
         let mut inner = self.inner();
@@ -238,7 +244,8 @@ impl World {
         let accepted = token >= *written && (shared || token > *read);
         let largest = if shared { read } else { written };
         *largest = token.max(*largest);
-        // The resource refuses a holder whose lock was taken over, before that holder notices it.
+        // After a takeover, the earlier holder does not count as valid, even if it does not know
+        // about the takeover yet.
         let overruled = inner.overruled.get(&name).is_some_and(|most| token < *most);
         let valid = !overruled
             && inner.beliefs.iter().any(|b| {
@@ -259,7 +266,7 @@ impl World {
 }
 
 impl Inner {
-    /// Returns an unused hold number.
+    /// Returns a new number for a hold.
     fn hold(&mut self) -> HoldId {
         let hold = self.next_hold;
         self.next_hold += 1;
@@ -280,7 +287,7 @@ impl Inner {
         }
     }
 
-    /// Compares the beliefs of all guards; called after every event.
+    /// Compares the beliefs of all guards. Called after each event.
     fn compare(&mut self, at: u64) {
         if self.beliefs.is_empty() || self.violation.is_some() {
             return;

@@ -1,5 +1,5 @@
-//! Tests on the slice of seeds that every test run goes through, on seeds that failed once, and on
-//! the rule that a seed decides everything.
+//! Tests on a fixed range of seeds, and on seeds that failed once. Another test asserts that the
+//! same seed always gives the same trace.
 
 use sim::soak::{Soak, fingerprint, story};
 use sim::{Scene, Tamper};
@@ -7,7 +7,7 @@ use sim::{Scene, Tamper};
 const SLICE: u64 = 2_500;
 
 fn breaks_nothing(tamper: Option<Tamper>) {
-    // Each tick takes a second, so these plans need more work.
+    // Each tick takes a second, so the plans with ticks need more work. They run with fewer seeds.
     let is_long = tamper == Some(Tamper::Scene(Scene::Ticks));
     let seeds = if is_long { SLICE / 8 } else { SLICE };
     let soak = Soak {
@@ -31,13 +31,14 @@ fn a_slice_of_seeds_breaks_nothing() {
     breaks_nothing(None);
 }
 
-/// Only these plans contain takeovers.
+/// Only the plans of this scene contain takeovers.
 #[test]
 fn takeovers_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::TakeOvers)));
 }
 
-/// These handovers stop halfway or follow each other more often than in other plans.
+/// In the plans of this scene, handovers stop in the middle or follow each other more often than in
+/// other plans.
 #[test]
 fn handovers_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Handovers)));
@@ -53,7 +54,7 @@ fn operators_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Operators)));
 }
 
-/// Only these plans accept losses.
+/// Only the plans of this scene accept losses.
 #[test]
 fn losses_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Losses)));

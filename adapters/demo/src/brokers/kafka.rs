@@ -1,6 +1,7 @@
-//! Kafka, as librdkafka's mock cluster, which has consumer groups. The cluster lives in this
-//! process, but its brokers listen on real sockets, so that consumers can run in processes of their
-//! own. It keeps nothing on disk, so its brokers are not killed, but stop answering for a while.
+//! Kafka brokers. They are librdkafka's mock cluster, which supports consumer groups. The mock
+//! cluster lives in this process, but its brokers listen on real sockets. So the consumers can run
+//! in processes of their own. The mock cluster stores nothing on disk. So its brokers are never
+//! killed. Instead, they fail all requests for a while.
 
 use std::time::Duration;
 
@@ -23,13 +24,13 @@ const TOPIC: &str = "invoices";
 const GROUP: &str = "ledger";
 const BROKERS: i32 = 3;
 const PARTITIONS: i32 = 8;
-/// Kinds of requests that fail during an outage. They are all that consumers and publishers send,
-/// except the requests for the brokers' addresses. A failed request ends its connection.
+/// Kinds of requests that fail during an outage. Consumers and publishers send only these kinds,
+/// and requests for the brokers' addresses. A failed request ends its connection.
 ///
-/// The brokers are not taken down, because the mock cluster then closes a broker's listener and
-/// later binds its port anew. If the port is in use, the cluster aborts the whole process
-/// (`Assertion mrkb->listen_s != -1`). It can be in use by a child process that has inherited the
-/// listener and has not begun its own program yet.
+/// The demo does not stop the brokers, because the mock cluster then closes a broker's listener and
+/// later binds the same port again. If the port is in use, the cluster aborts the whole process
+/// (`Assertion mrkb->listen_s != -1`). For example, a child process may still hold the port: it has
+/// inherited the listener and has not started its own program yet.
 const REQUESTS: [RDKafkaApiKey; 11] = [
     RDKafkaApiKey::Produce,
     RDKafkaApiKey::Fetch,
@@ -43,20 +44,21 @@ const REQUESTS: [RDKafkaApiKey; 11] = [
     RDKafkaApiKey::SyncGroup,
     RDKafkaApiKey::InitProducerId,
 ];
-/// Errors for the next 1,000 requests of a kind, which is more than the clients send in one outage.
+/// Errors for the next 1,000 requests of a kind. The clients send fewer requests in one outage.
 const OUTAGE: [RDKafkaRespErr; 1_000] = [RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT; 1_000];
-/// Length of an outage, in which the brokers fail all requests.
+/// Length of an outage.
 const AWAY: Duration = Duration::from_millis(1_500);
 const ASKED: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// librdkafka's settings for the consumers of the demo.
 ///
-/// A dead consumer is removed from the group as early as the mock cluster permits. The session
-/// timeout has to be longer than the 3 s for which the cluster waits for the first members, and
-/// longer than an outage of the brokers on a busy machine. A shorter timeout would remove living
-/// members. The cluster names a member by its address in memory, so a removed member could return
-/// under the name of a newer member, and the cluster would abort (`Assertion !member->resp`). The
-/// short backoff lets consumers reconnect soon after an outage.
+/// The session timeout is short, so that the group soon removes a dead consumer. The timeout must
+/// be longer than 3 s, because the mock cluster waits 3 s for the first members of a group. The
+/// timeout must also be longer than an outage of the brokers on a busy machine. Otherwise the
+/// cluster would remove living members. The cluster names a member by the member's address in
+/// memory. So a removed member could return under the name of a newer member, and the cluster would
+/// abort (`Assertion !member->resp`). The short backoff lets consumers reconnect soon after an
+/// outage.
 const SETTINGS: [(&str, &str); 4] = [
     ("session.timeout.ms", "7000"),
     ("heartbeat.interval.ms", "500"),
@@ -64,7 +66,7 @@ const SETTINGS: [(&str, &str); 4] = [
     ("reconnect.backoff.max.ms", "500"),
 ];
 
-/// The mock cluster of Kafka brokers, which lives in this process.
+/// A mock cluster of Kafka brokers in this process.
 pub(crate) struct Kafka {
     cluster: MockCluster<'static, DefaultProducerContext>,
 }
@@ -115,7 +117,7 @@ impl Kafka {
         Ok(())
     }
 
-    /// Returns the number of messages in the topic after the offsets that the group has committed.
+    /// Returns the number of messages in the topic that the group has not committed yet.
     pub(crate) fn left(&self) -> Result<usize, Failure> {
         block_in_place(|| {
             let (observer, mut asked) = (self.observer()?, TopicPartitionList::new());

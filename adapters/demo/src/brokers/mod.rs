@@ -1,5 +1,5 @@
-//! The brokers on which the demo runs. All of them are real servers on free loopback ports, except
-//! Kafka, which is librdkafka's mock cluster.
+//! The brokers of the demo. Each broker is a real server on a free loopback port. Only Kafka is
+//! different: it is librdkafka's mock cluster.
 
 mod kafka;
 mod nats;
@@ -23,7 +23,6 @@ use nats::Nats;
 use rabbitmq::Rabbit;
 use streams::Streams;
 
-/// The kind of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     Kafka,
@@ -35,7 +34,7 @@ pub(crate) enum Kind {
 /// Maximum number of messages that are published at the same time.
 const WINDOW: usize = 100;
 
-/// Publishes all messages, each of them again and again until the broker has confirmed it.
+/// Publishes all messages. Publishes each message again until the broker has confirmed it.
 async fn publish_all<F, Fut>(letters: &[Letter], publish: F)
 where
     F: Fn(Letter, SystemTime) -> Fut + Clone + Send + 'static,
@@ -48,8 +47,8 @@ where
         }
         let (publish, letter, made) = (publish.clone(), letter.clone(), SystemTime::now());
         under_way.spawn(async move {
-            // The broker may have stored an unconfirmed message; then the next try adds a second
-            // copy of it.
+            // The broker may have stored a message without confirming it. Then the next try stores
+            // a second copy of the message.
             while !publish(letter.clone(), made).await {
                 sleep(Duration::from_millis(200)).await;
             }
@@ -58,14 +57,15 @@ where
     while under_way.join_next().await.is_some() {}
 }
 
-/// A dead letter on the broker: the key of its message, and why the message could not be handled.
+/// A dead letter on the broker, with the key of its message and the reason why the message could
+/// not be handled.
 #[derive(Debug)]
 pub(crate) struct Dead {
     pub(crate) key: String,
     pub(crate) reason: String,
 }
 
-/// A running broker. Dropping it ends its processes.
+/// A running broker. Dropping the value ends the broker's processes.
 pub(crate) enum Broker {
     Kafka(Kafka),
     Nats(Nats),
@@ -83,9 +83,9 @@ impl Kind {
         }
     }
 
-    /// Returns the factor by which consumers are killed less often on this broker. On Kafka's mock
-    /// cluster each death of a consumer stops the whole group for 4 s when its replacement joins,
-    /// and again when the dead member is removed.
+    /// Returns a factor. The time between two kills of consumers is multiplied by it. On Kafka's
+    /// mock cluster each death of a consumer stops the whole group for 4 s twice: when the
+    /// replacement joins, and when the dead member is removed.
     pub(crate) fn calmer(self) -> u32 {
         if self == Self::Kafka { 20 } else { 1 }
     }
@@ -136,8 +136,8 @@ impl Broker {
         }
     }
 
-    /// Kills the broker with SIGKILL and starts it again with its data. Kafka's mock cluster stops
-    /// answering for a while instead.
+    /// Kills the broker with SIGKILL and starts it again with its data. Kafka's mock cluster fails
+    /// all requests for a while instead.
     pub(crate) async fn restart(&self) -> Result<(), Failure> {
         match self {
             Self::Kafka(kafka) => kafka.restart().await,
@@ -147,7 +147,7 @@ impl Broker {
         }
     }
 
-    /// Publishes all messages, each of them again and again until the broker has confirmed it.
+    /// Publishes all messages. Publishes each message again until the broker has confirmed it.
     pub(crate) async fn publish_all(&self, letters: &[Letter]) -> Result<(), Failure> {
         match self {
             Self::Kafka(kafka) => kafka.publish_all(letters).await,
@@ -157,7 +157,7 @@ impl Broker {
         }
     }
 
-    /// Returns the number of messages still to be delivered, including delayed ones.
+    /// Returns the number of messages that the broker still has to deliver, including delayed ones.
     pub(crate) async fn left(&self) -> Result<usize, Failure> {
         match self {
             Self::Kafka(kafka) => kafka.left(),

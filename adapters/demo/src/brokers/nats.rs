@@ -1,4 +1,4 @@
-//! NATS JetStream: a server that the demo starts, with a stream that is stored in files.
+//! A NATS JetStream server that the demo starts. Its stream is stored in files.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -20,7 +20,7 @@ const DURABLE: &str = "ledger";
 /// Maximum time for the server to start.
 const START: Duration = Duration::from_secs(30);
 
-/// A NATS server. Dropping it ends the process.
+/// A NATS server. Dropping the value ends the server's process.
 pub(crate) struct Nats {
     dir: PathBuf,
     port: u16,
@@ -47,11 +47,12 @@ impl Nats {
     async fn answers(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
-            // Asking again is safe, because the server creates a stream of this name only once.
+            // This request can be repeated safely, because the server creates a stream of this name
+            // only once.
             let config = stream::Config {
                 name: STREAM.to_owned(),
-                // The shortest duplicate window that the server accepts, so that duplicates reach
-                // the consumers.
+                // The shortest duplicate window that the server accepts. The server does not drop
+                // later duplicates, so they reach the consumers.
                 duplicate_window: Duration::from_millis(100),
                 num_replicas: 1,
                 ..stream::Config::default()
@@ -124,10 +125,10 @@ fn server(dir: &Path, port: u16) -> Result<Process, Failure> {
     })
 }
 
-/// Returns the durable consumer from which the consumer processes of the demo pull messages.
+/// Returns the durable consumer. The consumer processes of the demo pull their messages from it.
 pub(crate) async fn durable(uri: &str) -> Result<Durable, Failure> {
-    // A consumer process may start while the server is down, so the first connection is retried,
-    // too.
+    // A consumer process may start while the server is down. So the client also retries its first
+    // connection.
     let client = async_nats::ConnectOptions::new().retry_on_initial_connect().connect(uri).await?;
     Ok(Durable::new(client, STREAM, DURABLE))
 }

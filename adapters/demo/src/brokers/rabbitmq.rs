@@ -1,4 +1,4 @@
-//! `RabbitMQ`: a node and its port mapper that the demo starts, with their files below a temporary
+//! A `RabbitMQ` node and its port mapper. The demo starts both, with their files in a temporary
 //! directory.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::Failure;
 use crate::invoices::Letter;
 use crate::process::{self, Process, command};
 
-/// The settings of a RabbitMQ node, a file that the tests of palisade-lapin use, too.
+/// Settings of a RabbitMQ node. The tests of palisade-lapin use the same file.
 #[path = "../../../palisade-lapin/tests/server/node.rs"]
 mod settings;
 
@@ -29,11 +29,11 @@ const START: Duration = Duration::from_secs(120);
 /// Maximum time for the broker to accept a login.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// A RabbitMQ node and its port mapper. Dropping it ends their processes.
+/// A RabbitMQ node and its port mapper. Dropping the value ends the processes of both.
 pub(crate) struct Rabbit {
     dir: PathBuf,
     ports: Ports,
-    // Declared first, so that the node ends before its port mapper.
+    // Fields are dropped in this order: the node has to end before its port mapper.
     node: Mutex<Process>,
     _mapper: Process,
 }
@@ -68,8 +68,8 @@ impl Rabbit {
                 let _ = connection.close(200, "it answers".into()).await;
                 Ok::<_, Failure>(())
             };
-            // A node that is still starting may accept a connection and then send nothing, so limit
-            // the time.
+            // A node that is still starting may accept a connection and then send nothing. So the
+            // wait has a timeout.
             let asked = timeout(ANSWER, asked).await;
             match asked.unwrap_or_else(|_| Err("it says nothing".into())) {
                 Ok(()) => return Ok(()),
@@ -111,7 +111,7 @@ impl Rabbit {
         let mut left = 0;
         let delays = (0..13).map(|n| retry_queue(QUEUE, 250 << n));
         for queue in std::iter::once(QUEUE.to_owned()).chain(delays) {
-            // If a queue is missing, declaring it passively closes the channel, so each queue gets
+            // If a queue is missing, its passive declaration closes the channel. So each queue gets
             // its own channel.
             let channel = connection.create_channel().await?;
             let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };

@@ -1,4 +1,5 @@
-//! Redis Streams: a server that the demo starts. It loses no write that it has confirmed.
+//! A Redis server that the demo starts. The messages are in a Redis stream. The server loses no
+//! confirmed write.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -20,7 +21,7 @@ const GROUP: &str = "ledger";
 /// Maximum time for the server to start.
 const START: Duration = Duration::from_secs(30);
 
-/// A Redis server. Dropping it ends the process.
+/// A Redis server. Dropping the value ends the server's process.
 pub(crate) struct Streams {
     dir: PathBuf,
     port: u16,
@@ -47,8 +48,8 @@ impl Streams {
     async fn answers(&self) -> Result<(), Failure> {
         let begun = Instant::now();
         loop {
-            // While the server loads its data, it answers with the error LOADING, which means that
-            // it is not ready yet.
+            // While the server loads its data, it returns the error LOADING. Then the server is not
+            // ready yet.
             let asked = async { self.connect().await?.exists(STREAM).await.map_err(Failure::from) };
             let asked = asked.await;
             if self.server.lock().unwrap_or_else(PoisonError::into_inner).has_ended() {

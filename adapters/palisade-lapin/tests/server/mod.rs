@@ -1,5 +1,6 @@
-//! One RabbitMQ for all tests of this program, because it takes seconds to start. Each test has its
-//! own queue. However the program ends, the broker is killed by its process id.
+//! One RabbitMQ for all tests of this program, because RabbitMQ takes seconds to start. Each test
+//! has its own queue. When this program ends or is killed, a shell kills the broker by the broker's
+//! process id.
 
 mod node;
 
@@ -33,7 +34,8 @@ fn start() -> u16 {
     let dir = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
     std::fs::write(dir.join("enabled_plugins"), "[].\n").expect("a file below it");
-    // When this process ends, the shell reads the end of its standard input and kills the broker.
+    // At the end of this process, the shell reads the end of its standard input. Then the shell
+    // kills the broker.
     let script = r#"
 epmd -port "$2" -address 127.0.0.1 </dev/null >/dev/null 2>&1 & m=$!
 "$3" -noinput </dev/null >"$1/out" 2>&1 & p=$!
@@ -44,13 +46,13 @@ rm -rf "$1""#;
     let mut shell = Command::new("sh");
     shell.args(["-c", script, "sh"]).arg(&dir).arg(ports.mapper.to_string()).arg(PROGRAM);
     apart(&mut shell, &dir, ports);
-    // Leak the shell, so that its standard input stays open as long as this process runs.
+    // Leak the shell process. So its standard input stays open until this process ends.
     let shell = shell.stdin(Stdio::piped()).spawn().expect("a shell");
     std::mem::forget(shell);
     ports.amqp
 }
 
-/// A queue at the broker, with a connection that observes it beside the consumer.
+/// A queue at the broker. The test observes the queue over a connection of its own.
 pub(crate) struct Queue {
     pub(crate) name: String,
     pub(crate) uri: String,
@@ -83,7 +85,8 @@ impl Queue {
     }
 
     async fn found(&self, queue: &str) -> Option<u32> {
-        // Declaring a missing queue passively closes the channel, so each call opens one.
+        // If a queue is missing, its passive declaration closes the channel. So each call opens its
+        // own channel.
         let channel = self.channel().await;
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let found = channel.queue_declare(queue.into(), passive, FieldTable::default()).await;
@@ -94,7 +97,7 @@ impl Queue {
         self.connection.create_channel().await.expect("a channel")
     }
 
-    /// Takes the next dead letter from its queue.
+    /// Removes the next dead letter from its queue and returns it.
     pub(crate) async fn dead(&self) -> Option<BasicGetMessage> {
         let (channel, queue) = (self.channel().await, palisade_lapin::dead_letters(&self.name));
         let got = channel.basic_get(queue.as_str().into(), BasicGetOptions::default()).await;
@@ -103,7 +106,7 @@ impl Queue {
         Some(got)
     }
 
-    /// Returns the broker's address through a proxy whose connections can be cut.
+    /// Returns the address of a proxy to the broker. The test can cut the connections of the proxy.
     pub(crate) async fn through_a_line(&self) -> (String, Line) {
         let broker = self.uri.split('@').nth(1).and_then(|rest| rest.split('/').next());
         let broker = broker.expect("host and port").to_owned();
@@ -128,7 +131,7 @@ impl Queue {
     }
 }
 
-/// A proxy. Cutting it breaks its connections; new ones can be made at once.
+/// A proxy. The test can cut its connections. Clients can connect again at once.
 pub(crate) struct Line {
     cuts: watch::Sender<u32>,
 }

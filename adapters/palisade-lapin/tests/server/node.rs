@@ -1,5 +1,5 @@
-//! A RabbitMQ node that shares nothing with others: it has its own port mapper, ports, directory
-//! and settings.
+//! A RabbitMQ node with its own port mapper, ports, directory and settings. The node shares nothing
+//! with other nodes.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,14 +12,14 @@ pub(super) const PROGRAM: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 pub(super) struct Ports {
     /// Port for clients.
     pub(super) amqp: u16,
-    /// Port of the port mapper, `epmd -port … -address 127.0.0.1`.
+    /// Port of the port mapper (`epmd -port … -address 127.0.0.1`).
     pub(super) mapper: u16,
     /// Port for other nodes of a cluster.
     pub(super) dist: u16,
 }
 
-/// Adds the environment variables that confine a node started by `PROGRAM` to this directory and
-/// these ports.
+/// Adds environment variables to the command of a node. With these variables the node uses only the
+/// directory `dir` and the ports `ports`.
 pub(super) fn apart(node: &mut Command, dir: &Path, ports: Ports) {
     node.env("HOME", dir)
         .env("RABBITMQ_NODENAME", format!("palisade-{}@localhost", ports.amqp))
@@ -35,7 +35,7 @@ pub(super) fn apart(node: &mut Command, dir: &Path, ports: Ports) {
         .env("RABBITMQ_CONFIG_FILE", dir.join("rabbitmq.conf"))
         .env("RABBITMQ_CONF_ENV_FILE", dir.join("no-such-file"))
         .env("RABBITMQ_ENABLED_PLUGINS_FILE", dir.join("enabled_plugins"))
-        // The start script then replaces itself by the Erlang machine, which so is the child
-        // process.
+        // With this variable the start script replaces itself by the Erlang machine. So the Erlang
+        // machine is the child process.
         .env("RABBITMQ_ALLOW_INPUT", "1");
 }

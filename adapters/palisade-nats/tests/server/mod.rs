@@ -1,5 +1,5 @@
-//! A NATS server for one test, on a port that the server chose, below a temporary directory.
-//! However the test ends, the server is killed by its process id.
+//! A NATS server for one test. The server chooses its port and stores its files in a temporary
+//! directory. When the test ends, the kernel kills the server.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 pub(crate) const STREAM: &str = "orders";
 pub(crate) const DURABLE: &str = "billing";
 
-/// A server with a stream. Dropping it ends the process.
+/// A server with a stream. Dropping the value ends the server's process.
 pub(crate) struct Nats {
     dir: PathBuf,
     process: Child,
@@ -33,7 +33,8 @@ impl Nats {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-nats-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
-        // The kernel kills the server when the thread that started it ends, so with its test.
+        // The kernel kills the server when the thread that started the server ends. This thread
+        // belongs to the test.
         let mut server = Command::new("setpriv");
         server.args(["--pdeathsig", "KILL", "--", "nats-server", "--addr", "127.0.0.1"]);
         server.args(["--port", "-1", "--jetstream", "--store_dir"]).arg(&dir);
@@ -51,8 +52,8 @@ impl Nats {
         Self { dir, process, client, context }
     }
 
-    /// Publishes a message whose key is in the header `order`. Unlike `Nats-Msg-Id`, this header
-    /// does not make the stream drop a copy.
+    /// Publishes a message with its key in the header `order`. With the header `Nats-Msg-Id` the
+    /// stream would drop a copy of the message.
     pub(crate) async fn publish(&self, key: &str, body: &str) {
         let mut headers = async_nats::HeaderMap::new();
         headers.insert("order", key);
@@ -61,7 +62,6 @@ impl Nats {
         sent.expect("sent").await.expect("confirmed");
     }
 
-    /// Returns the durable consumer's configuration.
     pub(crate) fn durable(&self) -> Durable {
         Durable::new(self.client.clone(), STREAM, DURABLE)
     }
@@ -82,7 +82,7 @@ impl Nats {
         Box::pin(async {
             loop {
                 let found = self.context.get_consumer_from_stream(DURABLE, STREAM).await;
-                // The durable consumer is created by the first consumer that runs.
+                // The first consumer that runs creates the durable consumer.
                 if found.is_ok_and(|_: PullConsumer| true) {
                     let info = self.info().await;
                     if info.num_pending == 0 && info.num_ack_pending == 0 {
@@ -104,7 +104,7 @@ impl Nats {
     }
 }
 
-/// Returns the server's address from the file that it writes when it listens.
+/// Returns the server's address. The server writes the address to a file when it listens.
 async fn address(dir: &std::path::Path, pid: u32) -> Option<String> {
     let file = dir.join(format!("nats-server_{pid}.ports"));
     let begun = Instant::now();

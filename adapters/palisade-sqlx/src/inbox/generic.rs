@@ -1,7 +1,7 @@
 //! The part of the inbox that is the same for all databases: the order of the statements in a
-//! transaction, the encoding of a result, and the answer of a probe. The statements themselves
-//! differ between databases ([`Rows`]): those of PostgreSQL are in `inbox.rs`, those of MariaDB and
-//! MySQL in `mysql/inbox.rs`.
+//! transaction, the encoding of a result, and the result of a probe. The statements themselves
+//! differ between databases ([`Rows`]). The statements of PostgreSQL are in `inbox.rs`. The
+//! statements of MariaDB and MySQL are in `mysql/inbox.rs`.
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,22 +15,23 @@ use sqlx::{Connection as _, Database, Pool};
 
 use crate::error::InboxError;
 
-/// A row that was found for a key.
+/// The row of a key.
 pub(crate) struct Found {
-    /// The result as JSON, if the row has one.
+    /// The result as JSON; `None` if the row has no result.
     pub(crate) result: Option<Vec<u8>>,
     /// Fingerprint of the row's request.
     pub(crate) fingerprint: Option<Vec<u8>>,
-    /// False if the nodes may already have dropped the record.
+    /// True if the row is valid. False if the nodes may already have dropped the record.
     pub(crate) counts: bool,
 }
 
-/// Time for which a row is kept after its validity has ended. An attempt that was claimed before
-/// that end treats the row as valid, and its handler may run for this long until it reads the row.
+/// Time for which a row is kept after the end of its validity. If an attempt was claimed before the
+/// end of the validity, the attempt treats the row as valid. The handler of this attempt may run
+/// for this time before it reads the row.
 pub(crate) const SPARE: Duration = Duration::from_hours(24);
 
-/// Returns the primary key of the record's row: 32 hexadecimal digits that depend on the prefix,
-/// the namespace and the key.
+/// Returns the primary key of the record's row. The primary key has 32 hexadecimal digits that
+/// depend on the prefix, the namespace and the key.
 pub(crate) fn record(cx: &Context) -> String {
     cx.child_key("palisade-sqlx: inbox")
 }
@@ -40,9 +41,9 @@ pub(crate) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The SQL statements of the inbox, which each database has in its own dialect.
+/// The SQL statements of the inbox. Each database has its own dialect.
 pub(crate) trait Rows: Database {
-    /// Writes the row of the key's record, still without a result, in place of a row that is no
+    /// Writes the row of the key's record. The row has no result yet. Overwrites a row that is no
     /// longer valid. Returns false if there is a valid row, or a row in `palisade_inbox_unnamed`.
     /// If another transaction has written the row, waits until that transaction has ended.
     fn enter(
@@ -50,8 +51,8 @@ pub(crate) trait Rows: Database {
         cx: &Context,
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// Reads the row of the key's record. `entered` is true in the transaction in which
-    /// [`enter`](Self::enter) returned false, because it found that row.
+    /// Reads the row of the key's record. If `entered` is true, [`enter`](Self::enter) has returned
+    /// false in the same transaction, because it found that row.
     fn find(
         conn: &mut Self::Connection,
         cx: &Context,
@@ -67,7 +68,7 @@ pub(crate) trait Rows: Database {
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
-/// Runs an effect once: the function `once` of each database.
+/// Runs an effect once. The function `once` of each database calls this function.
 pub(crate) async fn once<D, T, E, F>(
     conn: &mut D::Connection,
     cx: &Context,
@@ -84,8 +85,8 @@ where
     if !D::enter(&mut unit, cx).await.map_err(sql)? {
         let found = read(cx, D::find(&mut unit, cx, true).await)?;
         unit.rollback().await.map_err(sql)?;
-        // If the row was deleted between the two statements, its effect may have happened, so
-        // nothing is run here and the caller gets an error.
+        // The row was deleted between the two statements. Its effect may have happened. So the
+        // effect does not run here, and the caller gets an error.
         return found.ok_or_else(|| InboxError::NoResult { key: name(cx) }.into());
     }
     let value = match effect(&mut unit).await {
@@ -102,21 +103,22 @@ where
     Ok(value)
 }
 
-/// Answers whether an effect happened: the function `probe` of each database.
+/// Looks for the effect of an earlier attempt. The function `probe` of each database calls this
+/// function.
 pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     conn: &mut D::Connection,
     cx: &Context,
 ) -> Probed<T> {
     let found = D::find(conn, cx, false).await;
     if let Ok(Some(Found { counts: false, fingerprint, .. })) = &found {
-        // The row belongs to an earlier use of the key; `once` overwrites it with this request's
-        // row.
+        // The row belongs to an earlier use of the key. `once` overwrites it with the row of this
+        // request.
         if differs(cx, fingerprint.as_deref()) {
             return Probed::NotFound;
         }
-        // The row is too old to be valid. It may belong to an earlier use of the key, or to the
-        // attempt in question: the nodes keep the record for as long as the key is tried again, but
-        // the row only for a fixed time after its effect.
+        // The row is too old to be valid. The row may belong to an earlier use of the key or to the
+        // earlier attempt at this request. The nodes keep the record for as long as the key is
+        // tried again. But the row is valid only for a fixed time after the effect.
         tracing::warn!(
             target: "palisade::sqlx", key = %name(cx),
             "a probe found a row older than the retention; see whether it is this request's, and \
@@ -131,7 +133,8 @@ pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
     }
 }
 
-/// Makes a probe that takes connections from a pool: the function `prober` of each database.
+/// Makes a probe that gets its connections from a pool. The function `prober` of each database
+/// calls this function.
 pub(crate) fn prober<D, T>(
     pool: Pool<D>,
 ) -> impl Fn(Context) -> BoxFuture<'static, Probed<T>> + Clone + Send + Sync + 'static
@@ -171,9 +174,9 @@ fn read<T: DeserializeOwned>(
         .map_err(|error| codec(cx, "the stored result cannot be read as this type", error))
 }
 
-/// Returns true if the row belongs to another request, because the call and the row both have a
-/// fingerprint and the two differ. A call without a fingerprint gets the stored result, as it does
-/// from the nodes.
+/// Returns true if the row belongs to another request: both the call and the row have a
+/// fingerprint, and the two fingerprints differ. A call without a fingerprint gets the stored
+/// result. It would also get the stored result from the nodes.
 fn differs(cx: &Context, stored: Option<&[u8]>) -> bool {
     cx.fingerprint().zip(stored).is_some_and(|(ours, stored)| stored != ours)
 }

@@ -6,18 +6,19 @@ use sqlx::MySqlConnection;
 use crate::error::Stale;
 use crate::fence::value;
 
-/// Raises the token that the resource has seen, and locks it until the transaction ends. Everything
-/// that the transaction writes afterwards is written under a token that no newer holder has
-/// overtaken.
+/// Stores `token` as the newest token of the resource in the table `palisade_fence`. Locks the row
+/// of the resource until the transaction ends. If another holder with a newer token also calls
+/// `raise`, it waits for the end of this transaction before it writes.
 ///
-/// Call it first in a transaction. Outside of a transaction the lock ends at once.
+/// Call this function first in a transaction. Outside of a transaction the row lock ends at once.
 ///
 /// # Errors
-/// The outer error comes from the database. The inner error is [`Stale`], which means that a newer
-/// holder has stored its token before, so roll the transaction back.
+/// The outer error comes from the database. The inner error is [`Stale`]: a newer holder has
+/// already stored its token. Then roll the transaction back.
 ///
 /// # Cancellation safety
-/// If the future is dropped, the token may or may not be stored in the transaction; roll it back.
+/// If the future is dropped, the token may or may not be stored in the transaction. Then roll the
+/// transaction back.
 pub async fn raise(
     conn: &mut MySqlConnection,
     resource: &str,
@@ -31,8 +32,8 @@ pub async fn raise(
     .bind(value(token))
     .execute(&mut *conn)
     .await?;
-    // The first statement has locked the row. A locking read returns the current state of the row,
-    // while a plain read may return an older one from the transaction's snapshot.
+    // The first statement has locked the row. This locking read returns the current state of the
+    // row. A plain read may return an older state from the transaction's snapshot.
     let seen: i64 =
         sqlx::query_scalar("SELECT fence FROM palisade_fence WHERE resource = ? FOR UPDATE")
             .bind(resource.as_bytes())

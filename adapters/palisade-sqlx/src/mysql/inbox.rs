@@ -11,19 +11,19 @@ use crate::error::InboxError;
 use crate::fence;
 use crate::inbox::generic::{self, Found, Rows, SPARE, micros, record};
 
-/// Runs `effect` and writes its result into the key's row, unless that row exists; see
-/// [`inbox::once`](crate::inbox::once). If another attempt at the key is in a transaction that is
-/// still open, the call waits for the end of that transaction, for at most the server's
-/// `innodb_lock_wait_timeout`. If the server reports a deadlock, it has rolled back the whole
-/// transaction, so run the whole transaction again.
+/// Runs `effect` and writes the result of `effect` into the key's row, unless the row exists; see
+/// [`inbox::once`](crate::inbox::once). Another attempt at the key may be in a transaction that is
+/// still open. Then the call waits for the end of that transaction, for at most the server's
+/// `innodb_lock_wait_timeout`. If the server reports a deadlock, the server has rolled back the
+/// whole transaction. Then run the whole transaction again.
 ///
 /// # Errors
 /// The errors of `effect`, and [`InboxError`].
 ///
 /// # Cancellation safety
-/// If the future is dropped, sqlx rolls back, so that neither the effect nor the row is left after
-/// the transaction has ended. If `conn` is in no transaction, a commit that has already been sent
-/// may still happen; to call again is safe.
+/// If the future is dropped, sqlx rolls back. After the end of the transaction neither the effect
+/// nor the row is left. If `conn` is in no transaction, the function may have sent its commit
+/// already, and this commit may still happen. The caller can safely call the function again.
 pub async fn once<T, E, F>(conn: &mut MySqlConnection, cx: &Context, effect: F) -> Result<T, E>
 where
     T: Serialize + DeserializeOwned,
@@ -33,8 +33,7 @@ where
     generic::once::<MySql, _, _, _>(conn, cx, effect).await
 }
 
-/// Answers whether an earlier attempt at a key took effect; see
-/// [`inbox::probe`](crate::inbox::probe).
+/// Looks for the effect of an earlier attempt at a key; see [`inbox::probe`](crate::inbox::probe).
 ///
 /// # Cancellation safety
 /// The call only reads, so the future may be dropped at any time.
@@ -42,7 +41,7 @@ pub async fn probe<T: DeserializeOwned>(conn: &mut MySqlConnection, cx: &Context
     generic::probe::<MySql, T>(conn, cx).await
 }
 
-/// Returns [`probe`] as a function that takes its connection from this pool; see
+/// Returns [`probe`] as a function that gets its connection from `pool`; see
 /// [`inbox::prober`](crate::inbox::prober).
 pub fn prober<T>(
     pool: MySqlPool,
@@ -59,7 +58,7 @@ where
 /// The errors of the database.
 ///
 /// # Cancellation safety
-/// If the future is dropped, the rows may or may not be deleted; the call may be repeated.
+/// If the future is dropped, the rows may or may not be deleted. The caller can repeat the call.
 pub async fn purge(
     conn: &mut MySqlConnection,
     namespace: &str,
@@ -74,7 +73,8 @@ pub async fn purge(
 
 impl Rows for MySql {
     async fn enter(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, sqlx::Error> {
-        // Not `INSERT IGNORE`, which would also hide errors other than that the row exists.
+        // `INSERT IGNORE` would ignore not only the error of an existing row, but also other
+        // errors. So this statement is a plain `INSERT`.
         let entered = sqlx::query(
             "INSERT INTO palisade_inbox (record, namespace, `key`, fingerprint, fence, attempt, \
              done_at, counts_until) \
@@ -105,8 +105,8 @@ impl Rows for MySql {
         entered: bool,
     ) -> Result<Option<Found>, sqlx::Error> {
         type Row = (Option<Vec<u8>>, Option<Vec<u8>>, bool);
-        // After `enter` in the same transaction, the read has to lock the row, because a plain read
-        // sees the transaction's snapshot, which may be older than the row.
+        // After `enter` in the same transaction, this read must lock the row. A plain read would
+        // return the transaction's snapshot, and the snapshot may be older than the row.
         let sql = if entered {
             "SELECT result, fingerprint, \
              counts_until > UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND \
@@ -139,17 +139,18 @@ impl Rows for MySql {
     }
 }
 
-/// Overwrites the row of the key's record if it is no longer valid. Returns false if it is valid.
+/// Overwrites the row of the key's record if the row is no longer valid. Returns false if the row
+/// is valid.
 async fn enter_again(conn: &mut MySqlConnection, cx: &Context) -> Result<bool, sqlx::Error> {
-    // This read takes only a shared lock, so that transactions that find a valid row do not wait
-    // for each other. Only a row that is no longer valid is locked for writing, by the `UPDATE`.
+    // This read takes only a shared lock. So transactions that find a valid row do not wait for
+    // each other. If the row is no longer valid, the `UPDATE` locks it for writing.
     let over = "SELECT 1 FROM palisade_inbox WHERE record = ? \
                 AND counts_until <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND LOCK IN SHARE MODE";
     let over = sqlx::query(over).bind(record(cx).into_bytes()).bind(micros(cx.elapsed()));
     if over.fetch_optional(&mut *conn).await?.is_none() {
         return Ok(false);
     }
-    // The read has locked the row, so no other transaction has changed it since.
+    // The read has locked the row. So no other transaction has changed the row since then.
     let done = sqlx::query(
         "UPDATE palisade_inbox SET fingerprint = ?, fence = ?, attempt = ?, result = NULL, \
          done_at = UTC_TIMESTAMP(6), \

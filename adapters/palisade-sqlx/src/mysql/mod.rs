@@ -19,18 +19,18 @@ pub mod inbox;
 
 use sqlx::MySqlConnection;
 
-/// SQL that creates the tables in MariaDB and MySQL, to be copied into your own migrations. It may
-/// be run more than once.
+/// SQL that creates the tables in MariaDB and MySQL. Copy it into your own migrations if you have
+/// them. The SQL can run more than once.
 pub const MIGRATION: &str = include_str!("../../migrations/mysql.sql");
 
-/// Creates those tables of this crate in MariaDB or MySQL that do not exist yet. Do not call it in
-/// a transaction, because the server commits the transaction when it creates a table.
+/// Creates the missing tables of this crate in MariaDB or MySQL. Do not call this function in a
+/// transaction, because the server commits the transaction when it creates a table.
 ///
 /// # Errors
-/// The errors of the database, most often because its user may not create tables.
+/// The errors of the database. Usually the database user has no right to create tables.
 ///
 /// # Cancellation safety
-/// If the future is dropped, some of the tables may be missing; the call may be repeated.
+/// If the future is dropped, some of the tables may be missing. The caller can repeat the call.
 pub async fn migrate(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(MIGRATION).execute(conn).await.map(drop)
 }

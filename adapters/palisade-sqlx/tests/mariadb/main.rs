@@ -53,7 +53,7 @@ async fn effect(tx: &mut MySqlConnection, item: String) -> Result<u64, BoxError>
 
 async fn book(pool: &MySqlPool, cx: &Context) -> Result<u64, BoxError> {
     let mut tx = pool.begin().await?;
-    // This read takes the transaction's snapshot before the other attempt writes its row.
+    // This read fixes the transaction's snapshot before the other attempt writes its row.
     sqlx::query("SELECT count(*) FROM palisade_inbox").execute(&mut *tx).await?;
     let item = cx.key().to_owned();
     let id = inbox::once(&mut tx, cx, |tx| Box::pin(effect(tx, item))).await?;
@@ -79,7 +79,7 @@ async fn an_attempt_that_died_after_its_commit_is_not_repeated_and_the_row_answe
     };
     assert_eq!(run("k").await.expect("answered"), Outcome::Replayed(id));
     assert!(run("another").await.expect("answered").is_executed());
-    // Keys are compared as bytes and not by a collation, so "K" and "k " are other keys.
+    // Keys are compared as bytes, without a collation. So "K" and "k " are different keys from "k".
     assert!(run("K").await.expect("answered").is_executed());
     assert!(run("k ").await.expect("answered").is_executed());
     assert_eq!(lab.effects("another").await, 1);
@@ -92,7 +92,7 @@ async fn concurrent_attempts_take_effect_once() {
     let lab = Lab::new().await;
     let attempts = (0..10).map(|_| {
         let pool = lab.pool.clone();
-        // Each attempt has its own nodes, so only the inbox keeps them apart.
+        // Each attempt uses different nodes. So only the inbox prevents a second effect.
         async move {
             at_least_once().key("k").run(async move |cx: Context| book(&pool, &cx).await).await
         }
@@ -122,7 +122,7 @@ async fn a_row_that_is_younger_than_the_snapshot_of_the_transaction_is_found() {
         let mut other = pool.begin().await?;
         write(&mut other, &cx, "7").await?;
         let mut tx = pool.begin().await?;
-        // The snapshot is taken here: later plain reads do not see the row.
+        // This read fixes the transaction's snapshot. Later plain reads do not see the row.
         let rows = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM palisade_inbox");
         assert_eq!(rows.fetch_one(&mut *tx).await?, 0);
         let _ = begun.send(other);
@@ -183,7 +183,7 @@ async fn rows_that_are_over_are_purged_a_few_at_a_time() {
     assert_eq!(deleted, [4, 2, 0], "those of a day and more ago");
 }
 
-/// Sells under a key with a fingerprint, and returns the request's own receipt or the error.
+/// Sells an item under a key with a fingerprint. Returns the receipt of the request, or the error.
 async fn sell(prefix: &str, pool: &MySqlPool, request: &str) -> Result<String, String> {
     let redlock = Redlock::builder().node(MemoryNode::new()).prefix(prefix).build();
     let keys = redlock.expect("settings").idempotency("orders").at_least_once().build();
@@ -243,7 +243,8 @@ async fn a_row_older_than_the_retention_answers_no_probe_and_lets_only_another_r
     let parked = again(&keys, "two chairs").await;
     assert!(matches!(parked, Outcome::Parked(_)), "{parked:?}");
     assert_eq!(lab.effects("k").await, 1, "no second handler");
-    // On these nodes another request has died; the row belongs to the first one.
+    // On these nodes an attempt of another request has failed. The row belongs to the first
+    // request.
     let keys = at_least_once();
     let died = keys.key("k").fingerprint("a piano");
     assert!(died.run(async |_| Err::<u64, BoxError>("died".into())).await.is_err());
@@ -274,7 +275,7 @@ async fn an_older_token_is_refused_by_column_and_by_table() {
         let done = write.execute(&lab.pool).await.expect("it writes");
         assert_eq!(applied(done.rows_affected(), "stock 42", token).is_ok(), written, "{rest}");
     }
-    // Of two writes that read the same version, the second is refused.
+    // Both writes have read the same version. So the second write is refused.
     for written in [true, false] {
         let write = "UPDATE stock SET rest = rest - 1, fence = fence + 1 WHERE fence = ?";
         let write = sqlx::query(write).bind(value(new));

@@ -1,5 +1,5 @@
-//! A MariaDB server for one test, on a free loopback port, below a temporary directory. However the
-//! test ends, the server is killed by its process id.
+//! A MariaDB server for one test, on a free loopback port and in a temporary directory. When the
+//! test ends or is killed, a shell kills the server by the server's process id.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -9,18 +9,19 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const START: Duration = Duration::from_mins(1);
-/// Lock for `mariadb-install-db`: two runs at the same time disturb each other.
+/// Lock for `mariadb-install-db`. Two runs of this program at the same time disturb each other.
 static INSTALL: Mutex<()> = Mutex::new(());
 /// Options that let several servers run on one machine. The kernel has few contexts for
-/// asynchronous IO, and the default buffers would use the whole machine.
+/// asynchronous IO. With the default size of their buffers, the servers would use the whole
+/// machine.
 const MODEST: &[&str] = &["--innodb-use-native-aio=0", "--innodb-buffer-pool-size=32M"];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// A server. Dropping it ends the process.
+/// A server. Dropping the value ends the server's process.
 pub(crate) struct MariaDb {
     dir: PathBuf,
     port: u16,
-    /// The shell that ends the server together with this process.
+    /// The shell process that ends the server when this process ends.
     shell: Option<Child>,
 }
 
@@ -29,7 +30,8 @@ impl MariaDb {
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("palisade-my-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory below the temporary one");
-        // Created early, so that its drop removes the directory even if the server does not start.
+        // The value is created early. So its drop removes the directory even if the server does not
+        // start.
         let mut server = Self { dir, port: 0, shell: None };
         let dir = &server.dir;
         let root = is_root();
@@ -40,8 +42,8 @@ impl MariaDb {
         let user =
             if root { "mysql".to_owned() } else { std::env::var("USER").unwrap_or_default() };
         let data = dir.join("data");
-        // Each server needs its own directory for temporary files: servers remove each other's
-        // files.
+        // Each server needs a directory of its own for temporary files. Otherwise the servers
+        // remove each other's files.
         let tmp = dir.join("tmp");
         std::fs::create_dir_all(&tmp).expect("a directory in its own");
         if root {
@@ -79,8 +81,8 @@ impl MariaDb {
     }
 
     fn run(&mut self, user: &str) -> bool {
-        // When this process ends, the shell reads the end of its standard input and kills the
-        // server.
+        // At the end of this process, the shell reads the end of its standard input. Then the shell
+        // kills the server.
         let script = r#"
 "$@" </dev/null >>log 2>&1 & p=$!
 read _

@@ -1,12 +1,13 @@
--- Takes over entries that were pending for too long, with the delivery count of each.
+-- Takes over entries that were pending for too long. Returns the delivery count of each entry.
 -- KEYS: the stream. ARGV: group, consumer, idle time in ms, start position, maximum number of
--- entries; then in bytes: the maximum size of an entry, of all entries together, and the size added
--- for each name and value.
--- Returns the next start position, and for each entry {id, fields, deliveries, size if it is too
--- large, else 0}.
--- An entry that is too large is returned only with the short fields that identify it. An entry
--- beyond the byte budget stays claimable at once, and its delivery is not counted. Entries that
--- were deleted from the stream are acknowledged.
+-- entries; then in bytes: the maximum size of an entry, the maximum size of all entries together,
+-- and the size that is added for each name and value.
+-- Returns the next start position, and for each entry {id, fields, deliveries, size}. The size is 0
+-- unless the entry is too large.
+-- If an entry is too large, the script returns only the short fields that identify the entry. If
+-- there is no room for an entry within the maximum size of all entries, the entry can still be
+-- claimed at once, and its delivery is not counted. Entries that were deleted from the stream are
+-- acknowledged.
 local stream, group, me, idle = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local largest, left, piece = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 

@@ -1,6 +1,6 @@
--- Removes consumers that have nothing pending. A consumer name is never used again.
+-- Removes consumers without pending entries. A consumer name is never used again.
 -- KEYS: the stream. ARGV: group, minimum idle time in ms, the consumer's name or '' for all.
--- Returns the number of consumers removed.
+-- Returns the number of removed consumers.
 local removed = 0
 for _, facts in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
   local of = {}

@@ -1,4 +1,4 @@
-//! Redis Streams with malformed entries, and with a server that misbehaves.
+//! Redis Streams with malformed entries, and with a server that sends malformed replies.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ fn orders() -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().unwrap()
 }
 
-/// Sends commands of arbitrary bytes, and returns the first bytes of the last answer.
+/// Sends commands of arbitrary bytes to the server.
 fn send(server: &Server, words: &[&[u8]]) {
     let mut to = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     let mut command = format!("*{}\r\n", words.len()).into_bytes();
@@ -57,7 +57,7 @@ fn add(server: &Server, letter: &Letter) {
     send(server, &words);
 }
 
-/// Consumes until no entry is left, and returns what happened to each.
+/// Consumes until no entry is left. Returns the outcome of each entry.
 async fn consume(server: &Server, entries: usize) -> Became {
     let became = Arc::new(std::sync::Mutex::new(Became::default()));
     let ours = Arc::clone(&became);
@@ -95,8 +95,8 @@ async fn an_entry_that_is_too_large_becomes_a_dead_letter_without_its_body() {
     let publisher = Publisher::new(&server.url(), "orders");
     let now = std::time::SystemTime::now();
     publisher.publish("first", now, b"1").await.unwrap();
-    // "large" is read and refused, "giant" is not even read, and the third has too many fields to
-    // copy.
+    // The consumer reads and refuses "large". It does not read "giant". The third entry has too
+    // many fields for a full copy.
     publisher.publish("large", now, &vec![b'x'; ENTRY_MAX]).await.unwrap();
     publisher.publish("giant", now, &vec![b'x'; 5 * ENTRY_MAX]).await.unwrap();
     let names: Vec<_> = (0..9_000).map(|n| n.to_string()).collect();
@@ -154,7 +154,7 @@ async fn an_answer_without_end_is_cut() {
         let server = Fake::serve(move |mut socket| {
             let count = Arc::clone(&count);
             async move {
-                // The server answers every command with data that never ends.
+                // The server replies to every command with data that never ends.
                 socket.write_all(begin.as_bytes()).await.ok()?;
                 let piece = b"$1\r\na\r\n".repeat(10_000);
                 loop {

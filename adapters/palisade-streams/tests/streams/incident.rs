@@ -1,5 +1,6 @@
-//! Entries whose keys the nodes have forgotten. They are held and run once after a decision; or a
-//! first decision parks them, a second one moves them back, and then they run once.
+//! Entries whose keys the nodes have forgotten. In one test the entries are held and run once after
+//! a decision. In the other test a first decision parks the entries. After a second decision they
+//! are moved back and run once.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -86,7 +87,7 @@ async fn entries_are_held_parked_by_a_decision_and_run_once_after_a_redrive() {
         let seen = incidents(&of).await.incidents;
         seen[0].decide(&of, Decision::Park, false, &audit).await.unwrap();
         until("they are dead letters", || dead() == OLD.to_string()).await;
-        // Dead letters that are not forgotten, or are incomplete, must stay.
+        // Dead letters with another reason and incomplete dead letters must not be moved.
         let other = ["key", "x", "body", "y", "reason", "refused", "detail", "no", "id", "1-1"];
         ask(&server, &[&["XADD", "{orders}:dead", "*"][..], &other].concat());
         let left =
@@ -97,7 +98,7 @@ async fn entries_are_held_parked_by_a_decision_and_run_once_after_a_redrive() {
         sleep(Duration::from_secs(6)).await;
         let url = server.url();
         let moves = || redrive(&url, "orders");
-        // A redrive may be stopped at any moment.
+        // A redrive can stop at any moment without loss.
         for n in 0..20 {
             let _ = timeout(Duration::from_micros(200 * n), moves()).await;
         }

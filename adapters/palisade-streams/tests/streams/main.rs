@@ -1,5 +1,5 @@
-//! Redis Streams on a real server: a dead consumer leaves no entry behind, and a late one takes
-//! none away.
+//! Redis Streams on a real server. If a consumer dies, another consumer handles its entries. A slow
+//! consumer does not settle an entry that another consumer has taken over.
 
 #[path = "../../examples/orders.rs"]
 #[allow(dead_code, reason = "its `main` is not called here")]
@@ -43,7 +43,6 @@ fn orders() -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-/// Returns the stream that the consumers read.
 pub(crate) fn stream(server: &Server) -> Stream {
     Stream::new(&server.url(), "orders", "billing")
 }
@@ -59,7 +58,7 @@ async fn add(server: &Server, keys: &[&str]) {
     }
 }
 
-/// Returns the answer of `redis-cli`.
+/// Returns the output of `redis-cli`.
 pub(crate) fn ask(server: &Server, words: &[&str]) -> String {
     let port = server.port().to_string();
     let mut cli = std::process::Command::new("redis-cli");
@@ -67,7 +66,7 @@ pub(crate) fn ask(server: &Server, words: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
 }
 
-/// Waits until no entry is pending and this number of entries was read.
+/// Waits until the group has read `entries` entries and none of them is pending.
 pub(crate) async fn drained(server: &Server, entries: usize) {
     loop {
         let groups = ask(server, &["XINFO", "GROUPS", "orders"]);
@@ -86,7 +85,7 @@ async fn what_a_dead_consumer_left_is_taken_over_and_its_copies_have_one_effect(
     let (server, of) = (Server::start(&[]), orders());
     add(&server, &["order-1", "order-2", "order-1"]).await;
     ask(&server, &["XGROUP", "CREATE", "orders", "billing", "0"]);
-    // This consumer reads all entries and then does nothing more.
+    // The consumer `dead` reads all entries and then stops.
     let read = ["XREADGROUP", "GROUP", "billing", "dead", "STREAMS", "orders", ">"];
     assert!(ask(&server, &read).contains("order-2"));
     let effects = Arc::new(Mutex::new(Vec::new()));
@@ -99,7 +98,8 @@ async fn what_a_dead_consumer_left_is_taken_over_and_its_copies_have_one_effect(
     effects.lock().unwrap().sort();
     assert_eq!(*effects.lock().unwrap(), ["order-1", "order-2"], "{run:?}");
     assert_eq!((run.acked, run.parked), (3, 0));
-    // A consumer's name is removed with its last entry, the dead consumer's only after an hour.
+    // A live consumer removes its own name when it ends. The name of the dead consumer is removed
+    // only after an hour.
     let names = ask(&server, &["XINFO", "CONSUMERS", "orders", "billing"]);
     assert_eq!(names.lines().filter(|l| *l == "name").count(), 1, "{names}");
     assert!(names.contains("dead"), "{names}");
@@ -119,7 +119,7 @@ async fn a_long_handler_keeps_its_entry() {
     assert_eq!((a.delivered + b.delivered, a.acked + b.acked), (1, 1), "{a:?} {b:?}");
 }
 
-/// Runs a consumer whose handler waits, and takes its entry away meanwhile.
+/// Runs a consumer whose handler waits. Meanwhile another consumer takes over the entry.
 async fn late(answer: Result<(), Failed>) -> (Server, ConsumerReport) {
     let (server, of) = (Server::start(&[]), orders());
     add(&server, &["order-1"]).await;
@@ -163,7 +163,8 @@ async fn who_is_late_takes_nothing_away_from_others() {
     assert_eq!((ended.unsettled, ended.retried), (1, 0), "{ended:?}");
     let pending = ask(&server, &["XPENDING", "orders", "billing"]);
     assert!(pending.starts_with('0'), "{pending}");
-    // The handler asks for a dead letter of such an entry: no second one is added.
+    // The handler asks for a dead letter of an entry that another consumer has settled. No dead
+    // letter is added.
     let (server, _) = late(Err(Failed::permanent("no such customer"))).await;
     assert_eq!(ask(&server, &["XLEN", "{orders}:dead"]), "0");
 }
@@ -199,7 +200,7 @@ async fn a_dead_letter_that_cannot_be_written_stays_in_the_queue() {
     let handler =
         |_: Context, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("unknown")) };
     let run = consumer.run(handler, std::future::pending());
-    // The consumer ends with an error, or continues to try.
+    // The consumer either ends with an error or keeps trying.
     let ended = timeout(Duration::from_secs(3), run).await;
     assert!(!matches!(ended, Ok(Ok(_))), "{ended:?}");
     let pending = ask(&server, &["XPENDING", "orders", "billing"]);
@@ -218,7 +219,8 @@ async fn a_refusal_ends_the_consumer_with_what_to_check() {
     assert!(text.contains("stream \"orders\"") && text.contains("check the login"), "{text}");
 }
 
-/// Entries that are delivered again and again, such as held ones, are claimable at each read.
+/// Some entries are delivered again and again, for example held entries. Such entries can be
+/// claimed at each read.
 #[tokio::test]
 async fn new_entries_go_on_beside_many_that_were_left() {
     let (server, of) = (Server::start(&[]), orders());
@@ -249,7 +251,8 @@ async fn the_example_runs_on_a_server_that_was_marked() {
     let server = Server::start(&[]);
     let deployment = palisade_ops::Deployment::new().node(server.url());
     assert!(palisade_ops::init(&deployment, "").await.unwrap().is_done());
-    // Run it twice on one server: its leftovers must not disturb it.
+    // The example runs twice on one server. The data of the first run must not disturb the second
+    // run.
     for _ in 0..2 {
         example::run(server.url()).await.unwrap();
     }
@@ -290,6 +293,7 @@ async fn a_redrive_logs_what_it_moved_also_if_it_fails_or_is_dropped() {
     assert!(lines().len() == 3 && line.contains("done=false"), "{line}");
     let moved = line.split_once("moved=").unwrap().1.split(' ').next().unwrap();
     let (moved, back) = (moved.parse::<u32>().unwrap(), back() - 120);
-    // Up to two steps are not logged: one whose answer was not awaited, and one still in progress.
+    // The log may lack up to two steps: one step without a received reply, and one step that was
+    // still running.
     assert!(moved <= back && back <= moved + 100 && back < most, "{moved} of {back}");
 }

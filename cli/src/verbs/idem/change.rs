@@ -1,4 +1,5 @@
-//! `palisade idem rerun`, `release` and `purge`: change keys, with a reason.
+//! The commands `palisade idem rerun`, `release` and `purge`. They change keys, and report the
+//! author and the reason of the change.
 
 use std::fmt::Write as _;
 
@@ -40,7 +41,7 @@ impl AuditArgs {
     }
 }
 
-/// A key, and the servers that have it.
+/// A key, the servers that store it, and the author and reason of its change.
 #[derive(Debug, Args)]
 pub(crate) struct OneArgs {
     #[command(flatten)]
@@ -55,7 +56,7 @@ pub(crate) struct OneArgs {
     audit: AuditArgs,
 }
 
-/// Empties records. A copy of such a request that comes later RUNS AGAIN.
+/// Empties records. A late copy of a purged request RUNS AGAIN.
 #[derive(Debug, Args)]
 pub(crate) struct PurgeArgs {
     #[command(flatten)]
@@ -63,26 +64,28 @@ pub(crate) struct PurgeArgs {
     /// Namespace of the keys
     #[arg(long, value_name = "NAME", default_value = "once")]
     namespace: String,
-    /// Records whose claim is at least this old: choose an age after which no copy can come
+    /// Only records whose claim is at least this old: choose an age after which no copy can arrive
     #[arg(long, value_name = "SPAN", required_unless_present = "late_copies_run_again")]
     older_than: Option<Span>,
-    /// Records of any age: I know that a late copy of such a request runs again
+    /// Records of any age: I know that a late copy of a purged request runs again
     #[arg(long, conflicts_with = "older_than")]
     late_copies_run_again: bool,
-    /// Also keys without a result: the nodes then have no record that they may have taken effect
+    /// Also keys without a result: after the purge, the nodes have no record that these keys may
+    /// have taken effect
     #[arg(long)]
     unfinished_too: bool,
-    /// Largest number of keys
+    /// Maximum number of keys
     #[arg(long, value_name = "N", default_value = "10000")]
     limit: usize,
     #[command(flatten)]
     audit: AuditArgs,
 }
 
-/// A key as its line in the log names it: prefix, namespace, key.
+/// Prefix, namespace and key. A message names a key by these three texts.
 pub(super) type Named<'a> = (&'a str, &'a str, &'a str);
 
-/// Writes one line to the log, with the author and the reason.
+/// Reports a change of a key, with its author and reason. `done` is false if the change was not
+/// made.
 pub(super) fn event(say: Say, what: &str, of: Named<'_>, audit: &Audit, done: bool) {
     let (prefix, namespace, key) = of;
     let fields = json!({
@@ -116,7 +119,8 @@ impl OneArgs {
             Change::Rerun => ("rerun", records.rerun(&self.key, &audit).await?),
             _ => ("release", records.release(&self.key, &audit).await?),
         };
-        // A single key without a record probably has a wrong name; for a purge, such a key is done.
+        // A single key without a record probably has a wrong name. So the exit code is 2. In a
+        // purge, a key without a record counts as done.
         let code = if changed.is_unknown() { 2 } else { code(&changed) };
         let of = (records.prefix(), records.namespace(), &*self.key);
         event(say, what, of, &audit, code == 0);

@@ -1,5 +1,5 @@
-//! `palisade idem incidents` and `decide`: lists the losses of data that made keys forgotten, and
-//! decides once about all keys that a loss concerns.
+//! The commands `palisade idem incidents` and `decide`. `incidents` lists losses of data by which
+//! nodes have forgotten keys. `decide` decides about all keys of a loss.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ use crate::codes::{Fail, REFUSED, UNAVAILABLE};
 use crate::settings::HandleArgs;
 use crate::span::Span;
 
-/// Namespace for which the losses are read if no namespace is found.
+/// Namespace of the losses if no namespace is found.
 const NO_NAMESPACE: &str = "once";
 
 pub(super) const HELP: &str = "Examples:
@@ -36,12 +36,12 @@ losses of this length (`accept_loss`) needs none. --park may be replaced by --ru
 decision stands, or there is no such loss, or not all nodes were read; 64 wrong use; 69 not
 reached.";
 
-/// Lists the losses of data that make keys forgotten, and the decision about each.
+/// Lists the losses of data by which nodes have forgotten keys, and the decision about each loss.
 #[derive(Debug, Args)]
 pub(crate) struct IncidentsArgs {
     #[command(flatten)]
     handle: HandleArgs,
-    /// Read only this namespace [default: each that has a record or a decision]
+    /// Read only this namespace [default: all namespaces with a record or a decision]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
     /// Time for which results are kept in the namespaces
@@ -52,9 +52,10 @@ pub(crate) struct IncidentsArgs {
     json: bool,
 }
 
-/// Decides about every key of a namespace that a loss of data made forgotten.
+/// Decides about all forgotten keys of a namespace. The nodes have forgotten these keys by a loss
+/// of data.
 ///
-/// Without a decision such requests and messages wait, or are parked.
+/// Without a decision, the requests and messages with these keys wait, or they are parked.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("decision").required(true).args(["runs", "parks"]))]
 pub(crate) struct DecideArgs {
@@ -66,13 +67,13 @@ pub(crate) struct DecideArgs {
     /// Number of the loss, as `palisade idem incidents` prints it
     #[arg(long, value_name = "NUMBER")]
     loss: String,
-    /// The keys run: such requests took no effect, or may be repeated
+    /// The keys run: their requests took no effect, or they may be repeated
     #[arg(id = "runs", long = "run")]
     runs: bool,
-    /// The keys are parked: a person examines each
+    /// The keys are parked: a person examines each key
     #[arg(id = "parks", long = "park")]
     parks: bool,
-    /// Run the keys although the earlier decision was to park them
+    /// Run the keys even if an earlier decision parked them
     #[arg(long, conflicts_with = "parks")]
     replace: bool,
     /// Time for which results are kept in the namespace
@@ -94,7 +95,6 @@ fn word(decision: Decision) -> &'static str {
     }
 }
 
-/// The decisions about one incident in one namespace.
 type Decisions = Result<Vec<(Loss, Option<Decided>)>, RunError>;
 
 impl IncidentsArgs {
@@ -133,7 +133,8 @@ impl IncidentsArgs {
     }
 }
 
-/// Returns the incidents as a JSON object; `unnamed` are the nodes whose namespaces were not read.
+/// Returns the incidents as a JSON object. `unnamed` are the nodes whose namespaces could not be
+/// read.
 fn object(
     all: &[(&Incident, Vec<(&str, Decisions)>)],
     seen: &Incidents,
@@ -260,7 +261,7 @@ impl DecideArgs {
     }
 }
 
-/// Refuses a text that is no number of a loss, before a request is sent to a server.
+/// Checks the form of a loss number before a request is sent to a server.
 fn check_number(loss: &str) -> Result<(), Fail> {
     let shape = |c: char| if c.is_ascii_digit() { '0' } else { c };
     if loss.chars().map(shape).eq("00000000-000000".chars()) {

@@ -1,4 +1,4 @@
-//! `palisade idem list`: lists keys.
+//! The command `palisade idem list`. It lists idempotency keys.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -32,25 +32,26 @@ pub(crate) struct ListArgs {
     /// Namespace of the keys
     #[arg(long, value_name = "NAME", default_value = "once")]
     namespace: String,
-    /// Keys whose claim runs
+    /// Keys with a running claim
     #[arg(long)]
     running: bool,
-    /// Keys whose earlier attempt left no result: calls find them parked, unless they run again
+    /// Keys whose earlier attempt left no result: the next call finds the key parked, or runs it
+    /// again
     #[arg(long)]
     parked: bool,
     /// Keys with a result
     #[arg(long)]
     stored: bool,
-    /// Only keys of which nodes may have forgotten attempts, because they lost data
+    /// Only keys whose earlier attempts the nodes may have forgotten, because the nodes lost data
     #[arg(long)]
     forgotten: bool,
     /// Only keys whose last claim is at least this old
     #[arg(long, value_name = "SPAN")]
     older_than: Option<Span>,
-    /// Only keys that have a record which expires within this time
+    /// Only keys with a record that expires within this time
     #[arg(long, value_name = "SPAN")]
     expires_within: Option<Span>,
-    /// Largest number of keys
+    /// Maximum number of keys
     #[arg(long, value_name = "N", default_value = "10000")]
     limit: usize,
     /// Print a JSON object

@@ -1,4 +1,5 @@
-//! `palisade idem redrive`: moves dead letters of a Redis Stream back into it.
+//! The command `palisade idem redrive`. It moves dead letters of a Redis Stream back into the
+//! stream.
 
 use clap::Args;
 use palisade_streams::redrive;
@@ -28,12 +29,12 @@ const GOES_ON: &str = "some may have been moved: the same command goes on";
 const URL: &str =
     "Server of the stream [default: PALISADE_STREAM_URL, the place for one with a password]";
 
-/// Moves forgotten dead letters of a Redis Stream back into it, to run after a decision.
+/// Moves forgotten dead letters of a Redis Stream back into the stream. Run it after a decision.
 #[derive(Debug, Args)]
 pub(crate) struct RedriveArgs {
     #[command(flatten)]
     say: SayArgs,
-    /// Stream that consumers read; its dead letters are in {STREAM}:dead
+    /// Stream of the consumers; its dead letters are in {STREAM}:dead
     #[arg(long, value_name = "NAME")]
     stream: String,
     #[arg(long, value_name = "URL", help = URL)]

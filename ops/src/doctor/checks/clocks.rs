@@ -6,7 +6,9 @@ use super::super::facts::{Clock, Facts};
 use super::super::report::Finding;
 use super::{Check, Run};
 
-/// Reports clocks that certainly differ by more than half a second, or by more than E.
+/// Reports clocks that differ from the other clocks by more than half a second, or by more than
+/// `clock_error` if that is shorter. The error of the measurement is subtracted from the
+/// difference.
 pub(super) const CLOCK_SKEW: Check = Check {
     id: "clock-skew",
     why: "locks expire by the server's wall clock, at an absolute time that replicas copy: after \
@@ -17,9 +19,10 @@ pub(super) const CLOCK_SKEW: Check = Check {
     run: Run::All(clock_skew),
 };
 
-/// Smallest difference between two clocks that is reported.
+/// Largest difference between two clocks that is not reported. If `clock_error` is shorter,
+/// `clock_error` is the limit.
 const SKEW: Duration = Duration::from_millis(500);
-/// Subject of the finding if this machine's clock is the one that differs.
+/// Subject of the finding about this machine's clock.
 const HERE: &str = "this machine";
 
 fn clock_skew(facts: &Facts) -> Vec<Finding> {
@@ -34,8 +37,8 @@ fn clock_skew(facts: &Facts) -> Vec<Finding> {
     if clocks.is_empty() {
         return found;
     }
-    // The median is taken as the right time. With fewer than three clocks it is unknown which one
-    // is wrong, so this machine's clock counts as right.
+    // With three clocks or more, the median counts as the right time. With fewer clocks nothing
+    // shows which clock is wrong, so this machine's clock counts as right.
     let here = Clock { ahead: 0, error: 0 };
     let mut all: Vec<Clock> = clocks.iter().map(|(_, clock)| *clock).collect();
     all.sort_by_key(|clock| clock.ahead);
@@ -93,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_slow_answer_is_no_proof() {
-        // The clocks are 700 ms apart, but the round trip was so long that the difference may be
+        // The measured difference is 700 ms. The round trip was long, so the real difference may be
         // 400 ms.
         with("clock-skew", |f| clock(f, 1, 700_000, 300_000), |_| {});
         with("clock-skew", |f| clock(f, 1, 501_000, 1_000), |_| {});
@@ -114,7 +117,7 @@ mod tests {
             assert!(found.message.contains("(2s)"), "{found:?}");
         }
         assert_eq!(skew(2_010_000, 3_000).verdict, Verdict::Warning);
-        // If `clock_error` is below half a second, larger differences are errors.
+        // If `clock_error` is below half a second, a difference above `clock_error` is an error.
         assert_eq!(skew(300_000, 200).verdict, Verdict::Error);
     }
 

@@ -29,7 +29,8 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let init = || [format!("palisade init --new {servers}  # if it never had any data")];
     let kept = match server.marker.as_ref()? {
         Some(kept) => kept,
-        // The library refuses some servers, for example a Redis Cluster: `init` cannot mark them.
+        // The library refuses some servers, for example a Redis Cluster, so `init` cannot mark
+        // them.
         None if server.info_text().is_ok_and(|info| objection(&info).is_some()) => {
             return Err("the library refuses this server".to_owned());
         }
@@ -86,11 +87,12 @@ pub(super) const DATA_LOSS: Check = Check {
     run: Run::Masters(data_loss),
 };
 
-/// Longest loss for which `accept_loss` is proposed, in seconds: that of a restart or failover.
+/// Longest loss, in seconds, for which the finding proposes the setting `accept_loss`. The loss of
+/// a restart or a failover is shorter.
 const SHORT: u128 = 60;
 
 fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
-    // The library adds the same margin to the length of a loss (idempotency 6).
+    // The library extends a loss by the same margin (idempotency 6).
     let margin = 2 * facts.clock_error;
     let Some(marker) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
@@ -102,7 +104,7 @@ fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
         marker.history,
         marker.floor
     );
-    // A server that began without data is reported by `not-initialised`.
+    // If the data history began without data, the check `not-initialised` reports the server.
     let began_so = |loss: &Loss| loss.from == 0 && marker.empty_for.is_some();
     let Some((loss, left)) = marker.loss(RETENTION).filter(|(loss, _)| !began_so(loss)) else {
         return Ok(Finding::fine(evidence));
@@ -142,13 +144,15 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let Some(KeptData { quarantine, agreed, .. }) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
     };
-    // A client that cannot read the server's settings assumes at least this L.
+    // A client that cannot read the server's settings uses a failover window (L) of at least
+    // `unread`.
     let unread = MinReplicasRule::default().max_lag + LAG_SLACK;
     let group = facts.groups.iter().find(|g| g.name == subject);
     let window = group.map_or(Duration::ZERO, |g| g.window().unwrap_or(unread).max(unread));
     let asked = facts.max_ttl.saturating_add(window);
     let evidence = format!("quarantine {quarantine:?}; max_ttl {:?}, L {window:?}", facts.max_ttl);
-    // The node counts in whole milliseconds, rounded up, so one millisecond more is no finding.
+    // A node rounds the quarantine up to whole milliseconds. So a quarantine that is one
+    // millisecond too long is no finding.
     if *quarantine <= asked.saturating_add(Duration::from_millis(1)) {
         return Ok(Finding::fine(evidence));
     }
@@ -190,7 +194,7 @@ mod tests {
         let group = format!("--node sentinel://{sentinels}/orders-a");
         let fix = format!("palisade init --new {group}  # if it never had any data");
         assert_eq!(found.fix, [fix]);
-        // A replica gets its marker from its master, so it is not reported itself.
+        // A replica copies its marker from its master, so a replica without a marker is no finding.
         let replica = |f: &mut Facts| f.groups[0].servers[1].marker = Ok(None);
         with("not-initialised", replica, |_| {});
         let closed = |f: &mut Facts| {
@@ -199,7 +203,7 @@ mod tests {
         assert_eq!(unknown("not-initialised", closed).message, "unknown (GET not allowed)");
     }
 
-    /// Makes the group's servers two lone servers with these markers.
+    /// Replaces the group by two lone servers with these markers.
     fn two(f: &mut Facts, markers: [Option<KeptData>; 2]) {
         let group = f.groups.remove(0);
         for (mut server, marker) in group.servers.into_iter().zip(markers) {
@@ -225,7 +229,8 @@ mod tests {
             assert_eq!(found.fix, [""; 0], "{second:?}");
             assert_eq!(found.message == REPLACED, second.is_none(), "{found:?}");
         }
-        // Applications connected before `init` was run: to one of the new nodes, or to both.
+        // Both nodes are new. Before `init` was run, applications connected to one node or to both
+        // nodes.
         for first in [None, Some(kept(Some(5)))] {
             let found = broken("not-initialised", |f| two(f, [first, Some(kept(Some(5)))]));
             let last = found.fix.last().map(String::as_str).unwrap_or_default();
@@ -241,7 +246,8 @@ mod tests {
         assert!(found.message.contains("grants nothing for another 10s"), "{found:?}");
         let found = of(Some(60 * 60));
         assert!(found.message.contains("count as forgotten for another 23.0 h"), "{found:?}");
-        // Programs have used this node; a server that was emptied looks the same.
+        // The node began empty and has been used. A server that lost all data looks the same, so
+        // the first command lists the losses of the server.
         assert!(found.fix[0].starts_with("palisade idem incidents"), "{found:?}");
         assert!(found.fix[1].starts_with("palisade init --new"), "{found:?}");
         let old = Some(kept(Some(25 * 60 * 60)));
@@ -276,7 +282,7 @@ mod tests {
         fine("data-loss");
         let short = found(&[(1, 2), (NOON + 100, NOON + 1_399)], NOON + 3_600_000);
         assert_eq!((short.verdict, &*short.subject), (Verdict::Info, "orders-a"));
-        // The margin 2E is 4 s.
+        // The message extends the loss by twice `clock_error`, here 4 s.
         assert_eq!(
             short.message,
             "lost at most 1.3 s of writes, 2025-11-23 14:03:20.1–14:03:21.4 UTC; keys whose \
@@ -342,10 +348,10 @@ mod tests {
         assert!(found.message.contains("gets shorter in 42 s, unless"), "{found:?}");
         assert!(found.fix[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
         assert!(group(31, 0).message.ends_with("with the next request that requires less"));
-        // A client that cannot read the replicas' lag assumes that L is 12 s.
+        // A client that cannot read `min-replicas-max-lag` uses a failover window (L) of 12 s.
         let edge = |f: &mut Facts| f.groups[0].servers[0].marker = Ok(Some(marker(27, 0)));
         with("quarantine-long", edge, |_| {});
-        // A quarantine of 90 s is right if the application's `max_ttl` requires it.
+        // A quarantine of 90 s is right if the application has a `max_ttl` of 78 s.
         let asked = |f: &mut Facts| {
             f.groups[0].servers[0].marker = Ok(Some(marker(90, 0)));
             f.max_ttl = Duration::from_secs(78);

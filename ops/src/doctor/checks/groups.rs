@@ -39,7 +39,9 @@ fn two_masters(group: &Group) -> Answer {
     Ok(Finding::error(message, evidence).fix(fix))
 }
 
-/// Applies the library's own rule to every server of the group: each may be the next master.
+/// Reports servers of a group with a min-replicas check (`min-replicas-to-write`) that is missing
+/// or insufficient. The check calls the same function as the library. Replicas are examined too,
+/// because each replica may become the master.
 pub(super) const MIN_REPLICAS: Check = Check {
     id: "min-replicas",
     why: "a master that is cut off goes on granting: without the check there were two masters for \
@@ -93,8 +95,8 @@ pub(super) const REPLICA_PRIORITY: Check = Check {
 };
 
 fn replica_priority(group: &Group) -> Answer {
-    // The Sentinels' values and the servers' own are read: today's master may be a replica
-    // tomorrow.
+    // Sentinels report the priorities of the replicas only. The priority of the master is added
+    // from its own settings, because the master may become a replica.
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
     let mut closed = Some("no Sentinel answered".to_owned());
     for sentinel in group.heard() {
@@ -144,12 +146,12 @@ pub(super) const REPLICAS: Check = Check {
     run: Run::Members(replicas),
 };
 
-/// Age of the last acknowledgement from which on a replica lags. Replicas acknowledge once a
-/// second.
+/// Smallest age of a replica's last acknowledgement at which the replica is reported as lagging.
+/// Replicas acknowledge once a second.
 const LAG: Duration = Duration::from_secs(3);
 
 fn replicas(group: &Group, server: &Server) -> Answer {
-    // `two-masters` reports a second master.
+    // The check `two-masters` reports a second master.
     if server.info("role")? == "master" {
         return Ok(Finding::fine("role:master"));
     }
@@ -177,8 +179,8 @@ fn replicas(group: &Group, server: &Server) -> Answer {
     })
 }
 
-/// Returns the age of a replica's last acknowledgement from the master's `INFO`, in which each
-/// replica has a line `slave0:ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`.
+/// Returns the age of the last acknowledgement of the replica `at`. The master's `INFO` has a line
+/// for each replica: `slave0:ip=10.0.0.2,port=6379,state=online,offset=1000,lag=0`.
 fn lag_of(master: &Server, at: &str) -> Option<Duration> {
     master.replica_lines().find_map(|line| {
         let field = |name| line.get(name).copied().unwrap_or_default();
@@ -278,7 +280,7 @@ mod tests {
         }
     }
 
-    /// Turns the min-replicas check off on one server; `INFO` then lacks its field.
+    /// Turns the min-replicas check off on server `n`. `INFO` then lacks the field of the check.
     fn off(f: &mut Facts, n: usize) {
         let server = &mut f.groups[0].servers[n];
         set_on(server, "min-replicas-to-write", "0");
@@ -297,8 +299,8 @@ mod tests {
             assert_eq!(found.fix[0], format!("{fix} min-replicas-to-write 1"));
             assert_eq!(found.fix[2], format!("{fix} min-replicas-max-lag 2"));
         }
-        // `INFO` shows that the check is off even if `CONFIG` is closed; if the check is on, its
-        // strength is then unknown.
+        // `CONFIG` is not allowed. If the check is off, `INFO` shows that. If the check is on, its
+        // settings are unknown.
         let found = broken("min-replicas", |f| {
             off(f, 0);
             close_config(f);

@@ -1,4 +1,4 @@
-//! The checks: pure functions from facts to findings, in one file for each kind of subject.
+//! The checks: pure functions from facts to findings. Each kind of subject has one file.
 
 mod clocks;
 mod data;
@@ -13,31 +13,31 @@ pub(crate) mod tests;
 use super::facts::{Facts, Group, Sentinel, Server};
 use super::report::Finding;
 
-/// The finding about one subject, or the reason for which its facts are unknown.
+/// The finding about one subject, or the reason for which the facts about the subject are unknown.
 type Answer = Result<Finding, String>;
 
-/// Kind of subject that a check examines, with the check's function. The function is called for
-/// each subject that was reached.
+/// Kind of subject that a check examines, and the function of the check. `run` calls the function
+/// for each subject that was reached.
 enum Run {
-    /// Data servers, alone and in groups.
+    /// Data servers: lone servers and members of groups.
     Servers(fn(&Facts, &Server) -> Answer),
-    /// Data servers of groups.
+    /// Data servers that are members of groups.
     Members(fn(&Group, &Server) -> Answer),
-    /// Groups.
     Groups(fn(&Group) -> Answer),
-    /// Sentinels.
     Sentinels(fn(&Group, &Sentinel) -> Answer),
-    /// The server of each node that is written to. The text is the finding's subject.
+    /// The master of each node: the server that accepts writes. The text is the subject of the
+    /// finding.
     Masters(fn(&Facts, &str, &Server) -> Answer),
-    /// Subjects that the function chooses itself.
+    /// The whole deployment: the function chooses the subjects of its findings.
     All(fn(&Facts) -> Vec<Finding>),
 }
 
 /// A check of the doctor.
 pub(crate) struct Check {
-    /// Identifier: short, in kebab case, and never changed, because people filter by it.
+    /// Identifier of the check, short and in kebab case. An identifier never changes, because
+    /// people filter findings by identifier.
     pub(crate) id: &'static str,
-    /// Reason for which the finding matters, with the figure that was measured.
+    /// Reason for which a fault matters, with measured figures.
     why: &'static str,
     run: Run,
 }

@@ -1,4 +1,5 @@
-//! Checks of the Sentinels: that there are enough, that they agree, and that they can fail over.
+//! Checks of the Sentinels of a group: there are enough Sentinels, the Sentinels agree, and the
+//! Sentinels can fail over.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -58,7 +59,8 @@ pub(super) const DISAGREEMENT: Check = Check {
     run: Run::All(disagreement),
 };
 
-/// Fields, besides the master's address, that have to be equal at all Sentinels of a group.
+/// Fields that must be equal at all Sentinels of a group. The master's address must be equal too,
+/// but is compared separately.
 const ALIKE: &[&str] =
     &["config-epoch", "quorum", "down-after-milliseconds", "num-other-sentinels"];
 
@@ -112,7 +114,8 @@ fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
     )
 }
 
-/// Returns the commands that make a Sentinel monitor the group as the other Sentinels do.
+/// Returns the commands that make a Sentinel monitor the group with the settings of the other
+/// Sentinels.
 fn monitor(group: &Group, sentinel: &Sentinel) -> Vec<String> {
     let usual = |name| group.heard().find_map(|s| s.number(name));
     let (Some(at), Some(quorum)) = (group.master_at(), usual("quorum")) else { return Vec::new() };
@@ -144,8 +147,8 @@ fn differences(group: &Group) -> Vec<Finding> {
     for field in ALIKE {
         let of = |s: &Sentinel| Some(s.number(field)?.to_string());
         let Some((usual, evidence, odd)) = votes(group, of) else { continue };
-        // Sentinels exchange their epochs and counts through the master. A reset starts that
-        // exchange again.
+        // Sentinels exchange their epochs and the number of Sentinels through the master. `SENTINEL
+        // RESET` starts that exchange again.
         let command = match *field {
             "quorum" | "down-after-milliseconds" => {
                 format!("SENTINEL SET {name} {field} {usual}")
@@ -159,8 +162,8 @@ fn differences(group: &Group) -> Vec<Finding> {
     found
 }
 
-/// Returns the most common value, every value with its Sentinels, and the Sentinels that differ.
-/// Returns `None` if all Sentinels agree.
+/// Returns the most common value, the text that lists every value with its Sentinels, and the
+/// Sentinels that report another value. Returns `None` if all Sentinels agree.
 fn votes(
     group: &Group,
     of: impl Fn(&Sentinel) -> Option<String>,
@@ -190,8 +193,8 @@ pub(super) const SIGHT: Check = Check {
     run: Run::Sentinels(sight),
 };
 
-/// Age in milliseconds from which on an answer to `INFO` counts as missing. A Sentinel sends `INFO`
-/// every ten seconds.
+/// Age in milliseconds above which a server's last answer to a Sentinel's `INFO` is too old. A
+/// Sentinel sends `INFO` every ten seconds.
 const STALE: u64 = 30_000;
 
 fn sight(group: &Group, sentinel: &Sentinel) -> Answer {
@@ -265,8 +268,8 @@ fn announced_address(group: &Group, sentinel: &Sentinel) -> Answer {
     if !named.iter().chain(&replicas).any(|at| is_wrong(&at)) {
         return Ok(Finding::fine(evidence));
     }
-    // For a Sentinel, 127.0.0.1 is its own machine, so `here` is the host at which the doctor
-    // reaches it.
+    // An address such as 127.0.0.1 means the machine of the Sentinel. So the commands contain
+    // `here`, the host at which the doctor reached the Sentinel.
     let is_sure = |at: &&String| is_wrong(at) && group.is_agreed(at);
     let port = |at: &str| at.rsplit_once(':').map_or("6379", |(_, port)| port).to_owned();
     let (name, quorum) = (&group.name, sentinel.number("quorum").unwrap_or(2));
@@ -420,7 +423,8 @@ mod tests {
         fine("announced-address");
         let found = broken("announced-address", |f| {
             all_masters(f, "ip", "127.0.0.1");
-            // Only one Sentinel remains, so no other one shows the group's real address.
+            // Only one Sentinel is left, so no other Sentinel reports the real address of the
+            // master.
             f.groups[0].sentinels.truncate(1);
         });
         assert_eq!(found.subject, "orders-a Sentinel 10.0.0.1:26379");

@@ -1,4 +1,5 @@
-//! Checks of single data servers: reachable, accepted by the library, durable, with enough rights.
+//! Checks of a single data server: the doctor reaches the server, the library accepts it, its data
+//! survive a restart, and its user may send all commands.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ pub(super) const UNREACHABLE: Check = Check {
     run: Run::All(unreachable),
 };
 
-/// Largest number of addresses that were not examined and are listed.
+/// Largest number of unexamined addresses that a finding lists.
 const LISTED: usize = 16;
 
 fn unreachable(facts: &Facts) -> Vec<Finding> {
@@ -53,7 +54,7 @@ fn unreachable(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Applies the library's own rule to what a server reports.
+/// Reports servers that the library refuses. The check calls the same function as the library.
 pub(super) const REFUSED: Check = Check {
     id: "refused",
     why: "such a server does not vote: clients refuse it when they connect, also after it was \
@@ -103,7 +104,8 @@ fn trial(facts: &Facts) -> Vec<Finding> {
     facts.trials.iter().map(|trial| judge(&trial.outcome).on(&trial.subject)).collect()
 }
 
-/// Reports a server without persistence, with snapshots only, or with a disk that refuses writes.
+/// Reports a server without persistence, a server with snapshots only, and a server that cannot
+/// write to its disk.
 pub(super) const PERSISTENCE: Check = Check {
     id: "persistence",
     why: "a master that comes back empty, faster than down-after, is copied by its replicas: every \
@@ -148,8 +150,8 @@ fn persistence(_: &Facts, server: &Server) -> Answer {
     })
 }
 
-/// Reports a server whose user `default` may not write: the append-only file is replayed with that
-/// user's rights.
+/// Reports a server on which the user `default` may not write. The server replays its append-only
+/// file with the rights of `default`.
 pub(super) const AOF_REPLAY: Check = Check {
     id: "aof-replay",
     why: "Redis up to 8.2 at least, and Valkey before 9.1, replay the file with the rights of the \
@@ -186,8 +188,8 @@ pub(super) const PERMISSIONS: Check = Check {
     run: Run::Servers(permissions),
 };
 
-/// Commands that a node can do without. Without `PUBLISH` and `SUBSCRIBE` waiters poll; without
-/// `WAIT` no durability above `Primary` is possible.
+/// Commands that a node does not need to grant locks. Without `PUBLISH` and `SUBSCRIBE`, waiters
+/// poll. Without `WAIT`, no durability level above `Primary` is possible.
 const SPARED: [&str; 3] = ["PUBLISH", "SUBSCRIBE", "WAIT"];
 
 fn permissions(_: &Facts, server: &Server) -> Answer {
@@ -201,7 +203,8 @@ fn permissions(_: &Facts, server: &Server) -> Answer {
     let rules: Vec<String> = rules.into_iter().collect();
     let fix = [
         server.by_hand(&format!("ACL SETUSER {user} {}", rules.join(" "))),
-        // `ACL SAVE` replaces `CONFIG REWRITE` where the users are in a separate file.
+        // `CONFIG REWRITE` saves the users in the main file. If the users are in a separate file,
+        // `ACL SAVE` saves them.
         format!("{} || {}", server.by_hand("CONFIG REWRITE"), server.by_hand("ACL SAVE")),
     ];
     let evidence = refused().map(|(_, why)| why.to_owned()).collect::<Vec<_>>().join("; ");
@@ -222,7 +225,7 @@ fn operation(command: &str) -> String {
     command.split(' ').take(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the ACL rule that is missing: for the command, for its keys or for its channel.
+/// Returns the ACL rule that the user lacks: for a channel, for keys or for the command.
 fn rule(command: &str, why: &str) -> String {
     if why.contains("channel") {
         "'&palisade:changed*'".to_owned()
@@ -358,8 +361,7 @@ mod tests {
         assert!(unknown("permissions", closed).message.contains("ACL DRYRUN not allowed"));
     }
 
-    /// Compares the profile in the manual with the commands that are tried: both have to be the
-    /// same.
+    /// Checks that the ACL profile in the manual allows exactly the commands in `COMMANDS`.
     #[test]
     fn the_minimal_profile_is_what_is_tried() {
         let page = include_str!("../../../../src/manual/deployment.md");

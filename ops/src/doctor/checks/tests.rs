@@ -1,4 +1,5 @@
-//! A deployment without faults, and functions that run a check on it and on changed copies of it.
+//! A deployment without faults. Functions that change a copy of the deployment and run a check on
+//! it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use super::super::facts::{
 use super::super::report::{Finding, Verdict};
 use super::{CHECKS, run};
 
-/// Returns a deployment without faults: one group on three machines, as `sentinel-conf` makes it.
+/// Returns a deployment without faults: one group on three machines, with the settings that
+/// `sentinel-conf` writes.
 pub(crate) fn good() -> Facts {
     let sentinels = (1..=3).map(sentinel).collect();
     let servers = (1..=3).map(server).collect();
@@ -193,7 +195,7 @@ pub(crate) fn of(id: &str, facts: &Facts) -> Vec<Finding> {
     run(facts).into_iter().filter(|f| f.check == id).collect()
 }
 
-/// Asserts that check `id` has findings for the good deployment, and that all are fine.
+/// Asserts that check `id` reports no fault for the deployment without faults.
 pub(crate) fn fine(id: &str) {
     with(
         id,
@@ -204,7 +206,7 @@ pub(crate) fn fine(id: &str) {
     );
 }
 
-/// Asserts that check `id` finds no fault after this change.
+/// Asserts that check `id` reports no fault after `change`.
 pub(crate) fn with(id: &str, change: impl FnOnce(&mut Facts), look: impl FnOnce(&[Finding])) {
     let mut facts = good();
     change(&mut facts);
@@ -213,8 +215,8 @@ pub(crate) fn with(id: &str, change: impl FnOnce(&mut Facts), look: impl FnOnce(
     look(&all);
 }
 
-/// Returns the first fault that check `id` finds after this change, and asserts that the finding is
-/// complete: a sentence and the values that were read.
+/// Returns the first fault that check `id` reports after `change`. Asserts that the finding has a
+/// sentence and the values that were read.
 pub(crate) fn broken(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     let mut facts = good();
     change(&mut facts);
@@ -225,7 +227,7 @@ pub(crate) fn broken(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     found.clone()
 }
 
-/// Returns the finding of check `id` after this change that is unknown, with its reason.
+/// Returns the first finding of check `id` after `change` that has the verdict `Unknown`.
 pub(crate) fn unknown(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     let mut facts = good();
     change(&mut facts);
@@ -234,7 +236,7 @@ pub(crate) fn unknown(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     found.unwrap_or_else(|| panic!("all is known: {all:#?}")).clone()
 }
 
-/// Closes `CONFIG` on all data servers.
+/// Makes all data servers refuse `CONFIG`.
 pub(crate) fn close_config(facts: &mut Facts) {
     let groups = facts.groups.iter_mut().flat_map(|g| &mut g.servers);
     for server in groups.chain(&mut facts.nodes) {
@@ -262,8 +264,7 @@ fn ids_are_unlike_and_every_check_says_why() {
 
 #[test]
 fn settings_that_cannot_be_read_are_unknown_and_no_fault() {
-    // Settings that cannot be read are no fault: no check may report an error or a warning only
-    // because `CONFIG` is closed.
+    // A server may refuse `CONFIG`. So no check may report an error or a warning for that.
     let mut facts = good();
     close_config(&mut facts);
     for f in run(&facts) {

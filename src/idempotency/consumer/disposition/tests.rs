@@ -27,7 +27,7 @@ fn parked(reason: ParkedReason) -> CallResult {
     Ok(Outcome::Parked(Parked { key: key(), attempt: 1, reason, forgotten_for, losses, undecided }))
 }
 
-/// An outcome of a forgotten key about which no operator has decided.
+/// An outcome of a forgotten key without an operator's decision.
 fn undecided() -> CallResult {
     parked(ParkedReason::Forgotten).map(|outcome| match outcome {
         Outcome::Parked(parked) => Outcome::Parked(Parked { undecided: true, ..parked }),
@@ -128,7 +128,7 @@ fn failures_wait_longer_each_time_and_end_as_a_dead_letter() {
         waits,
         ["retry 100", "retry 200", "retry 400", "retry 800", "retry 1000", parked, parked]
     );
-    // An error that is no failure of the handler never makes a dead letter.
+    // The handler did not cause this error, so the message never becomes a dead letter.
     let silent = Err(RunError::NoQuorum { key: key(), error: nodes(NodeFault::Timeout) });
     assert_eq!(short(&rules.disposition::<u32>(&silent, u32::MAX)), "retry 500");
     assert_eq!(after(u32::MAX), parked);

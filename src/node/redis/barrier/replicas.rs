@@ -1,10 +1,10 @@
-//! The replicas of a server, and which of them have a grant. `WAIT` alone returns only how many
-//! have it.
+//! The replicas of a server, and the replicas that have a grant. `WAIT` alone returns only a number
+//! of replicas.
 //!
-//! `INFO replication` after the `WAIT` shows which replicas confirmed: a replica has the grant if
-//! the offset that it has acknowledged is at least the master's offset before the `WAIT`. A replica
-//! that the Sentinels report and that is not attached to the master lacks the grant, even if enough
-//! others have it.
+//! An `INFO replication` after the `WAIT` shows the offset that each replica has acknowledged. A
+//! replica has the grant if this offset is at least the master's offset before the `WAIT`. If the
+//! Sentinels report a replica that is not attached to the master, this replica lacks the grant,
+//! even if enough other replicas have the grant.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -38,9 +38,10 @@ impl std::fmt::Display for Place {
 /// Replicas that the Sentinels or a setting report, including those that are down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Reported number of replicas. If more are attached, all of them count.
+    /// Reported number of replicas. If more replicas are attached, all attached replicas count.
     pub(crate) count: u32,
-    /// Addresses of the reported replicas; a setting reports only their number.
+    /// Addresses of the replicas that the Sentinels report. Empty if a setting gives only the
+    /// number.
     pub(crate) named: BTreeSet<Place>,
 }
 
@@ -48,14 +49,15 @@ pub(crate) struct Known {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Attached {
     pub(super) at: Place,
-    /// True if the state is `online`, so the replica receives each write. A backup tool that only
+    /// True if the state is `online`; the replica then receives each write. A backup tool that only
     /// takes a snapshot has another state.
     pub(super) online: bool,
     /// Replication offset up to which the replica has acknowledged the master's writes.
     pub(super) offset: u64,
 }
 
-/// Reads the attached replicas from the text of `INFO replication`; `None` if it is malformed.
+/// Reads the attached replicas from the text of `INFO replication`; `None` if the text is
+/// malformed.
 pub(super) fn attached(info: &str) -> Option<Vec<Attached>> {
     let count: usize = field(info, "connected_slaves")?.parse().ok()?;
     let lines = (0..count).map_while(|n| field(info, &format!("slave{n}")));
@@ -72,7 +74,7 @@ fn one(line: &str) -> Option<Attached> {
     })
 }
 
-/// Number of replicas that have a grant, with the replicas that lack it.
+/// Number of replicas that have a grant, and the replicas that lack the grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     /// Number of replicas that have the grant.
@@ -81,7 +83,7 @@ pub(super) struct Count {
     pub(super) all: u32,
     /// Attached replicas that lack the grant.
     pub(super) behind: Vec<Place>,
-    /// Replicas that the Sentinels report and that are not attached.
+    /// Replicas that the Sentinels report but that are not attached.
     pub(super) absent: Vec<Place>,
 }
 
@@ -91,14 +93,15 @@ impl Count {
     }
 }
 
-/// Counts, of all replicas that are known or attached, those that have acknowledged `offset`.
+/// Counts the replicas, known or attached, that have acknowledged `offset`.
 pub(super) fn count(attached: &[Attached], offset: u64, known: &Known) -> Count {
     let has = |a: &&Attached| a.online && a.offset >= offset;
     let have = attached.iter().filter(has).count();
     let behind: Vec<Place> = attached.iter().filter(|a| !has(a)).map(|a| a.at.clone()).collect();
-    // A known replica counts as absent only if its address and those of all attached replicas are
-    // IP addresses, so that they can be compared. A host name may be known to the master only or to
-    // the Sentinels only; then the known replicas count only by their number.
+    // A known replica counts as absent only if its address and the addresses of all attached
+    // replicas are IP addresses, which can be compared. Host names cannot be compared, because the
+    // master and the Sentinels may use different names. Then only the number of known replicas
+    // counts.
     let comparable = attached.iter().all(|a| a.at.is_ip());
     let is_attached = |place: &Place| attached.iter().any(|a| a.at == *place);
     let named = known.named.iter().filter(|place| comparable && place.is_ip());

@@ -1,5 +1,5 @@
-//! The connection for barriers. A round on it is a write, a `WAIT` for replicas that have the
-//! write, and an `INFO` that shows which replicas these are.
+//! The connection for barriers. A round on this connection has three steps: a write, a `WAIT` for
+//! replicas that have received the write, and an `INFO` that shows these replicas.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::frames::Limits;
 use crate::error::{NodeError, NodeFault};
 
-/// Key that each round writes, so that there is a write to wait for. A `WAIT` without a write
-/// before it, or after a command that changes nothing (`PING`, a refused `SET NX`), is answered at
-/// once and proves nothing.
+/// Key that each round writes before its `WAIT`. Without a write before it, or after a command that
+/// changes nothing (`PING`, a refused `SET NX`), the server answers a `WAIT` at once, and the
+/// answer proves nothing.
 pub(super) const KEY: &str = crate::name::BARRIER;
-/// Ttl of [`KEY`] in milliseconds; the key is never read.
+/// Ttl of [`KEY`] in milliseconds. No program reads the key.
 const LIFE: u32 = 1_000;
-/// Time after the time-out of a `WAIT` at which another command is sent, which makes the server
-/// answer an overdue `WAIT`.
+/// Extra time after the time-out of a `WAIT`. After this time the client sends another command,
+/// which makes the server answer an overdue `WAIT`.
 const LATE: Duration = Duration::from_millis(2);
-/// Longest time to wait for the answers once that other command has been sent.
+/// Longest time to wait for the answers after that other command.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Result of one round (a write, a `WAIT` and an `INFO replication`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Round {
-    /// Number that `WAIT` answered: replicas that have everything written before the round.
+    /// Number in the answer to `WAIT`: replicas that have everything written before the round.
     pub(super) have: u32,
     /// Replicas that were attached after the `WAIT`, in any state.
     pub(super) attached: Vec<Attached>,
@@ -50,22 +50,22 @@ impl Round {
         u32::try_from(self.attached.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns the number of attached replicas that are online, so that they receive each write.
+    /// Returns the number of attached replicas in state `online`, which receive each write.
     pub(super) fn online(&self) -> u32 {
         u32::try_from(self.attached.iter().filter(|a| a.online).count()).unwrap_or(u32::MAX)
     }
 }
 
-/// An open connection to one server process, which only barriers use, because a blocked `WAIT`
-/// blocks all later requests on its connection.
+/// An open connection to one server process. Only barriers use this connection, because a blocked
+/// `WAIT` blocks all later requests on its connection.
 pub(super) struct Wire {
     con: Line,
     lost: Arc<AtomicBool>,
 }
 
 impl Wire {
-    /// Connects, and checks that the server is still the process `run_id`. Sets no time-out; that
-    /// is left to the caller.
+    /// Connects, and checks that the server is still the process `run_id`. This function sets no
+    /// time-out; the caller has to set one.
     pub(super) async fn open(at: &Endpoint, run_id: &str) -> Result<Self, NodeError> {
         let lost = Arc::new(AtomicBool::new(false));
         let gone = Arc::clone(&lost);
@@ -91,20 +91,20 @@ impl Wire {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Waits until `k` replicas have all that the server has executed so far, at most for `within`.
-    /// After an error the connection must not be used again.
+    /// Waits, at most for `within`, until `k` replicas have received everything that the server has
+    /// executed so far. After an error the caller must not use the connection again.
     pub(super) async fn round(&self, k: u32, within: Duration) -> Result<Round, NodeError> {
         let mut write = Pipeline::with_capacity(2);
         write.cmd("SET").arg(KEY).arg("").arg("PX").arg(LIFE);
-        // Reads the replication offset after the write. Both are sent together, so that hardly any
-        // write of another client comes between them.
+        // Reads the replication offset after the write. Both commands are sent together, so that a
+        // write of another client rarely comes between them.
         write.cmd("INFO").arg("replication");
-        // A time-out of zero would make `WAIT` block without limit.
+        // With a time-out of zero, `WAIT` would block without limit.
         let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX).max(1);
         let wait = redis::cmd("WAIT").arg(k).arg(ms).take();
-        // Sent after the `WAIT`. If the server is still the master, in the data history in which it
-        // granted, then it has not been demoted in between, because every promotion begins a new
-        // history.
+        // This `INFO` is sent after the `WAIT`. It shows if the server is still the master, in the
+        // data history of the grant. If so, the server was not demoted in between, because every
+        // promotion begins a new data history.
         let info = redis::cmd("INFO").arg("replication").take();
         let count = if k == 0 {
             Either::Left(ready(Ok(Value::Int(0))))
@@ -117,8 +117,8 @@ impl Wire {
             biased;
             answers = &mut answers => answers,
             () = sleep(within + LATE) => {
-                // An idle server checks the time-outs of blocked clients only ten times a second.
-                // Any request makes it check them now.
+                // An idle server checks the time-outs of blocked clients only ten times a second. A
+                // request makes the server check these time-outs at once.
                 let nudge = redis::cmd("TIME");
                 let all = join(&mut answers, self.ask(&nudge));
                 timeout(PATIENCE, all).await.map_err(|_| silent())?.0

@@ -1,7 +1,8 @@
-//! Batches of keys, each with several deliveries, to handlers that die before or after their effect
-//! or stall beyond their lease. There is no probe and the ledger refuses no effect, so each key has
-//! one effect only if no second handler is started. An operator, who may ask the ledger, decides
-//! about keys that are parked.
+//! A client that runs batches of idempotency keys. Each key is delivered several times. Some
+//! handlers die before or after their effect, or stall longer than their lease.
+//!
+//! The keys have no probe, and the ledger refuses no effect. So a key has a single effect only if
+//! no second handler starts for it. An operator decides about parked keys, and may read the ledger.
 
 use std::cell::Cell;
 use std::io;
@@ -20,19 +21,20 @@ use super::{TTL, Task, stall};
 use crate::event::{Answer, EventKind, Verb, now};
 use crate::wire::{Item, Ledger, LedgerReply, LedgerRequest};
 
-/// Retention longer than any run.
+/// Retention of results. It is longer than any run of the nemesis.
 const RETENTION: Duration = Duration::from_secs(24 * 3_600);
-/// Number of a batch's handlers that run at once.
+/// Maximum number of handlers of a batch that run concurrently.
 const TURNS: u16 = 3;
-/// Longest time for a key's claim and result; each needs a few replies of the nodes.
+/// Maximum time to claim a key and to store its result. Each of the two needs a few replies of the
+/// nodes.
 const ROUND: Duration = Duration::from_secs(6);
-/// Longest work of a handler, including its stall.
+/// Maximum working time of a handler, including its stall.
 const WORK: Duration = Duration::from_secs(3);
 
-/// Result of each call, by its place in the batch.
+/// Results of the calls. Each result has the call's index in the batch.
 type Outcomes = Vec<(usize, Result<Outcome<Arc<str>>, RunError>)>;
 
-/// Fault that strikes a handler.
+/// Fault of a handler.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     None,
@@ -46,11 +48,11 @@ enum Fate {
 struct Batch {
     ledger: Rc<Mutex<Ledger>>,
     items: Vec<Item>,
-    /// Handler that is struck, by its position in the order in which the handlers act, and its
-    /// fault.
+    /// The handler with a fault, and this fault. The handler is given by its index in the order in
+    /// which handlers act.
     struck: (usize, Fate),
     turn: Cell<usize>,
-    /// Name of the batch in its events and values.
+    /// Name of the batch. It is used in events and as the value of the effects.
     by: Arc<str>,
     work: Duration,
     died: Notify,
@@ -98,7 +100,7 @@ impl Task {
         let calls = batch.items.iter().map(|item| (call(keys, item), ()));
         let run = keys
             .run_each(calls, usize::from(TURNS), async |cx: Context, ()| batch.handle(&cx).await);
-        // Each key may need a separate turn.
+        // In the worst case, the handlers run one after another.
         let within = (ROUND + WORK) * batch.items.len() as u32;
         let answer = |r: &Option<Vec<_>>| r.as_ref().map_or(Answer::Dropped, answer);
         let run = self.verb(Verb::RunEach, &batch.by, within, batch.lives(run), answer);
@@ -132,7 +134,7 @@ impl Task {
         let (ours, mut outcomes) = Box::pin(claim).await??;
         let (mut places, mut done) = (Vec::new(), Vec::new());
         for (place, claim) in ours {
-            // A death drops the claims that are not completed yet.
+            // If a handler dies, all claims without a result are dropped.
             let Some(acted) = batch.lives(batch.act(claim.context())).await else {
                 return Ok(outcomes);
             };
@@ -145,7 +147,8 @@ impl Task {
         Ok(outcomes)
     }
 
-    /// Reports the outcome for a key; returns true if the key is parked.
+    /// Sends an event with the outcome of a key's call to the ledger. Returns true if the key is
+    /// parked.
     async fn report_outcome(
         &mut self,
         key: &Arc<str>,
@@ -162,8 +165,8 @@ impl Task {
             Ok(Outcome::Parked(parked)) => {
                 (EventKind::Parked { key, lapsed: parked.reason == ParkedReason::Lapsed }, true)
             }
-            // A `retry_after` of zero means that this call had the claim itself, and lost it before
-            // the handler began.
+            // A `retry_after` of zero means: this call claimed the key and lost the claim before
+            // its handler began.
             Ok(Outcome::InFlight { retry_after }) if retry_after.is_zero() => {
                 (EventKind::Unclear { key }, false)
             }
@@ -177,8 +180,8 @@ impl Task {
         Ok(parked)
     }
 
-    /// Decides about a parked key as an operator does who can ask the ledger. A handler must not
-    /// decide: a handler that hangs may act afterwards.
+    /// Decides about a parked key as an operator would, after reading the ledger. A handler must
+    /// not decide this way, because another handler that hangs may act after the decision.
     async fn decide(&mut self, keys: &Idempotency, item: &Item, of: &Batch) -> io::Result<()> {
         let LedgerReply::Value(effect) =
             self.ledger.request(LedgerRequest::Decide { key: item.key.clone() }).await?
@@ -211,7 +214,7 @@ impl Task {
     }
 }
 
-/// Returns `Done`, unless too few nodes answered about one of the keys.
+/// Returns `Done`, unless too few nodes replied for one of the keys.
 fn answer<'a, T: 'a>(all: impl IntoIterator<Item = &'a Result<T, RunError>>) -> Answer {
     let refused = |r: &Result<T, RunError>| {
         matches!(r, Err(RunError::NoQuorum { .. } | RunError::NotRecorded(_)))
@@ -225,13 +228,13 @@ fn call(keys: &Idempotency, item: &Item) -> Call {
 }
 
 impl Batch {
-    /// Returns the event that precedes the request.
+    /// Returns the event for the beginning of the batch. The client reports it before the call.
     fn begin_event(&self, turns: u16) -> EventKind {
         let keys = self.items.iter().map(|item| Arc::clone(&item.key)).collect();
         EventKind::Batch { keys, turns }
     }
 
-    /// Awaits `work`; returns `None` if a handler of the batch dies first.
+    /// Awaits `work`. Returns `None` if a handler of the batch dies first.
     async fn lives<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -243,7 +246,7 @@ impl Batch {
     async fn handle(&self, cx: &Context) -> Result<Arc<str>, Failed> {
         match self.start(cx).await {
             Ok(()) => self.act(cx).await,
-            // Without its ledger this process is about to end.
+            // The connection to the ledger is lost, so this process ends soon.
             Err(_) => std::future::pending().await,
         }
     }
@@ -255,8 +258,8 @@ impl Batch {
         self.ledger.lock().await.report_at(at, started).await
     }
 
-    /// Performs the effect and the fault of a handler. An effect that has begun takes place even if
-    /// the batch is dropped meanwhile.
+    /// Performs the effect and the fault of a handler. An effect that has begun is completed, even
+    /// if the batch is dropped meanwhile.
     async fn act(&self, cx: &Context) -> Result<Arc<str>, Failed> {
         let turn = self.turn.replace(self.turn.get() + 1);
         let fate = if turn == self.struck.0 { self.struck.1 } else { Fate::None };
@@ -278,7 +281,7 @@ impl Batch {
             }
             ledger.request(act).await
         });
-        // Without its ledger this process is about to end.
+        // The connection to the ledger is lost, so this process ends soon.
         if !matches!(acted.await, Ok(Ok(_))) {
             std::future::pending::<()>().await;
         }

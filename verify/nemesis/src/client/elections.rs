@@ -1,4 +1,5 @@
-//! Elections: one task campaigns, proclaims and resigns; another observes, and asks for the leader.
+//! Two tasks of a client for elections. The first task campaigns, proclaims values and resigns. The
+//! second task observes the elections and reads their leaders.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +15,9 @@ use crate::event::{Answer, EventKind, Verb, now};
 use crate::wire::LedgerRequest;
 
 const NAMES: [&str; 2] = ["election-0", "election-1"];
-/// Longest time of one round over the nodes.
 const ROUND: Duration = Duration::from_secs(3);
 
-/// Campaigns again and again.
+/// Repeatedly campaigns for a leadership, uses the leadership and gives it up.
 pub(super) async fn lead(mut task: Task) -> io::Result<()> {
     for n in 0_u64.. {
         task.pause(10..200).await;
@@ -105,7 +105,7 @@ impl Task {
     }
 }
 
-/// Observes one election, and asks for the leader of the other from time to time.
+/// Observes one election without end. From time to time, reads the leader of the other election.
 pub(super) async fn watch(mut task: Task) -> io::Result<()> {
     let mine = usize::from(task.who.client % 2);
     let (name, other): (Arc<str>, Arc<str>) = (NAMES[mine].into(), NAMES[1 - mine].into());

@@ -1,5 +1,6 @@
-//! Locks under contention: they are held for a moment or over several renewals, used for writes
-//! with their token, released, dropped, or abandoned while a task waits for them.
+//! Locks that many clients want. A client holds a lock for a short time or over several renewals,
+//! and writes with the lock's token. Then the client releases or drops the lock. Some attempts are
+//! dropped while they wait.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +15,12 @@ use super::{TTL, Task};
 use crate::event::{Answer, EventKind, Verb, now};
 use crate::wire::LedgerRequest;
 
-/// Number of lock names that all clients use often; [`COOL`] is the number of those rarely shared.
+/// Number of lock names that all clients use often. [`COOL`] is the number of lock names that they
+/// use rarely.
 pub(super) const HOT: u32 = 3;
 pub(super) const COOL: u32 = 24;
-/// Longest time of an attempt, a release or an extension, which needs a few replies of the nodes.
+/// Maximum time of an attempt, a release or an extension. Each of these needs a few replies of the
+/// nodes.
 pub(super) const ROUND: Duration = Duration::from_secs(3);
 
 pub(super) async fn work(mut task: Task) -> io::Result<()> {
@@ -56,7 +59,8 @@ impl Task {
             self.verb(Verb::TryAcquire, name, ROUND, call, answer).await?.ok().flatten()
         } else {
             let wait = self.millis(300..3_000);
-            // Some calls are dropped before their own timeout, at their current await.
+            // Some calls are dropped before their own timeout ends, so in the middle of the
+            // attempt.
             let patience = if self.chance(10) { self.millis(1..300) } else { wait + ROUND * 10 };
             let mutex = mutex.acquire_timeout(wait).build().expect("settings fit together");
             let call = async move { timeout(patience, mutex.acquire()).await };
@@ -77,7 +81,7 @@ impl Task {
         Ok(guard)
     }
 
-    /// Writes under the lock for a while, and then gives the lock up.
+    /// Writes under the lock for some time, and then releases or drops the lock.
     pub(super) async fn hold(
         &mut self,
         guard: LockGuard,
@@ -98,9 +102,9 @@ impl Task {
                 () = guard.lost() => true,
                 () = sleep(step) => false,
             };
-            // The clock is read first, then the guard, then the guard's deadline. A guard that
-            // reports "valid" at a time after the deadline that it shows later is therefore wrong,
-            // whatever happens in between.
+            // Read the clock first, then the state of the guard, then its deadline. A renewal in
+            // between only makes the deadline later. So a valid state at a time after the deadline
+            // is an error of the guard.
             let at = now();
             let valid = guard.is_valid();
             let until = guard.valid_until().as_nanos();

@@ -1,5 +1,5 @@
-//! A client: a process with its own handle that does all kinds of work at once, and reports its
-//! observations to the ledger before it acts on them.
+//! A client: a process with its own handle that runs all kinds of work concurrently. A client
+//! reports each observation to the ledger before it acts on the observation.
 
 mod batches;
 mod elections;
@@ -21,16 +21,16 @@ use tokio::task::{JoinSet, LocalSet};
 use crate::event::{Answer, EventKind, TaskId, Verb, now};
 use crate::wire::Ledger;
 
-/// Longest lease of any client, from which the length of every quarantine follows.
+/// Longest lease of all clients. The length of each quarantine follows from it.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(2);
-/// E of all clients; the clocks' errors are up to this.
+/// E, the clock error that all clients assume.
 pub(crate) const CLOCK_ERROR: Duration = Duration::from_millis(500);
-/// Usual lease of a client.
+/// Default lease of a client.
 const TTL: Duration = Duration::from_millis(1_500);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Settings of a client.
+/// Arguments of a client.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -42,12 +42,12 @@ pub(crate) struct Args {
     /// Socket of the ledger.
     #[arg(long)]
     pub(crate) ledger: PathBuf,
-    /// One group as `name=host:port,host:port,…`; repeated for each group.
+    /// One group as `name=host:port,host:port,…`. Repeated for each group.
     #[arg(long)]
     pub(crate) group: Vec<String>,
 }
 
-/// Identity, ledger connection, random numbers and handle of one task.
+/// State of one task: identity, connection to the ledger, random numbers and handle.
 struct Task {
     who: TaskId,
     ledger: Ledger,
@@ -56,7 +56,8 @@ struct Task {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    // The runtime would hide a panic in a background task, and the judge must see it.
+    // By default, the runtime catches a panic in a task. Here a panic ends the process, so that the
+    // ledger logs the end.
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         usual(panic);
@@ -87,8 +88,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
             _ => tasks.spawn_local(batches::work(task)),
         };
     }
-    // A task ends only with an error: the ledger is gone, so the other tasks have nothing left to
-    // do.
+    // A task ends only after an error of its ledger connection. Then the other tasks end, too.
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
@@ -110,7 +110,7 @@ pub(crate) fn redlock(groups: &[String]) -> Result<Redlock, Failure> {
 }
 
 impl Task {
-    /// Returns true in `n` of a hundred cases.
+    /// Returns true with a probability of `n` percent.
     fn chance(&mut self, n: u32) -> bool {
         self.dice.random_ratio(n, 100)
     }
@@ -123,8 +123,8 @@ impl Task {
         tokio::time::sleep(self.millis(range)).await;
     }
 
-    /// Awaits an operation, and reports its beginning and end to the ledger. `within` is the
-    /// longest time that the operation promises to take.
+    /// Runs an operation of the library. Reports its beginning and its end to the ledger. `within`
+    /// is the maximum time that the library documents for the operation.
     async fn verb<T>(
         &mut self,
         verb: Verb,
@@ -141,8 +141,8 @@ impl Task {
         Ok(result)
     }
 
-    /// Stops this whole process, as a long pause of a runtime does; no lease is renewed during the
-    /// stop.
+    /// Stops this whole process for a random time, to imitate a long pause of a runtime. The
+    /// process renews no lease meanwhile.
     async fn stall(&mut self, range: std::ops::Range<u64>) -> io::Result<()> {
         let length = self.millis(range);
         stall(&mut self.ledger, length).await

@@ -1,5 +1,6 @@
-//! Orders that are handed out more than once, to handlers that die before or after their effect,
-//! stall beyond their lease, or are overtaken. A probe asks the ledger for the effect of an order.
+//! Orders. The ledger gives each order to clients more than once. Some handlers die before or after
+//! their effect, stall longer than their lease, or are overtaken by another handler. A probe asks
+//! the ledger for the effect of an order.
 
 use std::io;
 use std::rc::Rc;
@@ -16,12 +17,13 @@ use super::{TTL, Task, stall};
 use crate::event::{Answer, EventKind, Verb, now};
 use crate::wire::{Ledger, LedgerReply, LedgerRequest};
 
-/// Retention longer than any run; no order is handed out again after it.
+/// Retention of results. It is longer than any run of the nemesis.
 const RETENTION: Duration = Duration::from_secs(24 * 3_600);
-/// Longest time for claim, probe, handler and result; each needs a few replies of the nodes.
+/// Maximum time for claim, probe, handler and result of an order. Each of these needs a few replies
+/// of the nodes.
 const RUN: Duration = Duration::from_secs(10);
 
-/// Fault that strikes a handler.
+/// Fault of a handler.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     None,
@@ -48,8 +50,8 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         .at_most_once()
         .build()
         .expect("the settings are constants");
-    // Handler and probe share a second connection, because the task's own one is borrowed by the
-    // call.
+    // The handler and the probe share a second connection to the ledger, because the running call
+    // borrows the task's own connection.
     let ledger = Rc::new(Mutex::new(task.ledger.again().await?));
     for n in 0_u64.. {
         task.pause(10..90).await;
@@ -83,7 +85,8 @@ impl Task {
             tokio::select! {
                 biased;
                 outcome = run => Some(outcome),
-                // The handler's process dies, so the call is dropped at its current await.
+                // This fault imitates a kill of the handler's process, so the call is dropped in
+                // the middle of the handler.
                 () = order.died.notified() => None,
             }
         };
@@ -111,8 +114,8 @@ impl Task {
 }
 
 impl Delivery {
-    /// Runs the handler. Without its ledger the handler never ends, because this process is about
-    /// to end.
+    /// Runs the handler. If the connection to the ledger is lost, this process ends soon, so the
+    /// handler waits for ever.
     async fn handle(&self, cx: &Context) -> Result<Arc<str>, Failed> {
         match self.act(cx).await {
             Ok(true) => Ok(Arc::clone(&self.value)),
@@ -121,7 +124,7 @@ impl Delivery {
         }
     }
 
-    /// Performs the effect of the order; returns true if the effect took place.
+    /// Books the order at the ledger. Returns true if the ledger accepted the booking.
     async fn act(&self, cx: &Context) -> io::Result<bool> {
         let (key, token) = (Arc::clone(&self.key), cx.fencing_token().get());
         let (at, valid) = (now(), cx.is_valid());

@@ -1,5 +1,5 @@
-//! Takeovers: an operator takes locks from their holders, healthy or not, and then holds the locks,
-//! gives them up at once, or releases them as `palisade force-release` does.
+//! Takeovers: an operator takes locks from holders that work or hang. Then the operator holds the
+//! lock, gives it up at once, or releases it as `palisade force-release` does.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::locks::{COOL, HOT, ROUND, refusal};
 use super::{TTL, Task};
 use crate::event::{Answer, EventKind, Verb, now};
 
-/// Takes locks over again and again.
+/// Repeatedly takes over locks.
 pub(super) async fn work(mut task: Task) -> io::Result<()> {
     loop {
         task.pause(200..900).await;
@@ -21,7 +21,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let name = Arc::from(format!("lock-{}", task.dice.random_range(n)));
         let forced = task.chance(50);
         let wait = task.millis(300..2_000);
-        // A forced lock is not renewed; its ttl is shorter than the remaining lease of the old
+        // A forced takeover does not renew its lock. So its ttl may end before the lease of the old
         // holder.
         let ttl = if forced { TTL / 2 } else { TTL };
         let mutex = task.redlock.mutex(&*name).ttl(ttl).auto_renew(!forced).acquire_timeout(wait);
@@ -30,7 +30,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
             continue;
         };
         let since = now();
-        // Some calls are dropped at their current await.
+        // Some calls are dropped before their own timeout ends, so in the middle of the takeover.
         let patience = if task.chance(20) { task.millis(1..60) } else { wait + ROUND * 10 };
         let call = async { timeout(patience, mutex.take_over(&holder, "nemesis")).await };
         let answer = |r: &Result<Result<TakenOver, AcquireError>, _>| match r {
@@ -45,7 +45,8 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let held = EventKind::Held { name: Arc::clone(&name), token, since, until };
         task.ledger.report_at(at, held).await?;
         let closed = at + won.closed_for.as_nanos() as u64;
-        // An old holder that was not seen may have had any smaller token.
+        // Without a known old holder, assume the largest possible token of one: the next smaller
+        // token.
         let fence = won.from.as_ref().map_or(token - 1, |from| from.fence.get());
         let took = EventKind::Took { name: Arc::clone(&name), token, fence, closed };
         task.ledger.report_at(at, took).await?;
@@ -58,7 +59,8 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
 }
 
 impl Task {
-    /// Releases a lock after a takeover, as `palisade force-release` does.
+    /// Waits until the old holder's lease has ended, and then releases the lock, as `palisade
+    /// force-release` does.
     async fn open(&mut self, won: TakenOver, name: &Arc<str>) -> io::Result<()> {
         let token = won.guard.fencing_token().get();
         self.ledger.report(EventKind::Over { name: Arc::clone(name), token, lost: false }).await?;
@@ -67,7 +69,7 @@ impl Task {
             sleep(closed_for).await;
             guard.release().await
         };
-        // The lease of the taker may have ended by then, too.
+        // With any error except `Unconfirmed`, the operator's own lease has ended, too.
         let answer = |outcome: &Result<(), ReleaseError>| match outcome {
             Err(ReleaseError::Unconfirmed(_)) => Answer::Refused,
             _ => Answer::Done,

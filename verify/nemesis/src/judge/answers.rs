@@ -1,5 +1,5 @@
-//! Every operation answers in time, no client ends by itself, and every client is served after the
-//! end of all faults.
+//! Checks three rules: each operation ends in time, no client ends by itself, and each client is
+//! served after the end of all faults.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::holders::by;
 use super::{Violation, seconds};
 use crate::event::{Event, EventKind, Nanos, SECOND, TaskId, Verb};
 
-/// Additional time for a busy machine.
+/// Additional time that an operation may take on a busy machine.
 const GRACE: Nanos = 5 * SECOND;
 
 struct Open {

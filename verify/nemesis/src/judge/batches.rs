@@ -1,5 +1,5 @@
-//! Keys of batches: a key is parked as lapsed only if a handler began, or may have been about to
-//! begin.
+//! Checks the rule about parked keys of batches: a key may be parked as lapsed only if a handler
+//! has begun, or may have been about to begin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use super::Violation;
 use super::holders::by;
 use crate::event::{Answer, Event, EventKind, Nanos, SECOND, TaskId, Verb};
 
-/// Time within which a dropped batch has made only one request for each of its turns, because it
-/// has waited for no node until that node's deadline.
+/// Maximum time in which a batch sends only one request per turn. Within this time, no node's
+/// deadline passes.
 const SOON: Nanos = SECOND / 4;
 
-/// A batch that was dropped early. Its `blamed` keys were found parked although no client's handler
-/// had begun and no other call can have left a claim.
+/// A batch that its client dropped early. `blamed` contains keys that were found parked although no
+/// handler had begun and no other call can have left a claim.
 struct Dropped {
     who: TaskId,
     at: Nanos,
@@ -22,7 +22,7 @@ struct Dropped {
     blamed: BTreeSet<Arc<str>>,
 }
 
-/// A batch without an answer so far.
+/// A batch that has not ended yet.
 struct Open {
     since: Nanos,
     turns: u16,
@@ -31,14 +31,14 @@ struct Open {
 
 #[derive(Default)]
 struct Keys {
-    /// Keys whose parking is explained: a handler began, or a call that may have left a claim ended
-    /// without an answer about the key.
+    /// Keys that may be parked. Either a handler of the key began, or a call that may have left a
+    /// claim ended without a result for the key.
     explained: BTreeSet<Arc<str>>,
     open: BTreeMap<TaskId, Open>,
-    /// Answered batches, each with the time of its answer.
+    /// Batches that have ended, each with the time of its end.
     ended: Vec<(Nanos, Open)>,
     dropped: Vec<Dropped>,
-    /// Time of each task's last request for a batch.
+    /// Time of each task's last call of a batch.
     requested: BTreeMap<TaskId, Nanos>,
 }
 
@@ -78,8 +78,8 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
 }
 
 impl Keys {
-    /// Records that the client dropped a batch. In each turn the batch has claimed at most one key
-    /// whose handler did not begin.
+    /// Records that the client dropped a batch. For each turn, the batch has claimed at most one
+    /// key without starting the handler of the key.
     fn drop(&mut self, batch: Open, e: &Event) {
         if e.at - batch.since >= SOON {
             self.explained.extend(batch.keys);
@@ -90,10 +90,11 @@ impl Keys {
         self.dropped.push(Dropped { who: e.who, at: e.at, turns, keys, blamed });
     }
 
-    /// Checks a key that a call found parked because of an attempt without a result.
+    /// Checks a key that a call reported as parked because an earlier attempt left no result.
     fn parked(&mut self, key: &Arc<str>, e: &Event) -> Option<Violation> {
         let others = self.open.iter().filter(|(who, _)| **who != e.who).map(|(_, batch)| batch);
-        // The call found the key parked between its request and this line.
+        // The call read the record of the key at some time between the call's beginning and this
+        // event.
         let since = self.requested.get(&e.who).copied().unwrap_or(e.at);
         let ended = self.ended.iter().rev().take_while(|(end, _)| *end >= since);
         let mut beside = others.chain(ended.map(|(_, batch)| batch));
@@ -109,7 +110,8 @@ impl Keys {
             return Some(Violation::new(rule, key, e.at, text));
         };
         if others.is_some() {
-            // One of these batches left the claim, and the log does not show which.
+            // Several batches were dropped, and one of them left the claim. The log does not show
+            // which batch.
             self.explained.insert(Arc::clone(key));
             return None;
         }

@@ -1,4 +1,4 @@
-//! The values that readers and observers of an election receive.
+//! Checks the rules about elections: the terms and values that readers and observers receive.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-/// Finds reads that return a term older than one that was proclaimed before the read began.
+/// Returns the reads with a term that was already outdated: a larger term was proclaimed before the
+/// read began.
 fn stale(events: &[Event]) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut begun: BTreeMap<TaskId, Nanos> = BTreeMap::new();
-    // By name: the won terms in the order of time, each with the largest term so far.
+    // For each name: the proclamations in the order of time, each with the largest term so far.
     let mut won: BTreeMap<&Arc<str>, Vec<(Nanos, u64)>> = BTreeMap::new();
     for e in events {
         match &e.kind {
@@ -57,7 +58,8 @@ fn shown(events: &[Event]) -> Vec<Violation> {
     for e in events {
         let EventKind::Seen { name, term, value, stream } = &e.kind else { continue };
         let base = base(value);
-        // A campaign that gets no answer in time tries again with the same value, in a larger term.
+        // A campaign without a reply in time tries again with the same value and a larger term. So
+        // a value may have a larger term than the received one.
         if values.get(&(name, base)).is_some_and(|t| t < term)
             || terms.get(&(name, *term)).is_some_and(|b| *b != base)
             || *leaders.entry((name, *term)).or_insert(base) != base
@@ -77,7 +79,7 @@ fn shown(events: &[Event]) -> Vec<Violation> {
 type Terms<'a> = BTreeMap<(&'a Arc<str>, u64), &'a str>;
 type Values<'a> = BTreeMap<(&'a Arc<str>, &'a str), u64>;
 
-/// Maps each term to its leader's value, and each value to its term.
+/// Returns two maps: each term with its leader's value, and each value with its term.
 fn proclaimed(events: &[Event]) -> (Terms<'_>, Values<'_>) {
     let (mut terms, mut values) = (Terms::new(), Values::new());
     for e in events {
@@ -89,8 +91,8 @@ fn proclaimed(events: &[Event]) -> (Terms<'_>, Values<'_>) {
     (terms, values)
 }
 
-/// Returns the part of a value that identifies the candidacy, which publishes `1.2.3`, then
-/// `1.2.3/40` and so on.
+/// Returns the part of a value that all values of one candidacy have in common. A candidacy
+/// publishes `1.2.3`, then `1.2.3/40` and so on.
 fn base(value: &str) -> &str {
     value.split('/').next().unwrap_or(value)
 }

@@ -1,5 +1,6 @@
-//! Locks and leaderships: intervals of belief, tokens, the order of writes, and guards that
-//! reported "valid" for too long.
+//! Checks the rules about holders of locks and leaderships: the times in which they rely on their
+//! leases, their tokens, the order of their writes, and guards that report to be valid for too
+//! long.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,17 +9,18 @@ use super::{Granted, Violation, tokens};
 use crate::client::MAX_TTL;
 use crate::event::{Event, EventKind, Nanos, SECOND, TaskId};
 
-/// Longest time, after the end announced by a takeover, for which the old holder and the taker may
-/// both believe in a lock if a node has lost the takeover: two leases, and the largest lag of a
-/// replica.
+/// Maximum additional time in which the old holder and the taker of a lock may both rely on the
+/// lock, after the end that the takeover announced.
+///
+/// If a node loses the takeover, this time is two leases and the largest lag of a replica.
 const LOST: Nanos = 2 * MAX_TTL.as_nanos() as Nanos + 2 * SECOND;
 
-/// Longest lease, including the drift of clocks.
+/// Longest lease, with the drift of clocks.
 const LONGEST: Nanos = MAX_TTL.as_nanos() as Nanos / 10 * 11;
 
 const CLOSED_FOR: &str = "a takeover says how long it is closed";
 
-/// One holder's belief: `[from, end)`.
+/// A hold: the time `[from, end)` in which a holder relies on its lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     pub(crate) name: Arc<str>,
@@ -26,33 +28,35 @@ pub(crate) struct Hold {
     pub(crate) token: u64,
     since: Nanos,
     pub(crate) from: Nanos,
-    /// Latest declared deadline, or an earlier time at which the belief was given up.
+    /// Latest deadline that the holder reported. Or an earlier time, if the holder gave the lease
+    /// up.
     pub(crate) end: Nanos,
-    /// Renewals that were reported: the time of each report, and the deadline in it.
+    /// Renewals of the lease: the time of each report, and the reported deadline.
     pub(crate) renewed: Vec<(Nanos, Nanos)>,
-    /// Deadline of the grant itself.
+    /// Deadline of the lease when it was granted.
     granted_until: Nanos,
     took: Option<Took>,
 }
 
-/// The takeover by which a holder got its lock.
+/// Takeover by which a holder got its lock.
 #[derive(Clone, Copy, Debug)]
 struct Took {
-    /// Fence that the nodes had under the old holder.
+    /// Fence on the nodes before the takeover.
     fence: u64,
-    /// End of the time in which the old holder may believe in the lock.
+    /// End of the time in which the old holder may still rely on the lock.
     closed: Nanos,
 }
 
 impl Hold {
-    /// Returns the deadline known at `at`, or the end of the belief if that is earlier.
+    /// Returns the latest deadline that the holder had reported at the time `at`. Returns the end
+    /// of the hold if it is earlier.
     pub(crate) fn deadline_at(&self, at: Nanos) -> Nanos {
         let known = self.renewed.iter().filter(|(seen, _)| *seen <= at).map(|(_, until)| *until);
         known.fold(self.granted_until, Nanos::max).min(self.end)
     }
 }
 
-/// Returns all holds, ordered by name and beginning.
+/// Returns the holds of all clients, sorted by name and then by beginning.
 pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
     let mut open: BTreeMap<(Arc<str>, TaskId, u64), Hold> = BTreeMap::new();
     let mut all = Vec::new();
@@ -82,8 +86,8 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
             }
             EventKind::Over { name, token, .. } => {
                 if let Some(mut hold) = open.remove(&(Arc::clone(name), e.who, *token)) {
-                    // A takeover that is given up early keeps the name closed until the old
-                    // holder's time is over or the takeover's own lease ends.
+                    // The taker may give the lock up early. The lock is then still closed until the
+                    // old holder's time or the taker's own lease ends.
                     let kept = hold.took.map_or(0, |took| took.closed.min(hold.granted_until));
                     hold.end = hold.end.min(e.at.max(kept));
                     all.push(hold);
@@ -120,7 +124,7 @@ pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-/// Finds takeovers whose announced waiting time is longer than any lease.
+/// Returns the takeovers that announced a wait longer than the longest lease.
 fn closed_for(holds: &[Hold]) -> impl Iterator<Item = Violation> {
     holds.iter().filter_map(|h| {
         let span = h.took?.closed.saturating_sub(h.from);
@@ -160,9 +164,10 @@ fn overlaps(holds: &[Hold]) -> Vec<Violation> {
     found
 }
 
-/// Returns true if the lock came from `victim` to `taker` by takeovers alone, one or a chain. Each
-/// takeover must have taken the lock from the holder with the next smaller token, and have seen
-/// that holder.
+/// Returns true if the lock went from `victim` to `taker` by takeovers only, one or several.
+///
+/// Each takeover must have taken the lock from the holder with the next smaller token. The fence
+/// that a takeover reported must prove that it knew this holder.
 fn taken_over(of: &[Hold], victim: &Hold, taker: &Hold) -> bool {
     let later = |h: &&Hold| victim.token < h.token && h.token <= taker.token;
     let mut later: Vec<_> = of.iter().filter(later).collect();
@@ -175,9 +180,10 @@ fn taken_over(of: &[Hold], victim: &Hold, taker: &Hold) -> bool {
         })
 }
 
-/// Finds an old holder that believes in its lock for longer than the takeover announced. A node may
-/// lose the takeover and confirm the old holder once more; that ends after two leases and the lag
-/// of a replica.
+/// Returns a violation if the old holder relied on its lock for longer than the takeover announced.
+///
+/// A node may lose the takeover and confirm the old holder once more. So an additional time of
+/// [`LOST`] is allowed.
 fn too_long(victim: &Hold, taker: &Hold) -> Option<Violation> {
     let closed = taker.took?.closed;
     let known = victim.deadline_at(taker.from);

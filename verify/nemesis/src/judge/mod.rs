@@ -1,7 +1,7 @@
-//! The judgement of a log of events. It uses the promises and the log only, neither the library nor
-//! the ledger's earlier decisions.
+//! Checks a log of events for broken rules. The rules are those that the library documents. The
+//! check uses only the log. It does not use the library, nor the decisions of the ledger.
 //!
-//! A client that was killed or stopped counts as holding until its last declared deadline.
+//! A client that was killed or stopped counts as a holder until the last deadline that it reported.
 
 mod answers;
 mod batches;
@@ -18,11 +18,11 @@ use crate::event::{Event, EventKind, Nanos, SECOND};
 
 pub(crate) use holders::{Hold, holds, judge as holders};
 
-/// A broken promise.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) rule: &'static str,
-    /// Lock, election or order; empty if the violation concerns a client.
+    /// Name of the lock, election, order or key. Empty if the violation is about a client.
     pub(crate) name: Arc<str>,
     pub(crate) at: Nanos,
     pub(crate) text: String,
@@ -34,7 +34,7 @@ impl Violation {
     }
 }
 
-/// Returns all broken promises, in the order of time.
+/// Returns all violations in the log, sorted by time.
 pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     let mut found = holders::judge(events);
     found.extend(orders::judge(events));
@@ -45,12 +45,12 @@ pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-/// Sorts a log by time. Lines arrive late if their writer was stopped.
+/// Sorts a log by time. Events of a stopped client arrive late.
 pub(crate) fn sort(events: &mut [Event]) {
     events.sort_by_key(|e| e.at);
 }
 
-/// A successful attempt at a name: its beginning, its end and its token.
+/// A successful attempt to get a lock or a leadership: its beginning, its end and its token.
 #[derive(Clone, Debug)]
 struct Granted {
     since: Nanos,
@@ -59,8 +59,8 @@ struct Granted {
     by: String,
 }
 
-/// Checks tokens: each must be larger than all tokens that were granted before its attempt began,
-/// and no token may be granted twice.
+/// Checks tokens. Each token must be larger than all tokens that were granted before its attempt
+/// began. No token may be granted twice.
 fn tokens(of: &BTreeMap<Arc<str>, Vec<Granted>>) -> Vec<Violation> {
     let mut found = Vec::new();
     for (name, granted) in of {
@@ -92,8 +92,8 @@ fn tokens(of: &BTreeMap<Arc<str>, Vec<Granted>>) -> Vec<Violation> {
     found
 }
 
-/// Returns the last events of the violation's name, before the violation and shortly after it, and
-/// the faults around that time.
+/// Returns the log lines that explain a violation: the events of its name until shortly after the
+/// violation, and the faults around this time.
 pub(crate) fn story(events: &[Event], violation: &Violation) -> Vec<String> {
     let start = events.first().map_or(0, |e| e.at);
     let after = events.partition_point(|e| e.at <= violation.at);

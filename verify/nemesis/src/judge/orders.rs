@@ -1,7 +1,9 @@
-//! Orders and keys of batches. Each has one effect: an order's effects must pass the fence, and a
-//! key has a second effect only if an operator ran it again. Each has one result for ever, which is
-//! that of an effect of this key. No handler starts after a result was received, or after a key's
-//! effect.
+//! Checks the rules about orders and batch keys.
+//!
+//! An order has at most one effect that the ledger accepts. A batch key has a second effect only if
+//! an operator ran the key again. Each order or key has one result, which never changes and is one
+//! of its effects. No handler starts after a client received the result, or after the effect of a
+//! batch key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +14,14 @@ use crate::event::{Event, EventKind, Nanos, TaskId, Verb};
 
 #[derive(Default)]
 struct Order {
-    /// First result that a client received, with the client and the time.
+    /// First result that a client received, with this client and the time.
     result: Option<(Arc<str>, TaskId, Nanos)>,
     booked: Option<(TaskId, u64)>,
     /// Values of the order's effects.
     effects: Vec<Arc<str>>,
-    /// True after an effect that no fence checks; no handler may begin any more.
+    /// True after an effect that no fence protects. From then on, no handler may begin.
     acted: bool,
-    /// Number of further effects that an operator has allowed.
+    /// Number of additional effects, each allowed by an operator.
     again: u32,
 }
 

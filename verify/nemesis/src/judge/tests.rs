@@ -1,6 +1,7 @@
-//! Tests with hand-written logs: each kind of broken promise is found, and nothing else is.
+//! Tests of the checks with hand-written logs. The checks must find each kind of broken rule, and
+//! report no other rule.
 //!
-//! Times are milliseconds. Every bad log is the good log with one change.
+//! Times are in milliseconds. Each bad log is the good log with one change.
 
 use super::*;
 use crate::event::{Answer, TaskId, Verb};
@@ -60,9 +61,9 @@ fn seen(client: u8, at: Nanos, term: u64, value: &str, stream: bool) -> Event {
     on(client, at, EventKind::Seen { name: "lock".into(), term, value: value.into(), stream })
 }
 
-/// Returns the good log. Client 1 holds and renews, is stopped and killed; client 2 holds after
-/// client 1's deadline. Client 3 begins an order and dies, client 4 does the order, client 5
-/// receives the result.
+/// Returns a log without a broken rule. Client 1 holds the lock, renews it, and is stopped and
+/// killed. After the deadline of client 1, client 2 holds the lock. Client 3 begins an order and
+/// dies. Client 4 completes the order. Client 5 receives the result.
 fn good() -> Vec<Event> {
     vec![
         on(1, 0, EventKind::Born),
@@ -103,18 +104,18 @@ fn good() -> Vec<Event> {
     ]
 }
 
-/// Returns the rules that a log breaks.
+/// Returns the names of the rules that a log breaks.
 fn broken(mut log: Vec<Event>) -> Vec<&'static str> {
     sort(&mut log);
     judge(&log).iter().map(|v| v.rule).collect()
 }
 
-/// Judges the good log with additional events.
+/// Returns the rules that the good log breaks with these additional events.
 fn with(more: Vec<Event>) -> Vec<&'static str> {
     broken([good(), more].concat())
 }
 
-/// Judges the good log with its event at `time` replaced by another.
+/// Returns the rules that the good log breaks if the event at `time` is replaced by `event`.
 fn at(time: Nanos, event: Event) -> Vec<&'static str> {
     let mut log = good();
     let place = log.iter().position(|e| e.at == time * MS).expect("there is one at this time");
@@ -129,19 +130,19 @@ fn a_good_log_passes() {
 
 #[test]
 fn two_holders_at_once_are_found() {
-    // The second hold begins before the deadline that the killed client declared with its last
-    // renewal.
+    // Client 2 begins before the last deadline that the killed client 1 had reported.
     assert_eq!(at(1_501, held(2, 1_499, 9, (1_000, 2_500))), ["one holder at a time"]);
-    // The next hold begins before the holder began to release.
+    // The next holder begins before client 2 releases the lock.
     assert_eq!(at(1_600, over(2, 1_602, 9)), ["one holder at a time"]);
-    // A short hold in between does not hide the overlap with a long one.
+    // Two long holds overlap. A short hold between their beginnings must not hide this.
     let short = vec![held(7, 5_000, 20, (4_900, 9_000)), held(8, 5_100, 21, (4_950, 5_200))];
     let long = vec![held(6, 6_000, 22, (4_960, 9_000))];
     assert_eq!(with([short, long].concat()), ["one holder at a time"; 2]);
 }
 
-/// Returns a takeover: client 6 holds until 7 s, client 7 takes the lock at 5.5 s and announces
-/// that the lock is closed until then, and client 8 holds it afterwards.
+/// Returns a takeover. Client 6 holds the lock until 7 s. Client 7 takes the lock at 5.5 s and
+/// announces that it is closed until 7.2 s. The lease of client 7 ends, and client 8 holds the lock
+/// from 7.1 s.
 fn taken() -> Vec<Event> {
     vec![
         held(6, 5_000, 20, (4_990, 7_000)),
@@ -168,13 +169,13 @@ fn taken_but(at: Nanos, event: Event) -> Vec<&'static str> {
 #[test]
 fn a_takeover_lets_its_holder_believe_and_no_third_in() {
     assert_eq!(with(taken()), [""; 0]);
-    // Another owner appears while the taker, which gave the lock up at once, keeps the lock closed.
+    // Client 7 gives the lock up at once. Client 8 acquires the lock while it is still closed.
     let early = taken_but(7_100, held(8, 7_099, 22, (7_000, 7_500)));
     assert_eq!(early, ["one holder at a time"]);
-    // Another owner appears while the old holder still believes, so both have a second holder.
+    // Client 8 acquires the lock while clients 6 and 7 may both rely on it.
     let early = taken_but(7_100, held(8, 6_999, 22, (6_900, 7_500)));
     assert_eq!(early, ["one holder at a time"; 2]);
-    // The second holder did not take the lock over.
+    // Without the event `Took`, client 7 is a second holder without a takeover.
     let mut plain = taken();
     plain.remove(2);
     assert_eq!(with(plain), ["one holder at a time"]);
@@ -191,7 +192,7 @@ fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     );
     let low = with(low);
     assert!(low.contains(&"token is larger than all before"), "{low:?}");
-    // The deadline of the old holder is 7 s.
+    // The old holder's deadline is 7 s, so the takeover must announce 7 s or later.
     let closed = |ms| {
         let mut log = taken();
         log[2] = on(
@@ -204,10 +205,11 @@ fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     };
     assert_eq!(closed(7_000), [""; 0]);
     assert_eq!(closed(6_999), ["a takeover says how long it is closed"]);
-    // The announced time must not be longer than any lease.
+    // A takeover must not announce more than the longest lease.
     assert_eq!(closed(7_700), [""; 0]);
     assert_eq!(closed(7_701), ["a takeover says how long it is closed"]);
-    // A node may lose the takeover and confirm the old holder again, for two leases and 2 s.
+    // A node may lose the takeover and confirm the old holder again. This is allowed for two leases
+    // and 2 s.
     let again = |until| {
         let mut log = taken();
         log.truncate(3);
@@ -259,7 +261,7 @@ fn a_handler_after_a_keys_effect_is_found() {
     let rule = "no handler after a key's effect";
     assert_eq!(with(vec![acted(1, 5_000, 3), start(5_100, 4)]), [rule]);
     assert_eq!(with(vec![acted(1, 5_000, 3), rerun, start(5_100, 4)]), [""; 0]);
-    // A handler that failed before its effect may be followed by another.
+    // The first handler failed before its effect, so another handler may start.
     assert_eq!(with(vec![start(5_100, 3), start(5_200, 4), acted(1, 5_300, 4)]), [""; 0]);
 }
 
@@ -287,11 +289,12 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     assert_eq!(then(vec![key(1, 5_100, "k1", start), parked(2, 6_000, "k1")]), [""; 0]);
     let unclear = key(1, 5_201, "k1", |key| EventKind::Unclear { key });
     assert_eq!(then(vec![unclear, parked(2, 6_000, "k1")]), [""; 0]);
-    // The key may have been found parked while the other batch had no answer yet.
+    // Client 2 called its batch before the batch of client 1 ended.
     let found = |since| vec![batch(2, since, &["k1"]), parked(2, 6_000, "k1")];
     assert_eq!(then(found(5_200)), [""; 0]);
     assert_eq!(then(found(5_201)), [rule]);
-    // A handler may have been about to begin in each turn of the batch; here there is one turn.
+    // The client dropped its batch with one turn. So the handler of one key may have been about to
+    // begin.
     let dropped = |keys: &[&str]| {
         let parked = keys.iter().map(|key| parked(2, 6_000, key));
         with(ended(Answer::Dropped).into_iter().chain(parked).collect())
@@ -299,12 +302,12 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     assert_eq!(dropped(&["k1"]), [""; 0]);
     assert_eq!(dropped(&["k1", "k1"]), [""; 0]);
     assert_eq!(dropped(&["k1", "k3"]), [rule]);
-    // A killed process may have been at any point of its batch.
+    // A process may be killed at any point of its batch, so both keys may be parked.
     let killed = on(1, 5_200, EventKind::Died { wanted: true });
     let killed = vec![batch(1, 5_000, &["k1", "k2"]), killed];
     let both = vec![parked(2, 6_000, "k1"), parked(2, 6_001, "k2")];
     assert_eq!(with([killed, both].concat()), [""; 0]);
-    // After a loss of data any attempt may be unknown.
+    // After a loss of data, the nodes may have lost the record of any attempt.
     let forgotten = key(2, 6_000, "k1", |key| EventKind::Parked { key, lapsed: false });
     assert_eq!(then(vec![forgotten]), [""; 0]);
 }
@@ -318,15 +321,16 @@ fn a_takeover_excuses_its_own_victim_alone() {
     let victim = held(6, 5_000, 20, (4_900, 7_000));
     let taker = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 22)];
     assert_eq!(with([&[victim.clone()][..], &taker].concat()), [""; 0]);
-    // Client 8 takes the lock from the taker.
+    // Client 8 takes the lock from client 7.
     let second = [held(8, 5_200, 24, (5_150, 6_000)), took(8, 5_200, 24, 23)];
     assert_eq!(with([&[victim.clone()][..], &taker, &second].concat()), [""; 0]);
-    // Client 8 holds while the victim may still believe, although the taker has given the lock up.
+    // Client 7 has given the lock up. Client 8 acquires the lock while the old holder may still
+    // rely on it.
     let third = held(8, 6_500, 25, (6_400, 7_000));
     let given_up = over(7, 5_200, 23);
     let late = with([&[victim.clone(), given_up, third][..], &taker].concat());
     assert_eq!(late, ["one holder at a time"]);
-    // Client 7 took the lock from an earlier holder.
+    // Client 7 took the lock from an earlier holder, which is not in this log.
     let wrong = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 15)];
     assert_eq!(with([&[victim][..], &wrong].concat()), ["one holder at a time"]);
 }
@@ -334,10 +338,10 @@ fn a_takeover_excuses_its_own_victim_alone() {
 #[test]
 fn a_token_that_does_not_grow_is_found() {
     assert_eq!(with(vec![held(7, 5_000, 8, (4_000, 5_100))]), ["token is larger than all before"]);
-    // Two overlapping attempts get the same token.
+    // Two attempts that overlap get the same token.
     let twice = at(1_601, held(3, 1_601, 9, (1_400, 3_000)));
     assert_eq!(twice, ["no token twice"]);
-    // An attempt that was already under way may win with a smaller token.
+    // An attempt may get a smaller token if it began before the larger token was granted.
     assert_eq!(at(1_601, held(3, 1_601, 8, (1_400, 3_000))), [""; 0]);
     let order =
         vec![begin(6, 5_000, Verb::Run, 900), started(6, 5_001, 2), end(6, 5_002, Verb::Run)];
@@ -387,7 +391,8 @@ fn what_observers_must_not_see_is_found() {
 
 #[test]
 fn a_verb_without_an_answer_is_found() {
-    // 1 s was promised, 5 s are tolerance, and 3.9 s were a pause.
+    // The operation took 9.95 s. The permitted time is 9.9 s: 1 s in the event `Begin`, 5 s for a
+    // busy machine, and 3.9 s for a pause.
     assert_eq!(at(13_000, end(8, 13_950, Verb::Acquire)), ["an answer in time"]);
     assert_eq!(with(vec![begin(7, 5_000, Verb::Extend, 1_000)]), ["an answer in time"]);
     let killed = on(7, 10_000, EventKind::Died { wanted: true });

@@ -1,4 +1,4 @@
-//! The events that happen to a deployment: the columns of the table.
+//! Ordinary events of a deployment. Each event is a column of the tables.
 
 use super::fleet::Kind;
 
@@ -41,7 +41,7 @@ impl Happening {
         }
     }
 
-    /// Returns true if the deployment is new when the event happens.
+    /// Returns true if the event is the first start of a new deployment.
     pub(super) fn is_first(self) -> bool {
         matches!(self, Self::First | Self::FirstWithoutInit)
     }

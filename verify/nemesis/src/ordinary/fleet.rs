@@ -1,4 +1,4 @@
-//! The deployments: real servers on loopback, and the events that happen to them.
+//! Deployments for the measurement: real servers on loopback, and the ordinary events on them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,16 +17,16 @@ use super::event::Happening;
 use super::server::Server;
 use crate::world::{Cannot, Failure, good, script, signal, words};
 
-/// Time for which a crashed server is down.
+/// Downtime of a killed server.
 const AWAY: Duration = Duration::from_secs(10);
-/// Age of a backup when it is restored: more than `accept_loss` covers.
+/// Age of a backup at its restoration. This is longer than the loss that `accept_loss` accepts.
 const OLD: Duration = Duration::from_secs(25);
-/// Limit that is larger than the number of keys made here.
+/// Limit for lists of keys. A run has fewer keys.
 const KEYS_MAX: usize = 100_000;
-/// Longest time in which a server ends on request.
+/// Maximum time from SIGTERM to the end of a server.
 const ENDS: Duration = Duration::from_secs(10);
 
-/// A kind of deployment: a row of the table.
+/// A kind of deployment. Each kind is a row of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Server,
@@ -75,8 +75,8 @@ impl Kind {
         if self == Self::GroupAll { Durability::AllReplicas } else { Durability::Primary }
     }
 
-    /// Returns the arguments of a lone server. Snapshots are those of a server without
-    /// configuration.
+    /// Returns the command-line arguments of a single server. The snapshot settings are the
+    /// defaults of a server without a configuration file.
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Server => &["--save", "3600 1 300 100 60 10000"],
@@ -86,13 +86,13 @@ impl Kind {
     }
 }
 
-/// A running deployment; it ends when this value is dropped, and with this process.
+/// A running deployment. Its servers end when this value is dropped, or when this process ends.
 pub(super) struct Fleet {
     lone: Vec<Server>,
     groups: Option<Groups>,
 }
 
-/// Groups, as `sentinel-conf/up` describes them.
+/// Sentinel groups, in the JSON form that `sentinel-conf/up` prints.
 #[derive(Debug, Deserialize)]
 struct Groups {
     dir: PathBuf,
@@ -113,7 +113,7 @@ struct Member {
 }
 
 impl Fleet {
-    /// Starts new servers, which are not marked as new.
+    /// Starts new servers. They are not initialised yet.
     pub(super) async fn up(kind: Kind) -> Result<Self, Failure> {
         if kind.has_replicas() {
             let groups = Some(Groups::up(kind.nodes()).await?);
@@ -123,7 +123,7 @@ impl Fleet {
         Ok(Self { lone: block_in_place(start), groups: None })
     }
 
-    /// Creates a handle as an application does, with every setting at its default.
+    /// Creates a handle with default settings, as an application does.
     pub(super) fn redlock(&self) -> Result<Redlock, Failure> {
         let mut builder = Redlock::builder();
         for server in &self.lone {
@@ -135,7 +135,8 @@ impl Fleet {
         Ok(builder.build()?)
     }
 
-    /// Returns the first `nodes` nodes, as an operator names them.
+    /// Returns a deployment of the first `nodes` nodes, with the addresses that an operator would
+    /// give to `palisade`.
     fn operated(&self, nodes: usize) -> Deployment {
         let lone = self.lone.iter().take(nodes);
         let all = lone.fold(Deployment::new(), |all, server| all.node(server.url()));
@@ -150,7 +151,8 @@ impl Fleet {
         if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
     }
 
-    /// Prepares an event that needs an earlier step.
+    /// For the event `Backup`: makes the backup and waits until it is old. For other events: does
+    /// nothing.
     pub(super) async fn prepare(&self, what: Happening) -> Result<(), Failure> {
         if what == Happening::Backup {
             let server = self.lone.first().ok_or("no server")?;
@@ -160,7 +162,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Returns the keys that have a result on the first server or group.
+    /// Returns all keys with a result on the first server or group.
     pub(super) async fn stored(&self, namespace: &str) -> Result<BTreeSet<String>, Failure> {
         let records = Records::new(&self.operated(1), "", namespace)?;
         let (states, limit) = (vec![KeyState::Stored], Some(KEYS_MAX));
@@ -172,7 +174,7 @@ impl Fleet {
         }
     }
 
-    /// Performs an event on the first server or group, and undoes what must be undone.
+    /// Performs an event on the first server or group. A killed server is started again.
     pub(super) async fn happen(&mut self, what: Happening) -> Result<(), Failure> {
         match what {
             Happening::First => self.init().await,
@@ -206,7 +208,8 @@ impl Fleet {
         }
     }
 
-    /// Restarts the server as `systemctl restart` does.
+    /// Restarts the first server, as `systemctl restart` does. With groups, restarts the first
+    /// server of the first group.
     async fn restart(&mut self) -> Result<(), Failure> {
         if let Some(groups) = &self.groups {
             let master = &groups.groups[0].servers[0];
@@ -232,7 +235,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Performs a planned handover as `palisade handover` does.
+    /// Performs a planned handover of the first node, as `palisade handover` does.
     async fn planned(&mut self) -> Result<(), Failure> {
         let handover = Handover::new(self.operated(1));
         let done = if self.groups.is_some() {
@@ -248,7 +251,7 @@ impl Fleet {
     }
 }
 
-/// Takes a backup of a running server: its snapshot and its append-only file.
+/// Makes a backup of a running server: copies its snapshot and its append-only file.
 fn copy(server: &Server, to: &str) -> Result<(), Failure> {
     if server.cli(&["CONFIG", "GET", "appendonly"]).ends_with("no") {
         server.cli(&["SAVE"]);
@@ -271,12 +274,13 @@ fn shell(server: &Server, script: &str) -> Result<(), Failure> {
     if out.stderr.is_empty() { Ok(()) } else { Err(words(&out.stderr).into()) }
 }
 
-/// Asks a server to end, and waits until it has ended.
+/// Sends SIGTERM to a server, and waits until the server has ended.
 async fn end(pid: u32) -> Result<(), Failure> {
     signal(pid, "TERM");
     let begun = Instant::now();
     loop {
-        // A server that has ended is a zombie until its parent has waited for it.
+        // A server that has ended remains in /proc as a zombie until its parent process waits for
+        // it.
         let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         if state.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z')) {
             return Ok(());

@@ -1,5 +1,5 @@
-//! The application's work during an event: locks, requests with a key, and deliveries of requests
-//! that have a result.
+//! Work of an application during an event: locks, new requests with an idempotency key, and
+//! repeated deliveries of requests with a result.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,39 +12,40 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::world::Failure;
 
-/// Time between two requests of a kind, and between two deliveries of old requests.
+/// Interval between two new requests of a kind. Also the interval between two deliveries of old
+/// requests.
 const BEAT: Duration = Duration::from_millis(100);
-/// Time between two attempts at fresh locks.
+/// Pause between two attempts to acquire a lock. Each lock has a new name.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Time after which an undecided request is delivered again.
+/// Time after which a request without an outcome is delivered again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Loss that half of the requests accept; the guide recommends this value.
+/// Loss of data that half of the requests accept. The guide recommends this value.
 pub(super) const ACCEPTED: Duration = palisade::IdempotencyBuilder::SHORT_LOSS;
-/// Number of requests that are made before the event and delivered after it.
+/// Number of backlog requests: they are made before the event and delivered after it.
 pub(super) const BACKLOG: usize = 1_000;
 /// Namespace of the requests that accept no loss.
 pub(super) const STRICT: &str = "orders";
-/// Largest number of backlog requests under way at once.
+/// Maximum number of backlog requests that are delivered at the same time.
 const AT_ONCE: usize = 50;
-/// Number of requests that have a result before the event.
+/// Number of old requests: they have a result before the event.
 pub(super) const OLD: usize = 20;
-/// Time between two successes while all is well.
+/// Maximum gap between two grants or two executions while the deployment works well.
 const WELL: Duration = Duration::from_secs(1);
 
 /// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Executed,
-    /// Parked, with the time for which new keys of this kind will still be parked.
+    /// The request was parked. Contains the time for which new keys of this kind will be parked.
     Parked(Duration),
 }
 
 /// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// True if the request has a creation time.
+    /// True if the requests have a birth (`created_at`).
     pub(super) births: bool,
-    /// True if the namespace accepts a loss of [`ACCEPTED`].
+    /// True if the namespace of the requests accepts a loss of [`ACCEPTED`].
     pub(super) accepts: bool,
 }
 
@@ -66,18 +67,18 @@ impl Kind {
     }
 }
 
-/// Time of a request, and the time and kind of its outcome.
+/// Time at which a request was made. Also the time and the kind of its outcome, once it has one.
 pub(super) type Request = (Instant, Option<(Instant, End)>);
 
-/// Observations with their times.
+/// Observations of the application, with their times.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) grants: Vec<Instant>,
-    /// Requests of each kind, in the order of their creation.
+    /// Requests of each kind, in the order in which they were made.
     requests: [Vec<Request>; 4],
-    /// Deliveries of requests that have a result: the time, and true if the result was replayed.
+    /// Deliveries of old requests: the time, and true if the delivery returned the stored result.
     pub(super) old: Vec<(Instant, bool)>,
-    /// Violations of a promise.
+    /// Descriptions of broken rules.
     pub(super) broken: Vec<String>,
 }
 
@@ -86,8 +87,8 @@ impl Seen {
         &self.requests[kind.at()]
     }
 
-    /// Returns the first time at which a request of this kind was executed whose result is not
-    /// stored.
+    /// Returns the first execution time among the requests of this kind whose keys are not in
+    /// `stored`.
     pub(super) fn first_lost(&self, kind: Kind, stored: &BTreeSet<String>) -> Option<Instant> {
         let all = self.requests(kind).iter().enumerate();
         let lost = all.filter_map(|(n, (_, end))| match end {
@@ -97,7 +98,7 @@ impl Seen {
         lost.min()
     }
 
-    /// Returns the times at which requests of a kind were executed, sorted.
+    /// Returns the execution times of the requests of a kind, sorted.
     pub(super) fn executed(&self, kind: Kind) -> Vec<Instant> {
         let ends = self.requests(kind).iter().filter_map(|(_, end)| *end);
         let mut all: Vec<_> =
@@ -106,8 +107,8 @@ impl Seen {
         all
     }
 
-    /// Returns true if locks were granted and requests with a birth were executed during all of the
-    /// last `since`.
+    /// Returns true if the deployment has worked well for the time `since`: locks were granted, and
+    /// requests with a birth were executed, both without a gap of [`WELL`].
     pub(super) fn is_well(&self, since: Duration) -> bool {
         let now = Instant::now();
         let steady = |all: &[Instant]| {
@@ -123,24 +124,24 @@ impl Seen {
         steady(&self.grants) && steady(&self.executed(Kind { births: true, accepts: false }))
     }
 
-    /// Returns the number of requests without a known outcome.
+    /// Returns the number of requests without an outcome.
     pub(super) fn open(&self) -> usize {
         self.requests.iter().flatten().filter(|(_, end)| end.is_none()).count()
     }
 }
 
-/// The application; it ends when this value is dropped.
+/// The application. Dropping this value ends its tasks.
 pub(super) struct Load {
     seen: Arc<Mutex<Seen>>,
     // A `JoinSet` aborts its tasks when it is dropped.
     tasks: JoinSet<()>,
     enough: Arc<AtomicBool>,
     redlock: Redlock,
-    /// The namespace that accepts no loss, and the one that does.
+    /// The namespace without an accepted loss, and the namespace with one.
     orders: [Orders; 2],
 }
 
-/// One namespace of requests.
+/// A namespace of requests.
 #[derive(Clone)]
 struct Orders {
     keys: Idempotency,
@@ -169,12 +170,13 @@ impl Load {
         Ok(Self { seen, tasks, enough, redlock: redlock.clone(), orders })
     }
 
-    /// Reads the observations made so far.
+    /// Calls `at` with all observations so far.
     pub(super) fn look<T>(&self, at: impl FnOnce(&Seen) -> T) -> T {
         at(&lock(&self.seen))
     }
 
-    /// Waits until all has been well for a while.
+    /// Waits until the deployment has worked well for 3 s. Returns an error if this takes longer
+    /// than `within`.
     pub(super) async fn until_well(&self, within: Duration) -> Result<(), Failure> {
         let begun = Instant::now();
         while !self.look(|seen| seen.is_well(Duration::from_secs(3))) {
@@ -186,8 +188,8 @@ impl Load {
         Ok(())
     }
 
-    /// Delivers requests of each kind that were created at `made` and not delivered before; returns
-    /// the number of parked ones of each kind.
+    /// Delivers [`BACKLOG`] requests of each kind for the first time. Their birth is `made`.
+    /// Returns the number of parked requests of each kind.
     pub(super) async fn deliver_backlog(&self, made: SystemTime) -> Result<[usize; 4], Failure> {
         let mut parked = [0; 4];
         for kind in Kind::ALL {
@@ -208,7 +210,7 @@ impl Load {
         Ok(parked)
     }
 
-    /// Stops making requests, waits until the outcome of each is known, and ends the application.
+    /// Makes no more requests, waits until each request has an outcome, and ends the application.
     pub(super) async fn end(mut self) -> Seen {
         self.enough.store(true, Ordering::Relaxed);
         let begun = Instant::now();
@@ -216,7 +218,7 @@ impl Load {
             sleep(BEAT).await;
         }
         self.tasks.shutdown().await;
-        // The servers are about to end, so nothing depends on pending releases.
+        // The servers end next, so pending releases do not matter.
         let _ = self.redlock.close(Duration::from_secs(1)).await;
         std::mem::take(&mut *lock(&self.seen))
     }
@@ -231,7 +233,7 @@ fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Acquires locks of unused names one after another, and records each grant.
+/// Acquires locks with new names, one after another. Records the time of each grant.
 async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>) {
     for n in 0_u64.. {
         let mutex = redlock
@@ -249,8 +251,8 @@ async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>)
 }
 
 impl Orders {
-    /// Makes requests again and again, one with a birth and one without; each request is delivered
-    /// until it is decided.
+    /// Makes two requests every 100 ms, one with a birth and one without. Each request is delivered
+    /// until it has an outcome.
     async fn make(self, enough: Arc<AtomicBool>) {
         let mut deliveries = JoinSet::new();
         let mut beat = interval(BEAT);
@@ -270,15 +272,15 @@ impl Orders {
         while deliveries.join_next().await.is_some() {}
     }
 
-    /// Delivers a request until it is decided.
+    /// Delivers a request until it has an outcome.
     async fn decide(&self, key: &str, born: Option<SystemTime>) -> Result<End, String> {
         let runs = AtomicU32::new(0);
         let end = loop {
             match self.run(key, born, &runs).await {
                 Ok(Outcome::Executed { .. } | Outcome::Replayed(_)) => break End::Executed,
                 Ok(Outcome::Parked(parked)) => break End::Parked(parked.forgotten_for),
-                // The request waits until a person marks the servers; without a mark it waits for a
-                // retention.
+                // The server was not initialised. The request stays parked until an operator
+                // initialises the server, or else for one retention.
                 Err(RunError::NotInitialised { .. }) => {
                     break End::Parked(Duration::from_secs(24 * 3_600));
                 }
@@ -288,7 +290,8 @@ impl Orders {
             }
         };
         let runs = runs.load(Ordering::Relaxed);
-        // An accepted loss may delete the claim of a handler that ran.
+        // In a namespace that accepts a loss, the claim of a handler may be lost. Then a second
+        // handler may run.
         if (runs > 1 && !self.accepts) || (runs == 0 && end == End::Executed) {
             return Err(format!("{key}: its handler was started {runs} times, and {end:?}"));
         }
@@ -324,8 +327,7 @@ impl Orders {
         call.run(|_| handler(key)).await
     }
 
-    /// Delivers requests that have a result again and again; the first delivery gives each its
-    /// result.
+    /// Delivers [`OLD`] requests repeatedly. The first delivery of each request stores its result.
     async fn deliver_old(self) {
         let mut keys: VecDeque<(String, SystemTime, bool)> =
             (0..OLD).map(|n| (format!("old-{n}"), SystemTime::now(), false)).collect();
@@ -348,7 +350,7 @@ impl Orders {
                 sleep(PAUSE).await;
             }
             let has = had || matches!(outcome, Ok(Outcome::Executed { .. } | Outcome::Replayed(_)));
-            // The request was parked before it had a result, so another one takes its place.
+            // The request was parked before it had a result. A new request replaces it.
             let (key, born) = match outcome {
                 Ok(Outcome::Parked(_)) if !has => (format!("{key}'"), SystemTime::now()),
                 _ => (key, born),

@@ -1,6 +1,6 @@
-//! Ordinary deployments and ordinary events, on real servers on loopback. The tables show for how
-//! long no new locks are granted and no new keys run, and how many keys are parked.
-//! `src/manual/ordinary_deployments.md` has the figures and explains them.
+//! Ordinary deployments and ordinary events, on real servers on loopback. The tables show the time
+//! without new locks, the time without new keys, and the number of parked keys. The page
+//! `src/manual/ordinary_deployments.md` contains and explains the figures.
 //!
 //! ```text
 //! nemesis ordinary                            all of them, ten tables
@@ -8,14 +8,15 @@
 //! nemesis ordinary --only "one group: plan"   those whose name contains this
 //! ```
 //!
-//! Every cell has its own deployment, which is new at the beginning. Cells share nothing but the
-//! machine, so some run at the same time.
+//! Each cell of the tables uses a new deployment. Cells share only the machine, so several cells
+//! run at the same time.
 
 mod event;
 mod fleet;
 mod load;
 mod row;
-/// The servers of the library's own tests; they end however this process ends.
+/// Server processes, shared with the library's own tests. They end with this process, even if it is
+/// killed.
 #[path = "../../../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod server;
@@ -34,18 +35,19 @@ use fleet::{Fleet, Kind};
 use load::{Kind as Request, Load, STRICT};
 use row::{Row, tables};
 
-/// Shortest time of observation; a crash is noticed only after some seconds.
+/// Minimum time of observation. A shorter time could be over before the library detects a crash.
 const LOOK: Duration = Duration::from_secs(15);
-/// Time after which a wait is given up.
+/// Maximum time until a deployment works well again.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Options of the command.
+/// Options of `nemesis ordinary`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Print one line of JSON for each event, deployment and kind of key instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only cells whose name (`one group: planned handover`) contains this; can be repeated.
+    /// Only cells whose name contains this text, for example `one group: planned handover`. Can be
+    /// repeated.
     #[arg(long)]
     only: Vec<String>,
     /// Number of cells that run at the same time.
@@ -53,7 +55,7 @@ pub(crate) struct Args {
     jobs: usize,
 }
 
-/// Runs all cells; returns true if nothing went wrong.
+/// Runs all cells. Returns true if no cell failed.
 pub(crate) fn ordinary(args: &Args) -> Result<bool, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(cells(args))
@@ -121,7 +123,7 @@ fn wanted(args: &Args) -> Result<Vec<(Kind, Happening)>, Failure> {
     Ok(all)
 }
 
-/// Performs one event in a separate deployment; returns a row for each kind of new keys.
+/// Performs one event on a new deployment. Returns one row for each kind of request.
 async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     let mut fleet = Fleet::up(kind).await?;
     let redlock = fleet.redlock()?;
@@ -129,7 +131,7 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     let mut made = SystemTime::now();
     let (begun, load) = if what.is_first() {
         let begun = Instant::now();
-        // The event comes before the first use, after which the deployment is not new any more.
+        // The event is the first start of the deployment, so it comes before the first request.
         fleet.happen(what).await?;
         (begun, load()?)
     } else {
@@ -155,8 +157,9 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     }
     let first_lost = Request::ALL.iter().filter(|kind| !kind.accepts);
     let first_lost = first_lost.filter_map(|kind| seen.first_lost(*kind, &stored)).min();
-    // Only requests executed before the event can be lost: later ones have their result, and
-    // nothing was promised for those under way at the event.
+    // The loss is measured by requests that were executed before the event. The results of later
+    // requests are stored after the loss. A request that runs during the event may lose its result
+    // in any case.
     let lost = first_lost.map_or(Duration::ZERO, |at| begun.saturating_duration_since(at));
     let all = Request::ALL.into_iter().zip(parked);
     let row = |(of, parked)| Row::of((kind, what), of, &seen, begun).with(parked, proved, lost);

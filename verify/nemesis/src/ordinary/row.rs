@@ -1,4 +1,4 @@
-//! The figures of one event in one deployment, and the tables of all figures.
+//! Figures of one event in one deployment, and the tables with all figures.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,38 +11,39 @@ use super::event::Happening;
 use super::fleet::Kind;
 use super::load::{ACCEPTED, End, Kind as Request, Seen};
 
-/// One row of the JSON: an event in a deployment, for new keys of one kind.
+/// A line of the JSON output: one event in one deployment, for one kind of request.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     pub(super) deployment: &'static str,
     pub(super) event: &'static str,
-    /// True if requests have a creation time.
+    /// True if the requests have a birth (`created_at`).
     pub(super) births: bool,
-    /// Loss that is accepted, in seconds.
+    /// Loss of data that the requests' namespace accepts, in seconds.
     pub(super) accept_loss_s: f64,
-    /// Longest time without a grant of a fresh lock, in seconds.
+    /// Longest time without a grant of a lock, in seconds.
     pub(super) no_locks_s: f64,
-    /// Longest time without the execution of a new request, in seconds. If no request was executed
-    /// any more, the time ends when the servers, by their own report, no longer park new keys.
+    /// Longest time without the execution of a new request, in seconds. If the last request was
+    /// parked, this time ends when the servers would no longer park new keys, according to their
+    /// own reports.
     pub(super) no_new_keys_s: f64,
     pub(super) parked: usize,
-    /// Number of requests made during the observation, ten a second.
+    /// Number of requests made during the observation, at ten per second.
     pub(super) made: usize,
-    /// Number of deliveries that received their stored result, until locks were granted again;
-    /// `delivered` is the number of all these deliveries.
+    /// Number of deliveries that returned the stored result, out of `delivered`. Only deliveries
+    /// before the first new grant of a lock count.
     pub(super) replayed: usize,
     pub(super) delivered: usize,
-    /// Number of parked requests, out of 1,000 that were made before the event and delivered after
-    /// it.
+    /// Number of parked requests, out of 1,000 requests that were made before the event and
+    /// delivered after it.
     pub(super) backlog_parked: usize,
-    /// Time for which requests are parked as forgotten, in seconds: until the last parked request,
-    /// plus the time for which new requests would still have been parked then.
+    /// Time for which requests are parked as forgotten, in seconds. This time begins at the first
+    /// parked request and ends when new requests would no longer be parked.
     pub(super) unborn_refused_s: f64,
-    /// Longest loss of the first node that the node itself proves, in seconds, including L but not
-    /// the clocks' error; `None` if nothing proves a limit.
+    /// Maximum length of the first node's latest loss, in seconds, as reported by the node. L is
+    /// included, the clock error is not. `None` if the loss has no limit.
     pub(super) proved_loss_s: Option<f64>,
-    /// Time before the event, in seconds, at which the first request was executed whose result the
-    /// first node lacks.
+    /// True loss in seconds: time from the first execution whose result is missing on the first
+    /// node to the event.
     pub(super) true_loss_s: f64,
 }
 
@@ -65,7 +66,7 @@ impl Row {
         let refused = first.zip(last).map(|(first, (at, left))| seconds(at + left, first));
         let executed = seen.executed(of);
         let no_new_keys_s = match last {
-            // The last request was parked, and no new one was executed after it.
+            // The last request was parked, and no later request was executed.
             Some((at, left)) if executed.last().is_none_or(|done| *done < at) => {
                 seconds(at + left, t)
             }
@@ -90,7 +91,8 @@ impl Row {
         }
     }
 
-    /// Adds the figures that were determined after the event.
+    /// Adds the number of parked backlog requests, the loss that the node reports, and the true
+    /// loss.
     pub(super) fn with(mut self, backlog: usize, proved: Option<Loss>, lost: Duration) -> Self {
         self.backlog_parked = backlog;
         let length = |loss: Loss| loss.length().map(|length| length.as_secs_f64());
@@ -100,7 +102,8 @@ impl Row {
     }
 }
 
-/// Returns the longest time without any of the points, in seconds, and its end.
+/// Returns the longest time between two successive points after `since`, in seconds, and the end of
+/// this time.
 fn gap(points: &[Instant], since: Instant) -> (f64, Instant) {
     let first = points.partition_point(|at| *at < since);
     let mut last = first.checked_sub(1).map_or(since, |n| points[n]);
@@ -118,7 +121,8 @@ fn seconds(at: Instant, since: Instant) -> f64 {
     (at.saturating_duration_since(since).as_millis() as f64) / 1_000.0
 }
 
-/// The rows of one cell: without and with births, and the same with an accepted loss.
+/// The four rows of one cell: requests without and with a birth, in the namespace without an
+/// accepted loss and in the namespace with one.
 struct Rows<'a> {
     plain: &'a Row,
     born: &'a Row,
@@ -126,7 +130,7 @@ struct Rows<'a> {
     accepting_born: &'a Row,
 }
 
-/// Formats one cell of a table.
+/// A function that formats one cell of a table.
 type Cell = fn(&Rows<'_>) -> String;
 
 const TABLES: [(&str, Cell); 10] = [

@@ -1,5 +1,5 @@
-//! A client of the table: a process that uses the library over the one group as programs do, and
-//! reports its observations to the ledger before it acts on them.
+//! A client of the table: a process that uses the library on one group as programs do. A client
+//! reports each observation to the ledger before it acts on the observation.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,14 +18,14 @@ use super::witness::{PREFIX, Witness};
 use crate::event::{EventKind, Nanos, TaskId, now};
 use crate::wire::Ledger;
 
-/// Number of locks that a client holds all the time; the library renews them.
+/// Number of locks that a client holds all the time. The library renews these locks.
 pub(super) const SITTING: u8 = 16;
-/// Number of lock names that all clients use.
+/// Number of lock names for which all clients compete.
 const HOT: u32 = 4;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Settings of a client.
+/// Arguments of a client of the table.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -38,16 +38,16 @@ pub(crate) struct Args {
     ledger: PathBuf,
     #[arg(long)]
     group: String,
-    /// Address of a Sentinel, `host:port`; repeated for each.
+    /// Address of a Sentinel, `host:port`. Repeated for each Sentinel.
     #[arg(long)]
     sentinel: Vec<String>,
     /// Longest lease, in milliseconds.
     #[arg(long)]
     max_ttl: u64,
-    /// Count a yes only when every replica has it.
+    /// Count a grant only if all replicas have it.
     #[arg(long)]
     all_replicas: bool,
-    /// Turn all safety checks off: a deliberate defect that the judge must find.
+    /// Turn all safety checks off. This is a deliberate defect: the check of the log must find it.
     #[arg(long)]
     defeat: bool,
 }
@@ -68,12 +68,12 @@ impl Args {
     }
 }
 
-/// Returns E of the table's clients: nearly the largest allowed value.
+/// Returns the clock error E of the table's clients. It is nearly as large as the library permits.
 pub(super) fn clock_error(max_ttl_ms: u64) -> Duration {
     Duration::from_millis(max_ttl_ms / 2).saturating_sub(Duration::from_millis(100))
 }
 
-/// The handle, and the durability level of all its locks.
+/// A handle, and the durability level for its locks and elections.
 #[derive(Clone)]
 pub(super) struct Locks {
     redlock: Redlock,
@@ -91,7 +91,8 @@ impl Locks {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    // The runtime would hide a panic in a background task, and the judge must see it.
+    // By default, the runtime catches a panic in a task. Here a panic ends the process, so that the
+    // ledger logs the end.
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         usual(panic);
@@ -137,7 +138,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends the witness's observations to the ledger.
+/// Reports the votes that the witness has recorded to the ledger.
 async fn tell(
     mut ledger: Ledger,
     mut seen: UnboundedReceiver<(Nanos, EventKind)>,
@@ -167,8 +168,7 @@ impl Task {
         Duration::from_millis(self.dice.random_range(range))
     }
 
-    /// Holds locks all the time, and reports each renewal and each loss. A lost lock is acquired
-    /// again.
+    /// Holds the permanent locks. Reports each renewal and each loss. Acquires a lost lock again.
     async fn sit(mut self) -> io::Result<()> {
         let (got, mut gets) = unbounded_channel();
         let mut seats: Vec<Option<(LockGuard, u64)>> = Vec::new();
@@ -223,7 +223,8 @@ impl Task {
         });
     }
 
-    /// Tries unused names one after another, which shows whether locks are granted at all.
+    /// Tries to acquire locks with new names, one after another. The results show the times at
+    /// which the group grants locks.
     async fn ask_again_and_again(mut self) -> io::Result<()> {
         for n in 0_u64.. {
             let name = format!("fresh-{}-{n}", self.id);
@@ -247,7 +248,8 @@ impl Task {
         Ok(())
     }
 
-    /// Acquires unused names one after another, as a program does that waits as long as it takes.
+    /// Acquires locks with new names, one after another. Each call waits up to 120 s, as a program
+    /// with a long timeout does.
     async fn wait_for_each(mut self) -> io::Result<()> {
         for n in 0_u64.. {
             let name = format!("fresh-{}-w{n}", self.id);
@@ -265,7 +267,7 @@ impl Task {
         Ok(())
     }
 
-    /// Competes for locks that other clients want or hold.
+    /// Tries to acquire locks that other clients want or hold.
     async fn rival(mut self) -> io::Result<()> {
         loop {
             let pause = self.millis(5..60);
@@ -318,7 +320,7 @@ impl Task {
         Ok(())
     }
 
-    /// Campaigns, leads for a while, and resigns, again and again.
+    /// Repeatedly campaigns, leads for some time and resigns.
     async fn lead(mut self) -> io::Result<()> {
         loop {
             let pause = self.millis(10..200);

@@ -1,5 +1,6 @@
-//! The watcher's observations, in order: the named masters, the servers that accepted writes, and
-//! the quarantines. None of these facts comes from the library.
+//! Facts from the watcher's observations, in the order of time: the masters that the Sentinels
+//! reported, the servers that accepted writes, and the quarantines. None of these facts comes from
+//! the library.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,19 +12,20 @@ const MAJORITY: usize = 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    /// Master that a majority of the Sentinels named, from each time on.
+    /// Masters that a majority of the Sentinels reported. Each has the time of the first such
+    /// report.
     named: Vec<(Nanos, Option<Arc<str>>)>,
     answers: BTreeMap<Arc<str>, Vec<(Nanos, WriteReply)>>,
     quarantines: BTreeMap<Arc<str>, Vec<(Nanos, Nanos)>>,
-    /// Address of each process, by run id.
+    /// Address of each process, by the process's run id.
     processes: BTreeMap<Arc<str>, Arc<str>>,
-    /// Times at which each server accepted its first write after it had been a replica; a server's
-    /// first accepted write of all counts as well.
+    /// Promotions of each server: the times at which the server accepted its first write after
+    /// being a replica. The server's very first accepted write counts, too.
     promotions: BTreeMap<Arc<str>, Vec<Nanos>>,
 }
 
 impl Facts {
-    /// Collects the facts from a log in the order of time.
+    /// Collects the facts from a log. The log must be sorted by time.
     pub(super) fn of(events: &[Event]) -> Self {
         let mut facts = Self::default();
         let mut votes = BTreeMap::new();
@@ -56,24 +58,26 @@ impl Facts {
         facts
     }
 
-    /// Returns the last master that a majority named, and the time since when.
+    /// Returns the latest master that a majority of the Sentinels reported, and the time of the
+    /// first such report.
     pub(super) fn master(&self) -> Option<(Nanos, &Arc<str>)> {
         let (at, master) = self.named.last()?;
         Some((*at, master.as_ref()?))
     }
 
-    /// Returns the master that was named at a time.
+    /// Returns the master that a majority of the Sentinels reported at the time `at`.
     pub(super) fn named_at(&self, at: Nanos) -> Option<&Arc<str>> {
         self.named.iter().rev().find(|(from, _)| *from <= at)?.1.as_ref()
     }
 
-    /// Returns the address of a process.
+    /// Returns the address of the process with this run id.
     pub(super) fn address(&self, run_id: &str) -> Option<&Arc<str>> {
         self.processes.get(run_id)
     }
 
-    /// Returns the time at which a server last began to accept writes: after it was a replica, or
-    /// after `struck` if it never was one.
+    /// Returns the time at which a server last began to accept writes. For a former replica, this
+    /// is the end of its time as a replica. For another server, this is the end of its silence
+    /// after the fault at `struck`.
     pub(super) fn writable(&self, server: &str, struck: Nanos) -> Option<Nanos> {
         let answers = self.answers.get(server)?;
         if answers.iter().any(|(_, a)| *a == WriteReply::Replica) {
@@ -89,17 +93,21 @@ impl Facts {
     }
 
     /// Returns true if a server was in quarantine from the request at `since` to the reply at `at`.
-    /// Both times are compared in whole milliseconds.
+    ///
+    /// The beginning and the end of a quarantine are in whole milliseconds. So times within 1 or 2
+    /// ms of the beginning or the end count as outside.
     pub(super) fn in_quarantine(&self, server: &str, since: Nanos, at: Nanos) -> bool {
         const MS: Nanos = 1_000_000;
         let within = |(from, ends): &(Nanos, Nanos)| since > from + MS && at + 2 * MS < *ends;
         self.quarantines.get(server).is_some_and(|list| list.iter().any(within))
     }
 
-    /// Returns true if, from `since` to `at`, a server had been replaced for longer than `window`:
-    /// another server had begun to accept writes, and this one had not been promoted since. A
-    /// request may wait until the new master accepts it, and the watcher may see that master up to
-    /// `LOOK` later than a client does.
+    /// Returns true if the server had been replaced for longer than `window`, all the time from
+    /// `since` to `at`. A server is replaced if another server has begun to accept writes and this
+    /// server was not promoted later.
+    ///
+    /// A request may wait until the new master accepts it. The watcher may observe a promotion up
+    /// to `LOOK` later than a client.
     pub(super) fn replaced(&self, server: &str, window: Nanos, since: Nanos, at: Nanos) -> bool {
         const LOOK: Nanos = 300_000_000;
         let own = self.promotions.get(server).map_or(&[][..], Vec::as_slice);
@@ -109,7 +117,7 @@ impl Facts {
         })
     }
 
-    /// Returns, for all servers, the times of the last accepted write before another reply.
+    /// Returns each server that stopped accepting writes, with the time of its last accepted write.
     pub(super) fn last_writes(&self) -> Vec<(&Arc<str>, Nanos)> {
         let last = |(server, answers)| {
             let pairs: &Vec<(Nanos, WriteReply)> = answers;
@@ -119,7 +127,7 @@ impl Facts {
         self.answers.iter().flat_map(last).collect()
     }
 
-    /// Returns the time after `from` in which two servers accepted plain writes at the same time.
+    /// Returns the total time after `from` during which two servers accepted plain writes.
     pub(super) fn two_masters(&self, from: Nanos, end: Nanos) -> Nanos {
         let mut spans = Vec::new();
         for answers in self.answers.values() {
@@ -153,7 +161,7 @@ impl Facts {
         self.promotions.values().flatten().copied().filter(|at| *at > after).min()
     }
 
-    /// Returns the number of promotions after a time.
+    /// Returns the number of promotions after the time `at`.
     pub(super) fn promoted_after(&self, at: Nanos) -> usize {
         self.promotions.values().flatten().filter(|p| **p > at).count()
     }

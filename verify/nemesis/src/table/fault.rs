@@ -1,4 +1,4 @@
-//! The faults of the table, one for each row: the strike on a fresh group, and its end.
+//! Faults of the table, one for each row. Each fault is injected into a new group and then ended.
 
 use std::time::Duration;
 
@@ -8,10 +8,9 @@ use super::verdict::{Case, Row};
 use crate::event::{Event, Nanos, now};
 use crate::world::{Failure, Place, signal};
 
-/// Time longer than a new master settles.
+/// Wait until a new master has certainly settled. After that, another handover is possible.
 const SETTLES: Duration = Duration::from_secs(60);
 
-/// A fault of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Isolated,
@@ -40,7 +39,7 @@ pub(super) const ALL: [Fault; 10] = [
     Fault::Empty,
 ];
 
-/// Result of a strike.
+/// Times of an injected fault, and the number of writes to the old master, if they were counted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Struck {
     pub(super) at: Nanos,
@@ -64,23 +63,23 @@ impl Fault {
         }
     }
 
-    /// Returns true if the fault cuts the network, so that clients are on two sides.
+    /// Returns true if the fault cuts the network so that clients are on both sides of the cut.
     pub(super) fn cuts_clients(self) -> bool {
         matches!(self, Self::Isolated | Self::Split)
     }
 
-    /// Returns true if the new master continues where the old one stopped, without a quarantine.
+    /// Returns true if the new master continues without a quarantine.
     pub(super) fn is_seamless(self) -> bool {
         matches!(self, Self::Handover | Self::HandoverBack)
     }
 
-    /// Sets what must be set before clients start.
+    /// Sets the replica priorities that this fault needs. The clients start later.
     pub(super) async fn prepare(self, group: &Group) -> Result<(), Failure> {
         let set = |n: usize, to: &'static str| async move {
             group.ask_ok(n, &["CONFIG", "SET", "replica-priority", to]).await
         };
         match self {
-            // Sentinel prefers the smaller priority.
+            // Sentinel prefers a replica with a smaller priority.
             Self::Priority => set(1, "10").await?,
             Self::Back | Self::HandoverBack => set(0, "10").await?,
             _ => return Ok(()),
@@ -88,7 +87,7 @@ impl Fault {
         Ok(())
     }
 
-    /// Strikes, waits until clients are served again, and repairs what must be repaired.
+    /// Injects the fault, waits until clients are served again, and ends the fault.
     pub(super) async fn strike(
         self,
         group: &mut Group,
@@ -166,8 +165,8 @@ fn sides(group: &Group, near: &[u8], far: &[u8]) -> (Vec<Place>, Vec<Place>) {
     (near, far)
 }
 
-/// Hands the group over again, as soon as the new master has settled. A refused handover changes
-/// nothing, so it is tried again until then.
+/// Performs another planned handover of the group. Until the new master has settled, the handover
+/// is refused and changes nothing. So it is repeated.
 async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
     let begun = now();
     loop {
@@ -180,7 +179,7 @@ async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
     }
 }
 
-/// Freezes the master for ten seconds, after which it continues.
+/// Freezes the master for ten seconds. Then counts the late writes that the master executes.
 async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
     let mut old = group.watch_old()?;
     let pid = group.world.pid(0, "a1").ok_or("the master does not run")?;
@@ -194,7 +193,7 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
     signal(pid, "CONT");
     let resumed = now();
     group.until_served(Fault::Freeze, at, stop).await?;
-    // The wait lasts until a Sentinel has made the old master a replica, and some time longer.
+    // Within this time, a Sentinel makes the old master a replica.
     stop.wait(Duration::from_secs(13).saturating_sub(Duration::from_nanos(now() - resumed)))
         .await?;
     let writes_to_old_master = Some(old.sent_after()?);
@@ -202,8 +201,8 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
 }
 
 impl Fault {
-    /// Records a doubt if the fault did not do what it must do; without it, a good row proves
-    /// nothing.
+    /// Adds a doubt to the row if the fault had no effect. A row without wrong votes is of no use
+    /// then.
     pub(super) fn took_place(self, case: &Case, events: &[Event], row: &mut Row) {
         let facts = Facts::of(events);
         let before = facts.named_at(case.struck).cloned();
@@ -219,8 +218,7 @@ impl Fault {
                 "{before:?} was master before, {master:?} after, with {promoted} promotions"
             ));
         }
-        // In a split, the locks of the old side have expired when the new master can accept writes
-        // at last.
+        // In a split, the locks on the old side expire before the new master accepts writes.
         if self != Self::Split && !case.all_replicas && row.sitting < 8 {
             let doubt = format!("only {} locks were held when the new master began", row.sitting);
             row.doubts.push(doubt);

@@ -1,4 +1,4 @@
-//! One fresh group with its watcher and its clients, and the states that a row waits for.
+//! A new Sentinel group with its watcher and its clients. Its methods wait for states of the group.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -18,31 +18,31 @@ use crate::handover::Running;
 use crate::ledger::{self, Shared};
 use crate::world::{Failure, Place, World};
 
-/// Longest time of a failover with its quarantine, after which the row is given up.
+/// Maximum wait for a state of the group, for example the end of a failover and its quarantine.
 const PATIENCE: Duration = Duration::from_secs(75);
 
-/// Settings of a row's group and clients.
+/// Settings of the group and the clients of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) clients: u8,
     pub(super) down_after_ms: u64,
-    /// Largest lag of a replica, in seconds.
+    /// Maximum lag of a replica, in seconds.
     pub(super) max_lag: u64,
     pub(super) max_ttl_ms: u64,
-    /// True if every replica must have a grant.
+    /// True if a grant counts only when all replicas have it.
     pub(super) all_replicas: bool,
-    /// True if all safety checks are off; the judge must find the consequences.
+    /// True if all safety checks are off. The check of the log must find the consequences.
     pub(super) defeat: bool,
 }
 
 impl Shape {
-    /// Returns L, as the library derives it from the group's settings.
+    /// Returns L, the failover window, as the library derives it from the group's settings.
     pub(super) fn window(self) -> Nanos {
         (self.max_lag + 2) * 1_000_000_000
     }
 }
 
-/// Receiver of the signals that end the program.
+/// Waits for signals that end the program.
 pub(super) struct Stop(pub(super) Signals);
 
 impl Stop {
@@ -55,7 +55,7 @@ impl Stop {
 }
 
 pub(super) struct Group {
-    // Fields are dropped in this order: processes before their networks.
+    // Fields are dropped in this order, so the processes end before their networks.
     processes: Vec<Child>,
     serving: JoinHandle<std::io::Result<()>>,
     pub(super) ledger: Shared,
@@ -65,7 +65,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Starts servers, ledger and watcher.
+    /// Starts the servers, the ledger and the watcher. Starts no clients.
     pub(super) fn up(shape: Shape, ledger: Shared) -> Result<Self, Failure> {
         let (down_after, max_lag) = (shape.down_after_ms.to_string(), shape.max_lag.to_string());
         let max_lag = if shape.defeat { "0" } else { &max_lag };
@@ -102,8 +102,8 @@ impl Group {
         Ok(())
     }
 
-    /// Starts the clients, and waits until they hold their permanent locks and have worked for a
-    /// while.
+    /// Starts the clients. Waits until they hold their permanent locks and have worked for some
+    /// time.
     pub(super) async fn clients(&mut self, stop: &mut Stop) -> Result<(), Failure> {
         for n in 1..=self.shape.clients {
             let mut client = self.world.in_client(n);
@@ -136,12 +136,12 @@ impl Group {
         &self.world.groups[0].name
     }
 
-    /// Returns the address of server `n`, from 0; server 0 is the first master.
+    /// Returns the address of the server `n`, counted from 0. Server 0 is the first master.
     pub(super) fn server(&self, n: usize) -> &str {
         &self.world.groups[0].servers[n].addr
     }
 
-    /// Returns the clients that a cut leaves on the side of the first master.
+    /// Returns the clients that stay on the side of the first master during a cut.
     pub(super) fn near(&self) -> Vec<u8> {
         (1..=self.shape.clients / 2).collect()
     }
@@ -150,7 +150,7 @@ impl Group {
         (self.shape.clients / 2 + 1..=self.shape.clients).collect()
     }
 
-    /// Sends a command to server `n`; an answer other than `OK` is an error.
+    /// Sends a command to the server `n`. Returns an error if the reply is not `OK`.
     pub(super) async fn ask_ok(&self, n: usize, words: &[&str]) -> Result<(), Failure> {
         let answer = self.world.ask(self.server(n), words).await;
         if answer == "OK" { Ok(()) } else { Err(format!("{}: {answer}", words.join(" ")).into()) }
@@ -174,7 +174,8 @@ impl Group {
         OldMaster::watch(&self.world, self.server(0), command)
     }
 
-    /// Checks the log repeatedly until `shown` finds something in it.
+    /// Reads the log repeatedly until `shown` returns a value. Fails when `PATIENCE` has passed
+    /// since the time `since`.
     pub(super) async fn until<T>(
         &self,
         stop: &mut Stop,
@@ -193,7 +194,8 @@ impl Group {
         }
     }
 
-    /// Waits until a majority names another master than at `since`; returns the time of the change.
+    /// Waits until a majority of the Sentinels reports another master than at the time `since`.
+    /// Returns the time of this change.
     pub(super) async fn until_named(
         &self,
         since: Nanos,
@@ -207,8 +209,8 @@ impl Group {
         .await
     }
 
-    /// Waits until the named master accepts writes and its quarantine has ended, and one second
-    /// longer.
+    /// Waits until the reported master accepts writes and its quarantine has ended. Then waits two
+    /// more seconds.
     pub(super) async fn until_served(
         &mut self,
         fault: Fault,
@@ -237,13 +239,13 @@ impl Group {
         .await
     }
 
-    /// Begins to hand the group over.
+    /// Starts a planned handover of the group.
     pub(super) fn hand_over(&self) -> Result<Running, Failure> {
         Running::begin(&self.world, 0, clock_error(self.shape.max_ttl_ms))
     }
 
-    /// Waits until `sentinels` Sentinels report both replicas as healthy, among them the one with
-    /// priority 10.
+    /// Waits until each of the first `sentinels` Sentinels reports that both replicas are healthy
+    /// and that one of them has the priority 10.
     pub(super) async fn until_ready_for_failover(
         &self,
         sentinels: usize,
@@ -267,7 +269,7 @@ impl Group {
         }
     }
 
-    /// Requests failovers until server `n` is master.
+    /// Requests failovers until the server `n` is the master.
     pub(super) async fn until_master_is(&self, n: usize, stop: &mut Stop) -> Result<(), Failure> {
         let begun = now();
         loop {
@@ -286,7 +288,7 @@ impl Group {
         .await
     }
 
-    /// Ends the clients and the watcher, and returns all logged events.
+    /// Ends the clients and the watcher. Returns all events of the log.
     pub(super) async fn end(mut self) -> Result<Vec<Event>, Failure> {
         for process in &mut self.processes {
             if let Some(status) = process.try_wait()? {
@@ -294,7 +296,8 @@ impl Group {
             }
         }
         self.kill();
-        // The last lines of the clients are still in the sockets.
+        // The last lines of the clients may still be in the sockets. Wait until no more events
+        // arrive.
         let mut before = usize::MAX;
         while self.ledger.borrow().events() != before {
             before = self.ledger.borrow().events();

@@ -1,5 +1,5 @@
-//! The failover table: the effects of each fault of a Sentinel group on its users, one row for each
-//! fault. `src/manual/what_a_failover_can_do.md` explains the columns.
+//! The failover table. It has one row for each fault of a Sentinel group, with the effects of the
+//! fault on users. The page `src/manual/what_a_failover_can_do.md` explains the columns.
 //!
 //! ```text
 //! nemesis table                       all rows, for people
@@ -36,34 +36,35 @@ use fault::{ALL, Fault};
 use group::{Group, Shape, Stop};
 use verdict::{Case, Row, judge};
 
-/// Options of the command.
+/// Options of `nemesis table`.
 #[derive(clap::Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(crate) struct Args {
     /// Print one line of JSON for each row instead of a table.
     #[arg(long)]
     json: bool,
-    /// Also measure plain writes under each setting; takes seven minutes more.
+    /// Also measure plain writes under each setting. This takes seven more minutes.
     #[arg(long)]
     plain: bool,
-    /// Only rows whose name contains this; can be repeated.
+    /// Only rows whose name contains this text. Can be repeated.
     #[arg(long)]
     only: Vec<String>,
-    /// Longest lease of the clients, in milliseconds; the quarantine is longer by L.
+    /// Longest lease of the clients, in milliseconds. The quarantine lasts for this time and L.
     #[arg(long, default_value_t = 12_000)]
     max_ttl: u64,
-    /// Count a yes only when every replica has it.
+    /// Count a grant only if all replicas have it.
     #[arg(long)]
     all_replicas: bool,
-    /// Turn all safety checks off, to test that the judge finds the consequences.
+    /// Turn all safety checks off, to test that the check of the log finds the consequences.
     #[arg(long, hide = true)]
     defeat: bool,
 }
 
-/// Measures all rows; returns true if all of them are good.
+/// Measures all rows. Returns true if all rows are good.
 pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
     fs::create_dir_all(out)?;
-    // There is one thread, because processes are killed when the thread that started them ends.
+    // The runtime has one thread. A process is killed when the thread that started it ends, so this
+    // thread must live until the end.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(LocalSet::new().run_until(rows(args, out)))
 }
@@ -144,7 +145,7 @@ async fn plain_writes(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, 
     Ok(good)
 }
 
-/// Measures one fault on a fresh group.
+/// Measures one fault on a new group.
 async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<Row, Failure> {
     let file = out.join(format!("table-{}.jsonl", fault.name().replace(' ', "-")));
     let ledger = Ledger::new(&file, StdRng::seed_from_u64(1))?;
@@ -152,8 +153,8 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
     fault.prepare(&group).await?;
     group.clients(stop).await?;
     let struck = fault.strike(&mut group, stop).await?;
-    // An old master returns as a master for ten seconds, until the Sentinels have made it a
-    // replica. With `defeat` enough is seen long before.
+    // After a cut, the old master remains a master for ten seconds, until the Sentinels make it a
+    // replica. With `defeat`, rules are broken much earlier.
     let rest = if struck.healed.is_some() && !shape.defeat { 12 } else { 1 };
     stop.wait(Duration::from_secs(rest)).await?;
     let far = if fault.cuts_clients() { group.far() } else { Vec::new() };

@@ -1,11 +1,14 @@
-//! The old master under observation: the client commands that it executed after it was resumed, and
-//! those of them that were sent after its successor was named.
+//! The old master after a freeze: the commands of clients that it executed after its resume, and
+//! the number of those commands that were sent after the Sentinels reported the new master.
 //!
-//! A command that a frozen server executes late does not show when it was sent, because the
-//! server's kernel still accepts bytes. Therefore the unread bytes of each connection are read
-//! twice: when the successor is named, and before the old master continues. A command counts as
-//! sent late if its connection is new since the first reading, has received bytes since, or was not
-//! closed by its client before the second reading.
+//! If a frozen server executes a command late, the time of sending is not visible, because the
+//! server's kernel accepts bytes during the freeze. So the number of unread bytes of each
+//! connection is read twice: when the new master is reported, and just before the old master is
+//! resumed.
+//!
+//! A command counts as sent late in three cases: its connection did not exist at the first reading,
+//! its connection has received bytes between the readings, or its client had not closed the
+//! connection at the second reading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::world::{Failure, World};
 
-/// Commands that do not count as a client's work, such as those of the handshake.
+/// Commands that are not work of a client, for example those of the handshake.
 const HARMLESS: [&str; 13] = [
     "HELLO",
     "CLIENT",
@@ -34,7 +37,8 @@ const HARMLESS: [&str; 13] = [
 /// Prefix of all clients' addresses.
 const CLIENTS: &str = "10.77.100.";
 
-/// Unread bytes of each connection, and true if its client has closed it.
+/// Number of unread bytes of each connection. The flag is true if the client has closed the
+/// connection.
 type Sockets = BTreeMap<String, (u64, bool)>;
 
 pub(super) struct OldMaster {
@@ -43,38 +47,38 @@ pub(super) struct OldMaster {
     addr: String,
     named: Sockets,
     before: Sockets,
-    /// Time of the resumption by the wall clock, in seconds.
+    /// Wall-clock time of the server's resume, in seconds since 1970.
     resumed: f64,
 }
 
 impl OldMaster {
-    /// Begins to record the commands that the server at this address executes, with a watcher.
+    /// Starts a process that records the commands of the server at this address.
     pub(super) fn watch(world: &World, addr: &str, mut watcher: Command) -> Result<Self, Failure> {
         let lines = world.socket().with_file_name("monitor");
         watcher.args(["--monitor", addr]).arg("--into").arg(&lines);
         std::os::unix::process::CommandExt::process_group(&mut watcher, 0);
         let monitor = watcher.stdin(Stdio::null()).spawn()?;
         let (named, before) = (Sockets::new(), Sockets::new());
-        // Commands recorded before the fault show that the recording works.
+        // Some commands must be recorded before the fault, as a proof that the recording works.
         std::thread::sleep(Duration::from_millis(500));
         Ok(Self { monitor, lines, addr: addr.to_owned(), named, before, resumed: 0.0 })
     }
 
-    /// Reads the connections when the successor is named.
+    /// Reads the state of the connections. Call this when the Sentinels report the new master.
     pub(super) fn named(&mut self, world: &World) -> Result<(), Failure> {
         self.named = sockets(world, &self.addr)?;
         Ok(())
     }
 
-    /// Reads the connections just before the server continues.
+    /// Reads the state of the connections. Call this just before the server is resumed.
     pub(super) fn before_resume(&mut self, world: &World) -> Result<(), Failure> {
         self.before = sockets(world, &self.addr)?;
         self.resumed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         Ok(())
     }
 
-    /// Returns the number of scripts and writes of clients that the server executed and that were
-    /// sent after the successor was named.
+    /// Returns the number of scripts and writes of clients that the server executed, although they
+    /// were sent after the Sentinels reported the new master.
     pub(super) fn sent_after(&mut self) -> Result<usize, Failure> {
         self.monitor.kill()?;
         self.monitor.wait()?;
@@ -97,18 +101,18 @@ impl Drop for OldMaster {
     }
 }
 
-/// Returns true if the unread bytes of this connection may have been sent after the first reading.
+/// Returns true if unread bytes of this connection may have been sent after the first reading.
 fn sent_late(peer: &str, named: &Sockets, before: &Sockets) -> bool {
     let (Some((bytes, was_closed)), Some((later, closed))) = (named.get(peer), before.get(peer))
     else {
         return true;
     };
-    // The end of a stream counts as one byte.
+    // The kernel counts the end of a stream as one unread byte.
     let end = u64::from(*closed && !was_closed);
     !closed || *later > bytes + end
 }
 
-/// A client's command in the output of MONITOR.
+/// Command of a client in the output of MONITOR.
 struct Ran<'a> {
     at: f64,
     peer: &'a str,
@@ -133,15 +137,16 @@ impl<'a> Ran<'a> {
     }
 }
 
-/// Returns the clients' connections to the server, as its kernel reports them.
+/// Returns the connections of clients to the server, from the kernel's table of the server's
+/// network.
 fn sockets(world: &World, addr: &str) -> Result<Sockets, Failure> {
     let pid = world.pid(0, "a1").ok_or("the old master does not run")?;
     let text = fs::read_to_string(format!("/proc/{pid}/net/tcp"))?;
     Ok(text.lines().skip(1).filter_map(|line| socket(line, addr)).collect())
 }
 
-/// Parses a line `sl local remote state tx:rx …`. Addresses are hexadecimal, with the host's bytes
-/// in reverse order.
+/// Parses a line `sl local remote state tx:rx …`. Addresses are hexadecimal. The bytes of a host
+/// are in reverse order.
 fn socket(line: &str, addr: &str) -> Option<(String, (u64, bool))> {
     let mut words = line.split_whitespace().skip(1);
     let (local, remote) = (address(words.next()?)?, address(words.next()?)?);
@@ -171,7 +176,8 @@ mod tests {
         let before =
             at(&[(1, 100, true), (2, 101, true), (3, 150, true), (4, 100, false), (5, 9, true)]);
         let late: Vec<_> = (1..=6).filter(|n| sent_late(&peer(*n), &named, &before)).collect();
-        // Connection 3 received bytes, 4 is still open, 5 and 6 are new.
+        // Connection 3 has received bytes, connection 4 is still open, and connections 5 and 6 are
+        // new.
         assert_eq!(late, [3, 4, 5, 6]);
     }
 

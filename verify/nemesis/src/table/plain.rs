@@ -1,6 +1,6 @@
-//! The second half of the table: plain writes, without the library, under each setting that Redis
-//! offers. The rows show for how long two servers accepted writes, and how many acknowledged writes
-//! were lost.
+//! The second half of the table: plain writes without the library, under each setting that Redis
+//! offers. The rows contain the time in which two servers accepted writes, and the number of
+//! acknowledged writes that were lost.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -19,13 +19,13 @@ use crate::event::{EventKind, WriteReply, now};
 use crate::ledger::Ledger;
 use crate::world::{Failure, Place};
 
-/// Setting of the servers, or request of the writer.
+/// Safety setting for plain writes: a setting of the servers, or a number of replicas for `WAIT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Setting {
     None,
     /// Servers with `min-replicas-to-write 1` and `min-replicas-max-lag 2`.
     MinReplicas,
-    /// `WAIT` for this number of replicas, without min-replicas.
+    /// `WAIT` for this number of replicas. The servers have no min-replicas setting.
     Wait(u8),
 }
 
@@ -44,24 +44,23 @@ impl Setting {
         }
     }
 
-    /// Returns the name by which the row can be selected.
+    /// Returns the name of the row. The option `--only` selects rows by this name.
     pub(super) fn with(self, fault: Fault) -> String {
         format!("{}: {}", self.name(), fault.name())
     }
 }
 
-/// A row of the table.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     pub(super) setting: &'static str,
     pub(super) fault: &'static str,
-    /// Time from the new master's first write to the last one that the old master acknowledged as
-    /// requested, in seconds.
+    /// Seconds from the new master's first accepted write to the last write that the old master
+    /// acknowledged under this setting.
     pub(super) two_masters_seconds: f64,
     pub(super) acked: usize,
     pub(super) lost: usize,
     pub(super) refused: usize,
-    /// Reasons why this row proves nothing.
+    /// Reasons why this row is of no use.
     pub(super) doubts: Vec<String>,
 }
 
@@ -87,7 +86,7 @@ impl Row {
     }
 }
 
-/// Measures one fault under one setting, on a fresh group.
+/// Measures one fault under one setting, on a new group.
 pub(super) async fn row(
     setting: Setting,
     fault: Fault,
@@ -118,7 +117,7 @@ pub(super) async fn row(
     if facts.first_promotion(struck).is_none() {
         doubts.push("no other server was promoted".to_owned());
     }
-    // With `WAIT` on a busy machine there are some hundred writes a second.
+    // There are some hundred writes per second, even with `WAIT` on a busy machine.
     if fates.acked < 100 {
         doubts.push(format!("only {} writes were acknowledged", fates.acked));
     }
@@ -133,8 +132,8 @@ pub(super) async fn row(
     })
 }
 
-/// Strikes as for the library's rows, but waits for no quarantine: only until the old master is a
-/// replica, or dead.
+/// Injects the same fault as for the rows of the library. Waits only until the old master is a
+/// replica or dead, not for a quarantine.
 async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64, Failure> {
     /// Duration of a cut after the other side has a new master.
     const CUT: Duration = Duration::from_secs(8);
@@ -191,7 +190,7 @@ impl Writer {
         Ok(Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?))
     }
 
-    /// Ends the writer, which then compares its writes with the current master's data.
+    /// Ends the writer. The writer then compares its writes with the data of the current master.
     fn end(&mut self, group: &Group) -> Result<Fates, Failure> {
         let events = group.ledger.borrow();
         let facts = Facts::of(events.so_far());

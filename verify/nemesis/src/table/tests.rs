@@ -1,8 +1,8 @@
-//! Tests of the judge: a good log, with one entry changed or added at a time.
+//! Tests of the check of a row. Each test changes or adds one event in a good log.
 //!
-//! Times are milliseconds. Server `m1` is master until 5 000, then `m2`, which is in quarantine
-//! from 6 000 until 8 000. L is 1 s. Client 1 holds `sit-1-0` throughout; fresh names are granted
-//! until 5 000 and from 8 010 on.
+//! Times are in milliseconds. Server `m1` is the master until 5 000, and then `m2`. Server `m2` is
+//! in quarantine from 6 000 until 8 000. L is 1 s. Client 1 holds the lock `sit-1-0` all the time.
+//! Locks with new names are granted until 5 000 and from 8 010 on.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ fn good() -> Vec<Event> {
     log
 }
 
-/// Judges the good log with additional events.
+/// Returns the row of the good log with additional events.
 fn with(more: Vec<Event>) -> Row {
     let mut log = good();
     log.extend(more);
@@ -99,8 +99,8 @@ fn a_good_row_has_its_figures() {
     assert!(row.is_good(), "{row:?}");
     assert_eq!((row.wrong_votes, row.held_twice), (0, 0));
     assert!((row.seconds_without_grants - 3.21).abs() < 0.001, "{row:?}");
-    // The new master is named at 5 920 and writable at 6 001; the last of eight holders is renewed
-    // at 6 037.
+    // The new master is reported at 5 920 and accepts writes from 6 001 on. The last of eight
+    // holders renews its lock at 6 037.
     assert_eq!((row.sitting, row.ran_out), (8, 0));
     assert_eq!(row.reassert_ms, Some(36.0));
     assert_eq!(row.first_grant_ms, Some(10.0));
@@ -116,7 +116,7 @@ fn a_second_holder_is_held_twice_and_the_vote_for_it_is_wrong() {
     ]);
     assert_eq!((row.held_twice, row.wrong_votes), (1, 1), "{row:?}");
     assert!(!row.is_good());
-    // The vote is wrong even if the client makes no use of it, and for a renewal as for a grant.
+    // The vote is wrong, even if it is a renewal and the client does not use it.
     let row = with(vec![vote(2, 8_500, "sit-1-0", 5_000, "r2", false)]);
     assert_eq!((row.held_twice, row.wrong_votes), (0, 1), "{row:?}");
 }
@@ -131,15 +131,15 @@ fn a_grant_in_quarantine_is_wrong_and_a_renewal_is_not() {
 
 #[test]
 fn an_old_master_has_no_vote_later_than_the_window() {
-    // The new master accepted its first write at 6 001.
+    // The new master accepted its first write at 6 001, so the old master may vote until 7 001.
     let row = with(vec![vote(2, 7_000, "other", 5_000, "r1", false)]);
     assert!(row.is_good(), "{row:?}");
     let row = with(vec![vote(2, 7_010, "other", 5_000, "r1", false)]);
     assert_eq!(row.wrong_votes, 1, "{row:?}");
-    // A request that waits until the new master accepts it gets the new master's vote.
+    // A request may wait until the new master accepts it. The new master may then vote.
     let row = with(vec![vote(2, 6_002, "other", 5_000, "r2", false)]);
     assert!(row.is_good(), "{row:?}");
-    // The rule applies to a plain write, too, without any client of the library.
+    // The rule also applies to plain writes without the library.
     let row = with(vec![
         answers(7_100, "m1", WriteReply::Yes),
         answers(7_200, "m1", WriteReply::Replica),

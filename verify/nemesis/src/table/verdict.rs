@@ -1,14 +1,15 @@
-//! The judgement of one row, from the log alone.
+//! Checks one row by its log.
 //!
-//! A *vote* is a yes of one server to one grant or renewal, as its client received it. A vote is
-//! wrong if
-//! 1. another holder of the name was valid from before the request until after the vote;
-//! 2. it was a grant, and the server's own marker forbade grants (old holders may renew);
-//! 3. at the request the server had been replaced for longer than L: another server had accepted a
-//!    plain write more than L ago, and this one had not been promoted since. A server that accepts
-//!    plain writes so late counts once as well;
-//! 4. its token was not larger than all tokens granted before the request, or its holder believed
-//!    in the lock past its own deadline.
+//! A *vote* is a reply in which one server grants or renews one lease. A vote is wrong in four
+//! cases:
+//!
+//! 1. Another holder of the name was valid from before the request until after the vote.
+//! 2. The vote was a grant, and the marker of the server forbade grants. (Old holders may renew.)
+//! 3. At the time of the request, the server had been replaced for longer than L. A server is
+//!    replaced if another server has accepted a plain write and this server was not promoted later.
+//!    A server that accepts plain writes so late has one wrong vote, too.
+//! 4. The token of the vote was not larger than all tokens that were granted before the request. Or
+//!    the holder relied on the lock after its own deadline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,27 +21,27 @@ use crate::event::{Event, EventKind, Nanos};
 use crate::judge::{self, Hold};
 
 const MS: Nanos = 1_000_000;
-/// Fewest votes of a row; with fewer, the row proves nothing.
+/// Minimum number of votes of a row. A row with fewer votes is of no use.
 const VOTES: usize = 500;
 
 /// Facts about a row that the log does not contain.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) fault: &'static str,
-    /// Time of the strike; `healed` is the end of a cut.
+    /// Time of the fault.
     pub(super) struck: Nanos,
     pub(super) healed: Option<Nanos>,
     /// L, the failover window.
     pub(super) window: Nanos,
-    /// Clients that reach the other side during a cut; empty without a cut.
+    /// Clients on the side of the new master during a cut. Empty without a cut.
     pub(super) far: Vec<u8>,
-    /// True if clients require every replica; locks then expire while a replica is down.
+    /// True if clients require all replicas. Locks then expire while a replica is down.
     pub(super) all_replicas: bool,
-    /// Number of scripts and writes sent to the old master after the new one was named, if counted.
+    /// Number of scripts and writes that were sent to the old master after the Sentinels reported
+    /// the new one. `None` if they were not counted.
     pub(super) writes_to_old_master: Option<usize>,
 }
 
-/// A row of the table.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Row {
     pub(super) fault: &'static str,
@@ -50,34 +51,37 @@ pub(super) struct Row {
     pub(super) reassert_ms: Option<f64>,
     pub(super) first_grant_ms: Option<f64>,
     pub(super) writes_to_old_master: Option<usize>,
-    /// Number of votes that were judged.
+    /// Number of checked votes.
     pub(super) votes: usize,
-    /// Number of holds of any length.
+    /// Number of times that a client held a lock or leadership.
     pub(super) holds: usize,
-    /// Number of locks that were held when the new master began, by clients that could reach it;
-    /// `ran_out` of these expired instead of being renewed.
+    /// Number of locks that were held when the new master began, by clients that could reach the
+    /// new master. Of these locks, `ran_out` expired without a renewal.
     pub(super) sitting: usize,
     pub(super) ran_out: usize,
     pub(super) two_masters_ms: f64,
-    /// Time from the fault until the new master is named and writable.
+    /// Time from the fault until the Sentinels report the new master and it accepts writes, in
+    /// milliseconds.
     pub(super) new_master_ms: Option<f64>,
-    /// Time from then to the end of the new master's quarantine.
+    /// Time from the end of `new_master_ms` to the end of the new master's quarantine, in
+    /// milliseconds.
     pub(super) quarantine_ms: Option<f64>,
-    /// Reasons why this row proves nothing.
+    /// Reasons why this row is of no use.
     pub(super) doubts: Vec<String>,
-    /// Descriptions of the broken promises.
+    /// Descriptions of broken rules.
     pub(super) broken: Vec<String>,
 }
 
 impl Row {
-    /// Returns true if the fault took place, enough votes were judged, and no promise was broken.
+    /// Returns true if the row has no doubts, no wrong votes, no second holders and no writes to
+    /// the old master.
     pub(super) fn is_good(&self) -> bool {
         let bad = self.wrong_votes + self.held_twice;
         bad + self.writes_to_old_master.unwrap_or(0) == 0 && self.doubts.is_empty()
     }
 }
 
-/// Judges a log that is in the order of time.
+/// Checks one row by its log. The events must be sorted by time.
 pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
     let facts = Facts::of(events);
     let holds = judge::holds(events);
@@ -100,7 +104,8 @@ pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
     row
 }
 
-/// Checks overlaps, tokens, and guards that believed for too long.
+/// Counts overlapping holders, tokens that do not grow, and guards that report to be valid for too
+/// long.
 fn beliefs(row: &mut Row, events: &[Event]) {
     for v in judge::holders(events) {
         if v.rule == "one holder at a time" {
@@ -134,7 +139,8 @@ fn votes(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], events: &[Ev
                 continue;
             }
         } else {
-            // The watcher never saw this server accept a write.
+            // The server is unknown, because the watcher recorded no write to the process with this
+            // run id.
             format!("{what} by a server of unknown identity")
         };
         row.wrong_votes += 1;
@@ -177,11 +183,11 @@ fn times(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], mut fresh: V
     sitting(row, case, holds, begun);
 }
 
-/// Computes for how long the holders were in doubt after the new master began: until they were
-/// renewed or lost the lock.
+/// Computes the longest time from the beginning of the new master until a holder's lock was renewed
+/// or lost.
 fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
     let cut = case.healed.is_none_or(|healed| begun < healed) && !case.far.is_empty();
-    // The new master may serve a client a moment before the watcher sees it.
+    // The new master may serve a client shortly before the watcher detects the new master.
     let early = begun.saturating_sub(50 * MS).max(case.struck);
     let mut longest = None;
     for hold in holds.iter().filter(|h| h.name.starts_with("sit-")) {
@@ -199,7 +205,7 @@ fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
     row.reassert_ms = longest.map(millis);
 }
 
-/// Adds a sentence to the row; the first few are enough for a reader.
+/// Adds the description of a broken rule to the row. A row has at most 12 descriptions.
 fn say(row: &mut Row, sentence: String) {
     if row.broken.len() < 12 {
         row.broken.push(sentence);

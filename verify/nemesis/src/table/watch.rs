@@ -1,9 +1,8 @@
-//! The watcher: a process in the groups' network that asks every Sentinel and every server all the
-//! time, in plain Redis protocol, and logs their replies. Of the library it uses only the name and
-//! format of a server's marker.
+//! The watcher: a process in the network of the groups. Every few milliseconds it sends plain Redis
+//! requests to each Sentinel and each server, and logs their replies. It uses nothing of the
+//! library except the name and the format of a marker.
 //!
-//! A server that does not answer within [`PATIENCE`] is asked again on another connection, as a
-//! careful client does.
+//! If a server does not reply within [`PATIENCE`], the watcher asks again on a new connection.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -19,34 +18,34 @@ use tokio::time::{sleep, timeout};
 use crate::event::{EventKind, Nanos, TaskId, WriteReply, now};
 use crate::wire::Ledger;
 
-/// Interval between two questions to a server or Sentinel, which is the precision of all
+/// Interval between two requests to a server or a Sentinel. It is the precision of all
 /// measurements.
 const EVERY: Duration = Duration::from_millis(4);
 const PATIENCE: Duration = Duration::from_millis(250);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Settings of the watcher.
+/// Arguments of the watcher.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Socket of the ledger.
     #[arg(long)]
     ledger: PathBuf,
-    /// Name of the group at its Sentinels.
+    /// Name by which the Sentinels know the group.
     #[arg(long)]
     group: String,
-    /// Address of a server, `host:port`; repeated for each.
+    /// Address of a server, `host:port`. Repeated for each server.
     #[arg(long)]
     server: Vec<String>,
     #[arg(long)]
     sentinel: Vec<String>,
-    /// Record the commands that this server, `host:port`, executes in a file.
+    /// Only record the commands of this server, `host:port`, in a file.
     #[arg(long)]
     monitor: Option<String>,
     #[arg(long)]
     into: Option<PathBuf>,
-    /// Write a marker without a quarantine to each new master: a deliberate defect that the judge
-    /// must find.
+    /// Write a marker without a quarantine to each new master. This is a deliberate defect: the
+    /// check of the log must find it.
     #[arg(long)]
     defeat: bool,
 }
@@ -76,8 +75,8 @@ async fn watch(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Records all commands that a server executes, from its MONITOR. Starts again when the server ends
-/// the connection, as a server does that becomes a replica.
+/// Records the commands that a server executes, from the output of MONITOR. A server that becomes a
+/// replica closes the connection, so this function connects again.
 async fn monitor(addr: String, mut file: File) -> io::Result<()> {
     loop {
         if let Ok(mut stream) = TcpStream::connect(&addr).await
@@ -92,7 +91,7 @@ async fn monitor(addr: String, mut file: File) -> io::Result<()> {
     }
 }
 
-/// Reports the masters that this Sentinel names.
+/// Reports to the ledger the masters that this Sentinel returns.
 async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io::Result<()> {
     let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {group}");
     let (mut line, mut before) = (Line::to(&addr), String::new());
@@ -109,7 +108,7 @@ async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io:
     }
 }
 
-/// Reports this server's replies to plain writes, and its marker.
+/// Reports to the ledger this server's replies to plain writes, and its marker.
 async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<()> {
     let mut line = Line::to(&addr);
     let (mut before, mut last_yes) = (None, 0);
@@ -139,12 +138,12 @@ async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<
     Ok(())
 }
 
-/// A master's marker, which shows the beginning of its data history.
+/// Marker of a server, and the server's current data history.
 struct Marker {
     server: Arc<str>,
-    /// Data history of the master, once it was read.
+    /// Data history of the server. `None` until it is read.
     replid: Option<String>,
-    /// Marker that was reported last.
+    /// Text of the marker at the last reading.
     text: String,
 }
 
@@ -153,7 +152,8 @@ impl Marker {
         let Some(Reply::Ok(text)) = line.ask("GET palisade:generation").await else {
             return Ok(());
         };
-        // A copy of the predecessor's marker does not bind a new master.
+        // A new master may still have a copy of the old master's marker. The quarantine in this
+        // copy does not apply to the new master.
         let of_this = |id: &Option<String>| id.as_ref().is_some_and(|id| text.starts_with(id));
         if self.replid.is_none() || (text != self.text && !of_this(&self.replid)) {
             let Some((replid, run_id)) = line.who().await else { return Ok(()) };
@@ -169,8 +169,8 @@ impl Marker {
             ledger.report(EventKind::Process { server, run_id }).await?;
             self.replid = Some(replid);
         }
-        // Clients update a time in the marker each second; the fields that decide the quarantine
-        // stand before that time.
+        // Clients update the note in the marker each second. The fields of the quarantine come
+        // before the note.
         if text.get(..QUARANTINE) != self.text.get(..QUARANTINE)
             && of_this(&self.replid)
             && let Some((from, ends)) = quarantine(&text)
@@ -183,11 +183,11 @@ impl Marker {
     }
 }
 
-/// Length of a marker through the field of the quarantine's length, in bytes.
+/// Number of bytes at the beginning of a marker that decide the quarantine.
 const QUARANTINE: usize = 81;
 
-/// Returns the time in which a marker `replid since floor length` forbids grants, by this process's
-/// clock. All servers run on this machine and share its wall clock.
+/// Returns the beginning and the end of the quarantine in a marker `replid since floor length`, by
+/// this process's clock. All servers run on this machine and share its wall clock.
 fn quarantine(marker: &str) -> Option<(Nanos, Nanos)> {
     let mut words = marker.split(' ').skip(1);
     let since: u64 = words.next()?.parse().ok()?;
@@ -200,7 +200,7 @@ fn quarantine(marker: &str) -> Option<(Nanos, Nanos)> {
     Some(if since == 0 { (0, 0) } else { (at(since)?, at(since + length)?) })
 }
 
-/// A server's reply to one command.
+/// Reply of a server to one command.
 #[derive(Debug)]
 pub(super) enum Reply {
     Ok(String),
@@ -208,7 +208,7 @@ pub(super) enum Reply {
     List(Vec<String>),
 }
 
-/// A connection that is replaced after any doubt about its state.
+/// A connection to a server. The connection is replaced if a reply is late or malformed.
 pub(super) struct Line {
     addr: String,
     stream: Option<BufReader<TcpStream>>,
@@ -219,7 +219,8 @@ impl Line {
         Self { addr: addr.to_owned(), stream: None }
     }
 
-    /// Sends one command, split at spaces; returns `None` if there is no reply in time.
+    /// Sends one command, given as words with spaces in between. Returns `None` if no reply arrives
+    /// in time.
     pub(super) async fn ask(&mut self, command: &str) -> Option<Reply> {
         let done = timeout(PATIENCE, self.round(command)).await;
         if let Ok(Ok(reply)) = done {

@@ -1,5 +1,6 @@
-//! A witness between the library and its node: every yes of a server is reported with the time of
-//! the request and the server's process, whatever the library does with the yes.
+//! A node between the library and its Sentinel node. It reports each vote of a server, with the
+//! time of the request and the run id of the server. It reports votes that the library does not
+//! use, too.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::event::{EventKind, Nanos};
 
-/// Prefix of all names of the table's clients on the servers.
+/// Prefix of all keys that the clients of the table use.
 pub(super) const PREFIX: &str = "table:";
 
 pub(super) struct Witness {
@@ -29,8 +30,8 @@ pub(super) struct Witness {
 impl LockNode for Witness {
     fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
         let (ops, since) = (batch.ops.clone(), SystemEnv.now().as_nanos());
-        // The call is made here, outside the future, so that the batches keep the order of the
-        // calls.
+        // Call the node here, not inside the future. So the node gets the batches in the order of
+        // the calls.
         let call = self.node.call(batch, deadline);
         Box::pin(async move {
             let replies = call.await;
@@ -39,7 +40,7 @@ impl LockNode for Witness {
             for (op, reply) in ops.iter().zip(&replies.items) {
                 let Some((name, token, grant)) = yes(op, reply.as_ref().ok()) else { continue };
                 let server = Arc::clone(&facts.identity);
-                // The receiver is gone only when the client ends.
+                // The receiver is dropped only when the client ends.
                 let _ =
                     self.votes.send((at, EventKind::Vote { name, token, since, server, grant }));
             }
@@ -77,7 +78,7 @@ impl LockNode for Witness {
     }
 }
 
-/// Returns the name and token that a reply grants or extends, and true for a grant.
+/// Returns the name and the token that a reply grants or extends. The flag is true for a grant.
 fn yes(op: &Op, reply: Option<&Reply>) -> Option<(Arc<str>, u64, bool)> {
     let (keys, token, grant) = match (op, reply?) {
         (Op::Acquire { keys, .. }, Reply::Granted { fence }) => (keys, *fence, true),

@@ -1,5 +1,5 @@
-//! A plain writer without locks: it sends one `SET` after another to one server, each with a
-//! different key, followed by `WAIT` if replicas must have the write. At the end it checks which
+//! A plain writer without locks. It sends one `SET` after another to one server, each with a new
+//! key. If replicas must have the write, a `WAIT` follows. At the end, the writer checks which
 //! acknowledged writes the new master has.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Nanos, now};
 
-/// Settings of the writer.
+/// Arguments of the writer.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// First master, `host:port`; the writer stays connected to it, as a client does that does not
-    /// ask Sentinel.
+    /// First master, `host:port`. The writer stays connected to it, like a client that does not use
+    /// Sentinel.
     #[arg(long)]
     server: String,
     /// Number of replicas that must have a write before it counts as acknowledged.
@@ -23,19 +23,20 @@ pub(crate) struct Args {
     wait: u8,
 }
 
-/// Results of the writer's writes.
+/// Number of writes for each result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fates {
     pub(super) acked: usize,
     pub(super) lost: usize,
     pub(super) refused: usize,
-    /// Time of the last acknowledgement.
+    /// Time of the last acknowledged write.
     pub(super) last: Nanos,
 }
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Writes until a line of the input names the server to check, then prints the results.
+/// Writes until an input line arrives. This line contains the address of the server to check. Then
+/// prints the result.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (say, lines) = channel();
     std::thread::spawn(move || {
@@ -71,7 +72,7 @@ fn write(
                 fates.last = now();
             }
             Ok(false) => fates.refused += 1,
-            // The result of this write is unknown.
+            // The server may have executed this write or not. The connection is replaced.
             Err(_) => connection = None,
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -79,7 +80,8 @@ fn write(
     Err("the input ended before a server was named".into())
 }
 
-/// Performs one write; returns true if it is acknowledged as requested.
+/// Performs one write. Returns true if it is acknowledged by the server and by the required number
+/// of replicas.
 fn one(connection: &mut Option<BufReader<TcpStream>>, args: &Args, n: u64) -> io::Result<bool> {
     let stream = match connection {
         Some(stream) => stream,
@@ -93,7 +95,7 @@ fn one(connection: &mut Option<BufReader<TcpStream>>, args: &Args, n: u64) -> io
     Ok(done == "+OK" && have.is_some_and(|have| have >= args.wait))
 }
 
-/// Returns the number of acknowledged writes that the server lacks.
+/// Returns the number of acknowledged writes that are missing on the server.
 fn missing(server: &str, acked: &[u64]) -> io::Result<usize> {
     let mut stream = connect(server)?;
     let mut lost = 0;

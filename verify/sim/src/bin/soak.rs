@@ -1,4 +1,4 @@
-//! `soak`: runs seeds on all cores and prints the story of the first one that breaks a promise.
+//! `soak`: runs seeds on all cores. Prints the history of the first seed that breaks a rule.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -7,8 +7,8 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::soak::{Soak, story};
 
-/// Runs the real library over simulated nodes, networks, clocks and processes. The same seed gives
-/// the same history, bit for bit.
+/// Runs the real library on simulated nodes, networks, clocks and processes. The same seed always
+/// gives exactly the same history.
 #[derive(Parser)]
 struct Args {
     /// Number of seeds.
@@ -17,10 +17,10 @@ struct Args {
     /// First seed.
     #[arg(long, default_value_t = 1)]
     first: u64,
-    /// Run this seed alone and print its story.
+    /// Run only this seed, and print its history.
     #[arg(long)]
     reproduce: Option<u64>,
-    /// Number of threads; default: one per core.
+    /// Number of threads. By default, one for each core.
     #[arg(long)]
     jobs: Option<usize>,
 }

@@ -1,5 +1,5 @@
-//! A handler is started again under a key that must be parked only if the earlier start was written
-//! in the span of a loss that the namespace accepts.
+//! Checks keys in a namespace that accepts a short loss. The handler of a key that must be parked
+//! may start again only if the record of the earlier start may be lost in an accepted loss.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,15 @@ use super::Invariant;
 use crate::plan::Ms;
 use crate::trace::Event;
 
-/// The invariant's state; all times are true times in microseconds.
+/// State of the invariant. All times are true times in microseconds.
 #[derive(Debug)]
 pub(crate) struct Accepted {
     accepts: u64,
     window: u64,
-    /// By key: the time of each start, and the result that the start would have.
+    /// Starts of each key: the time of the start, and the result that its handler would have.
     starts: BTreeMap<u16, Vec<(u64, u64)>>,
-    /// Time up to which a node's data were complete, and time of the loss of the later data.
+    /// Losses: the time up to which a node's data were complete, and the time of the loss of the
+    /// later data.
     losses: Vec<(u64, u64)>,
 }
 
@@ -24,7 +25,7 @@ impl Accepted {
         Self { accepts: accepts * 1_000, window: window * 1_000, starts, losses }
     }
 
-    /// Returns true if a write at time `at` may be gone through an accepted loss.
+    /// Returns true if a write at the time `at` may be lost in an accepted loss.
     fn may_be_lost(&self, at: u64) -> bool {
         self.losses.iter().any(|&(since, lost)| {
             // A replaced master may still grant during its failover window.

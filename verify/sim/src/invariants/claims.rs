@@ -1,10 +1,11 @@
-//! One claim: two claims of one key are never valid at once (README, promise 4; idempotency 1).
+//! Two claims of one key are never valid at the same time (README, promise 4; idempotency 1).
 
 use super::Invariant;
 use crate::names;
 use crate::trace::Event;
 
-/// The world compares all claims of a key after every event; this invariant judges the overlaps.
+/// The world compares all claims of a key after each event and reports overlaps as events. This
+/// invariant turns each such event into a violation.
 #[derive(Debug, Default)]
 pub(crate) struct Claims;
 

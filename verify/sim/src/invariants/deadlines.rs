@@ -3,8 +3,8 @@
 use super::Invariant;
 use crate::trace::Event;
 
-/// Largest lateness, in microseconds, that the resolution of server clocks (whole milliseconds)
-/// explains.
+/// Maximum lateness, in microseconds, that can come from the resolution of server clocks (whole
+/// milliseconds).
 const PRECISION: u64 = 2_000;
 
 #[derive(Debug)]

@@ -1,10 +1,10 @@
-//! A grant that must be on all replicas is there when the call returns (durability 1).
+//! A grant that must be on all replicas is on all replicas when the call returns (durability 1).
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// The world records which grants each node's replicas have confirmed; this invariant judges the
-/// grants.
+/// The world records the grants that the replicas of each node have confirmed. This invariant
+/// checks the grants that calls returned.
 #[derive(Debug, Default)]
 pub(crate) struct Durable;
 

@@ -1,10 +1,11 @@
-//! One holder: two validity intervals of one name never overlap (README, promise 1; locks 2).
+//! The times in which two holders of one name are valid never overlap (README, promise 1; locks 2).
 
 use super::Invariant;
 use crate::names;
 use crate::trace::Event;
 
-/// The world compares all guards of a name after every event; this invariant judges the overlaps.
+/// The world compares all guards of a name after each event and reports overlaps as events. This
+/// invariant turns each such event into a violation.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusion;
 

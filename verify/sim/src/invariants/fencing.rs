@@ -1,12 +1,12 @@
-//! Fencing at the resource: a write within its validity is never refused because of a newer token
-//! (README, promises 1 and 2), and two holders never write under the same token.
+//! Fencing at the resource. A write by a valid holder is never refused because of a newer token
+//! (README, promises 1 and 2). Two holders never write with the same token.
 
 use std::collections::BTreeMap;
 
 use super::Invariant;
 use crate::trace::{Event, HoldId};
 
-/// Hold that wrote under each token of each name.
+/// For each name and token, the hold that wrote with this token.
 #[derive(Debug, Default)]
 pub(crate) struct Fencing(BTreeMap<(u16, u64), HoldId>);
 

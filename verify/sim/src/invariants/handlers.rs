@@ -1,4 +1,4 @@
-//! No handler starts after a result was returned, and each start has a larger token than all
+//! No handler starts after a caller received the result. Each start has a larger token than all
 //! earlier starts (README, promises 2 and 4; idempotency 1).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use crate::trace::Event;
 
 #[derive(Debug, Default)]
 pub(crate) struct Handlers {
-    /// True if tokens must grow.
+    /// True if the tokens of the starts must grow.
     in_order: bool,
     answered: BTreeSet<u16>,
     highest: BTreeMap<u16, u64>,

@@ -1,5 +1,6 @@
-//! No key is left behind: no key outlives its ttl, and a key that a living process gave up, or
-//! whose call it cancelled, is gone as soon as the process's messages have arrived (locks 8).
+//! No key on a server remains too long. Each key ends with its ttl. If a living process gave a key
+//! up or cancelled the call of the key, the key is deleted as soon as the messages of the process
+//! have arrived (locks 8).
 
 use super::Invariant;
 use crate::trace::Event;

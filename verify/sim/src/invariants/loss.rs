@@ -1,11 +1,11 @@
-//! No silent loss: a holder is notified of a loss at its own deadline at the latest, and a lost
-//! lease never becomes valid again (README, promise 3; renewal 5).
+//! No loss is silent. A holder is notified of a loss at its own deadline or earlier. A lost lease
+//! never becomes valid again (README, promise 3; renewal 5).
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// Tolerance in microseconds: timers have a resolution of one millisecond, and each process's
-/// clocks run at different rates.
+/// Tolerance in microseconds. Timers have a resolution of one millisecond, and the clocks of
+/// processes run at different rates.
 const TIMER: u64 = 4_000;
 
 #[derive(Debug, Default)]

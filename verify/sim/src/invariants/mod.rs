@@ -1,5 +1,5 @@
-//! The promises that must hold in every run, one in each file. Each invariant receives all events
-//! in order and reports a broken promise. No invariant uses knowledge of the library's code.
+//! Invariants that must hold in each run, one in each file. An invariant receives all events in
+//! order and reports a violation. No invariant depends on the code of the library.
 
 mod accepted;
 mod claims;
@@ -25,27 +25,27 @@ mod waiters;
 use crate::plan::{Clocks, Promises};
 use crate::trace::Event;
 
-/// A broken promise.
+/// A violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Name of the promise.
+    /// Name of the violated invariant.
     pub invariant: &'static str,
-    /// Document or item that makes the promise.
+    /// Document or item that states the invariant.
     pub source: &'static str,
     /// Description of the violation.
     pub what: String,
 }
 
-/// A promise that must hold in a run.
+/// A rule that must hold in a run.
 pub(crate) trait Invariant: Send {
     fn name(&self) -> &'static str;
-    /// Returns the document or item that makes the promise.
+    /// Returns the document or item that states the invariant.
     fn source(&self) -> &'static str;
-    /// Checks an event at the true time `at` (µs).
+    /// Checks an event at the true time `at`, in microseconds.
     fn see(&mut self, at: u64, event: &Event) -> Result<(), String>;
 }
 
-/// Returns the invariants that hold in a world with these assumptions.
+/// Returns the invariants that hold under the assumptions of `promises`.
 pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
     let mut all: Vec<Box<dyn Invariant>> = vec![
         Box::<durable::Durable>::default(),
@@ -58,7 +58,7 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
         Box::<tasks::Tasks>::default(),
     ];
     if promises.accepts > 0 {
-        // After the accepted loss of a claim and its result, the key may have a second result.
+        // If a claim and its result were lost in an accepted loss, the key may get a second result.
         all.push(Box::new(accepted::Accepted::new(promises.accepts, promises.window)));
     } else {
         let one = promises.once || promises.clocks != Clocks::Apart;

@@ -1,5 +1,5 @@
-//! Observers receive terms and values in order; possibly missed ones are marked as a gap (election
-//! 5).
+//! Observers receive terms and values in order. If an observer may have missed some of them, the
+//! next one is marked with a gap (election 5).
 
 use std::collections::BTreeMap;
 

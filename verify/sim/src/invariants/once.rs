@@ -1,12 +1,12 @@
-//! A handler is not started again under a key that must be parked after an attempt without a
-//! result, unless the handler reported that it had no effect.
+//! After an attempt without a result, a key that must be parked does not start its handler again,
+//! unless the handler reported that it had no effect.
 
 use std::collections::BTreeMap;
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// By key: the result of the start that counts.
+/// For each key, the result of the start that counts.
 #[derive(Debug, Default)]
 pub(crate) struct Once(BTreeMap<u16, u64>);
 
@@ -27,7 +27,7 @@ impl Invariant for Once {
                 }
                 None => Ok(()),
             },
-            // After an operator's decision the handler may run again.
+            // After an operator's decision, the handler may start again.
             Event::Decided { name, .. } => {
                 self.0.remove(&name);
                 Ok(())

@@ -1,4 +1,4 @@
-//! No grant in quarantine: a node with a new data history grants nothing for `max_ttl` + L by its
+//! No grant in quarantine. A node with a new data history grants nothing for `max_ttl` + L by its
 //! own clock (quarantine 3, 4).
 
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Invariant;
 use crate::trace::Event;
 
-/// Request (`print`) that each result belongs to, if the request had a fingerprint.
+/// For each result, the fingerprint (`print`) of its request, if the request had one.
 #[derive(Debug, Default)]
 pub(crate) struct Requests(BTreeMap<u64, u8>);
 

@@ -1,16 +1,16 @@
-//! One result per key, for ever: all callers that receive a result receive the same one (README,
-//! promise 4; idempotency 1).
+//! Each key has one result for ever. All callers that receive a result receive the same one
+//! (README, promise 4; idempotency 1).
 
 use std::collections::BTreeMap;
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// Result of each key, and whether it was returned as kept.
+/// Result of each key. For each key also true if the result was returned as kept.
 #[derive(Debug)]
 pub(crate) struct Results {
-    /// False if a key may have two results: it is executed again where data were lost, and the
-    /// clocks are further apart than E (docs of `RedlockBuilder::clock_error`).
+    /// False if a key may have two results. This happens if data were lost and the clocks differ by
+    /// more than E (docs of `RedlockBuilder::clock_error`).
     one: bool,
     values: BTreeMap<u16, u64>,
     kept: BTreeMap<u16, bool>,

@@ -1,4 +1,5 @@
-//! A step whose value a handler has received is not begun again under the same key.
+//! A step does not begin again under the same key after a handler has received the value of the
+//! step.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +9,11 @@ use crate::trace::Event;
 
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
-    /// Token under which each step of each key was first done.
+    /// For each step of each key, the token with which the step was first done.
     done: BTreeMap<(u16, usize), u64>,
-    /// Highest token of each key under which a handler started.
+    /// For each key, the largest token with which a handler started.
     started: BTreeMap<u16, u64>,
-    /// Highest token of each key at the time when an operator purged its steps.
+    /// For each key, the largest token at the time when an operator purged the steps of the key.
     forgotten: BTreeMap<u16, u64>,
 }
 
@@ -32,8 +33,8 @@ impl Invariant for Steps {
                 *started = token.max(*started);
                 Ok(())
             }
-            // A handler with a smaller token may have been overtaken without noticing, so only a
-            // larger token is an error.
+            // A handler with a smaller token may not know that it was overtaken. So only a larger
+            // token is an error.
             Event::StepBegins { name, step, token } => match self.done.get(&(name, step)) {
                 Some(done) if *done < token => Err(format!("{event}, but token {done} had it")),
                 _ => Ok(()),
@@ -45,8 +46,8 @@ impl Invariant for Steps {
                 Ok(())
             }
             Event::StepDone { name, step, token } => {
-                // A step under an older token was stored before the purge; its handler has only now
-                // received the reply.
+                // A step with an older token was stored before the purge, although its handler
+                // receives the reply only now.
                 if self.forgotten.get(&name).is_none_or(|most| token > *most) {
                     self.done.entry((name, step)).or_insert(token);
                 }

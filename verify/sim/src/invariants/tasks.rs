@@ -1,4 +1,4 @@
-//! No task is left after all handles and guards are dropped.
+//! No task remains after all handles and guards were dropped.
 
 use super::Invariant;
 use crate::trace::Event;

@@ -1,12 +1,12 @@
-//! One leader per term: a term has one holder, and no reader receives another candidate's value
-//! under it (election 1, 2).
+//! Each term has one leader. No reader receives the value of another candidate under this term
+//! (election 1, 2).
 
 use std::collections::BTreeMap;
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// Owner of each term that any client has reported.
+/// For each term, the owner that a client reported.
 #[derive(Debug, Default)]
 pub(crate) struct Terms(BTreeMap<(u16, u64), usize>);
 

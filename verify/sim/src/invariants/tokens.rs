@@ -1,5 +1,5 @@
-//! Monotonic tokens: each new writer's token is larger than every earlier one, and each new
-//! reader's is not below that of any earlier writer (README, promise 2; locks 4; readers,
+//! Tokens grow. The token of a new writer is larger than all earlier tokens. The token of a new
+//! reader is not smaller than that of an earlier writer (README, promise 2; locks 4; readers,
 //! tokens).
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::Invariant;
 use crate::trace::Event;
 
-/// By name: the tokens in the order in which their grants were reported.
+/// For each name, the tokens in the order in which their grants were reported.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens(BTreeMap<u16, Vec<Known>>);
 
@@ -16,9 +16,9 @@ struct Known {
     token: u64,
     /// True for a reader.
     shared: bool,
-    /// Time when the grant was reported.
+    /// Time at which the grant was reported.
     at: u64,
-    /// Time of the takeover's request, if the lock was taken from another holder.
+    /// Time of the request, if this holder got the lock by a takeover.
     taken: Option<u64>,
 }
 
@@ -36,14 +36,14 @@ impl Invariant for Tokens {
             return Ok(());
         };
         let known = self.0.entry(name).or_default();
-        // A guard that is valid when it is returned was granted after all tokens reported before. A
-        // guard that lapsed before that, because its process was paused, was granted at some time
-        // after its request.
+        // A guard that is returned valid was granted after all tokens that were reported before. A
+        // paused process may return a guard that has already expired. Such a guard was granted at
+        // some time after its request.
         let since = if left > 0 { at } else { requested_at };
-        // A token is also no evidence if a takeover ended its hold and its holder has not noticed
-        // yet.
+        // The token of a takeover does not count if this guard was requested before the takeover.
+        // The takeover may have ended the hold of this guard, and its holder may not know this yet.
         let overruled = |k: &Known| k.taken.is_some_and(|by| requested_at < by);
-        // Readers at the same time may have their tokens in any order.
+        // The tokens of readers at the same time may have any order.
         let earlier =
             known.iter().filter(|k| k.at <= since && !overruled(k) && !(shared && k.shared));
         let earlier = earlier.map(|k| k.token).max();

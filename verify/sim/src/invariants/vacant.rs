@@ -1,10 +1,10 @@
-//! No client receives "vacant" for a name whose holder was valid from before the question until the
-//! answer (election 4, quarantine 9).
+//! No client receives "vacant" for a name if a holder was valid from the request to the reply
+//! (election 4, quarantine 9).
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// The world records which holders believe that they are valid; this invariant judges the answers.
+/// The world records the holders that believe to be valid. This invariant checks the replies.
 #[derive(Debug, Default)]
 pub(crate) struct Vacant;
 

@@ -1,10 +1,10 @@
-//! Every waiter is served or refused in time, and a free lock is granted (README, promise 6;
+//! Each waiter is served or refused in time, and a free lock is granted (README, promise 6;
 //! overview 7).
 
 use super::Invariant;
 use crate::trace::Event;
 
-/// Invariant with its setting: true if a free lock must be granted.
+/// The invariant. The setting is true if a free lock must be granted.
 #[derive(Debug)]
 pub(crate) struct Waiters(bool);
 

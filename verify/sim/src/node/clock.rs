@@ -1,5 +1,5 @@
-//! The clock of a server. The server judges expiries by its wall clock in whole milliseconds, as
-//! Redis does.
+//! The clock of a server. Like Redis, the server decides expiries by its wall clock, in whole
+//! milliseconds.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,13 +19,13 @@ pub(super) struct ServerClock {
 
 struct ClockState {
     wave: Wave,
-    /// Error beyond the bound, in microseconds.
+    /// Error in addition to the permitted clock error, in microseconds.
     wild: i64,
     /// Sum of the clock's backward steps, in microseconds.
     set_back: u64,
-    /// True after the end of all faults; no fault moves the clock any more.
+    /// True after the end of all faults. No fault changes the clock then.
     faults_ended: bool,
-    /// Fixed reading while a halted batch continues.
+    /// Fixed reading of the clock, set while the rest of a halted batch runs.
     read: Option<u64>,
 }
 
@@ -50,13 +50,13 @@ impl ServerClock {
         wall(nanos, state.wave.error(nanos) + state.wild * 1_000)
     }
 
-    /// Fixes the clock at the reading at which a halted batch began; `None` lets the clock run
+    /// Fixes the clock at the reading from the start of a halted batch. With `None`, the clock runs
     /// again.
     pub(super) fn reread(&self, read: Option<u64>) {
         self.state().read = read;
     }
 
-    /// Steps the clock; its error is `error` µs from now on.
+    /// Steps the clock to the error `error`, in microseconds.
     pub(super) fn step(&self, error: i64) {
         let nanos = self.world.nanos();
         let mut state = self.state();
@@ -66,7 +66,7 @@ impl ServerClock {
         state.stepped(after - before);
     }
 
-    /// Adds `by` µs to the clock's error.
+    /// Adds `by` microseconds to the error of the clock.
     pub(super) fn run_wild(&self, by: i64) {
         let mut state = self.state();
         if !state.faults_ended {
@@ -75,7 +75,7 @@ impl ServerClock {
         }
     }
 
-    /// Ends the clock's error beyond its bound, for good.
+    /// Ends the additional error of the clock, permanently.
     pub(super) fn mend(&self) {
         let mut state = self.state();
         let wild = state.wild;
@@ -83,7 +83,7 @@ impl ServerClock {
         (state.wild, state.faults_ended) = (0, true);
     }
 
-    /// Returns the sum of the clock's backward steps, in microseconds.
+    /// Returns the sum of all backward steps of the clock, in microseconds.
     pub(super) fn set_back(&self) -> u64 {
         self.state().set_back
     }

@@ -1,4 +1,4 @@
-//! Copies of a master's earlier data, as a replica or a disk may have them.
+//! Copies of a master's earlier data, as a replica or a disk may have kept them.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use palisade::{node::MemoryNode, test_util::MemorySnapshot};
 
 use crate::plan::Ms;
 
-/// Largest number of copies that are kept, besides the first.
+/// Maximum number of stored copies, in addition to the first copy.
 const MOST: usize = 400;
 
-/// Copies of a master's data, each with its true time (ns).
+/// Copies of a master's data, each with its true time in nanoseconds.
 pub(super) struct Copies {
     every: u64,
     first: MemorySnapshot,
@@ -21,13 +21,13 @@ impl Copies {
         Self { every: every * 1_000_000, first, later: VecDeque::new() }
     }
 
-    /// Stores a copy of a server's data, unless the last copy is too recent.
+    /// Stores a copy of a server's data. Does nothing if the last copy is too recent.
     pub(super) fn take(&mut self, now: u64, memory: &MemoryNode) {
         if self.later.back().is_some_and(|(at, _)| now < at + self.every) {
             return;
         }
         if self.later.len() >= MOST {
-            // Every second copy is dropped; old and recent copies are equally useful.
+            // Drop every second copy. So both old and recent copies remain.
             let mut keep = false;
             self.later.retain(|_| {
                 keep = !keep;
@@ -37,7 +37,8 @@ impl Copies {
         self.later.push_back((now, memory.snapshot()));
     }
 
-    /// Returns the newest copy that is at least `span` old, and its true time (ns).
+    /// Returns the newest copy that is at least `span` old, and the true time of this copy in
+    /// nanoseconds.
     pub(super) fn behind(&self, now: u64, span: Ms) -> (u64, MemorySnapshot) {
         let until = now.saturating_sub(span * 1_000_000);
         let old = self.later.iter().rev().find(|(at, _)| *at <= until);

@@ -12,7 +12,7 @@ fn short(owner: &OwnerToken) -> u16 {
     owner.as_str().bytes().fold(0, |h: u64, b| mix(h ^ u64::from(b))) as u16
 }
 
-/// Returns the lock and the fence that a successful op leaves on the server.
+/// Returns the number of the lock and its fence, if the op succeeded and set the fence.
 pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Option<(u16, u64)> {
     match (op, reply) {
         (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => {
@@ -25,7 +25,7 @@ pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Option<(u
     }
 }
 
-/// Returns the verb, the number of the name, and the short form of the owner token.
+/// Returns the verb of an op, the number of its name, and a short form of its owner token.
 pub(super) fn describe(op: &Op) -> (Verb, u16, u16) {
     match op {
         Op::Acquire { keys, owner, .. } => (Verb::Acquire, number_of(keys.lock()), short(owner)),

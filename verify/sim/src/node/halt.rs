@@ -1,16 +1,17 @@
-//! A server that stops inside a batch and later continues with the rest. The server read its clock
-//! at the start of the batch, and executes no other batch before the rest.
+//! A server that stops inside a batch and later continues with the rest of the batch. The server
+//! reads its clock only at the start of the batch. It executes no other batch before the rest.
 
 use palisade::node::spi::Replies;
 
 use super::server::Job;
 use super::{Node, State};
 
-/// The rest of a halted batch.
+/// A batch in which the server has stopped.
 pub(super) struct Halted {
-    /// Ops that were not executed yet.
+    /// Ops that the server has not executed yet.
     rest: Job,
-    /// Clock reading at the start of the batch; `began` is the true time (ns) of that start.
+    /// Clock reading at the start of the batch. `began` is the true time of this start, in
+    /// nanoseconds.
     read: u64,
     began: u64,
     done: Replies,
@@ -22,7 +23,7 @@ impl Node {
         self.state().servers[at].halts = true;
     }
 
-    /// Cancels a pending halt, or executes the rest of a halted batch.
+    /// Cancels a halt that has not begun. Otherwise executes the rest of the halted batch.
     pub(crate) fn resume(&self, at: usize) {
         let mut state = self.state();
         let server = &mut state.servers[at];
@@ -42,7 +43,7 @@ impl Node {
         self.thaw(at);
     }
 
-    /// Executes the first op of a batch, then stops the server.
+    /// Executes the first op of a batch. Then stops the server.
     pub(super) fn begin_batch(&self, state: &mut State, at: usize, job: Job) {
         let Job { client, mut batch, due, reply } = job;
         let mut rest = batch.clone();

@@ -1,4 +1,4 @@
-//! A planned handover of a group, with the steps of `palisade handover`.
+//! A planned handover of a group, in the same steps as `palisade handover`.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use super::Node;
 use super::server::{Role, at_once};
 use crate::plan::Ms;
 
-/// The closing of a master.
+/// A closing of a master.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Closing {
     server: usize,
-    /// Data history of the closed master, by number.
+    /// Number of the closed master's data history.
     life: u64,
-    /// End of the closing, which identifies it in the data of every server that has it.
+    /// End of the closing. It identifies the closing in the data of a server.
     till: u64,
 }
 
 impl Node {
-    /// Closes the master for `span`; returns `None` if it cannot be closed now.
+    /// Closes the master for the time `span`. Returns `None` if the master cannot be closed now.
     pub(crate) fn close(&self, span: Duration) -> Option<Closing> {
         let state = self.state();
         let server = &state.servers[state.master];
@@ -36,7 +36,7 @@ impl Node {
         Some(Closing { server: state.master, life: server.life, till })
     }
 
-    /// Opens a server that has this closing, as an operator does.
+    /// Opens a server whose data contain this closing, as an operator does.
     pub(crate) fn open(&self, at: usize, closing: Closing) {
         self.state().servers[at].memory.open(closing.till);
     }
@@ -46,9 +46,11 @@ impl Node {
         self.open(closing.server, closing);
     }
 
-    /// Promotes another server, as a Sentinel does. The promoted server has all data of the closed
-    /// one, or lacks the writes of the last `behind`. With `is_demoted` the old master becomes a
-    /// replica. Returns false if no server was promoted.
+    /// Promotes another server, as a Sentinel does.
+    ///
+    /// The promoted server has all data of the closed master, or lacks the writes of the last time
+    /// `behind`. If `is_demoted` is true, the old master becomes a replica. Returns false if no
+    /// server was promoted.
     pub(crate) fn promote(
         &self,
         to: usize,
@@ -72,7 +74,7 @@ impl Node {
         state.servers[to].memory.restore(data);
         state.servers[to].role = Role::Master;
         state.master = to;
-        // Replicas that have the closing have all earlier writes.
+        // A replica that has the closing also has all earlier writes.
         let granted = std::mem::take(&mut state.granted);
         state.begin(to);
         if behind.is_none() {
@@ -81,7 +83,8 @@ impl Node {
         true
     }
 
-    /// Finishes the handover: the promoted server continues the old history, or is opened.
+    /// Ends the handover. Either the promoted server continues the old history, or the server is
+    /// opened.
     pub(crate) fn finish(&self, to: usize, closing: Closing) {
         let mut state = self.state();
         if state.master != to || state.down || state.servers[to].frozen > 0 {

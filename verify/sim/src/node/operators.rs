@@ -1,4 +1,5 @@
-//! Actions of operators and other programs on a node's master, over their own connections.
+//! Actions of operators and of other programs on the master of a node. They use their own
+//! connections.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use palisade::test_util::RecordChange;
 use super::Node;
 use crate::plan::Settings;
 
-/// A record as an operator sees it on one node.
+/// A record on one node, as an operator read it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeenRecord {
     pub(crate) fence: u64,
@@ -18,7 +19,7 @@ pub(crate) struct SeenRecord {
 }
 
 impl Node {
-    /// Returns the master, if it answers.
+    /// Returns the master if it replies.
     fn reached(&self) -> Option<MemoryNode> {
         let state = self.state();
         let server = &state.servers[state.master];
@@ -43,19 +44,19 @@ impl Node {
         Some(SeenRecord { fence: state.fence, is_parked })
     }
 
-    /// Changes a record, if its fence is still `seen`.
+    /// Changes a record if its fence is still `seen`.
     pub(crate) fn change(&self, key: &str, seen: u64, change: RecordChange) {
         if let Some(memory) = self.reached() {
             memory.change_record(key, seen, change);
         }
     }
 
-    /// Executes another program's `SET NX PX`; returns `None` if there is no answer.
+    /// Executes `SET NX PX` of another program. Returns `None` if there is no reply.
     pub(crate) fn set_foreign(&self, key: &str, ttl: Duration) -> Option<bool> {
         Some(self.reached()?.set_foreign(key, ttl))
     }
 
-    /// Deletes another program's value.
+    /// Deletes a value of another program.
     pub(crate) fn delete_foreign(&self, key: &str) {
         if let Some(memory) = self.reached() {
             memory.delete_foreign(key);

@@ -1,4 +1,4 @@
-//! One server of a node: a real `MemoryNode` as its data, a clock, and its current role.
+//! One server of a node: a real `MemoryNode` with its data, a clock, and the current role.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::halt::Halted;
 pub(crate) struct Job {
     pub(crate) client: usize,
     pub(crate) batch: Batch,
-    /// True time of the request's deadline, in nanoseconds.
+    /// Deadline of the request in true time, in nanoseconds.
     pub(crate) due: u64,
     pub(crate) reply: Option<oneshot::Sender<Replies>>,
 }
@@ -39,7 +39,8 @@ impl Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Master,
-    /// Replaced without having noticed; still grants until this time of its own clock (ns).
+    /// The server was replaced and does not know it. It grants until this time of its own clock, in
+    /// nanoseconds.
     Former(u64),
     Replica,
 }
@@ -51,23 +52,23 @@ pub(super) struct Server {
     pub(super) window: Duration,
     pub(super) role: Role,
     pub(super) frozen: u32,
-    /// True if the server must stop inside its next batch; `halted` is the rest of a batch in which
-    /// it has stopped.
+    /// True if the server will stop inside its next batch. `halted` contains a batch in which the
+    /// server has stopped.
     pub(super) halts: bool,
     pub(super) halted: Option<Halted>,
     /// Requests that arrived while the server was frozen.
     pub(super) queue: VecDeque<Job>,
     /// Number of the server's data history.
     pub(super) life: u64,
-    /// True if the server has granted anything in this history.
+    /// True if the server has granted a request in this history.
     pub(super) has_granted: bool,
-    /// Largest L of the replaced servers that may still grant. Set from the start of a later
-    /// history until the server's first reply in it.
+    /// Largest L of the replaced servers that may still grant. It is set when a later history
+    /// begins, and cleared at the server's first reply in this history.
     pub(super) fresh: Option<Duration>,
 }
 
 impl Server {
-    /// Returns true if the server was replaced, has not noticed it, and may still grant.
+    /// Returns true if the server was replaced, does not know it, and may still grant.
     pub(super) fn may_resume(&self) -> bool {
         let until = match self.role {
             Role::Former(until) => until,
@@ -76,20 +77,20 @@ impl Server {
         self.has_granted && self.clock.wall() <= until
     }
 
-    /// Creates the data of a server that lost everything and has to begin in quarantine.
+    /// Creates empty data for a server that lost all its data. The server begins in quarantine.
     pub(super) fn empty_memory(index: usize, clock: &Arc<ServerClock>) -> MemoryNode {
         let env = Arc::clone(clock) as Arc<dyn Env>;
         MemoryNode::builder().name(format!("node-{index}")).env(env).quarantined().build()
     }
 
-    /// Creates the data of a server that is known to be new.
+    /// Creates empty data for a server that is known to be new.
     pub(super) fn new_memory(index: usize, clock: &Arc<ServerClock>) -> MemoryNode {
         let env = Arc::clone(clock) as Arc<dyn Env>;
         MemoryNode::builder().name(format!("node-{index}")).env(env).build()
     }
 }
 
-/// Calls a `MemoryNode`, which answers at the first poll.
+/// Calls a `MemoryNode`. Its future is ready at the first poll.
 pub(super) fn at_once(memory: &MemoryNode, batch: Batch) -> Replies {
     now_or_never(memory.call(batch, Moment::from_nanos(u64::MAX)))
 }

@@ -9,28 +9,28 @@ pub(crate) enum Parting {
     Release,
     Drop,
     Forget,
-    /// Releases the lock, and drops the release's future after this number of polls.
+    /// Releases the lock, but drops the future of the release after this number of polls.
     CutShort(u32),
 }
 
-/// Way in which a lock is held.
+/// Use of a lock by its holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Uses {
     Writes,
     Reads,
-    /// Reads, with leases of a quarter of the usual length.
+    /// Reads. The leases have a quarter of the usual length.
     ReadsBriefly,
-    /// Writes, becomes a reader halfway, and reads.
+    /// Writes, downgrades to a reader after half of the time, and then reads.
     Downgrades,
 }
 
-/// Behaviour of a handler under an idempotency key.
+/// Behaviour of a handler with an idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HandlerPlan {
     /// Duration of the handler.
     pub(crate) span: Ms,
-    /// Result of the handler: 0 = success, 1 = failure, 2 = failure without effect, 3 = failure
-    /// that may be repeated.
+    /// Result of the handler: 0 means success, 1 a failure, 2 a failure without effect, and 3 a
+    /// failure that may be repeated.
     pub(crate) fails: u64,
     /// Number of polls after which the call's future is dropped.
     pub(crate) polls: u32,
@@ -60,7 +60,7 @@ impl Plan {
         let busy = d.chance(500);
         let mut actions: Vec<Action> =
             (0..rounds).flat_map(|_| [self.pause(&mut d, busy), self.action(&mut d)]).collect();
-        // A separate stream, so that the other values of each action do not change.
+        // This separate stream of random numbers keeps the other values of each action the same.
         let mut d = Dice::new(self.seed, 3_000 + 10 * client as u64 + task);
         for action in &mut actions {
             if let Action::Lock { uses, .. } = action
@@ -75,7 +75,7 @@ impl Plan {
     fn pause(&self, d: &mut Dice, busy: bool) -> Action {
         let settings = &self.stages[0];
         let span = match d.range(0, 19) {
-            // One pause in twenty is long enough for fences or records to expire.
+            // One pause in twenty is so long that fences or records expire.
             0 => settings.max_ttl + 4 * settings.clock_error + 1_000,
             1..=4 if !self.orders.births.is_empty() => {
                 let margin = 2 * settings.clock_error;
@@ -104,7 +104,7 @@ impl Plan {
         }
         let name = d.range(0, self.names as u64 - 1) as usize;
         if self.theme == Theme::Tokens {
-            // This theme needs as many grants as possible.
+            // The tests of tokens need as many grants as possible.
             let (wait, hold) = (6 * ttl, d.pick(&[0, 3, 10]));
             let parting = Parting::Release;
             let uses = Uses::Writes;

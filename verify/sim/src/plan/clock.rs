@@ -1,20 +1,20 @@
-//! The clocks of processes and servers.
+//! Clocks of processes and servers.
 
 use crate::dice::Dice;
 
 /// Start of the simulated wall clocks, in nanoseconds since 1970 (2020-09-13).
 const EPOCH: u64 = 1_600_000_000_000_000_000;
 
-/// The error of a disciplined wall clock: it moves at a constant rate from one bound to the other
-/// and back.
+/// Error of a synchronised wall clock. The error moves at a constant rate between `-bound` and
+/// `bound`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wave {
     /// Largest error, in microseconds.
     pub(crate) bound: u64,
     /// Rate of change of the error, in parts per million.
     pub(crate) ppm: u64,
-    /// Starting point of the error, in microseconds: 0 is the lower bound, twice the bound is the
-    /// upper one; larger values are on the way back.
+    /// Start of the error, in microseconds: 0 is the lower bound, and twice the bound is the upper
+    /// bound. With a larger value, the error moves from the upper bound back to the lower bound.
     pub(crate) phase: u64,
 }
 
@@ -27,7 +27,7 @@ impl Wave {
         Self { bound, ppm: 0, phase: (bound as i64 + error) as u64 }
     }
 
-    /// Returns the error at a true time, both in nanoseconds.
+    /// Returns the error at a true time. Both are in nanoseconds.
     pub(crate) fn error(&self, nanos: u64) -> i64 {
         let bound = self.bound as i64 * 1_000;
         if bound == 0 {
@@ -38,7 +38,8 @@ impl Wave {
         if way < 2 * bound { way - bound } else { 3 * bound - way }
     }
 
-    /// Returns the same clock after a step at a true time (ns) that leaves this error (µs).
+    /// Returns the same clock after a step. The step happens at the true time `nanos`. After it,
+    /// the error is `error`, in microseconds.
     pub(crate) fn stepped(self, nanos: u64, error: i64) -> Self {
         let round = 4 * self.bound as i64;
         if round == 0 {
@@ -60,36 +61,37 @@ pub(crate) fn wall(nanos: u64, error: i64) -> u64 {
 pub(crate) struct ClockPlan {
     /// Rate error of the monotonic clock, in parts per million.
     pub(crate) ppm: i64,
-    /// Arbitrary zero of the monotonic clock, in nanoseconds.
+    /// Start value of the monotonic clock, in nanoseconds. Any value is possible.
     pub(crate) base: u64,
     pub(crate) wall: Wave,
 }
 
 impl ClockPlan {
-    /// Returns the reading of the monotonic clock at a true time, both in nanoseconds.
+    /// Returns the reading of the monotonic clock at a true time. Both are in nanoseconds.
     pub(crate) fn local(&self, nanos: u64) -> u64 {
         let error = i128::from(nanos) * i128::from(self.ppm) / 1_000_000;
         self.base + (i128::from(nanos) + error) as u64
     }
 
-    /// Returns the reading of the wall clock at a true time (ns), in microseconds since 1970.
+    /// Returns the reading of the wall clock in microseconds since 1970, at a true time in
+    /// nanoseconds.
     pub(crate) fn wall_micros(&self, nanos: u64) -> u64 {
         wall(nanos, self.wall.error(nanos)) / 1_000
     }
 }
 
-/// Bounds that hold for every clock of a world.
+/// Bounds for all clocks of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Truth {
     /// Largest rate at which two clocks drift apart, in parts per million.
     pub(crate) drift_ppm: u32,
-    /// Largest distance of a wall clock from true time, in microseconds.
+    /// Largest difference between a wall clock and the true time, in microseconds.
     pub(crate) error: u64,
 }
 
 impl Truth {
-    /// Returns the largest rate error of one clock: a little less than half of the drift, because
-    /// the fast clock gains more on the slow one than the sum of both errors.
+    /// Returns the largest rate error of one clock. It is a little less than half of the drift,
+    /// because the fast clock gains more on the slow clock than the sum of both rate errors.
     fn half(self) -> u64 {
         u64::from(self.drift_ppm) * 48 / 100
     }
@@ -100,7 +102,8 @@ impl Truth {
         let phase = d.pick(&[0, bound, 2 * bound, between]);
         let slow = d.range(0, self.half());
         let ppm = d.pick(&[0, slow, self.half(), self.half()]);
-        // An error that stays at a bound is the worst case.
+        // A constant error at a bound is the worst case, so some waves start at a bound and have
+        // the rate 0.
         Wave { bound, ppm, phase: if bound == 0 { 0 } else { phase % (4 * bound) } }
     }
 

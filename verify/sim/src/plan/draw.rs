@@ -1,4 +1,4 @@
-//! Draws a plan from a seed: the theme, the world and its processes.
+//! Draws a plan from a seed: its theme, its world and its processes.
 
 use palisade::Durability;
 
@@ -10,22 +10,22 @@ use super::{
 };
 use crate::dice::Dice;
 
-/// Subject of a run; the seed's last three bits select it.
+/// Main subject of a run. The last three bits of the seed select the theme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Theme {
-    /// Lone servers that crash and freeze, and clients that stop and die.
+    /// Single servers that crash and freeze, and clients that stop and die.
     Mixed,
-    /// Groups that fail over; the clocks and the L of their servers differ.
+    /// Groups with failovers. Their servers have different clocks and different values of L.
     Failovers,
-    /// Two losses in a row, with the largest allowed clock errors.
+    /// Two losses, one after the other, with the largest permitted clock errors.
     Tokens,
     /// Idempotency keys whose requests have a creation time, on nodes that lose data.
     Orders,
-    /// Handlers that are started again while the first one still hangs.
+    /// Handlers that start again while an earlier handler still hangs.
     Reruns,
     /// Server clocks that step.
     Steps,
-    /// Settings that change while all processes work.
+    /// Settings that change while all processes run.
     Fleet,
     /// All kinds of faults.
     Anything,
@@ -57,7 +57,7 @@ impl Theme {
         d.pick(most)
     }
 
-    /// Returns the number of nodes per thousand that are groups.
+    /// Returns the number of groups per thousand nodes.
     fn groups(self) -> u64 {
         match self {
             Self::Mixed | Self::Reruns | Self::Steps => 0,
@@ -68,7 +68,7 @@ impl Theme {
         }
     }
 
-    /// Draws E, the clock error, for a longest lease of `max_ttl`.
+    /// Draws the clock error E. `max_ttl` is the longest lease.
     fn error(self, d: &mut Dice, max_ttl: Ms) -> Ms {
         // E must be less than half of `max_ttl`.
         let most = (max_ttl - 1) / 2;
@@ -79,7 +79,7 @@ impl Theme {
         }
     }
 
-    /// Draws the number of actions per thousand that are calls under idempotency keys.
+    /// Draws the number of calls with idempotency keys, per thousand actions.
     fn orders(self, d: &mut Dice) -> u64 {
         match self {
             Self::Orders | Self::Reruns => 1_000,
@@ -142,7 +142,7 @@ impl Plan {
             tasks: Vec::new(),
             orders: OrdersPlan::default(),
             elections: theme.elections(&mut d),
-            // Separate streams, so that the other values of each seed do not change.
+            // These separate streams of random numbers keep the other values of each seed the same.
             readers: Dice::new(seed, 12).pick(&[0, 0, 300, 700]),
             durability: durability(Dice::new(seed, 3).chance(125)),
             tamper: None,
@@ -158,8 +158,8 @@ impl Plan {
         if let Some(order @ (Order::MaxTtlUp | Order::MaxTtlDown)) = unsafe_order {
             plan.long_and_short(&mut Dice::new(seed, 11), order);
         }
-        // With `Policy::Least` and nodes that lose data, or whose past is unknown, a finished
-        // handler may run again. That is the user's risk and breaks no promise.
+        // A finished handler may run again with `Policy::Least` if a node loses data or has an
+        // unknown past. The user accepts this risk, so it breaks no rule.
         let loses = plan.faults.iter().any(|(_, f)| f.loses());
         let of_unknown_past = plan.nodes.iter().any(|node| !node.is_new);
         if plan.orders.policy == Policy::Least && (loses || of_unknown_past) {
@@ -168,7 +168,7 @@ impl Plan {
         plan
     }
 
-    /// Draws a node with this number of servers.
+    /// Draws a node with `servers` servers.
     pub(super) fn node(&self, d: &mut Dice, servers: u64) -> NodePlan {
         let longest = self.stages[0].max_ttl;
         let server = |d: &mut Dice| ServerPlan {
@@ -192,7 +192,7 @@ impl Plan {
             let servers = if is_group { d.range(2, 3) } else { 1 };
             let mut node = self.node(d, servers);
             if self.theme == Theme::Tokens {
-                // Each clock is at its worst: behind or ahead by all of E.
+                // The worst case: each clock is behind or ahead by the whole E.
                 for server in &mut node.servers {
                     server.clock.phase = d.pick(&[0, 2 * server.clock.bound]);
                 }
@@ -227,8 +227,8 @@ impl Plan {
                 let phase = d.pick(&[0, 2 * bound]);
                 client.clock.wall = Wave { bound, ppm: 0, phase };
                 if d.chance(400) {
-                    // The nodes correct times that a client's wall clock proposes, so that clock
-                    // may be wrong.
+                    // The nodes correct the times that a client proposes, so the client's wall
+                    // clock may be wrong.
                     let (wrong, by) = (900_000, d.pick(&[-900_000, 900_000]));
                     client.clock.wall = Wave::constant(wrong, by);
                 }
@@ -299,7 +299,8 @@ fn net(d: &mut Dice, deadline: Ms) -> NetPlan {
 }
 
 impl ClockPlan {
-    /// Reduces the clock's rate errors, so that steps are noticed and small steps do no harm.
+    /// Reduces the rate errors of the clock. So clients notice large steps, and small steps do no
+    /// harm.
     pub(super) fn quiet(&mut self) {
         self.ppm /= 4;
         self.wall.ppm /= 4;

@@ -1,4 +1,4 @@
-//! More scenes: work that lasts longer than a lease, and accesses without the library.
+//! More scenes: work that takes longer than a lease, and access to the nodes without the library.
 
 use super::scenes::{TTL, group, lock, lone, within};
 use super::{Action, Birth, Copy, Decision, Fault, HandlerPlan, Ms, Plan, Policy, Wave};
@@ -10,8 +10,8 @@ fn order(span: Ms, wait: Ms, fails: u64) -> Action {
 }
 
 impl Plan {
-    /// Makes a world of three clients on one or three nodes, with clock errors of at most a tenth
-    /// of a lease.
+    /// Creates a world with three clients and one or three nodes. The clock errors are at most a
+    /// tenth of a lease.
     fn small_world(&mut self, d: &mut Dice) {
         let error = TTL / 10;
         let mut nodes = vec![lone(2 * TTL, false); d.pick(&[1, 3])];
@@ -29,7 +29,7 @@ impl Plan {
     pub(super) fn retention_runs_out(&mut self, d: &mut Dice) {
         self.small_world(d);
         let error = self.stages[0].clock_error;
-        // The nodes keep a record for at least this time.
+        // Minimum time for which the nodes keep a record.
         let kept = 2 * TTL + 4 * error + 1_000;
         let is_born = d.chance(500);
         self.stages[0].retention = if is_born { 2 * TTL + error } else { kept };
@@ -42,8 +42,8 @@ impl Plan {
         let (short, fails) = if is_born { (TTL, d.pick(&[0, 0, 1])) } else { (2 * kept, 0) };
         let span = d.pick(&[short, kept + TTL, 2 * kept]);
         let long = vec![order(span, TTL, fails)];
-        // Without a birth, the other calls must not store a result, and none may arrive after the
-        // long handler's result has expired.
+        // Without births, the other calls must not store a result. They also must not arrive after
+        // the long handler's result has expired.
         let none = if is_born { 0 } else { 2 };
         let mut others = || {
             let until = if is_born { 3 * kept } else { span + kept / 4 };
@@ -126,12 +126,12 @@ impl Plan {
         }
         self.faults.sort_by_key(|(at, _)| *at);
         if d.chance(600) {
-            // A loss counts from a note that is up to a second old, and E and L are added to it.
+            // The limit must be large enough: a loss begins at a note that is up to a second old,
+            // and E and L are added.
             self.orders.accepts = d.pick(&[1_200, 1_600, 2_000, 3_000]);
             return;
         }
-        // The requests were created shortly before the loss, or while a replaced master still
-        // grants.
+        // The requests are created shortly before the loss, or during the failover window after it.
         let (first, most) = (self.faults[0].0.saturating_sub(3 * error), error as i64 * 1_000);
         let until = self.nodes[0].window() + 6 * error;
         let birth = |d: &mut Dice| Birth {
@@ -145,7 +145,8 @@ impl Plan {
         self.small_world(d);
         self.orders.policy = d.pick(&[Policy::Once, Policy::Once, Policy::Rerun]);
         let error = self.stages[0].clock_error;
-        // A tick's birth is its scheduled time, so the clients' wall clocks matter.
+        // The birth of a tick is its scheduled time, so the wall clocks of the clients make a
+        // difference.
         let most = error as i64 * 1_000;
         for client in &mut self.clients {
             client.clock.wall = Wave::constant(error * 1_000, d.pick(&[-most, 0, most]));
@@ -159,7 +160,7 @@ impl Plan {
         let job = Action::Tick { span: 9_000, takes: d.pick(&[0, 5, TTL, 4 * TTL]) };
         self.set_tasks([vec![job], vec![job], vec![job]]);
         for _ in 0..d.range(1, 5) {
-            // The faults happen shortly after a tick is due.
+            // Each fault happens shortly after the time of a tick.
             let at = 1_000 * d.range(0, 8) + d.range(0, TTL);
             let client = d.range(0, 2) as usize;
             let copy = d.pick(&[Copy::Behind(0), Copy::Behind(TTL / 4), Copy::Empty]);

@@ -1,10 +1,10 @@
-//! The faults of a plan, and their times.
+//! Faults of a plan and their times.
 
 use super::draw::ALWAYS;
 use super::{Action, Copy, Fault, Ms, NetPlan, Plan, Steps, Stops, Theme, Wave};
 use crate::dice::Dice;
 
-/// A kind of fault that a seed switches on or off.
+/// A kind of fault. A seed turns each kind on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Crash,
@@ -19,7 +19,7 @@ enum Kind {
 }
 
 impl Theme {
-    /// Returns the theme's kinds of faults, with their odds per thousand.
+    /// Returns the kinds of faults of a theme, with their odds per thousand.
     fn kinds(self) -> &'static [(Kind, u64)] {
         use Kind::{Crash, Cut, Failover, Flush, Freeze, Handover, Kill, Pause};
         match self {
@@ -95,7 +95,7 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// Adds a second loss after the first, with some probability.
+    /// May add a second loss of the same node after the first.
     fn another(&mut self, d: &mut Dice, at: Ms, fault: Fault) {
         let (Fault::Failover { node, .. } | Fault::Crash { node, .. }) = fault else { return };
         let quarantine = self.most(|s| s.max_ttl) + self.nodes[node].window();
@@ -134,7 +134,7 @@ impl Plan {
                 old: d.range(0, 15),
                 freeze: d.pick(&[0, 0, 0, 20, plan.window(), 2 * ttl]),
             },
-            // A planned handover requires clocks within E.
+            // A planned handover needs clocks within E.
             Kind::Handover if plan.is_group() && !self.apart && self.steps == Steps::None => {
                 let takes = d.range(0, ttl);
                 Fault::Handover { node, to: server, takes, stops: self.stops(d) }
@@ -145,7 +145,7 @@ impl Plan {
                 Fault::Crash { node, copy, down: d.pick(&[0, 0, 10, 100]) }
             }
             Kind::Flush => Fault::Flush { node },
-            // A separate stream, so that the other values of each seed do not change.
+            // This separate stream of random numbers keeps the other values of each seed the same.
             Kind::Freeze if Dice::new(self.seed, 12).chance(300) => {
                 Fault::Halt { node, server, span }
             }
@@ -192,14 +192,15 @@ impl Plan {
         }
     }
 
-    /// Draws steps that a lease cannot distinguish from a clock whose rate is wrong within the
-    /// drift.
+    /// Draws small clock steps. For a lease, they have the same effect as a wrong clock rate within
+    /// the drift.
     fn draw_small_steps(&mut self, d: &mut Dice) {
         for client in &mut self.clients {
             client.clock.quiet();
         }
         let settings = self.stages[0];
-        // Together, the clocks leave half of the shortest lease's drift for the steps.
+        // The clocks together use half of the drift of the shortest lease. The other half remains
+        // for the steps.
         let most = settings.ttl * u64::from(settings.drift_ppm) / 2_000;
         for server in self.nodes.iter_mut().flat_map(|n| &mut n.servers) {
             let clock = &mut server.clock;
@@ -211,14 +212,14 @@ impl Plan {
         while at < 3_000 {
             let node = d.range(0, self.nodes.len() as u64 - 1) as usize;
             let by = (d.range(0, 2 * most) as i64) - most as i64;
-            // The world reverses the step much later, as a separate step.
+            // The step is reversed much later, by a separate step.
             self.faults.push((at, Fault::Wild { node, server: 0, by, span: every }));
             at += 2 * every;
         }
     }
 
-    /// Draws steps that every client notices: no client is silent for as long as a clock is wrong,
-    /// and no message is late or lost.
+    /// Draws clock steps that each client notices. No client is silent while a clock is wrong, and
+    /// no message is late or lost.
     fn draw_noticed_steps(&mut self, d: &mut Dice) {
         self.net = NetPlan { late: 0, lose_request: 0, lose_reply: 0, duplicate: 0, ..self.net };
         for task in &mut self.tasks {
@@ -248,7 +249,7 @@ impl Plan {
             at += span + d.range(long, 2 * long);
         }
         if self.wildest() > 0 {
-            // Such clocks cannot tell how old a request is.
+            // With such clocks, the age of a request is unknown.
             self.orders.births.clear();
             self.stages[0].retention = ALWAYS;
         }

@@ -1,33 +1,33 @@
-//! Changes of settings while old and new processes run, in a safe or an unsafe order.
+//! Changes of settings while old and new processes run. The order of the changes is safe or unsafe.
 
 use super::{Fault, Ms, Plan, Settings};
 use crate::dice::Dice;
 
-/// The setting that changes, and the unsafe way to change it.
+/// Setting that changes, with an unsafe way to change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// `max_ttl`, and with it `ttl`, becomes larger. Unsafe: both at once.
+    /// `max_ttl` becomes larger, and `ttl` with it. Unsafe: both in one step.
     MaxTtlUp,
-    /// `ttl`, and with it `max_ttl`, becomes smaller. Unsafe: both at once.
+    /// `ttl` becomes smaller, and `max_ttl` with it. Unsafe: both in one step.
     MaxTtlDown,
-    /// `clock_error` changes. Unsafe: to less than the clocks' real error.
+    /// `clock_error` changes. Unsafe: the new value is smaller than the real error of the clocks.
     ClockError,
-    /// `drift` changes. Unsafe: to less than the clocks' real drift.
+    /// `drift` changes. Unsafe: the new value is smaller than the real drift of the clocks.
     Drift,
-    /// The retention changes. Unsafe: for keys that are in use.
+    /// The retention changes. Unsafe: keys are already in use.
     Retention,
-    /// One node becomes three. Unsafe: two nodes are added at once.
+    /// The number of nodes grows from one to three. Unsafe: two nodes are added in one step.
     NodesAdded,
-    /// A node is replaced. Unsafe: in one step.
+    /// A node is replaced. Unsafe: the old node leaves and the new node joins in one step.
     NodeReplaced,
-    /// A node is replaced. Unsafe: the old node leaves before a retention has passed.
+    /// A node is replaced. Unsafe: the old node leaves before the retention has ended.
     NodeLeavesEarly,
-    /// A node is added. Unsafe: declared as new.
+    /// A node is added. Unsafe: the node is declared as new.
     NodeJoinsAsNew,
 }
 
 impl Order {
-    /// Returns true if the unsafe order breaks promises about keys whose requests have a creation
+    /// Returns true if the unsafe order breaks rules about keys whose requests have a creation
     /// time.
     pub(super) fn is_about_keys(self) -> bool {
         matches!(
@@ -37,14 +37,15 @@ impl Order {
     }
 }
 
-/// Stages of a change; each begins `wait` (ms) after every process has reached the one before.
+/// Stages of a change. A stage begins `wait` milliseconds after each process has reached the stage
+/// before it.
 struct Rollout {
     stages: Vec<Settings>,
     wait: Ms,
 }
 
 impl Plan {
-    /// Draws a change of settings, and the time of each process's deploy.
+    /// Draws a change of settings, and the times at which the processes are deployed.
     pub(super) fn draw_fleet(&mut self, d: &mut Dice, unsafe_order: Option<Order>) {
         let safe = unsafe_order.is_none();
         let order = unsafe_order.unwrap_or_else(|| {
@@ -74,7 +75,7 @@ impl Plan {
         }
     }
 
-    /// Deploys all stages: every process reaches a stage before any process goes on to the next.
+    /// Deploys all stages. A stage begins only after each process has reached the stage before it.
     fn deploy(&mut self, d: &mut Dice, wait: Ms) -> Ms {
         let mut at = d.range(50, 700);
         for stage in 1..self.stages.len() {
@@ -110,7 +111,7 @@ impl Plan {
     fn clocks(&mut self, d: &mut Dice, order: Order, safe: bool) -> Rollout {
         let one = self.stages[0];
         if order == Order::Drift {
-            // The world's clocks were drawn within the drift of the first stage.
+            // The clocks of the world are within the drift of the first stage.
             let more = if safe { d.range(u64::from(one.drift_ppm), 90_000) as u32 } else { 100 };
             let other = Settings { drift_ppm: more, ..one };
             return either_way(d, one, other);
@@ -122,7 +123,7 @@ impl Plan {
 
     fn retention(&mut self, d: &mut Dice) -> Rollout {
         let one = self.stages[0];
-        // A longer retention does not protect requests without a creation time.
+        // A longer retention does not help requests without a creation time.
         let born = !self.orders.births.is_empty();
         let short = if born { 2 * one.ttl + one.clock_error + 1_400 } else { one.retention };
         let (short, long) = (
@@ -132,7 +133,7 @@ impl Plan {
         either_way(d, short, long)
     }
 
-    /// Moves the births of all keys to just after `from`.
+    /// Moves the births of all keys to times shortly after `from`.
     fn born_after(&mut self, d: &mut Dice, from: Ms) {
         for birth in &mut self.orders.births {
             birth.at = from + d.range(0, 200);
@@ -145,14 +146,14 @@ impl Plan {
         Rollout { stages, wait }
     }
 
-    /// Makes three nodes from one, first two and then three.
+    /// Grows from one node to three. In the safe order, there are two nodes in between.
     fn grow(&mut self, d: &mut Dice, safe: bool) -> Rollout {
         self.nodes.truncate(1);
         self.join(d, 2, false);
         if safe { self.masks(&[0b1, 0b11, 0b111], 0) } else { self.masks(&[0b1, 0b111], 0) }
     }
 
-    /// Replaces one of three nodes: the new node joins, then the old one leaves.
+    /// Replaces one of three nodes. First the new node joins, and then the old node leaves.
     fn replace(&mut self, d: &mut Dice, order: Order, safe: bool) -> Rollout {
         while self.nodes.len() < 3 {
             let more = self.node(d, 1);

@@ -1,6 +1,5 @@
-//! Scenes: plans that make one rule matter. Ordinary seeds find most rules that are left out. A
-//! rule whose absence shows only after several coincidences has a scene, and the seed draws the
-//! times.
+//! Scenes: plans that each test one rule. Ordinary seeds find most broken rules. A rule has a scene
+//! if only several coincidences show that it is broken. The seed draws the times of a scene.
 
 use super::draw::ALWAYS;
 use super::{
@@ -9,47 +8,47 @@ use super::{
 };
 use crate::dice::Dice;
 
-/// Scene of a plan: the rule that matters, and its setup.
+/// Scene of a plan: the tested rule and the setup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scene {
-    /// Replies that take as long as allowed, to holders that do not renew.
+    /// Replies are as late as permitted. The holders do not renew.
     SlowAnswers,
-    /// A replaced master that still grants for longer than its leases last, with clocks as far
-    /// apart as allowed.
+    /// A replaced master grants for longer than its leases last. The clocks differ as much as
+    /// permitted.
     OldMaster,
-    /// A node that loses all data while a handler runs, and a different request under the handler's
-    /// key.
+    /// A node loses all data while a handler runs. Then a different request uses the key of the
+    /// handler.
     Prints,
-    /// An operator who takes a lock from a holder that pauses now and then, while another client
-    /// waits for the lock. The operator's messages may be lost, and its call may be dropped at any
+    /// An operator takes over a lock from a holder that sometimes pauses. Another client waits for
+    /// the lock. The operator's messages may be lost, and the operator's call may be dropped at any
     /// time.
     TakeOvers,
-    /// Planned handovers between servers whose clocks are as far apart as allowed. A handover may
-    /// stop halfway, and the next one may follow at once.
+    /// Planned handovers between servers whose clocks differ as much as permitted. A handover may
+    /// stop in the middle, and the next handover may follow at once.
     Handovers,
-    /// Handlers that run longer than a record is kept without them, and requests that arrive after
+    /// Handlers run for longer than the time for which a record is kept. Requests arrive after
     /// their retention has ended.
     Retention,
-    /// Operators who decide about keys whose handlers may still run.
+    /// Operators decide about keys whose handlers may still run.
     Operators,
-    /// Another program that acquires the same lock by `SET NX PX`.
+    /// Another program acquires the same lock with `SET NX PX`.
     Classic,
-    /// Servers that restart or are promoted with older data or none, and keys whose handlers may
-    /// run again after short losses.
+    /// Servers restart or are promoted with older data or without data. Handlers of keys may run
+    /// again after short losses.
     Losses,
-    /// A job with a tick each second, run by three processes that pause and die, on servers that
-    /// fail over and crash.
+    /// Three processes run a cron job with one tick per second. The processes pause and die, and
+    /// the servers fail over and crash.
     Ticks,
-    /// Readers and writers of one lock, some with short leases, on a network that loses and delays
-    /// messages.
+    /// Readers and writers use one lock. Some of them have short leases. The network loses and
+    /// delays messages.
     Readers,
 }
 
-/// Lease length of the scenes, in milliseconds.
+/// Length of a lease in the scenes, in milliseconds.
 pub(super) const TTL: Ms = 200;
 
 impl Plan {
-    /// Changes the plan to this scene.
+    /// Changes this plan to the scene.
     pub(super) fn set(&mut self, scene: Scene) {
         let mut d = Dice::new(self.seed, 10);
         self.faults.clear();
@@ -73,7 +72,7 @@ impl Plan {
         }
     }
 
-    /// Sets one lease length, constant clock errors, and two clients.
+    /// Sets the same lease length for all processes, constant clock errors, and two clients.
     pub(super) fn settle(&mut self, max_ttl: Ms, nodes: Vec<NodePlan>) {
         let (clock_error, drift_ppm) = ((max_ttl - 1) / 2, 10_000);
         let mask = (1 << nodes.len()) - 1;
@@ -91,13 +90,14 @@ impl Plan {
         }
     }
 
-    /// Sets one task per client, with its actions in order.
+    /// Sets one task for each client, with these actions in order.
     pub(super) fn set_tasks<const N: usize>(&mut self, tasks: [Vec<Action>; N]) {
         let task = |(client, actions)| TaskPlan { client, actions };
         self.tasks = tasks.into_iter().enumerate().map(task).collect();
     }
 
-    /// Makes a node lose all data while one client has longer leases than the other expects.
+    /// A node loses all data. At this time, one client has longer leases than the other client
+    /// expects.
     pub(super) fn long_and_short(&mut self, d: &mut Dice, order: Order) {
         self.nodes = vec![lone(self.stages[0].max_ttl, d.chance(500))];
         self.clients.truncate(2);
@@ -129,8 +129,8 @@ impl Plan {
     fn old_master(&mut self, d: &mut Dice) {
         let window = d.range(TTL / 2, 2 * TTL);
         self.settle(TTL, vec![group(TTL, d.chance(700), window)]);
-        // The first client holds, renews, and follows to the new master; the second waits at the
-        // old one.
+        // The first client holds and renews the lock, and changes to the new master. The second
+        // client waits for the lock at the old master.
         let later = Action::Think(d.range(10, TTL));
         let holder = lock(TTL, 6 * TTL, true);
         self.set_tasks([vec![holder], vec![later, lock(5 * TTL, TTL, true)]]);
@@ -201,7 +201,8 @@ impl Plan {
         (self.net.late, self.net.lose_request) = (some, some);
         self.net.lose_reply = some;
         let partings = [Parting::Release, Parting::Release, Parting::Drop, Parting::CutShort(2)];
-        // In half of the plans the clients collide as often as possible, so that fences differ.
+        // In half of the plans, the clients use the lock at the same time as often as possible, so
+        // that the fences on the nodes differ.
         let busy = d.chance(500);
         let acts = |d: &mut Dice| {
             let mut acts = Vec::new();
@@ -286,12 +287,12 @@ impl Plan {
     }
 }
 
-/// Returns a server whose clock is behind or ahead by all of E.
+/// Returns a server whose clock is behind or ahead by the whole E.
 fn server(max_ttl: Ms, is_ahead: bool, window: Ms) -> ServerPlan {
     within((max_ttl - 1) / 2 * 1_000, is_ahead, window)
 }
 
-/// Returns a server whose clock error is `bound` µs.
+/// Returns a server whose clock is behind or ahead by `bound`, in microseconds.
 pub(super) fn within(bound: u64, is_ahead: bool, window: Ms) -> ServerPlan {
     let error = if is_ahead { bound as i64 } else { -(bound as i64) };
     ServerPlan { clock: Wave::constant(bound, error), window }
@@ -301,7 +302,7 @@ pub(super) fn lone(max_ttl: Ms, is_ahead: bool) -> NodePlan {
     NodePlan { servers: vec![server(max_ttl, is_ahead, 0)], is_new: true }
 }
 
-/// Returns a group of two servers whose clocks are as far apart as allowed.
+/// Returns a group of two servers. Their clocks differ as much as permitted.
 pub(super) fn group(max_ttl: Ms, is_ahead: bool, window: Ms) -> NodePlan {
     let servers = [is_ahead, !is_ahead].map(|ahead| server(max_ttl, ahead, window));
     NodePlan { servers: servers.into(), is_new: true }
@@ -313,8 +314,8 @@ pub(super) fn lock(wait: Ms, hold: Ms, renew: bool) -> Action {
     Action::Lock { uses: Uses::Writes, name: 0, wait, hold, every, renew, parting }
 }
 
-/// Returns a failover to the second server with all data; the second client stays with the old
-/// master.
+/// Returns a failover to the second server, which has all data. The second client stays connected
+/// to the old master.
 fn fails_over(at: Ms) -> (Ms, Fault) {
     let copy = Copy::Behind(0);
     (at, Fault::Failover { node: 0, to: 1, copy, old: 0b10, freeze: 0 })

@@ -1,4 +1,4 @@
-//! Prints a whole plan, as shown when a promise was broken.
+//! Formats a whole plan as text. The text is printed when a rule was broken.
 
 use std::fmt::{self, Write as _};
 

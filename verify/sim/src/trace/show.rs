@@ -1,4 +1,4 @@
-//! Prints events and faults as sentences.
+//! Formats events and faults as sentences.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ fn name(n: u16) -> String {
     }
 }
 
-/// Returns the letter of a server: A, B, C and so on.
+/// Returns a letter as the name of a server: A, B, C and so on.
 fn letter(server: usize) -> char {
     (b'A' + server as u8) as char
 }
@@ -88,7 +88,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Returns the request's fingerprint as words, if it has one.
+/// Returns the fingerprint of a request as text. Returns an empty text if there is none.
 fn of(print: u8) -> String {
     if print == 0 { String::new() } else { format!(" (request {print})") }
 }
@@ -139,7 +139,7 @@ impl fmt::Display for Event {
 }
 
 impl Event {
-    /// Prints the events of holders, handlers and observers.
+    /// Formats the events of holders, handlers and observers.
     fn fmt_holder(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Holds { hold, client, name: n, token, is_taker, shared, left, .. } => {
