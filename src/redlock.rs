@@ -64,8 +64,9 @@ impl Redlock {
         MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
     }
 
-    /// Returns the settings of a read-write lock, with the defaults of this handle. Its writer is a
-    /// [`mutex`](Self::mutex) of the same name: the two exclude each other.
+    /// Returns a builder for the read-write lock with this name, as [`mutex`](Self::mutex) does for
+    /// a mutex. Its writer is the mutex of the same name: the two exclude each other. The builder
+    /// cannot be awaited itself.
     pub fn rw_lock(&self, name: impl AsRef<str>) -> MutexBuilder<RwLock> {
         MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
     }
@@ -80,9 +81,11 @@ impl Redlock {
     /// From the call on no new operation begins. Calls that acquire or campaign fail as closed, and
     /// those that wait already do so at once; observers end; and idempotency keys are not claimed
     /// any more. Holders keep their locks, leaderships and claims, and may still renew, complete
-    /// and release them, so a lock is never taken away from running work. When a guard or a
-    /// leadership is dropped or released, the release is sent to each node until the node has
-    /// confirmed it.
+    /// and release them, so a lock is never taken away from running work. An
+    /// [`Owner`](crate::Owner) that holds a [`ReentrantMutex`](crate::ReentrantMutex) may even
+    /// acquire it again, because that asks no node and its work could not end otherwise. When a
+    /// guard or a leadership is dropped or released, the release is sent to each node until the
+    /// node has confirmed it.
     ///
     /// Returns as soon as nothing is held, no request is running and every release is confirmed, at
     /// the latest after `within`. Leases that are still held then are not renewed any more. So

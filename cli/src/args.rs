@@ -69,8 +69,9 @@ const LOCK: &str = "Examples:
   palisade lock -n -E 0 nightly --node redis://127.0.0.1 -c 'dump | gzip > dump.gz'
 
 The environment of the command has PALISADE_NAME, PALISADE_FENCING_TOKEN (larger than that of every
-earlier holder: send it with each write) and PALISADE_DEADLINE_MS (milliseconds since 1970: the end
-of the first lease, which is renewed).";
+earlier holder: send it with each write; with --read, not below that of any earlier holder without
+--read) and PALISADE_DEADLINE_MS (milliseconds since 1970: the end of the first lease, which is
+renewed).";
 
 const ELECT: &str = "Examples:
   palisade elect billing --node redis://127.0.0.1 --value 10.0.0.7:8080 -- ./billing

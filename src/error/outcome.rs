@@ -180,18 +180,25 @@ pub struct Taken {
     /// releases the lock. Zero if several attempts competed and no owner has a majority. `None` if
     /// the key never expires.
     pub retry_after: Option<Duration>,
-    /// True if the key contains a value of another program: a value of another type, or a value
-    /// that is no owner token of palisade.
+    /// True if the key's value is of another type, or is no owner token of palisade's form: another
+    /// program has the key, or it holds readers that this client's user may not read (`+zrange`).
     pub foreign: bool,
 }
 
 impl Taken {
     fn what_to_do(&self) -> &'static str {
-        if self.foreign {
-            "another program's value is under its key: use another name or `prefix`, or delete the \
-             key if nobody needs it"
-        } else {
-            "raise `acquire_timeout`, or look for a stuck holder"
+        match (self.foreign, self.retry_after) {
+            (false, _) => "raise `acquire_timeout`, or look for a stuck holder",
+            (true, None) => {
+                "another program's value is under its key: use another name or `prefix`, or delete \
+                 the key if nobody needs it"
+            }
+            // The key of readers always has an expiry.
+            (true, Some(_)) => {
+                "its key, which expires, holds another program's value (use another name or \
+                 `prefix`) or readers of the lock, whom this client does not recognise if its user \
+                 lacks +zrange or a newer version wrote them: do not delete the key"
+            }
         }
     }
 
@@ -349,6 +356,15 @@ mod tests {
             let found = no_quorum(cells).quarantine().map(|d| d.as_secs());
             assert_eq!(found, secs, "{cells}");
         }
+    }
+
+    #[test]
+    fn a_value_that_may_be_readers_is_not_to_be_deleted() {
+        let advice = |retry_after| Taken { retry_after, foreign: true }.what_to_do();
+        assert!(advice(None).contains("or delete the key if nobody needs it"));
+        let may_be_readers = advice(Some(Duration::from_secs(9)));
+        assert!(may_be_readers.ends_with("do not delete the key"), "{may_be_readers}");
+        assert!(may_be_readers.contains("+zrange"), "{may_be_readers}");
     }
 
     #[test]

@@ -15,8 +15,9 @@ use crate::quorum::backoff::RetryPolicy;
 /// Settings of a [`Mutex`], made by [`Redlock::mutex`](crate::Redlock::mutex), or of a
 /// [`RwLock`](super::RwLock), made by [`Redlock::rw_lock`](crate::Redlock::rw_lock).
 ///
-/// If the builder itself is awaited, it builds the mutex and acquires it at once, which is
-/// convenient for a lock that is used in one place only:
+/// If the builder of a mutex is awaited itself, it builds the mutex and acquires it at once, which
+/// is convenient for a lock that is used in one place only. The builder of a read-write lock cannot
+/// be awaited, because it does not say whether to read or to write.
 ///
 /// ```
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -78,7 +79,9 @@ impl<L: From<Mutex>> MutexBuilder<L> {
     }
 
     /// Sets how long [`acquire`](Mutex::acquire) pauses between two attempts if no node reports a
-    /// release of the lock earlier.
+    /// release of the lock earlier. A pause is up to twice the policy's `max`. A writer of a
+    /// [`RwLock`](super::RwLock) keeps out later readers only if it asks again within 3 s, which
+    /// needs a `max` below 1.5 s.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.0.retry = policy;
         self

@@ -20,15 +20,16 @@ use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 
-/// Conduct of the callers of a [`DegradingMutex`] while no majority of the nodes answers. To refuse
-/// them is what a [`Mutex`] does.
+/// Policy of a [`DegradingMutex`]: which of its callers go on while no majority of the nodes
+/// answers. A plain [`Mutex`] lets none go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnUnavailable {
-    /// They exclude each other within this process: per name and handle there is one holder, in
-    /// the order of the calls. This holds also while the nodes answer.
+    /// One caller at a time for each name, in the order of the calls, of those that use the same
+    /// handle and this policy. The callers take turns in this way also while the nodes answer, so
+    /// that one that acquired before the outage excludes one that comes in it.
     Local,
-    /// They all go on.
+    /// All callers.
     Proceed,
 }
 
@@ -47,6 +48,16 @@ impl OnUnavailable {
 /// **Two processes may then both be inside.** Use it only for work that is idempotent, or where the
 /// lock merely saves work, such as filling a cache. While the nodes answer it is an ordinary
 /// [`Mutex`] of the same name, which it excludes.
+///
+/// A degraded guard with [`OnUnavailable::Local`] excludes no caller with
+/// [`OnUnavailable::Proceed`] and no plain [`Mutex`], which may be acquired as soon as the nodes
+/// answer again. A `Local` caller that hangs keeps all other `Local` callers of its handle and name
+/// waiting until their timeouts, also after the outage: [`max_hold`](super::MutexBuilder::max_hold)
+/// ends its lock, but not its turn.
+///
+/// There is no `try_acquire`, because one attempt does not show an outage; set a short
+/// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) instead. There is no `run`, because it
+/// stops its work when the lock is lost, and degraded work has no lock.
 ///
 /// ```
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -83,9 +94,14 @@ impl DegradingMutex {
         self.mutex.name()
     }
 
-    /// Sets for how long attempts of the handle must have failed before a call goes on without the
-    /// lock; default twice the `node_deadline`. A call whose
-    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) is shorter fails until then.
+    /// Sets for how long attempts must have failed before a call goes on without the lock; default
+    /// twice the `node_deadline`. Until then a call whose
+    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) ends fails as that of a [`Mutex`].
+    ///
+    /// The time runs from the send of the first failed attempt to the end of the last. The attempts
+    /// of all degrading mutexes of the handle count, and an attempt that a majority answers, or
+    /// that a node refuses, sets it back. So does a pause of 5 s without an attempt: if calls are
+    /// rarer, each of them waits for this time.
     ///
     /// # Errors
     /// A time below the `node_deadline`, in which a healthy node may still answer.
@@ -101,8 +117,9 @@ impl DegradingMutex {
 
     /// Acquires the lock as [`Mutex::acquire`] does, or goes on without it: if attempts of this
     /// handle have failed for [`degrade_after`](Self::degrade_after) because no majority answered,
-    /// the guard is degraded. From then on calls return degraded guards at once, and one call a
-    /// second asks the nodes; the first one that a majority answers ends this.
+    /// the guard is degraded. From then on calls return degraded guards at once, except for one
+    /// call a second, which asks the nodes. As soon as a majority answers such a call, all calls
+    /// acquire the lock again; guards that are degraded stay so.
     ///
     /// With [`OnUnavailable::Local`] a call first waits until no other caller of this handle is
     /// inside.
@@ -112,8 +129,8 @@ impl DegradingMutex {
     /// the lock may be held, or that waiting is no cure:
     /// - another owner has the lock, or one node that answers says so
     /// - a node is in quarantine, closed for a handover, or answers and refuses in another way
-    /// - a person has to change a setting, or the program
-    /// - this process has so much to send that the nodes were not asked
+    /// - the settings of a node, of its user or of this program are wrong, for example a password
+    /// - requests were not sent, because too many of this process wait for the nodes
     /// - the handle is [closed](crate::Redlock::close)
     ///
     /// # Cancellation safety
@@ -213,7 +230,7 @@ impl DegradingAttempt<'_> {
             let (for_secs, guards) = (now.since(period.since).as_secs(), period.guards);
             tracing::info!(
                 target: TARGET, for_secs, guards, event = "degrading_ended",
-                "a majority answers again: locks are acquired as before"
+                "a majority answers again: calls acquire locks; degraded guards stay degraded"
             );
         }
     }
@@ -298,7 +315,7 @@ impl Degraded {
             let of = why.of.as_ref().map(tracing::field::display);
             tracing::warn!(
                 target: TARGET, of, policy, %why, event = "degraded",
-                "no majority answers: work runs without its lock until one does"
+                "no majority answers: until one does, calls go on without their locks"
             );
         }
         Self { core: Arc::clone(core), why, since: period.since }
@@ -321,8 +338,8 @@ impl DegradableGuard {
         }
     }
 
-    /// Returns why there is no lock, node by node; `None` if the lock is held. The answers may be
-    /// those to an earlier call.
+    /// Returns each node's failure because of which this guard is degraded; `None` if the lock is
+    /// held. The nodes may have been asked by another call, up to a few seconds earlier.
     pub fn degraded(&self) -> Option<&NoQuorum> {
         match &self.state {
             State::Held(_) => None,

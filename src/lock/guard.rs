@@ -21,10 +21,11 @@ use crate::token::FencingToken;
 /// A guard: the right to act as the holder of a lock, until a deadline.
 ///
 /// The deadline is [`valid_until`](Self::valid_until) by this machine's own clock, and lies before
-/// the time at which any other owner can hold the lock. Renewals move it. The lock may be lost
-/// earlier; [`is_valid`](Self::is_valid) and [`lost`](Self::lost) report when it is. A write under
-/// the lock may arrive at its resource even later, so send [`fencing_token`](Self::fencing_token)
-/// with every write, and let the resource refuse a late one.
+/// the time at which any other owner can hold the lock, except for readers beside a reader.
+/// Renewals move it. The lock may be lost earlier; [`is_valid`](Self::is_valid) and
+/// [`lost`](Self::lost) report when it is. A write under the lock may arrive at its resource even
+/// later, so send [`fencing_token`](Self::fencing_token) with every write, and let the resource
+/// refuse a late one.
 ///
 /// Dropping the guard releases the lock in the background. [`release`](Self::release) also reports
 /// whether the lock was held until the release.
@@ -72,7 +73,8 @@ impl LockGuard {
         &self.name
     }
 
-    /// Returns the fencing token, which is larger than that of every earlier holder of this lock.
+    /// Returns the fencing token, which is larger than that of every earlier holder of this lock. A
+    /// reader's is not below that of any earlier writer, and need not differ from other readers'.
     pub fn fencing_token(&self) -> FencingToken {
         self.lease.token
     }

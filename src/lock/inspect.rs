@@ -36,8 +36,9 @@ pub enum NodeView {
     /// time: a planned handover was a short time ago, so the clock may have ended the lease of a
     /// holder too early.
     Kept(Duration),
-    /// Another program's value is under the lock's key. It expires after this time; `None` if it
-    /// never does.
+    /// A value that is no lock to this client is under the lock's key: another program's value, or
+    /// the readers of the lock, if the user of this client lacks `+zrange`. It expires after this
+    /// time; `None` if it never does.
     Foreign(Option<Duration>),
     /// The node did not report the state of the lock, for this reason.
     Unknown(NodeOutcome),
@@ -90,7 +91,8 @@ impl Inspection {
         Some(LockHolder { fence, remaining: ends[needed - 1], note, ..first.clone() })
     }
 
-    /// Returns the readers that a majority lists.
+    /// Returns the readers that a majority lists. Each node lists 64 at most;
+    /// [`reader_count`](Self::reader_count) counts the others, too.
     pub fn readers(&self) -> Vec<LockHolder> {
         let listed = self.nodes.iter().flat_map(|(_, view)| match view {
             NodeView::Readers { listed, .. } => &listed[..],
@@ -107,6 +109,22 @@ impl Inspection {
                 LockHolder { fence, ..views[needed - 1].clone() }
             })
             .collect()
+    }
+
+    /// Returns the number of readers that a majority of the nodes has; zero if the lock is not held
+    /// for reading. If a node has more readers than it lists, it is the largest number that each
+    /// node of a majority reports.
+    pub fn reader_count(&self) -> usize {
+        let (mut counts, mut lists_all) = (Vec::new(), true);
+        for (_, view) in &self.nodes {
+            if let NodeView::Readers { count, listed } = view {
+                counts.push(*count as usize);
+                lists_all &= *count as usize <= listed.len();
+            }
+        }
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        let least = counts.get(majority(self.nodes.len()) - 1).filter(|_| !lists_all);
+        self.readers().len().max(least.copied().unwrap_or_default())
     }
 
     /// Returns the longest time for which any node still has the lock for one of these owners; zero
@@ -249,6 +267,29 @@ mod tests {
         assert_eq!(note("ü").len(), 2);
         assert_eq!(note(&"ü".repeat(NOTE_MAX)).len(), NOTE_MAX);
         assert_eq!(note(&format!("a{}", "ü".repeat(NOTE_MAX))).len(), NOTE_MAX - 1);
+    }
+
+    #[test]
+    fn readers_are_counted_beyond_those_that_a_node_lists() {
+        let reader = |n: u32| LockHolder {
+            owner: n.to_string(),
+            fence: FencingToken::default(),
+            remaining: Duration::from_secs(1),
+            note: None,
+            token: OwnerToken::from_random(n.into()),
+        };
+        let node = |count, listed: std::ops::Range<u32>| {
+            let listed = listed.map(reader).collect();
+            (Arc::from("n"), NodeView::Readers { count, listed })
+        };
+        let count = |nodes: Vec<_>| Inspection { nodes }.reader_count();
+        assert_eq!(count(vec![node(2, 0..2), node(2, 0..2), node(2, 0..2)]), 2);
+        assert_eq!(count(vec![node(2, 0..2), node(2, 1..3), node(2, 3..5)]), 1);
+        assert_eq!(count(vec![node(1, 0..1), node(1, 1..2), node(1, 2..3)]), 0);
+        let free = (Arc::from("n"), NodeView::Free);
+        assert_eq!(count(vec![node(70, 0..64), node(80, 16..80), free.clone()]), 70);
+        assert_eq!(count(vec![node(70, 0..64), node(80, 64..128), free.clone()]), 70);
+        assert_eq!(count(vec![node(70, 0..64), free.clone(), free]), 0);
     }
 
     #[test]

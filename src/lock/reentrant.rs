@@ -98,6 +98,11 @@ impl fmt::Debug for Owner {
 /// fencing token. The lock is released when the owner's last guard is released or dropped, in
 /// whatever order. On the nodes it is an ordinary [`Mutex`], which it excludes.
 ///
+/// The settings of the mutex by which the owner first acquired hold for all its guards: ttl,
+/// durability, and `max_hold`, which a further acquire does not prolong. There is no `run`: await
+/// [`lost`](LockGuard::lost) beside the work of the outermost guard. A reentrant mutex cannot be a
+/// read-write lock or [degrade](Mutex::on_unavailable).
+///
 /// ```
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
 /// # use palisade::{MemoryNode, Redlock};
@@ -128,10 +133,11 @@ impl ReentrantMutex {
         self.0.name()
     }
 
-    /// Acquires the lock for this owner: at once if the owner holds it, also after
-    /// [`Redlock::close`](crate::Redlock::close), so that running work can end; else as
-    /// [`Mutex::acquire`] does. Of several calls of one owner at the same time one asks the nodes,
-    /// and the others wait for its result.
+    /// Acquires the lock for this owner: at once if the owner holds it, else as [`Mutex::acquire`]
+    /// does. An owner that holds it may enter again also after
+    /// [`Redlock::close`](crate::Redlock::close): that asks no node, and running work can end. Of
+    /// several calls of one owner at the same time one asks the nodes, and the others wait for its
+    /// result.
     ///
     /// # Errors
     /// Those of [`Mutex::acquire`], and [`AcquireError::Lost`] if the owner still has a guard of

@@ -1,4 +1,4 @@
-//! A read-write lock: one writer, or any number of readers (readers).
+//! A read-write lock: one writer, or many readers (readers).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,20 +12,26 @@ use crate::span::operation;
 /// A named read-write lock, not yet held. Cheap to clone and to make; use one per name or per call.
 /// Made by [`Redlock::rw_lock`](crate::Redlock::rw_lock).
 ///
-/// Any number of readers hold it at the same time, or one writer. The writer's lock is a
+/// Many readers hold it at the same time, 4,096 at most, or one writer. The writer's lock is a
 /// [`Mutex`] of the same name, so it also excludes mutexes and the classic `SET NX PX` clients of
 /// other languages, and a reader excludes them as a writer does.
 ///
-/// A writer that waits keeps out readers that begin to wait later, as long as it asks the nodes
-/// again at least every 3 s, which the default [`retry`](super::MutexBuilder::retry) does. After
-/// the writer, all readers that wait for it are woken together. A writer that gives up, or whose
-/// process dies while it waits, keeps new readers out for 3 s at most.
+/// A writer that waits keeps out readers that begin to wait later, if the nodes receive a request
+/// of it at least every 3 s. They do by default: a waiting call asks again after a second at most,
+/// or after the pause of its [`retry`](super::MutexBuilder::retry) if that is longer. A pause is up
+/// to twice the policy's `max`, so keep `max` below 1.5 s. A node has places for 64 waiting
+/// handles; a writer behind them keeps no reader out. After the writer, all readers that wait for
+/// it are woken together. A writer that gives up, or whose process dies while it waits, keeps new
+/// readers out for 3 s at most.
 ///
 /// There is no call that makes a reader a writer: two readers that both wait to become the writer
 /// would wait for each other. Release the read lock, acquire the write lock, and read again what
 /// may have changed in between. A task that holds a read lock and calls [`write`](Self::write) on
 /// the same name waits for itself, until the timeout. So does one that calls [`read`](Self::read)
-/// again while a writer of another process waits: the writer waits for the first guard.
+/// again while any writer waits, be it of the same process: the writer waits for the first guard,
+/// and the second read for the writer.
+///
+/// A read-write lock is neither reentrant nor degrading; these are forms of a [`Mutex`].
 #[derive(Clone, Debug)]
 pub struct RwLock(Mutex);
 
@@ -60,6 +66,10 @@ impl RwLock {
     }
 
     /// Acquires the lock for writing, as [`Mutex::acquire`].
+    ///
+    /// A call that times out loses its place before the readers that came later. So rather than
+    /// calling it again and again, set one
+    /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) that is as long as the whole wait.
     ///
     /// # Errors
     /// As [`Mutex::acquire`].
@@ -218,10 +228,15 @@ impl WriteGuard {
 
     /// Becomes a reader, so that other readers may hold the lock, too. No writer gets the lock in
     /// between, and the token stays the same. The validity is that of an
-    /// [`extend`](LockGuard::extend).
+    /// [`extend`](LockGuard::extend). [`max_hold`](super::MutexBuilder::max_hold) still counts from
+    /// the acquire.
     ///
     /// The nodes are asked once. Where too few answer, the guard is valid as before, readers are
-    /// refused there, and the next renewals ask again.
+    /// refused there, and the next renewals ask again; without
+    /// [`auto_renew`](super::MutexBuilder::auto_renew) the next [`extend`](LockGuard::extend) does.
+    /// A guard that was lost stays lost: check [`is_valid`](LockGuard::is_valid). If this writer
+    /// had waited for the lock, a node may still have its place in the queue, which keeps readers
+    /// out for 3 s at most.
     ///
     /// # Cancellation safety
     /// If dropped, the lock is released in the background, as by a drop of the guard.

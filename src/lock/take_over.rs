@@ -80,6 +80,10 @@ impl Mutex {
     /// since, that owner keeps it. Each node transfers the lock in one step, so no caller that
     /// waits for the lock gets it in between. Waits as [`acquire`](Self::acquire) does.
     ///
+    /// The lock cannot be taken from a reader, which [`readers`](super::Inspection::readers)
+    /// returns: the call then waits for the end of all readers. To end a reader that hangs, end its
+    /// process; its grant ends within its ttl.
+    ///
     /// The new fencing token is higher, so a resource that checks fencing tokens refuses the old
     /// holder as soon as it has seen the new token. The old holder itself notices its loss at its
     /// next renewal, at the latest when its lease ends. Until then no third owner can have the

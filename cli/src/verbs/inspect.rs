@@ -1,5 +1,6 @@
 //! The commands `palisade inspect` and `palisade force-release`.
 
+use std::cmp::Reverse;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -11,15 +12,19 @@ use serde_json::{Value, json};
 use super::leader::{leader_json, leader_line};
 use super::{Ground, GroundArgs, refused};
 use crate::Done;
-use crate::codes::{Fail, NOT_ACQUIRED, UNAVAILABLE, USAGE};
+use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, UNAVAILABLE, USAGE};
 use crate::say::Say;
 
-/// Prints the holder of the lock NAME on each node. Changes nothing.
+/// Number of readers that are printed one by one.
+const SHOWN: usize = 8;
+
+/// Prints the holder or the readers of the lock NAME, according to each node. Changes nothing.
 ///
 /// Elections and locks have separate names. If the lock is free and an election NAME has a leader,
 /// the command also prints the leader.
 ///
-/// Exit code 0 if the lock is held or free, 69 if too few nodes reply.
+/// Exit code 0 if the lock is held, by a holder or by readers, or free; 69 if a majority shows
+/// none of these.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
@@ -28,14 +33,15 @@ pub(crate) struct InspectArgs {
     name: String,
 }
 
-/// Takes the lock NAME away from a holder that hangs.
+/// Takes the lock NAME from a holder that hangs. A lock that is held for reading cannot be taken:
+/// end the processes that read.
 ///
 /// The fence rises at once. So a resource that checks fencing tokens refuses the old holder. The
 /// lock stays closed until the end of the old holder's lease. So two holders never rely on the lock
 /// at the same time. After that the lock is free, even if this command ends early. The command
 /// prints the time until then, and waits.
 ///
-/// Exit code 0 if the lock was taken and is free again.
+/// Exit code 0 if the lock was taken and is free again, 2 if readers hold it, 75 if it is free.
 #[derive(Debug, Args)]
 pub(crate) struct ForceArgs {
     #[command(flatten)]
@@ -57,7 +63,7 @@ impl InspectArgs {
         let ground = self.ground.without_signals()?;
         let seen = ground.mutex(&self.name, None)?.inspect().await;
         let seen = seen.map_err(|e| refused(&e, None))?;
-        let known = seen.holder().is_some() || seen.is_free();
+        let known = seen.holder().is_some() || seen.reader_count() > 0 || seen.is_free();
         let leader = if seen.is_free() { leader(&ground, &self.name).await } else { None };
         let text = if json {
             whole(&self.name, &seen, leader.as_ref()).to_string()
@@ -77,9 +83,16 @@ impl ForceArgs {
         let mutex = mutex?;
         let seen = mutex.inspect().await.map_err(|e| refused(&e, None))?;
         let Some(holder) = seen.holder() else {
-            let free = seen.is_free();
-            let why = if free { "nobody holds it" } else { "no majority names a holder" };
-            let code = if free { NOT_ACQUIRED } else { UNAVAILABLE };
+            let (code, why) = if seen.is_free() {
+                (NOT_ACQUIRED, "nobody holds it".to_owned())
+            } else if seen.reader_count() > 0 {
+                let why = "a lock cannot be taken from a reader: end the processes that read; \
+                           their grants end within their ttl (a program limits that of a reader \
+                           that hangs by `max_hold`)";
+                (REFUSED, format!("held by {}; {why}", readers(&seen)))
+            } else {
+                (UNAVAILABLE, "no majority names a holder".to_owned())
+            };
             return Err(Fail::new(code, format!("lock {:?}: {why}", self.name)));
         };
         if !self.yes {
@@ -170,6 +183,24 @@ pub(super) fn line(holder: &LockHolder) -> String {
     format!("{owner} (fence {fence}, {remaining:.1?} of its lease left{note})")
 }
 
+/// Returns a number of readers in words.
+pub(super) fn number(readers: usize) -> String {
+    if readers == 1 { "1 reader".to_owned() } else { format!("{readers} readers") }
+}
+
+/// Returns the number of readers, and the first of them: those whose grants end last.
+fn readers(seen: &Inspection) -> String {
+    let mut listed = seen.readers();
+    listed.sort_by_key(|reader| Reverse(reader.remaining));
+    let left = |reader: &LockHolder| format!("{} ({:.1?} left)", reader.owner, reader.remaining);
+    let mut words: Vec<_> = listed.iter().take(SHOWN).map(left).collect();
+    let more = seen.reader_count() - words.len();
+    if more > 0 {
+        words.push(format!("{more} more (`inspect --json` lists 64 of each node)"));
+    }
+    format!("{}: {}", number(seen.reader_count()), words.join(", "))
+}
+
 fn table(name: &str, seen: &Inspection, leader: Option<&Leader>) -> String {
     let mut text = match (seen.holder(), leader) {
         (Some(holder), _) => format!("held by {}", line(&holder)),
@@ -178,11 +209,9 @@ fn table(name: &str, seen: &Inspection, leader: Option<&Leader>) -> String {
             format!("free as a lock; {name:?} is an election: {leader}")
         }
         (None, None) if seen.is_free() => "free".to_owned(),
-        (None, None) if !seen.readers().is_empty() => {
-            format!("held by readers ({})", seen.readers().len())
-        }
+        (None, None) if seen.reader_count() > 0 => format!("held by {}", readers(seen)),
         (None, None) => {
-            "unknown: no majority names a holder, and none says that it is free".to_owned()
+            "unknown: no majority names a holder or readers, or reports that it is free".to_owned()
         }
     };
     for (node, view) in &seen.nodes {
@@ -204,7 +233,7 @@ fn shown(view: &NodeView) -> (Value, String) {
             let listed: Vec<_> = listed.iter().map(holder_json).collect();
             (
                 json!({ "state": "read", "count": count, "readers": listed }),
-                format!("readers ({count}), for {left:.1?}"),
+                format!("{}, for {left:.1?}", number(*count as usize)),
             )
         }
         NodeView::Kept(left) => (
@@ -216,7 +245,9 @@ fn shown(view: &NodeView) -> (Value, String) {
             let left = left.map(|left| left.as_millis());
             (
                 json!({ "state": "foreign", "remaining_ms": left }),
-                format!("another program's, {end}"),
+                format!(
+                    "another program's, or readers that this user may not read (+zrange), {end}"
+                ),
             )
         }
         NodeView::Unknown(why) => {
@@ -235,7 +266,7 @@ fn whole(name: &str, seen: &Inspection, leader: Option<&Leader>) -> Value {
     let state = match seen.holder() {
         Some(_) => "held",
         None if seen.is_free() => "free",
-        None if !seen.readers().is_empty() => "read",
+        None if seen.reader_count() > 0 => "read",
         None => "unknown",
     };
     let nodes = seen.nodes.iter().map(|(node, view)| {
@@ -244,6 +275,6 @@ fn whole(name: &str, seen: &Inspection, leader: Option<&Leader>) -> Value {
         object
     });
     json!({ "name": name, "state": state, "holder": seen.holder().as_ref().map(holder_json),
-            "election": leader.map(leader_json),
+            "reader_count": seen.reader_count(), "election": leader.map(leader_json),
             "nodes": nodes.collect::<Vec<_>>() })
 }

@@ -11,8 +11,8 @@ use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::HandleArgs;
 
-/// Lists the locks and elections that are held now. With a prefix, lists only names with this
-/// prefix. Changes nothing.
+/// Lists the locks and elections that are held now: those with the prefix, or without one all.
+/// Changes nothing. Locks that are held for reading are left out: `inspect` shows them by name.
 ///
 /// The command reads the keys of every server in small steps. So it does not block other clients.
 /// Exit code 69 if a node could not be read. Then names may be missing.
@@ -64,7 +64,7 @@ fn line(held: &Held, list: &HeldList) -> String {
 fn table(list: &HeldList) -> String {
     let mut lines: Vec<_> = list.held.iter().map(|held| line(held, list)).collect();
     if lines.is_empty() && list.unread.is_empty() {
-        lines.push("nothing is held".to_owned());
+        lines.push("nothing is held, except perhaps for reading".to_owned());
     }
     lines.extend(list.unread.iter().map(|(node, why)| format!("not read: {node}: {why}")));
     lines.join("\n")

@@ -4,11 +4,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use palisade::error::AcquireError;
-use palisade::{LockGuard, Mutex, ReleaseError, RwLock, TryAcquire};
+use palisade::{Inspection, LockGuard, Mutex, ReleaseError, RwLock, TryAcquire};
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
-use super::inspect::line;
+use super::inspect::{line, number};
 use super::{CommandArgs, Ground, GroundArgs, is_nothing_there, refused};
 use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED};
@@ -17,11 +17,17 @@ use crate::say::Say;
 use crate::span::Span;
 use crate::warnings;
 
-/// Runs a command while no other process holds the lock NAME.
+/// Time for which a call waits for a holder if `--wait` is not given.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Interval of the attempts by which a command that waits learns if a majority can still grant.
+const TRY_EVERY: Duration = Duration::from_secs(10);
+
+/// Runs a command while no other process holds the lock NAME, or with --read while no process holds
+/// it without --read.
 /// The lock is renewed while the command runs and released when it ends. If it cannot be renewed,
-/// the command gets TERM, and KILL before the lease ends: no other process can hold the lock while
-/// the command still runs. Processes that the command leaves in its process group are killed with
-/// it.
+/// the command gets TERM, and KILL before the lease ends: no process that it excludes can hold the
+/// lock while the command still runs. Processes that the command leaves in its process group are
+/// killed with it.
 #[derive(Debug, Args)]
 pub(crate) struct LockArgs {
     #[command(flatten)]
@@ -36,7 +42,8 @@ pub(crate) struct LockArgs {
     /// Wait for at most this long [default: until the lock is free]
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
-    /// Hold the lock for reading: beside other readers, and while no process holds it without this
+    /// Hold the lock for reading: other processes with this option may hold it at the same time,
+    /// processes without it may not
     #[arg(long)]
     read: bool,
     /// Exit code if another process holds the lock [default: 75]
@@ -55,6 +62,9 @@ impl LockArgs {
         let command = self.command.command(&ground)?;
         let wait = self.wait.map(|Span(wait)| wait);
         let mutex = ground.mutex(&self.name, wait)?;
+        let patient = ground.mutex(&self.name, wait.or(Some(FOREVER)))?;
+        let (read, nonblock, waits_forever) = (self.read, self.nonblock, wait.is_none());
+        let wanted = Wanted { mutex, patient, read, nonblock, waits_forever };
         let (began, say) = (Instant::now(), ground.say);
         let acquired = tokio::select! {
             biased;
@@ -62,7 +72,7 @@ impl LockArgs {
                 ground.close().await;
                 return Ok(128 + signal as u8);
             }
-            acquired = acquire(&mutex, self.read, self.nonblock, (wait, say)) => acquired,
+            acquired = wanted.acquire(say) => acquired,
         };
         let guard = match acquired {
             Ok(guard) => guard,
@@ -136,44 +146,86 @@ impl NotAcquired {
     }
 }
 
-/// Acquires the lock, for reading if `read` is true. Tries once if `nonblock` is true. Without
-/// `wait`, waits for another holder without a limit, and for nodes as long as a failover takes; if
-/// no node can be reached at the first try, fails.
-pub(crate) async fn acquire(
-    mutex: &Mutex,
+/// The lock to acquire, and for how long to wait for it.
+struct Wanted {
+    mutex: Mutex,
+    /// The same lock, whose calls wait for as long as the command does.
+    patient: Mutex,
     read: bool,
     nonblock: bool,
-    (wait, say): (Option<Duration>, Say),
-) -> Result<LockGuard, NotAcquired> {
-    let lock = RwLock::from(mutex.clone());
-    let tried = if read {
-        lock.try_read().await.map(|tried| match tried {
+    waits_forever: bool,
+}
+
+impl Wanted {
+    /// Acquires the lock. Without `--wait`, waits for another holder without a limit, and for nodes
+    /// as long as a failover takes. Does not wait if no node was ever reached.
+    ///
+    /// The wait for a holder is one call, because a call that gives up loses its place in the
+    /// nodes' queues: a writer that began again and again would never get past readers.
+    async fn acquire(&self, say: Say) -> Result<LockGuard, NotAcquired> {
+        let mutex = &self.mutex;
+        let waiting = match self.try_once().await {
+            Ok(TryAcquire::Acquired(guard)) => return Ok(guard),
+            Ok(TryAcquire::Taken(_)) if self.nonblock => return Err(NotAcquired::Taken),
+            Ok(TryAcquire::Taken(_)) => held(mutex).await,
+            Err(AcquireError::NoQuorum(why)) if !self.nonblock => {
+                if self.waits_forever && is_nothing_there(&why) {
+                    return Err(NotAcquired::Error(AcquireError::NoQuorum(why)));
+                }
+                format!("lock {:?}: {why}; waiting", mutex.name())
+            }
+            Err(e) => return Err(NotAcquired::Error(e)),
+        };
+        say.warn("waiting", json!({ "name": mutex.name() }), &waiting);
+        warnings::show(say);
+        loop {
+            let acquired = tokio::select! {
+                acquired = self.wait_for(&self.patient) => acquired,
+                tried = self.try_again(), if self.waits_forever => match tried {
+                    Some(guard) => Ok(guard),
+                    None => self.wait_for(mutex).await,
+                },
+            };
+            match acquired {
+                Ok(guard) => return Ok(guard),
+                Err(AcquireError::TimedOut { .. }) if self.waits_forever => {}
+                Err(e) => return Err(NotAcquired::Error(e)),
+            }
+        }
+    }
+
+    /// Makes one attempt.
+    async fn try_once(&self) -> Result<TryAcquire, AcquireError> {
+        if !self.read {
+            return self.mutex.try_acquire().await;
+        }
+        Ok(match RwLock::from(self.mutex.clone()).try_read().await? {
             TryAcquire::Acquired(guard) => TryAcquire::Acquired(guard.into()),
             TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
         })
-    } else {
-        mutex.try_acquire().await
-    };
-    let waiting = match tried {
-        Ok(TryAcquire::Acquired(guard)) => return Ok(guard),
-        Ok(TryAcquire::Taken(_)) if nonblock => return Err(NotAcquired::Taken),
-        Ok(TryAcquire::Taken(_)) => held(mutex).await,
-        Err(AcquireError::NoQuorum(why)) if !nonblock => {
-            if wait.is_none() && is_nothing_there(&why) {
-                return Err(NotAcquired::Error(AcquireError::NoQuorum(why)));
+    }
+
+    /// Makes single attempts beside the call that waits. Returns `None` when two in a row have
+    /// failed because no majority of the nodes can grant.
+    async fn try_again(&self) -> Option<LockGuard> {
+        let mut failed = 0;
+        while failed < 2 {
+            sleep(TRY_EVERY).await;
+            match self.try_once().await {
+                Ok(TryAcquire::Acquired(guard)) => return Some(guard),
+                Ok(TryAcquire::Taken(_)) => failed = 0,
+                Err(_) => failed += 1,
             }
-            format!("lock {:?}: {why}; waiting", mutex.name())
         }
-        Err(e) => return Err(NotAcquired::Error(e)),
-    };
-    say.warn("waiting", json!({ "name": mutex.name() }), &waiting);
-    warnings::show(say);
-    loop {
-        let acquired = if read { lock.read().await.map(Into::into) } else { mutex.acquire().await };
-        match acquired {
-            Ok(guard) => return Ok(guard),
-            Err(AcquireError::TimedOut { .. }) if wait.is_none() => {}
-            Err(e) => return Err(NotAcquired::Error(e)),
+        None
+    }
+
+    /// Acquires the lock by one call.
+    async fn wait_for(&self, mutex: &Mutex) -> Result<LockGuard, AcquireError> {
+        if self.read {
+            RwLock::from(mutex.clone()).read().await.map(Into::into)
+        } else {
+            mutex.acquire().await
         }
     }
 }
@@ -181,10 +233,10 @@ pub(crate) async fn acquire(
 /// Returns the message that names the holder while this program waits for the lock.
 async fn held(mutex: &Mutex) -> String {
     let seen = mutex.inspect().await.ok();
-    let readers = seen.as_ref().map_or(0, |seen| seen.readers().len());
+    let readers = seen.as_ref().map_or(0, Inspection::reader_count);
     let by = match seen.and_then(|seen| seen.holder()) {
         Some(holder) => line(&holder),
-        None if readers > 0 => format!("readers ({readers})"),
+        None if readers > 0 => number(readers),
         None => "another process".to_owned(),
     };
     format!("lock {:?} is held by {by}; waiting", mutex.name())

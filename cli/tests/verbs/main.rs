@@ -11,6 +11,7 @@ mod once;
 mod others;
 mod output;
 mod processes;
+mod readers;
 mod settings;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
