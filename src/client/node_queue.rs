@@ -33,7 +33,6 @@ mod replies;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -45,7 +44,7 @@ use tokio::time::timeout;
 use self::alarm::Alarm;
 use self::incoming::{Incoming, Queues};
 use self::order::BatchOrder;
-use self::pace::Pace;
+use self::pace::{Pace, let_others_run};
 use self::pending::Load;
 pub(crate) use self::pending::Pending;
 use self::pending_releases::{InDoubt, PendingReleases};
@@ -472,20 +471,6 @@ impl Worker {
             Answered { requests, greeting, replies, deadline, not_after, sent, received }
         }
     }
-}
-
-/// Lets all other tasks run that can run now. This task wakes itself at once and is queued behind
-/// them. `tokio::task::yield_now` would also wait for the IO driver of the runtime.
-async fn let_others_run() {
-    let mut woken = false;
-    std::future::poll_fn(|cx| {
-        if std::mem::replace(&mut woken, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Requests the facts of a node with a batch without ops, because the node's clock is not known.

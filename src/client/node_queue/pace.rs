@@ -1,10 +1,13 @@
-//! Splits batches, so that client and server do not wait for each other in turn.
+//! Decides when a batch leaves and how large it is, so that client and server do not wait for each
+//! other in turn.
 //!
 //! Callers that get their answers in one batch send their next requests together. On a runtime with
 //! one thread, these requests form one batch again. So the server is idle while the client works,
 //! and the client is idle while the server works. After `IN_STEP` such batches in a row, the queue
 //! sends half of the waiting requests first, and the other half right after that. From then on the
 //! server works on one half while the client works on the other half.
+
+use std::task::Poll;
 
 /// Smallest number of ops in a batch that is split. For fewer ops, a second batch costs more than
 /// it saves.
@@ -29,6 +32,20 @@ impl Pace {
         }
         if self.0 > IN_STEP { waiting.div_ceil(2) } else { usize::MAX }
     }
+}
+
+/// Lets all other tasks run that can run now. This task wakes itself at once and is queued behind
+/// them. `tokio::task::yield_now` would also wait for the IO driver of the runtime.
+pub(super) async fn let_others_run() {
+    let mut woken = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut woken, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 #[cfg(test)]
