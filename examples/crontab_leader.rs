@@ -115,7 +115,7 @@ async fn main() -> Result<(), Failure> {
     assert!(lines.windows(2).all(one_host), "two hosts led one term: {lines:?}");
     let mut terms: Vec<_> = lines.iter().map(|(term, _)| *term).collect();
     terms.dedup();
-    assert!(terms.len() > 2, "nobody resigned: {lines:?}");
+    assert!(terms.len() > 2, "no leader resigned: {lines:?}");
     println!("{} ticks by {} leaders, one at a time", lines.len(), terms.len());
     Ok(())
 }

@@ -126,7 +126,7 @@ async fn demo(redlock: &Redlock) -> Result<(), Box<dyn Error + Send + Sync>> {
                 Observation::Leader { leader, .. } => {
                     println!("  observer: {} leads in term {}", leader.value, leader.term);
                 }
-                Observation::Vacant => println!("  observer: nobody leads"),
+                Observation::Vacant => println!("  observer: there is no leader"),
                 other => println!("  observer: {other:?}"),
             }
         }

@@ -32,7 +32,7 @@ Exit codes:
   65   the key was used for another command (once)
   69   the nodes cannot be reached, or too few of them
   70   no process could be started
-  75   not acquired: somebody else holds it (another code with -E)
+  75   not acquired: another owner holds it (another code with -E)
   124  the command ran for longer than --at-most
   126  the command cannot be run
   127  the command was not found

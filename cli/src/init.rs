@@ -44,9 +44,9 @@ pub(crate) struct InitArgs {
 
 /// Message for a call without `--new`. An emptied server looks the same as a new server. So a
 /// person has to decide.
-const WHICH: &str = "say what the servers are: with --new, if no key was ever used with them; if \
-                     they had data, that would let used keys run again: see `palisade idem \
-                     incidents`, or add --lost-everything if nothing can be brought back";
+const WHICH: &str = "add --new if no key was ever used with these servers; if they had data, do \
+                     not, because used keys would run again: see `palisade idem incidents`, or add \
+                     --lost-everything if the data cannot be restored";
 
 impl InitArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {

@@ -50,7 +50,7 @@ impl Say {
         };
         let left_out = writer.left_out.swap(0, Ordering::Relaxed);
         if left_out > 0 {
-            let text = format!("{left_out} messages are left out here, because nobody read them");
+            let text = format!("{left_out} messages are left out here, because they were not read");
             writer.write(self.line("left_out", json!({ "messages": left_out }), &text), left_out);
         }
         writer.write(self.line(event, fields, text), 1);

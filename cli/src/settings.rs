@@ -32,7 +32,7 @@ const START: &str = "no server is named: start one with `redis-server` and add `
                      protects from this one process only";
 /// Error text for a call without a node, if the command reads or changes the servers' data.
 const WHICH: &str = "no server is named: add `--node redis://HOST:PORT` for each, or `--node \
-                     sentinel://…` (or set PALISADE_URLS), as the programs that use them have it";
+                     sentinel://…` (or set PALISADE_URLS), with the URLs that your programs use";
 const NO_SERVERS: &str = "--embedded: there are no servers to look at";
 
 /// Settings that several commands share.

@@ -129,7 +129,7 @@ impl fmt::Display for HandedOver {
                 let what = "not handed over; it was an ordinary failover, with its quarantine";
                 write!(f, "{what}: {why}")
             }
-            Self::Unknown(why) => write!(f, "unknown whether it was handed over: {why}"),
+            Self::Unknown(why) => write!(f, "the result of the handover is unknown: {why}"),
             Self::Unreachable(why) => write!(f, "not reached: {why}"),
         }
     }

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_nodes_say_together() {
+    fn the_fence_and_the_end_of_a_lease_follow_from_all_nodes() {
         for (cells, on, left) in
             [("a9 a8 a7", 3, 8), ("a9 a8", 2, 8), ("a9", 1, 0), ("a9 b8 b7", 2, 7), ("a9 b8", 1, 0)]
         {

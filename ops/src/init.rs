@@ -149,8 +149,8 @@ const REPLACED: &str = "other nodes have data, so it was replaced or emptied: do
                         it, not even alone; it joins by itself after one quarantine";
 const DECIDED: &str = "an operator has decided about keys that it lost";
 /// Advice to an operator who is sure that the lost data cannot be restored.
-const LOST: &str = "what waits because of the loss is in `palisade idem incidents`; if everything \
-                    was lost and cannot be restored, `--lost-everything` marks it all the same: \
+const LOST: &str = "`palisade idem incidents` shows for which loss keys wait; if everything was \
+                    lost and cannot be restored, `--lost-everything` marks it all the same: \
                     keys used before then count as new, so they may run again";
 
 /// Marks all nodes of a new deployment. If one node must not be marked, marks no node.

@@ -10,9 +10,9 @@ use palisade::internal::SENTENCE_MAX;
 use palisade::internal::{AtMost, until_utc};
 
 /// Instruction to an operator for a server that lost all data.
-pub(super) const LOST_EVERYTHING: &str = "keys of before wait or are parked: list the loss by \
-    `palisade idem incidents`, and decide about it by `palisade idem decide`; only where no key of \
-    before can come again, mark all nodes as new by `palisade init --lost-everything`";
+pub(super) const LOST_EVERYTHING: &str = "keys used before the loss wait or are parked: list it \
+    by `palisade idem incidents`, and decide about it by `palisade idem decide`; only where no \
+    such key can come again, mark all nodes as new by `palisade init --lost-everything`";
 
 /// The marker of one node. `Display` writes some lines for people, with times in UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,10 +89,10 @@ impl fmt::Display for NodeData {
         let since = match (kept.since, kept.empty_for) {
             (None, _) => "its first write: it never lost anything".to_owned(),
             (Some(since), _) if kept.lost_everything => {
-                format!("{}, without the data that its clients knew", until_utc(since))
+                format!("{}, without the data that its clients had seen", until_utc(since))
             }
             (Some(since), Some(_)) => format!("{}, without palisade data", until_utc(since)),
-            (Some(since), None) => format!("{}, with the data of before", until_utc(since)),
+            (Some(since), None) => format!("{}, with its earlier data", until_utc(since)),
         };
         line("since", &since)?;
         let left = kept.quarantine_left();
@@ -142,7 +142,7 @@ mod tests {
             "\
 orders-a (10.0.0.1:6379)
   history      aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
-  since        2025-11-23 14:03:20.0 UTC, with the data of before
+  since        2025-11-23 14:03:20.0 UTC, with its earlier data
   quarantine   until 2025-11-23 14:03:39.0 UTC, for another 17.5 s
   token floor  7
   note         1.5 s old
@@ -150,8 +150,8 @@ orders-a (10.0.0.1:6379)
         );
         let lost = KeptData { lost_everything: true, ..marker.clone() };
         let text = shown(&lost, &lost.history);
-        assert!(text.contains("UTC, without the data that its clients knew\n"), "{text}");
-        assert!(text.contains("\n  to do        keys of before wait or are parked"), "{text}");
+        assert!(text.contains("UTC, without the data that its clients had seen\n"), "{text}");
+        assert!(text.contains("\n  to do        keys used before the loss wait"), "{text}");
         let new = KeptData { since: None, losses: Vec::new(), ..marker };
         assert_eq!(
             shown(&new, "b"),

@@ -48,9 +48,9 @@ pub enum CampaignError {
 fn who_leads(taken: &Taken) -> &'static str {
     if taken.foreign {
         "another program's value is under its key: use another name or `prefix`, or delete the key \
-         if nobody needs it"
+         if no program needs it"
     } else {
-        "somebody else leads"
+        "another candidate leads"
     }
 }
 

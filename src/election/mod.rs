@@ -28,7 +28,7 @@
 //! assert_eq!(leader.term, leadership.term());
 //! leadership.proclaim("10.0.0.7:9090").await?;
 //! tokio::select! {
-//!     () = leadership.lost() => return Err("somebody else may lead now".into()),
+//!     () = leadership.lost() => return Err("another process may lead now".into()),
 //!     () = async { /* lead, and send `leadership.term()` with each write */ } => {}
 //! }
 //! leadership.resign().await?;

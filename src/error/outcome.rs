@@ -48,8 +48,8 @@ impl fmt::Display for NodeOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Granted => f.write_str("granted"),
-            Self::Held(Some(d)) => write!(f, "held by somebody else for {d:?} at most"),
-            Self::Held(None) => f.write_str("held by somebody else without expiry"),
+            Self::Held(Some(d)) => write!(f, "held by another owner for {d:?} at most"),
+            Self::Held(None) => f.write_str("held by another owner without expiry"),
             Self::Quarantined { remaining, began: Began::Empty } => write!(
                 f,
                 "never initialised: new, or emptied; grants begin in {remaining:?}; if the whole \
@@ -191,7 +191,7 @@ impl Taken {
             (false, _) => "raise `acquire_timeout`, or look for a stuck holder",
             (true, None) => {
                 "another program's value is under its key: use another name or `prefix`, or delete \
-                 the key if nobody needs it"
+                 the key if no program needs it"
             }
             // The key of readers always has an expiry.
             (true, Some(_)) => {
@@ -297,7 +297,7 @@ pub enum ReleaseError {
     #[error("{0}: lost before the release; only its fencing token protects what was written late")]
     Lost(Resource),
     /// The lease had ended, and another owner has acquired the lock on a majority of the nodes.
-    #[error("{0}: taken by somebody else; only its fencing token protects what was written late")]
+    #[error("{0}: taken by another owner; only its fencing token protects what was written late")]
     TakenByOther(Resource),
     /// Too few nodes answered. The lock was valid until the release, because its deadline had not
     /// passed. The release is repeated in the background, until the ttl ends the lock at the
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_value_that_may_be_readers_is_not_to_be_deleted() {
         let advice = |retry_after| Taken { retry_after, foreign: true }.what_to_do();
-        assert!(advice(None).contains("or delete the key if nobody needs it"));
+        assert!(advice(None).contains("or delete the key if no program needs it"));
         let may_be_readers = advice(Some(Duration::from_secs(9)));
         assert!(may_be_readers.ends_with("do not delete the key"), "{may_be_readers}");
         assert!(may_be_readers.contains("+zrange"), "{may_be_readers}");

@@ -191,9 +191,9 @@ impl fmt::Display for RunError {
             Self::NotInitialised { key, nodes } => write!(
                 f,
                 "handler of {key} not run: too few nodes know whether this key was used before, \
-                 for nobody has said whether {} is new; if this deployment is new: `palisade \
-                 init …` with these servers; if it had data before, do not: see `palisade idem \
-                 incidents`",
+                 because no operator has said whether {} is new; if this deployment is new: \
+                 `palisade init …` with these servers; if it had data before, do not: see \
+                 `palisade idem incidents`",
                 nodes.join(", ")
             ),
             Self::Handler { key, failed, .. } if failed.is_permanent() => {

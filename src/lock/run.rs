@@ -84,7 +84,7 @@ impl<T, E: fmt::Display> fmt::Display for WorkError<T, E> {
         match self {
             Self::NotStarted(e) => e.fmt(f),
             Self::Lost { of, value: None } => {
-                write!(f, "{of}: lost, and the work was stopped; somebody else may have begun it")
+                write!(f, "{of}: lost, and the work was stopped; another holder may have begun it")
             }
             Self::Lost { of, value: Some(_) } => write!(
                 f,

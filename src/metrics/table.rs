@@ -3,7 +3,7 @@
 
 /// Name, kind, unit and meaning of one metric.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "nobody reads them"))]
+#[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "they are not read"))]
 pub(crate) struct Metric {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
@@ -91,18 +91,18 @@ pub(super) const TERMS: Metric =
 pub(super) const LEADERLESS: Metric = gauge(
     "palisade_election_leaderless_seconds",
     Unit::Seconds,
-    "For how long nobody has led, as the observer of this process saw it last",
+    "For how long there has been no leader, as the observer of this process saw it last",
 );
 pub(super) const VACANCY: Metric = histogram(
     "palisade_election_vacancy_seconds",
     Unit::Seconds,
-    "How long nobody led, for each time that an observer saw it begin and end",
+    "How long there was no leader, for each time that an observer saw it begin and end",
 );
 pub(super) const TICKS: Metric =
     counter("palisade_cron_ticks_total", "Ticks that this process came to, by outcome");
 pub(super) const TICKS_MISSED: Metric = counter(
     "palisade_cron_ticks_missed_total",
-    "Ticks since this process began that it left out because nobody was there in time",
+    "Ticks since this process began that it left out because no process was there in time",
 );
 pub(super) const TICK_LATENESS: Metric = histogram(
     "palisade_cron_tick_lateness_seconds",

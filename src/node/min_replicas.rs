@@ -247,7 +247,7 @@ mod tests {
             let group_terms = judge(lags).group_terms();
             (group_terms.failover_window.as_secs(), group_terms.unread_window.as_secs())
         };
-        assert_eq!(windows(&[]), (3, 7), "nobody has named the others yet");
+        assert_eq!(windows(&[]), (3, 7), "no server has named the others yet");
         assert_eq!(windows(&[("a:1", Some(1)), ("b:1", Some(2))]), (4, 4));
         assert_eq!(windows(&[("a:1", Some(2)), ("b:1", None)]), (4, 7));
         assert_eq!(windows(&[("a:1", Some(60))]), (7, 7), "with that lag it was never let vote");

@@ -86,7 +86,7 @@ pub struct Crashes {
 
 /// Result of all trials.
 #[derive(Clone, Debug)]
-#[must_use = "what broke is in here"]
+#[must_use = "it lists the trials that broke a promise; check it"]
 pub struct CrashReport {
     /// The trials, one for each crash point.
     pub trials: Vec<Trial>,
@@ -391,7 +391,7 @@ impl CrashReport {
     }
 
     fn assert_none(&self, broken: impl Fn(&&Trial) -> bool) {
-        assert!(!self.trials.is_empty(), "the delivery came to no point");
+        assert!(!self.trials.is_empty(), "the delivery reached no crash point");
         let broken: Vec<String> =
             self.trials.iter().filter(broken).map(ToString::to_string).collect();
         let (n, of) = (broken.len(), self.trials.len());

@@ -207,7 +207,7 @@ async fn taken_broken_and_unknown_are_different_errors() {
     let e = r.mutex("t").build().unwrap().try_acquire().await.unwrap_err();
     let text = e.to_string();
     assert!(
-        text.contains("2 of 3 nodes needed") && text.contains("held by somebody else"),
+        text.contains("2 of 3 nodes needed") && text.contains("held by another owner"),
         "{text}"
     );
     match guard.release().await {

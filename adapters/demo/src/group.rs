@@ -52,7 +52,7 @@ impl Group {
         let begun = Instant::now();
         while self.master().await? == before {
             if begun.elapsed() > FAILOVER {
-                return Err(format!("the Sentinels promote nobody within {FAILOVER:?}").into());
+                return Err(format!("the Sentinels promote no replica within {FAILOVER:?}").into());
             }
             sleep(Duration::from_millis(100)).await;
         }

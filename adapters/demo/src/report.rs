@@ -84,7 +84,7 @@ impl Report {
         let verdict = match (good, self.counts.is_hard()) {
             (true, _) => "every order exactly once",
             (false, true) => "PROMISE BROKEN",
-            (false, false) => "NOT A TRIAL: nobody died at one of the crash points, or at random",
+            (false, false) => "NOT A TRIAL: no process died at a crash point, or at random",
         };
         println!("\n{verdict}; {:.1} s, --seed {seed}", elapsed.as_secs_f64());
         let line = Line {

@@ -163,7 +163,7 @@ fn check(found: &Config, lease: Duration) -> Result<(), String> {
     }
     if found.ack_policy != AckPolicy::Explicit {
         return Err(format!(
-            "its ack policy is {:?}, which acknowledges messages that nobody handled; delete \
+            "its ack policy is {:?}, which acknowledges messages that were not handled; delete \
              it, and it is created again",
             found.ack_policy
         ));

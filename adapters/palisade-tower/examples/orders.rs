@@ -50,7 +50,7 @@ async fn place(
     claim: Claim,
     Json(order): Json<Order>,
 ) -> (StatusCode, Json<Booked>) {
-    let mut ledger = ledger.lock().expect("nobody panics while booking");
+    let mut ledger = ledger.lock().expect("no panic while booking");
     ledger.push(order.item.clone());
     let charge = claim.child_key("charge");
     (StatusCode::CREATED, Json(Booked { order: ledger.len(), item: order.item, charge }))

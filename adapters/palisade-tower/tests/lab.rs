@@ -20,18 +20,18 @@ pub(crate) struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>);
 
 impl Ledger {
     fn book(&self, key: &str) -> u32 {
-        let mut book = self.0.lock().expect("nobody panics here");
+        let mut book = self.0.lock().expect("no panic here");
         let times = book.entry(key.to_owned()).or_default();
         *times += 1;
         *times
     }
 
     pub(crate) fn of(&self, key: &str) -> u32 {
-        self.0.lock().expect("nobody panics here").get(key).copied().unwrap_or(0)
+        self.0.lock().expect("no panic here").get(key).copied().unwrap_or(0)
     }
 
     pub(crate) fn all(&self) -> u32 {
-        self.0.lock().expect("nobody panics here").values().sum()
+        self.0.lock().expect("no panic here").values().sum()
     }
 }
 

@@ -84,7 +84,7 @@ impl ForceArgs {
         let seen = mutex.inspect().await.map_err(|e| refused(&e, None))?;
         let Some(holder) = seen.holder() else {
             let (code, why) = if seen.is_free() {
-                (NOT_ACQUIRED, "nobody holds it".to_owned())
+                (NOT_ACQUIRED, "no owner holds it".to_owned())
             } else if seen.reader_count() > 0 {
                 let why = "a lock cannot be taken from a reader: end the processes that read; \
                            their grants end within their ttl (a program limits that of a reader \
@@ -238,7 +238,7 @@ fn shown(view: &NodeView) -> (Value, String) {
         }
         NodeView::Kept(left) => (
             json!({ "state": "kept", "remaining_ms": left.as_millis() }),
-            format!("free after a handover, and kept for {left:.1?} for who may still hold it"),
+            format!("free after a handover; kept for its old holder for another {left:.1?}"),
         ),
         NodeView::Foreign(left) => {
             let end = left.map_or("without an end".to_owned(), |left| format!("for {left:.1?}"));

@@ -67,8 +67,8 @@ impl CandidatesArgs {
             let all: Vec<_> = all.iter().map(candidate_json).collect();
             json!({ "name": self.name, "candidates": all }).to_string()
         } else {
-            let nobody = (!leads).then(|| "nobody leads".to_owned());
-            let lines = nobody.into_iter().chain(all.iter().map(candidate_line));
+            let vacant = (!leads).then(|| "there is no leader".to_owned());
+            let lines = vacant.into_iter().chain(all.iter().map(candidate_line));
             lines.collect::<Vec<_>>().join("\n")
         };
         Ok(Done { text: text + "\n", code: if leads { 0 } else { REFUSED } })
@@ -129,7 +129,7 @@ impl StepDownArgs {
             let text = match outcome {
                 "resigned" => "its term is over",
                 "still_leads" => "it was asked, and still leads",
-                _ => "nobody leads, so nobody was asked",
+                _ => "there is no leader, so no process was asked",
             };
             let parts = [leader, text.to_owned()].into_iter().filter(|part| !part.is_empty());
             format!("election {:?}: {}", self.name, parts.collect::<Vec<_>>().join("; "))

@@ -138,7 +138,7 @@ impl NotAcquired {
     pub(crate) fn refused(self, name: &str, code: Option<u8>) -> Fail {
         match self {
             Self::Taken => {
-                let why = format!("lock {name:?} is held by somebody else");
+                let why = format!("lock {name:?} is held by another owner");
                 Fail::new(code.unwrap_or(NOT_ACQUIRED), why)
             }
             Self::Error(e) => refused(&e, code),

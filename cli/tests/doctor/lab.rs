@@ -151,7 +151,7 @@ impl Lab {
     /// Waits until every Sentinel has found all other Sentinels and all replicas, and none of them
     /// is down.
     pub(crate) fn settle(&self) {
-        wait_for("Sentinels that know and see everybody", || {
+        wait_for("Sentinels that know and see all others", || {
             (0..self.sentinels.len()).all(|i| self.sees_all(i))
         });
     }

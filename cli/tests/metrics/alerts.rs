@@ -134,7 +134,7 @@ fn killed_with(pid: u32, hosts: &[Watched]) -> usize {
         let (_, rest) = stat.rsplit_once(") ").expect("a name");
         at = rest.split(' ').nth(1).expect("a parent").parse().expect("a number");
     }
-    panic!("process {pid} is nobody's");
+    panic!("process {pid} has no host");
 }
 
 /// Runs every query of the dashboard. Each panel must show at least one series.

@@ -266,7 +266,7 @@ async fn a_handover_that_gets_no_answer_any_more_is_not_said_to_have_failed() {
     assert!(server.cli(&["GET", "palisade:generation"]).contains(" s"), "it goes on");
     assert_eq!(done.exit_code(), 69, "{done}");
     let said = done.to_string();
-    assert!(said.starts_with("unknown whether it was handed over"), "{said}");
+    assert!(said.starts_with("the result of the handover is unknown"), "{said}");
     assert!(said.contains("or begins with a quarantine"), "{said}");
 }
 
@@ -278,7 +278,7 @@ async fn a_handover_that_was_done_before_another_failover_is_not_said_to_have_fa
     let (_server, done) = handed_over_and(GOES_ON, false, demoted).await;
     assert_eq!(done.exit_code(), 69, "{done}");
     let said = done.to_string();
-    assert!(said.starts_with("unknown whether it was handed over"), "{said}");
+    assert!(said.starts_with("the result of the handover is unknown"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -430,7 +430,7 @@ async fn a_server_that_nobody_lets_go_on_stays_closed_and_begins_with_a_quaranti
         assert!(begun.elapsed() < SOON, "it opens by itself");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(closed, "until then it answers nobody");
+    assert!(closed, "until then it answers no client");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

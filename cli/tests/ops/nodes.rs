@@ -53,7 +53,7 @@ async fn a_node_is_shown_with_its_history_and_its_losses() {
     let out = palisade(&["inspect-node", "--node", &server.url()]);
     let shown = words(&out);
     assert!(shown.contains(loss["text"].as_str().unwrap()), "{shown}");
-    assert!(shown.contains("with the data of before") && shown.contains("UTC"), "{shown}");
+    assert!(shown.contains("with its earlier data") && shown.contains("UTC"), "{shown}");
 
     drop(server);
     let nobody = format!("redis://127.0.0.1:{}", support::server::free_port());

@@ -46,7 +46,7 @@ fn the_program_that_is_stopped_during_the_last_step_does_not_say_that_it_failed(
     let out = tool.wait_with_output().unwrap();
     assert!(mark(&server, " s"), "it goes on");
     assert_eq!(out.status.code(), Some(69), "{}", words(&out));
-    assert!(words(&out).contains("unknown whether it was handed over"), "{}", words(&out));
+    assert!(words(&out).contains("the result of the handover is unknown"), "{}", words(&out));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

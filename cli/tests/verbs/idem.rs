@@ -237,7 +237,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     };
     let (code, unnamed) = as_app(&[]);
     assert!(code == Some(2) && unnamed.contains("name yours by --namespace"), "{unnamed}");
-    for wrong in ["what only it lost is missing", "no namespace has a record"] {
+    for wrong in ["losses of this node alone are missing", "no namespace has a record"] {
         assert!(!unnamed.contains(wrong), "{unnamed}");
     }
     let (code, named) = as_app(&["--namespace", "once"]);
@@ -300,7 +300,7 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     ground.server.restart_empty();
     // This command has no memory of the server's data. So it cannot decide if the server is new.
     until("it grants again, and asks", SOON, || {
-        once(&ground, "later").1.contains("nobody has said whether")
+        once(&ground, "later").1.contains("no operator has said whether")
     });
     let all = list(&ground);
     let latest = number(all.last().expect("a loss"));

@@ -73,7 +73,7 @@ fn who_takes_part_is_listed_and_the_preferred_one_leads_next() {
     const TTL: &str = "90s";
     let ground = Ground::new();
     let none = ground.run(&["candidates", "a"]);
-    assert_eq!((none.code, &*none.out), (2, "nobody leads\n"));
+    assert_eq!((none.code, &*none.out), (2, "there is no leader\n"));
     let elect = |value: &str, priority: &str| {
         let script = format!("echo >{value}.leads; sleep 60");
         let line =
@@ -140,7 +140,8 @@ fn each_answer_of_step_down_has_its_code() {
     let ground = Ground::new();
     // 2: there is no leader.
     let down = ground.run(&["step-down", "a"]);
-    assert_eq!((down.code, &*down.out), (2, "election \"a\": nobody leads, so nobody was asked\n"));
+    let vacant = "election \"a\": there is no leader, so no process was asked\n";
+    assert_eq!((down.code, &*down.out), (2, vacant));
     assert_eq!(object(&ground.run(&["step-down", "a", "--json"]))["outcome"], "vacant");
     // 0: the leader resigns even if its command ignores TERM, because the command gets KILL after
     // the grace. `elect` then ends with 200.

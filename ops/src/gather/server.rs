@@ -74,7 +74,7 @@ impl Server {
 /// Measures the difference between the server's clock and this machine's clock. Of three round
 /// trips the shortest is used, because it has the smallest error.
 async fn clock(conn: &Conn) -> Read<Clock> {
-    let mut best: Read<Clock> = Err(Unread::Failed("not asked".to_owned()));
+    let mut best: Read<Clock> = Err(Unread::Failed("the clock was not read".to_owned()));
     for _ in 0..3 {
         let (before, started) = (SystemEnv.wall_micros(), SystemEnv.now());
         let parse = |value: &Value| {

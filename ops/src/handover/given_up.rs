@@ -78,6 +78,6 @@ impl Handover {
 pub(super) fn unanswered(why: &str) -> String {
     format!(
         "no answer to the last step ({why}): it goes on where the old server stopped, or begins \
-         with a quarantine. Nothing has to be undone; what its clients are answered shows which"
+         with a quarantine. Nothing has to be undone; its answers to clients show which"
     )
 }

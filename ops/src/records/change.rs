@@ -186,7 +186,7 @@ impl fmt::Display for KeyChange {
 /// ([`older_than`](Self::older_than)), or accept that copies run again
 /// ([`late_copies_run_again`](Self::late_copies_run_again)).
 #[derive(Clone, Debug)]
-#[must_use = "it only says what to purge"]
+#[must_use = "it only selects records; pass it to `Records::purge`"]
 pub struct Purge {
     select: Select,
     unfinished: bool,

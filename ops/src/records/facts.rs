@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_nodes_say_together() {
+    fn the_state_of_a_key_follows_from_all_nodes() {
         // d: a result. r: a claim that runs for this number of seconds. l: this number of attempts,
         // without a result.
         for (cells, state) in [

@@ -79,7 +79,7 @@ async fn the_answer_to_an_abandoned_request_is_dropped() {
     tokio::task::yield_now().await;
     server.write_all(b":1\r\n:2\r\n").await.unwrap();
     drop(reads);
-    let answer = timeout(Duration::from_secs(5), waits).await.expect("somebody reads");
+    let answer = timeout(Duration::from_secs(5), waits).await.expect("the other future reads");
     assert_eq!(numbers(answer.unwrap()), [2]);
 }
 
@@ -123,7 +123,7 @@ async fn an_answer_to_nothing_ends_it_and_a_push_does_not() {
     server.write_all(b">1\r\n+hello\r\n").await.unwrap();
     assert!(!wire.is_over() && wire.over().now_or_never().is_none());
     server.write_all(b":1\r\n").await.unwrap();
-    timeout(Duration::from_secs(5), wire.over()).await.expect("nobody asked for it");
+    timeout(Duration::from_secs(5), wire.over()).await.expect("the answer ends it");
 }
 
 #[tokio::test]

@@ -367,7 +367,7 @@ mod tests {
                 listen(hint("mine")).unwrap();
             }
             assert_eq!(signals.try_recv(), Ok(NodeSignal::Changed("mine".into())), "{round}");
-            assert!(signals.try_recv().is_err(), "a flood is passed on to everybody");
+            assert!(signals.try_recv().is_err(), "a flood is passed on");
         }
     }
 

@@ -171,7 +171,7 @@ async fn raise_claim_sets_the_promise_and_repeats(b: Bench) {
 async fn raise_claim_needs_the_last_owner_and_a_promise_not_above(b: Bench) {
     let (r, (a, c)) = (b.key(), b.owners());
     let t = b.high().await.get();
-    b.expect(raise_claim(&r, a, t), Reply::NotOwner, "nobody's key is not raised").await;
+    b.expect(raise_claim(&r, a, t), Reply::NotOwner, "a key without an owner is not raised").await;
     absent(&b, &r, "raise makes no state").await;
     let fence = b.granted(claim(&r, a, LONG), "an unused key is claimed").await;
     b.expect(raise_claim(&r, c, t), Reply::NotOwner, "another owner does not raise").await;

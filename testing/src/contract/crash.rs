@@ -123,7 +123,7 @@ async fn a_forgotten_lock_is_put_back_only_for_this_quarantine(b: Bench) {
     }
     b.expect(reassert(&k, a, LONG, t, Some(now)), Reply::Done, "the sitting holder re-asserts")
         .await;
-    b.expect(reassert(&k, c, LONG, t, Some(now)), Reply::NotOwner, "nobody else does").await;
+    b.expect(reassert(&k, c, LONG, t, Some(now)), Reply::NotOwner, "no other owner does").await;
     let again = b.ask(extend(&k, a, LONG, t)).await;
     b.check(named(&b, &again) == now, "each extension names the quarantine", &again);
     b.settle().await;
@@ -145,7 +145,7 @@ async fn a_restart_with_data_is_quarantined_too(b: Bench) {
     let quarantined = matches!(raised, Reply::Quarantined { .. });
     b.check(quarantined, "nothing is raised in quarantine", &raised);
     let now = named(&b, &b.ask(extend(&k, a, LONG, t)).await);
-    b.expect(reassert(&k, c, LONG, t, Some(now)), Reply::NotOwner, "nobody else extends").await;
+    b.expect(reassert(&k, c, LONG, t, Some(now)), Reply::NotOwner, "no other owner extends").await;
     let known = reassert(&k, a, LONG, t, Some(now));
     b.expect(known, Reply::Done, "a sitting holder extends in quarantine").await;
     b.settle().await;

@@ -83,7 +83,8 @@ async fn extend_by_another_changes_nothing(b: Bench) {
     let fence = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     let t = b.high().await.get();
     b.expect(extend(&k, c, LONG, t), Reply::NotOwner, "only the owner extends").await;
-    b.expect(extend_saying(&k, c, t, b"me"), Reply::NotOwner, "only the owner speaks").await;
+    b.expect(extend_saying(&k, c, t, b"me"), Reply::NotOwner, "only the owner writes metadata")
+        .await;
     let h = holder(&b, &k).await;
     let same = h.owner == Some(a) && h.fence == fence && h.meta.is_none();
     b.check(same, "a refused extension changes nothing", &h);
@@ -105,7 +106,7 @@ async fn metadata_is_kept_and_replaced(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     for text in [&b"first"[..], b"second"] {
-        b.expect(extend_saying(&k, a, t, text), Reply::Done, "the owner speaks").await;
+        b.expect(extend_saying(&k, a, t, text), Reply::Done, "the owner writes metadata").await;
         b.expect(extend(&k, a, LONG, t), Reply::Done, "the owner extends").await;
         let h = holder(&b, &k).await;
         b.check(h.meta.as_deref() == Some(text), "metadata stays until replaced", &h);
@@ -115,7 +116,7 @@ async fn metadata_is_kept_and_replaced(b: Bench) {
 async fn metadata_ends_with_the_lock(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-    b.expect(extend_saying(&k, a, t, b"mine"), Reply::Done, "the owner speaks").await;
+    b.expect(extend_saying(&k, a, t, b"mine"), Reply::Done, "the owner writes metadata").await;
     b.expect(release(&k, a), Reply::Done, "the owner releases").await;
     b.granted(acquire(&k, c, LONG), "a released lock is granted").await;
     let h = holder(&b, &k).await;
@@ -126,7 +127,7 @@ async fn metadata_may_be_long_and_of_any_bytes(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     let text: Arc<[u8]> = (0..65_536_u32).map(|n| (n % 256) as u8).collect();
-    b.expect(extend_saying(&k, a, t, &text), Reply::Done, "the owner speaks").await;
+    b.expect(extend_saying(&k, a, t, &text), Reply::Done, "the owner writes metadata").await;
     let h = holder(&b, &k).await;
     b.check(h.meta.as_ref() == Some(&text), "metadata keeps every byte", &h.meta.map(|m| m.len()));
 }

@@ -171,7 +171,7 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
     b.check(given_back == Reply::Absent, "there is nothing to release", &given_back);
     let got = b.ask(take(&k, b.owner(), OwnerToken::KEPT)).await;
     let over = matches!(got, Reply::Granted { .. }) && begun.elapsed() >= 2 * b.terms.clock_error;
-    b.check(over || matches!(got, Reply::Held { .. }), "what is kept is taken from nobody", &got);
+    b.check(over || matches!(got, Reply::Held { .. }), "a kept name cannot be taken over", &got);
     if over {
         return;
     }

@@ -187,7 +187,7 @@ async fn new_metadata_wakes_an_inspector(b: Bench) {
         let mut events = b.events();
         let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
         b.ask(inspect_waiting(&k)).await;
-        b.expect(extend_saying(&k, a, t, b"news"), Reply::Done, "the owner speaks").await;
+        b.expect(extend_saying(&k, a, t, b"news"), Reply::Done, "the owner writes metadata").await;
         if next_hint(&mut events, k.lock()).await.is_some() {
             return;
         }
@@ -203,11 +203,11 @@ async fn metadata_wakes_an_inspector_once_and_only_if_it_is_new(b: Bench) {
     for _ in 0..TRIES {
         let (k, a) = (b.lock(), b.owner());
         let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-        b.expect(extend_saying(&k, a, t, b"same"), Reply::Done, "the owner speaks").await;
+        b.expect(extend_saying(&k, a, t, b"same"), Reply::Done, "the owner writes metadata").await;
         b.ask(inspect_waiting(&k)).await;
         got.clear();
         for text in [&b"same"[..], b"news"] {
-            b.expect(extend_saying(&k, a, t, text), Reply::Done, "the owner speaks").await;
+            b.expect(extend_saying(&k, a, t, text), Reply::Done, "the owner writes metadata").await;
             let mut hints = 0;
             while timeout(HUSH, next_hint(&mut events, k.lock())).await.is_ok_and(|h| h.is_some()) {
                 hints += 1;

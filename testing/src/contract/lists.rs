@@ -94,7 +94,7 @@ async fn a_full_list_takes_no_candidate_until_one_leaves(b: Bench) {
     b.all(all.iter().map(|owner| write(&key, *owner, LONG, b"here")).collect()).await;
     let late = b.owner();
     let got = shown(&b, write(&key, late, LONG, b"late")).await;
-    b.check(owners(&got) == all, "a full list takes nobody", &got);
+    b.check(owners(&got) == all, "a full list takes no candidate", &got);
     let got = shown(&b, write(&key, all[3], LONG, b"again")).await;
     b.check(&*got[3].entry == b"again", "who is in a full list can write again", &got);
     shown(&b, take_out(&key, all[0])).await;
@@ -119,7 +119,7 @@ async fn a_list_that_is_only_read_is_not_made(b: Bench) {
     let key = b.key();
     for _ in 0..3 {
         let got = read(&b, &key).await;
-        b.check(got.is_empty(), "a list that nobody wrote is empty", &got);
+        b.check(got.is_empty(), "a list without entries is empty", &got);
     }
 }
 

@@ -115,7 +115,7 @@ async fn raise_sets_the_fence_and_repeats(b: Bench) {
 async fn raise_needs_the_owner_and_a_fence_not_above(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let t = b.high().await.get();
-    b.expect(raise(&k, a, t), Reply::NotOwner, "nobody's lock is not raised").await;
+    b.expect(raise(&k, a, t), Reply::NotOwner, "a lock without an owner is not raised").await;
     let fence = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     b.expect(raise(&k, c, t), Reply::NotOwner, "another owner does not raise").await;
     b.expect(raise(&k, a, fence - 1), Reply::NotOwner, "raise needs fence <= T").await;

@@ -144,10 +144,10 @@ async fn an_empty_node_is_fresh_until_a_client_remembers_its_data(b: Bench) {
     let facts = after(&b, b.hooks.restart_empty.as_ref()).await;
     b.check(facts.began == Began::Empty, "an empty node may be new", &facts);
     b.settle().await;
-    b.check(is_fresh(&b).await, "a node that may be new says so", &facts);
+    b.check(is_fresh(&b).await, "a node that may be new reports that", &facts);
     if b.hooks.restart_keeping.is_some() {
         let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
-        b.check(facts.began == Began::Empty, "a restart tells nobody what it is", &facts);
+        b.check(facts.began == Began::Empty, "a restart does not change how data began", &facts);
         b.settle().await;
     }
     // This client saw the node for the first time after the node was emptied. So it cannot report

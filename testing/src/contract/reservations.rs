@@ -88,12 +88,12 @@ async fn a_reservation_is_no_holder(b: Bench) {
         ]
     })
     .await;
-    b.check(got[0] == Reply::Holder(None), "nobody holds a reserved lock", &got);
-    b.check(got[1] == Reply::Absent, "what is reserved is not somebody else's", &got);
+    b.check(got[0] == Reply::Holder(None), "a reserved lock has no holder", &got);
+    b.check(got[1] == Reply::Absent, "a reserved lock is not another owner's", &got);
     b.check(got[2] == Reply::Absent, "nor for who has left metadata", &got);
     b.check(got[3] == Reply::NotOwner, "a reservation is not raised to a token", &got);
     b.check(got[4] == Reply::Done, "a holder puts its lock back over a reservation", &got);
-    b.check(is_held(&got[5]), "… and then it is nobody's turn", &got);
+    b.check(is_held(&got[5]), "… and then no waiter has its turn", &got);
     let read = b.ask(inspect(&k)).await;
     b.check(matches!(read, Reply::Holder(Some(_))), "the holder is read again", &read);
 }
@@ -116,7 +116,7 @@ async fn a_reservation_that_is_given_back_passes_to_the_next(b: Bench) {
 }
 
 fn is_passed_on(b: &Bench, got: &[Reply]) {
-    b.check(got[0] == Reply::Absent, "nobody gives back what is reserved for another", &got);
+    b.check(got[0] == Reply::Absent, "only its waiter gives a reservation back", &got);
     b.check(got[1] == Reply::Done, "a waiter gives its turn back", &got);
     b.check(is_held(&got[2]) && is_held(&got[3]), "it is reserved for the next", &got);
     b.check(matches!(got[4], Reply::Granted { .. }), "… who is granted the lock", &got);
@@ -142,7 +142,7 @@ async fn a_lock_is_not_reserved_for_who_watches(b: Bench) {
     let (k, a) = awaited(&b, &[]).await;
     b.ask(acquire_watching(&k, b.owner())).await;
     let got = b.all(vec![release(&k, a), acquire(&k, b.owner(), LONG)]).await;
-    b.check(matches!(got[1], Reply::Granted { .. }), "who asks first has it", &got);
+    b.check(matches!(got[1], Reply::Granted { .. }), "the first acquire is granted", &got);
     // The lock is reserved for the waiting handles. A candidate only watches the lock, and has no
     // place in the queue.
     let (_, got) = after_release(&b, |k| vec![acquire_watching(k, b.owner())]).await;

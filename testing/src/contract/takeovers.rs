@@ -19,7 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: a_lock_is_taken_from_its_owner,
         Nothing: a_lock_is_taken_only_from_the_named_owner,
         Nothing: a_free_lock_is_granted_to_who_would_take_it,
-        Nothing: those_who_wait_go_on_waiting,
+        Nothing: a_takeover_does_not_grant_the_lock_to_a_waiter,
         Nothing: a_closing_is_never_shortened,
         Nothing: a_renewal_in_between_is_respected,
         Nothing: who_took_a_lock_takes_it_again_from_itself,
@@ -36,13 +36,14 @@ fn owned_by(reply: &Reply, owner: OwnerToken) -> bool {
 async fn a_lock_is_taken_from_its_owner(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let fence = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-    b.expect(extend_saying(&k, a, fence, b"its meta"), Reply::Done, "the owner speaks").await;
+    b.expect(extend_saying(&k, a, fence, b"its meta"), Reply::Done, "the owner writes metadata")
+        .await;
     let got = b.all(vec![take(&k, c, a), inspect(&k), extend(&k, a, LONG, fence)]).await;
     let higher = matches!(got[0], Reply::Granted { fence: next } if next > fence);
     b.check(higher, "it is granted to who takes it, under a higher fence", &got);
     b.check(owned_by(&got[1], c), "it has the new owner", &got);
     let silent = matches!(&got[1], Reply::Holder(Some(Holder { meta: None, .. })));
-    b.check(silent, "nobody is shown with the metadata of another", &got);
+    b.check(silent, "no owner is shown with the metadata of another", &got);
     b.check(got[2] == Reply::NotOwner, "the owner before has lost it", &got);
     let again = b.granted(take(&k, c, a), "a repeated request recognises itself").await;
     let higher = matches!(got[0], Reply::Granted { fence } if fence <= again);
@@ -64,7 +65,8 @@ async fn rest(b: &Bench, keys: &LockKeys, owner: OwnerToken) -> Duration {
 async fn a_closing_is_never_shortened(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let fence = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-    b.expect(extend_saying(&k, a, fence, b"its meta"), Reply::Done, "the owner speaks").await;
+    b.expect(extend_saying(&k, a, fence, b"its meta"), Reply::Done, "the owner writes metadata")
+        .await;
     let got = b.all(vec![take_for(&k, c, a, LONG / 2), inspect(&k)]).await;
     let rest = matches!(got[0], Reply::Held { remaining: Some(rest), foreign: false }
         if rest > LONG / 2 && rest <= LONG);
@@ -100,7 +102,7 @@ async fn who_took_a_lock_takes_it_again_from_itself(b: Bench) {
     let second = b.granted(take(&k, c, a), "who has it already takes it again").await;
     b.check(second >= first, "fences do not fall", &(first, second));
     let left = rest(&b, &k, c).await;
-    b.check(left > LONG / 2, "for the new length", &left);
+    b.check(left > LONG / 2, "the lease has the new length", &left);
     b.granted(take_for(&k, c, a, SHORT), "a late request recognises itself").await;
     let left = rest(&b, &k, c).await;
     b.check(left > LONG / 2, "and shortens nothing", &left);
@@ -125,20 +127,21 @@ async fn a_held_lock_is_taken_while_a_node_settles(b: Bench) {
     let ops = vec![short, inspect(&k), take(&k, c, a), release(&k, c), third, inspect(&k)];
     let got = b.all(ops).await;
     let refused = matches!(got[0], Reply::Held { remaining: Some(rest), .. } if rest > LONG / 2);
-    b.check(refused && owned_by(&got[1], a), "who is refused changes nothing", &got);
+    b.check(refused && owned_by(&got[1], a), "a refused takeover changes nothing", &got);
     b.check(matches!(got[2], Reply::Granted { .. }), "it is given at once", &got);
     // The previous owner's lease may have ended early by this server's clock. So the node keeps the
     // name after the release, as it keeps any other name while it settles.
     let kept = matches!(got[4], Reply::Held { remaining: Some(rest), .. }
         if rest <= 2 * b.terms.clock_error);
-    b.check(kept, "what is free again is kept for as long as clocks differ", &got);
+    b.check(kept, "a released name is kept for as long as clocks may differ", &got);
     b.check(owned_by(&got[5], OwnerToken::KEPT), "and shown as that", &got);
 }
 
 async fn a_lock_is_taken_only_from_the_named_owner(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let fence = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-    b.expect(extend_saying(&k, a, fence, b"its meta"), Reply::Done, "the owner speaks").await;
+    b.expect(extend_saying(&k, a, fence, b"its meta"), Reply::Done, "the owner writes metadata")
+        .await;
     let got = b.all(vec![take(&k, c, b.owner()), inspect(&k)]).await;
     let held = matches!(got[0], Reply::Held { foreign: false, .. });
     b.check(held, "who names another owner is refused", &got);
@@ -153,7 +156,7 @@ async fn a_free_lock_is_granted_to_who_would_take_it(b: Bench) {
     b.expect(release(&k, c), Reply::Done, "the owner releases").await;
 }
 
-async fn those_who_wait_go_on_waiting(b: Bench) {
+async fn a_takeover_does_not_grant_the_lock_to_a_waiter(b: Bench) {
     let mut events = b.events();
     listening(&b, &mut events).await;
     let (k, a) = awaited(&b, &WAITERS).await;
@@ -173,5 +176,5 @@ async fn nothing_is_taken_in_quarantine(b: Bench) {
     let refused = matches!(got[1], Reply::Quarantined { .. });
     b.check(refused, "nothing is granted in quarantine", &got);
     let named = |reply: &Reply| matches!(reply, Reply::Holder(Some(_)));
-    b.check(named(&got[0]) == named(&got[2]), "… and nobody loses what it has", &got);
+    b.check(named(&got[0]) == named(&got[2]), "… and no owner loses what it has", &got);
 }

@@ -156,7 +156,7 @@ async fn wrong_deeds_on_locks_are_caught() {
 #[tokio::test]
 async fn wrong_rules_about_quarantines_are_caught() {
     caught(
-        "extends in quarantine what nobody named",
+        "extends in quarantine without its name",
         as_is,
         |op, reply| {
             let extends = matches!(op, Op::Extend { .. } | Op::ExtendClaim { .. });
@@ -255,7 +255,7 @@ async fn wrong_lists_of_candidates_are_caught() {
         }
     };
     let alone = "an_entry_is_replaced_by_its_owner_and_taken_out_by_it_alone";
-    caught("lets nobody leave", keeps, truly, alone).await;
+    caught("lets no candidate leave", keeps, truly, alone).await;
     let read = "a_list_that_is_only_read_is_not_made";
     caught("lists who only reads", keeps, truly, read).await;
     let cut = |_: &Op, reply: &mut Reply| {

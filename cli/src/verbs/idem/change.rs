@@ -36,7 +36,7 @@ pub(crate) struct AuditArgs {
 impl AuditArgs {
     pub(super) fn audit(&self) -> Result<Audit, Fail> {
         let by = self.by.clone().or_else(|| std::env::var("USER").ok());
-        let by = by.filter(|by| !by.is_empty()).unwrap_or_else(|| "somebody".to_owned());
+        let by = by.filter(|by| !by.is_empty()).unwrap_or_else(|| "unknown".to_owned());
         Ok(Audit::new(by, &self.reason)?)
     }
 }
@@ -152,7 +152,7 @@ impl PurgeArgs {
             text += "there are more (--limit)\n";
         }
         for (node, why) in &purged.unread {
-            let _ = writeln!(text, "not read, what it has may come back: {node}: {why}");
+            let _ = writeln!(text, "not read, so its records may come back: {node}: {why}");
         }
         Ok(Done { text, code: worst(&purged) })
     }

@@ -31,10 +31,10 @@ pub(super) const HELP: &str = "Examples:
 A loss is named by the second (UTC) at which the data after it began. Nodes that lost data at the
 same time have one number together. What is decided holds within seconds for every client, for all
 keys of the namespace that the loss made forgotten, and for no other loss. A program that accepts
-losses of this length (`accept_loss`) needs none. --park may be replaced by --run later (--replace);
---run is final, because keys have run by it. Exit code: 0 done, or all nodes were read; 2 another
-decision stands, or there is no such loss, or not all nodes were read; 64 wrong use; 69 not
-reached.";
+losses of this length (`accept_loss`) needs no decision. --park may be replaced by --run later
+(--replace); --run is final, because keys have run since. Exit code: 0 done, or all nodes were read;
+2 another decision stands, or there is no such loss, or not all nodes were read; 64 wrong use; 69
+not reached.";
 
 /// Lists the losses of data by which nodes have forgotten keys, and the decision about each loss.
 #[derive(Debug, Args)]
@@ -193,7 +193,7 @@ fn table(
         );
     }
     for (node, why) in &seen.unread {
-        let _ = writeln!(text, "not read, what only it lost is missing: {node}: {why}");
+        let _ = writeln!(text, "not read, so losses of this node alone are missing: {node}: {why}");
     }
     for (node, why) in unnamed {
         let _ = writeln!(
@@ -282,7 +282,7 @@ fn settlement(one: &DecidedLoss, asked: Decision, nodes: usize) -> String {
     }
     let hint = match (stands.decision, asked) {
         (Decision::Park, Decision::Run) => "; not changed, --replace does",
-        (Decision::Run, Decision::Park) => "; not changed, for keys have run by it",
+        (Decision::Run, Decision::Park) => "; not changed, because keys have run since",
         _ => "",
     };
     format!("{range}: {word} was decided before by {by}: {why}; on {on} of {nodes} nodes{hint}")

@@ -127,7 +127,8 @@ fn table(list: &KeyList) -> String {
         text += "there are more (--limit)\n";
     }
     for (node, why) in &list.unread {
-        let _ = writeln!(text, "not read, what only it has is missing: {node}: {why}");
+        let _ =
+            writeln!(text, "not read, so keys that only this node has are missing: {node}: {why}");
     }
     text
 }

@@ -27,7 +27,7 @@ code: 0 done, 2 some stay because they are incomplete, 64 wrong use, 69 not reac
 const GOES_ON: &str = "some may have been moved: the same command goes on";
 
 const URL: &str =
-    "Server of the stream [default: PALISADE_STREAM_URL, the place for one with a password]";
+    "Server of the stream; set a URL with a password by PALISADE_STREAM_URL, which is the default";
 
 /// Moves forgotten dead letters of a Redis Stream back into the stream. Run it after a decision.
 #[derive(Debug, Args)]

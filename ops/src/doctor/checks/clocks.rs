@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_the_one() {
+    fn this_machine_is_reported_if_all_servers_differ_from_it() {
         let found = broken("clock-skew", |f| {
             for n in 0..3 {
                 clock(f, n, 3_000_000, 1_000);

@@ -15,7 +15,7 @@ pub(super) const NOT_INITIALISED: Check = Check {
           grants nothing for one quarantine, and may have forgotten any idempotency key that it \
           does not know; the trial lock is left out there, because it would begin that quarantine. \
           If another node has data, the deployment is not new: a server that is marked as new all \
-          the same denies keys that it forgot, and a handler runs twice",
+          the same reports keys that it lost as new, and a handler runs twice",
     run: Run::Masters(not_initialised),
 };
 
@@ -135,8 +135,8 @@ fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
 pub(super) const QUARANTINE_LONG: Check = Check {
     id: "quarantine-long",
     why: "all clients of a node share the longest quarantine that any of them requires; after one \
-          client with a large max_ttl, each restart and each failover costs everybody that much, \
-          until one or two of those lengths after its last request",
+          client with a large max_ttl, each restart and each failover stops grants to all \
+          clients for that long, until one or two of those lengths after its last request",
     run: Run::Masters(quarantine_long),
 };
 
@@ -160,7 +160,7 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
         "it gets shorter with the next request that requires less".to_owned()
     } else {
         let secs = agreed.as_secs_f64().ceil();
-        format!("it gets shorter in {secs} s, unless a client requires as much before then")
+        format!("it gets shorter in {secs} s, unless a client requires the same length before that")
     };
     let message = format!(
         "after a restart or a failover nothing is granted for {quarantine:?}, {:?} longer than the \
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_server_too() {
+    fn a_lone_server_without_a_marker_is_reported() {
         let found = broken("not-initialised", |f| {
             let mut server = f.groups.remove(0).servers.remove(0);
             server.marker = Ok(None);

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_right_is_told_with_the_rule() {
+    fn a_missing_right_is_reported_with_the_acl_rule() {
         fine("permissions");
         let reported = |begin, why: &str| broken("permissions", |f| refuse(f, begin, why));
         let found = reported("SCRIPT LOAD", "run the 'script|load' command");
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_answer_is_told_with_its_cause() {
+    fn an_unreachable_server_is_reported_with_its_cause() {
         fine("unreachable");
         let found = broken("unreachable", |facts| {
             facts.groups[0].servers[1].reached = Err("connection refused".into());

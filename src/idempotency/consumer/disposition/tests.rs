@@ -96,7 +96,7 @@ fn every_outcome_and_every_error_has_one_disposition() {
         ("codec", Err(RunError::Codec { key: key(), error: codec() }), "park codec"),
         ("failed without effect", failed(Failed::no_effect("x")), "retry 250"),
         ("failed, may be repeated", failed(Failed::retry("x")), "retry 250"),
-        ("failed, nobody knows", failed(Failed::unknown("x")), "retry 250"),
+        ("failed, effect unknown", failed(Failed::unknown("x")), "retry 250"),
         ("refused for good", failed(Failed::permanent("x")), "park refused"),
         (
             "failed, with a time",

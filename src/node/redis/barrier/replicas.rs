@@ -146,7 +146,7 @@ mod tests {
             (2, 3),
             "one is down, and a stranger is none of them"
         );
-        assert_eq!(of(&[A], &known(2, &[])), (1, 2), "nobody named them");
+        assert_eq!(of(&[A], &known(2, &[])), (1, 2), "no server named them");
         assert_eq!(of(&[], &known(0, &[])), (0, 0));
         let backup = "ip=10.0.0.8,port=0,state=wait_bgsave,offset=0,lag=0";
         assert_eq!(of(&[A, backup], &known(1, &PAIR[..1])), (1, 2));
