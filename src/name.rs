@@ -3,9 +3,9 @@
 //! A lock's main key is the prefix followed by the name exactly as given, so that palisade and
 //! other clients on the same key exclude each other. The lock's other keys (side keys) contain the
 //! main key as their hash tag, so that a cluster keeps all of them in one slot. The keys of
-//! elections and of idempotency records have a label after the prefix, which neither the name of a
-//! lock nor a prefix may have there. So whatever names users choose, two resources never share a
-//! key.
+//! elections, of idempotency records and of semaphores have a label after the prefix, which neither
+//! the name of a lock nor a prefix may have there. So whatever names users choose, two resources
+//! never share a key.
 
 use std::sync::Arc;
 
@@ -25,6 +25,11 @@ pub(crate) const BARRIER: &str = "palisade:barrier";
 const ELECTION: &str = "election:";
 /// Label after the prefix in an idempotency key.
 const RECORD: &str = "idem:";
+/// Label after the prefix in a semaphore's key.
+const PERMITS: &str = "permits:";
+
+/// The labels, which neither the name of a lock nor a prefix may have. Each ends with a colon.
+const LABELS: [&str; 3] = [ELECTION, RECORD, PERMITS];
 
 /// Namespace of the decisions of operators about losses of data (idempotency 20).
 pub const DECISIONS: &str = "palisade-decisions";
@@ -63,9 +68,9 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
 }
 
 /// Checks the prefix of a handle. It must not end with a letter or digit, and must not contain the
-/// label of elections or idempotency keys. Otherwise a key with it could be taken for an election
-/// or an idempotency key of another handle, or the labels in this handle's own keys could not be
-/// recognised (locks 14).
+/// label of elections, idempotency keys or semaphores. Otherwise a key with it could be taken for
+/// one of these of another handle, or the labels in this handle's own keys could not be recognised
+/// (locks 14).
 pub fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     check_text("prefix", prefix)?;
     if prefix.ends_with(char::is_alphanumeric) {
@@ -96,12 +101,16 @@ pub fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
 }
 
 /// Checks the name of a lock that has these keys: with [`check_name`], with [`check_key`], and that
-/// its key is not that of an election or an idempotency record.
+/// its key is not that of an election, an idempotency record or a semaphore.
 pub(crate) fn check_lock(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
     check_name("name", name)?;
-    let first = [ELECTION, RECORD].into_iter().find(|kind| name.starts_with(kind));
+    let first = LABELS.into_iter().find(|kind| name.starts_with(kind));
     if let Some(kind) = first.or_else(|| kind_in(keys.lock())) {
-        let what = if kind == ELECTION { "elections" } else { "idempotency keys" };
+        let what = match kind {
+            ELECTION => "elections",
+            RECORD => "idempotency keys",
+            _ => "the permits of semaphores",
+        };
         let rule = format!("`{kind}` is where {what} are kept; use another text");
         return Err(ConfigError::new("name", Quoted(name).to_string(), rule));
     }
@@ -114,9 +123,15 @@ pub(crate) fn check_election(name: &str, keys: &LockKeys) -> Result<(), ConfigEr
     check_key("name", keys.lock())
 }
 
-/// Returns the lock or the election that has this main key in a handle with this prefix; `None` if
-/// no valid name leads to the key. If `prefix` is empty, an election of a handle with a prefix is
-/// returned, too, with its whole key as its name.
+/// Checks the name of a semaphore that has these keys, with [`check_name`] and [`check_key`].
+pub(crate) fn check_semaphore(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
+    check_name("name", name)?;
+    check_key("name", keys.lock())
+}
+
+/// Returns the lock, the election or the semaphore that has this main key in a handle with this
+/// prefix; `None` if no valid name leads to the key. If `prefix` is empty, an election or a
+/// semaphore of a handle with a prefix is returned, too, with its whole key as its name.
 pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     let (name, keys) = (key.strip_prefix(prefix)?, LockKeys::new(key));
     if let Some(name) = name.strip_prefix(ELECTION) {
@@ -125,19 +140,27 @@ pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     if prefix.is_empty() && kind_in(key) == Some(ELECTION) {
         return check_election(key, &keys).ok().map(|()| Resource::Election(key.into()));
     }
+    let name = match name.strip_prefix(PERMITS) {
+        Some(name) => Some(name),
+        None => Some(key).filter(|_| prefix.is_empty() && kind_in(key) == Some(PERMITS)),
+    };
+    if let Some(name) = name {
+        return check_semaphore(name, &keys).ok().map(|()| Resource::Semaphore(name.into()));
+    }
+    let name = key.strip_prefix(prefix)?;
     check_lock(name, &keys).ok().map(|()| Resource::Lock(name.into()))
 }
 
-/// Returns the label of elections or of idempotency keys, if the text contains one at a place where
-/// a key could have it: at the beginning, or after a character that is neither letter nor digit.
+/// Returns the label that the text contains at a place where a key could have it: at the beginning,
+/// or after a character that is neither letter nor digit.
 fn kind_in(text: &str) -> Option<&'static str> {
     let begins = |kind: &str, head: &str| {
         head.strip_suffix(kind).is_some_and(|before| !before.ends_with(char::is_alphanumeric))
     };
-    // Both labels end with a colon, so only the text up to each colon is examined. Most names have
+    // All labels end with a colon, so only the text up to each colon is examined. Most names have
     // no colon or few.
     let heads = || text.match_indices(':').map(|(at, colon)| &text[..at + colon.len()]);
-    [ELECTION, RECORD].into_iter().find(|kind| heads().any(|head| begins(kind, head)))
+    LABELS.into_iter().find(|kind| heads().any(|head| begins(kind, head)))
 }
 
 /// Returns the key of an idempotency record. The namespace must have no colon.
@@ -209,6 +232,11 @@ impl LockKeys {
         Self::new(&format!("{prefix}{ELECTION}{name}"))
     }
 
+    /// Derives all keys of a semaphore from the handle's prefix and the semaphore's name.
+    pub(crate) fn of_semaphore(prefix: &str, name: &str) -> Self {
+        Self::new(&format!("{prefix}{PERMITS}{name}"))
+    }
+
     /// Returns the keys under which others ask the leader of this election to step down.
     pub(crate) fn request(&self) -> Self {
         Self::new(&self.beside(REQUEST))
@@ -247,7 +275,8 @@ impl LockKeys {
         Self(Arc::new(Parts { text: text.into_boxed_str(), ends }))
     }
 
-    /// Returns the main key. Its value is a string, the owner token.
+    /// Returns the main key. Its value is a string, the owner token; that of a semaphore has all
+    /// its slots.
     pub fn lock(&self) -> &str {
         &self.0.text[..self.0.ends[0]]
     }

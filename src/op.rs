@@ -5,6 +5,7 @@
 //! rules on Redis, and the contract suite of `palisade-testing` checks every kind of node by these
 //! rules.
 
+mod batch;
 mod began;
 mod claim;
 mod facts;
@@ -12,6 +13,7 @@ mod if_held;
 mod loss;
 mod mode;
 mod not_after;
+mod slots;
 mod stored;
 
 use std::sync::Arc;
@@ -21,10 +23,10 @@ pub use self::stored::{
     Enlist, Holder, Listed, MAX_ENTRY, MAX_LISTED, Readers, RecordState, SharedGrant, StoredRecord,
     StoredSteps,
 };
-use crate::error::NodeError;
 use crate::name::LockKeys;
 use crate::token::{FencingToken, OwnerToken};
 
+pub use batch::{Batch, Replies, Terms};
 pub use began::Began;
 pub use claim::{Claim, ClaimEnd};
 pub use facts::{Facts, TimedFacts};
@@ -32,6 +34,7 @@ pub use if_held::{IfHeld, Place};
 pub use loss::Loss;
 pub use mode::LockMode;
 pub use not_after::NotAfter;
+pub use slots::{SlotGrant, Slots, Want};
 
 /// Key of an idempotency record on a node.
 pub type RecordKey = Arc<str>;
@@ -53,6 +56,11 @@ pub enum Op {
     /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the fence:
     /// where there is none, `fence := max(clamp(proposal), floor)`, else `fence := max(fence,
     /// floor)` (readers 2). No caller sends `TakeFrom` with it: `TakeFrom` counts as `None`.
+    ///
+    /// An acquire of a slot is answered `Permit`, with the slot. The owner gets the slot that it
+    /// has; else, if it asks for any, one that is reserved for it, else the first free one in its
+    /// order; if it asks for exactly one, that slot if it is free, and its other slots become free
+    /// (semaphore 1, 2). Each slot has a fence of its own. `TakeFrom` counts as `None`, too.
     Acquire {
         /// Mode of the grant.
         mode: LockMode,
@@ -78,6 +86,8 @@ pub enum Op {
         owner: OwnerToken,
         /// Fencing token of the grant, which a majority of the nodes must have as their fence.
         token: FencingToken,
+        /// Slot that the owner has, whose fence is set, if the grant is a permit (semaphore 3).
+        slot: Option<u16>,
     },
     /// Extends the owner's lock, or creates it again if the key is absent, and sets `fence :=
     /// max(fence, token)`. `meta`, if given, replaces the holder's metadata. In quarantine the
@@ -89,6 +99,9 @@ pub enum Op {
     /// and then wakes the readers that wait before the first exclusive waiter. An exclusive one
     /// never turns a shared grant into an exclusive one: where shared grants are it is refused
     /// (readers 6).
+    ///
+    /// An extension of a slot is refused where another owner has that slot. Otherwise the owner is
+    /// in this slot afterwards, and in no other (semaphore 4).
     Extend {
         /// Mode of the grant.
         mode: LockMode,
@@ -117,6 +130,10 @@ pub enum Op {
     ///
     /// A shared release removes the owner's shared grant, or its exclusive one, which a downgrade
     /// may have left (readers 7).
+    ///
+    /// A release of a permit frees all slots of the owner. For each, one waiter is notified, and
+    /// the slot is reserved for it. `NotOwner` is the answer only if the op names a slot and
+    /// another owner has it (semaphore 5).
     Release {
         /// Mode of the grant.
         mode: LockMode,
@@ -317,34 +334,6 @@ pub struct QuarantineId {
     pub since: u64,
 }
 
-/// Bounds that the client states for all ops of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
-    /// Longest lease that any client may hold. The node's quarantine is at least this long.
-    pub max_ttl: Duration,
-    /// E, the largest error of any clock against true time. The node uses it to limit proposed
-    /// tokens, and for the smallest token that it gives after a loss of data (the floor).
-    pub clock_error: Duration,
-}
-
-/// Ops for one node, which executes them in order, each atomically. A batch without ops only asks
-/// for the node's facts.
-#[derive(Clone, Debug)]
-pub struct Batch {
-    /// Bounds that hold for all ops of the batch.
-    pub terms: Terms,
-    /// Deadline by the clock of the server. Each op that arrives later is answered with the fault
-    /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases and unclaims, which
-    /// are executed at any time. `None` if there is no deadline.
-    pub not_after: Option<NotAfter>,
-    /// Reading of the node's clock (µs since 1970) when this client first saw a marker there;
-    /// `None` if it has not seen one. If the node's data began empty after that time, the node
-    /// reports [`Began::Lost`].
-    pub known_since: Option<u64>,
-    /// Ops, in the order in which they must take effect.
-    pub ops: Vec<Op>,
-}
-
 /// Answer of a node to one op.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -353,7 +342,15 @@ pub enum Reply {
         /// Fence of this node after the grant.
         fence: u64,
     },
-    /// Answer to `Acquire`: the lock is another owner's, or is reserved or kept for one.
+    /// Answer to `Acquire` of a slot: the permit is granted.
+    Permit {
+        /// Fence of this slot on this node after the grant.
+        fence: u64,
+        /// Slot that the owner has.
+        slot: u16,
+    },
+    /// Answer to `Acquire`: the lock is another owner's, or is reserved or kept for one; or there
+    /// is no free slot.
     Held {
         /// Time until the lock expires; `None` if it has no expiry.
         remaining: Option<Duration>,
@@ -384,6 +381,8 @@ pub enum Reply {
     Holder(Option<Holder>),
     /// Answer to `Inspect`: the lock has shared grants.
     Readers(Readers),
+    /// Answer to `Inspect`: the key is a semaphore's, with these permits in the order of the slots.
+    Permits(Vec<SlotGrant>),
     /// Answer to `Enlist`: the listed candidates, in the order in which they were first written.
     Candidates(Vec<Listed>),
     /// Answer to `Claim`: the claim is granted.
@@ -439,7 +438,10 @@ pub enum Reply {
 impl Reply {
     /// Returns true if the reply makes the caller a holder, or confirms that it still is one.
     pub(crate) fn is_grant(&self) -> bool {
-        matches!(self, Self::Granted { .. } | Self::Claimed { .. } | Self::Done)
+        matches!(
+            self,
+            Self::Granted { .. } | Self::Permit { .. } | Self::Claimed { .. } | Self::Done
+        )
     }
 
     /// Returns true if the caller relies on the data that the reply confirms, so that replicas must
@@ -463,21 +465,5 @@ impl Reply {
             Self::Candidates(all) => !all.is_empty(),
             _ => false,
         }
-    }
-}
-
-/// Answers to a [`Batch`], one per op and in its order.
-#[derive(Clone, Debug)]
-pub struct Replies {
-    /// Facts that the node reported about itself; `None` if it could not report them.
-    pub facts: Option<Facts>,
-    /// Answers to the ops, in the order of the ops.
-    pub items: Vec<Result<Reply, NodeError>>,
-}
-
-impl Replies {
-    /// Makes the answer in which all `n` ops have the same fault.
-    pub fn fail(n: usize, error: &NodeError) -> Self {
-        Self { facts: None, items: (0..n).map(|_| Err(error.clone())).collect() }
     }
 }

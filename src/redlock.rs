@@ -10,7 +10,7 @@ pub use crate::client::close::CloseReport;
 use crate::config::{Config, default_clock_error};
 use crate::env::{Env, SystemEnv};
 use crate::error::ConfigError;
-use crate::lock::{MutexBuilder, RwLock};
+use crate::lock::{MutexBuilder, RwLock, SemaphoreBuilder};
 use crate::metrics::Meters;
 use crate::node::{LockNode, NodeEvents, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
@@ -69,6 +69,12 @@ impl Redlock {
     /// cannot be awaited itself.
     pub fn rw_lock(&self, name: impl AsRef<str>) -> MutexBuilder<RwLock> {
         MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// Returns the settings of a semaphore with this number of permits, 1 to 256, with the defaults
+    /// of this handle. All callers of a name should give the same number: it is not stored.
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u16) -> SemaphoreBuilder {
+        SemaphoreBuilder::new(Arc::clone(&self.core), name.as_ref(), permits)
     }
 
     /// Returns the settings of this handle.
@@ -235,8 +241,9 @@ impl RedlockBuilder {
 
     /// Sets the text before the name of each lock, election and idempotency key of this handle.
     /// Default: empty. It may have at most 512 bytes, no control characters, and not the words
-    /// `election:` and `idem:`, with which the keys of elections and idempotency records begin. It
-    /// must end with a separator, as `billing:`, and not with a letter or a digit.
+    /// `election:`, `idem:` and `permits:`, with which the keys of elections, idempotency records
+    /// and semaphores begin. It must end with a separator, as `billing:`, and not with a letter or
+    /// a digit.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self

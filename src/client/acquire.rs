@@ -19,6 +19,7 @@ use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode, Op};
 use crate::quorum::acquire::{Acquire, Loss};
+use crate::quorum::slots::AcquireSlot;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
@@ -93,13 +94,18 @@ impl Core {
         let timer = self.timer().map_err(Loss::NoQuorum)?;
         let _place = self.place(within).await?;
         let owner = taker.unwrap_or_else(|| OwnerToken::from_random(self.env.random()));
+        let mode = match mode {
+            LockMode::Slot(slots) => LockMode::Slot(slots.in_order_of(&owner)),
+            LockMode::Exclusive | LockMode::Shared => mode,
+        };
         let proposal = self.proposal(keys.lock());
         let sent = self.env.now();
         let until = valid_until(sent, ttl, self.config.drift);
         let replies = ReplyCollector::at(self.n(), level, until);
-        let raise = Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(0) };
+        let raise =
+            Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(0), slot: None };
         let machine = Acquire::new(self.n(), sent, until, self.patience(), raise);
-        let mut machine = machine.awaiting_all(awaits_all);
+        let machine = machine.awaiting_all(awaits_all);
         let mut undo = Undo {
             core: self,
             op: Op::Release { mode, keys: keys.clone(), owner, meta: false },
@@ -108,13 +114,34 @@ impl Core {
             armed: taker.is_none(),
         };
         let acquire = Op::Acquire { mode, keys: keys.clone(), owner, ttl, proposal, if_held };
+        let moves = mode.slots().map(|slots| (slots, acquire.clone()));
         self.send_all(acquire, self.node_deadline(sent).min(until), &replies);
         let round = Round { replies: &replies, timer, until, of: None };
-        let outcome = self.run(sent, &mut machine, round).await;
-        self.saw(keys.lock(), machine.largest(), proposal);
         // If the attempt lost, the return drops `undo`, which releases what nodes granted. So the
         // caller's next attempt is not refused because of this one.
-        let token = outcome?;
+        let (token, mode) = match moves {
+            None => {
+                let mut machine = machine;
+                let outcome = self.run(sent, &mut machine, round).await;
+                self.saw(keys.lock(), machine.largest(), proposal);
+                (outcome?, mode)
+            }
+            Some((slots, acquire)) => {
+                let mut machine = AcquireSlot::new(machine, acquire);
+                let outcome = self.run(sent, &mut machine, round).await;
+                self.saw(keys.lock(), machine.largest(), proposal);
+                let (token, slot) = outcome?;
+                replies.won_with(slot);
+                let mode = LockMode::Slot(slots.exactly(slot));
+                let keys = keys.clone();
+                let op = Op::Extend { mode, keys, owner, ttl, token, meta: None, reassert: None };
+                let deadline = self.node_deadline(self.env.now()).min(until);
+                for node in machine.strays() {
+                    self.send(node, op.clone(), deadline, &replies);
+                }
+                (token, mode)
+            }
+        };
         undo.armed = false;
         Ok(Acquired { mode, owner, token, ttl, until, replies })
     }

@@ -23,7 +23,7 @@ use tokio::sync::futures::{Notified, OwnedNotified};
 use tokio::sync::{Notify, broadcast};
 
 use crate::node::{LockNode, NodeSignal};
-use crate::op::{IfHeld, LockMode, Place};
+use crate::op::{IfHeld, LockMode, Place, Slots};
 use crate::quorum::majority::majority;
 use crate::time::Moment;
 use crate::token::OwnerToken;
@@ -60,15 +60,20 @@ impl Floor {
     }
 }
 
+/// The kinds of waiters of a handle. For a permit, the kind does not depend on the slots.
+const MODES: [LockMode; 3] = [LockMode::Exclusive, LockMode::Shared, LockMode::Slot(Slots::any(1))];
+
 #[derive(Debug)]
 pub(crate) struct Hints {
     n: usize,
-    /// Number of this handle in the queues of the nodes. Readers of the handle have another number
-    /// ([`waiter`](Self::waiter)).
+    /// Number by which this handle is known in the nodes' queues. Its readers, and its waiters for
+    /// permits, wait there under other numbers ([`waiter`](Self::waiter)).
     id: u64,
     keys: Mutex<HashMap<Arc<str>, Entry>>,
     /// The entries for the readers of each key. `keys` has the entries of all other callers.
     shared: Mutex<HashMap<Arc<str>, Entry>>,
+    /// The same for the waiters of each semaphore.
+    permits: Mutex<HashMap<Arc<str>, Entry>>,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +96,7 @@ struct Entry {
 
 impl Hints {
     pub(crate) fn new(n: usize, id: u64) -> Self {
-        Self { n, id, keys: Mutex::default(), shared: Mutex::default() }
+        Self { n, id, keys: Mutex::default(), shared: Mutex::default(), permits: Mutex::default() }
     }
 
     /// Returns the entries of a mode. Callers that only watch are in the exclusive entries.
@@ -99,6 +104,7 @@ impl Hints {
         let keys = match mode {
             LockMode::Exclusive => &self.keys,
             LockMode::Shared => &self.shared,
+            LockMode::Slot(_) => &self.permits,
         };
         keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,12 +114,13 @@ impl Hints {
         match mode {
             LockMode::Exclusive => self.id,
             LockMode::Shared => self.id ^ 1,
+            LockMode::Slot(_) => self.id ^ 2,
         }
     }
 
     /// Handles a node's hint that the key changed.
     pub(crate) fn changed(&self, node: usize, key: &str) {
-        for mode in [LockMode::Exclusive, LockMode::Shared] {
+        for mode in MODES {
             if let Some(entry) = self.keys(mode).get_mut(key) {
                 entry.news.notify_waiters();
                 entry.hint_from(node, self.n, mode);
@@ -126,8 +133,7 @@ impl Hints {
     /// returns the mode of the reserved lock. The caller of this function has to give that lock
     /// back.
     pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> Option<LockMode> {
-        let modes = [LockMode::Exclusive, LockMode::Shared];
-        let mode = modes.into_iter().find(|mode| waiter == self.waiter(*mode))?;
+        let mode = MODES.into_iter().find(|mode| waiter == self.waiter(*mode))?;
         let mut keys = self.keys(mode);
         let Some(entry) = keys.get_mut(key).filter(|e| !e.since.is_empty()) else {
             return Some(mode);
@@ -136,11 +142,11 @@ impl Hints {
         None
     }
 
-    /// Returns the value that a node stores in a lock's key to reserve the lock for this handle or
-    /// for readers.
+    /// Returns the value that a node stores in a lock's key, or as the owner of a slot, while the
+    /// lock or the slot is reserved for this handle, or the lock for readers.
     pub(crate) fn reservation(&self, mode: LockMode) -> OwnerToken {
         match mode {
-            LockMode::Exclusive => OwnerToken::reserved_for(self.id),
+            LockMode::Exclusive | LockMode::Slot(_) => OwnerToken::reserved_for(self.waiter(mode)),
             LockMode::Shared => OwnerToken::READERS,
         }
     }

@@ -178,6 +178,11 @@ impl Lease {
         self.lock().mode = mode;
     }
 
+    /// Returns the mode in which the lease is extended and released.
+    pub(crate) fn mode(&self) -> LockMode {
+        self.lock().mode
+    }
+
     /// Returns the time for which a node keeps the lease without a renewal.
     pub(crate) fn on_nodes(&self) -> Duration {
         self.ttl + self.drain

@@ -358,8 +358,11 @@ impl Core {
     /// the lock.
     pub(crate) fn pass_on(&self, node: usize, key: &str, mode: LockMode) {
         let owner = self.hints.reservation(mode);
-        let op =
-            Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new(key), owner, meta: false };
+        let mode = match mode {
+            LockMode::Exclusive | LockMode::Shared => LockMode::Exclusive,
+            LockMode::Slot(slots) => LockMode::Slot(slots),
+        };
+        let op = Op::Release { mode, keys: LockKeys::new(key), owner, meta: false };
         self.send(node, op, self.node_deadline(self.env.now()), &ReplyCollector::new(self.n()));
     }
 

@@ -52,7 +52,9 @@ impl Count {
             self.keys_forgotten += u64::from(!unsure.is_zero());
         }
         match reply {
-            Ok(Reply::Granted { .. } | Reply::Claimed { .. }) => self.grants += 1,
+            Ok(Reply::Granted { .. } | Reply::Permit { .. } | Reply::Claimed { .. }) => {
+                self.grants += 1;
+            }
             Ok(
                 Reply::Held { .. }
                 | Reply::Quarantined { .. }

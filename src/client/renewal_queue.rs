@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::time::Moment;
+use crate::token::OwnerToken;
 
 /// Smallest and largest limit on the renewals in flight. The largest limit is the largest number of
 /// requests that a node queue has in flight.
@@ -17,8 +18,8 @@ const LIMITS: (usize, usize) = (32, 512);
 /// Leases of one renewer with a due renewal. The lease that ends first is in front.
 #[derive(Debug)]
 pub(super) struct RenewalQueue<T> {
-    /// The leases and their ttls, ordered by the end of the lease and then by its number.
-    due: BTreeMap<(Moment, usize), (Duration, T)>,
+    /// The leases and their ttls, ordered by the end of the lease and then by its owner token.
+    due: BTreeMap<(Moment, OwnerToken), (Duration, T)>,
     in_flight: usize,
     limit: usize,
 }
@@ -30,8 +31,8 @@ impl<T> RenewalQueue<T> {
 
     /// Adds a lease with a due renewal. A second entry for the same lease and end replaces the
     /// first one.
-    pub(super) fn push(&mut self, number: usize, (until, ttl): (Moment, Duration), lease: T) {
-        self.due.insert((until, number), (ttl, lease));
+    pub(super) fn push(&mut self, owner: OwnerToken, (until, ttl): (Moment, Duration), lease: T) {
+        self.due.insert((until, owner), (ttl, lease));
     }
 
     /// Takes the lease to renew next; `None` if no renewal is due or the limit is reached.
@@ -66,6 +67,10 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(16);
 
+    fn owner(number: u128) -> OwnerToken {
+        OwnerToken::from_random(number)
+    }
+
     fn at(s: u64) -> Moment {
         Moment::from_nanos(s * 1_000_000_000)
     }
@@ -74,10 +79,10 @@ mod tests {
     fn the_lease_that_ends_first_is_renewed_first() {
         let mut queue = RenewalQueue::new();
         for (number, until) in [(1, 9), (2, 7), (3, 8), (4, 7)] {
-            queue.push(number, (at(until), TTL), number);
+            queue.push(owner(number), (at(until), TTL), number);
         }
         // A failover makes the renewal of lease 3 due a second time.
-        queue.push(3, (at(8), TTL), 3);
+        queue.push(owner(3), (at(8), TTL), 3);
         let order: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
         assert_eq!(order, [2, 4, 3, 1]);
     }
@@ -85,8 +90,8 @@ mod tests {
     #[test]
     fn no_more_are_in_flight_than_are_answered() {
         let mut queue = RenewalQueue::new();
-        (0..100_000).for_each(|n| queue.push(n, (at(9), TTL), n));
-        let leave = |queue: &mut RenewalQueue<usize>| std::iter::from_fn(|| queue.next()).count();
+        (0..100_000).for_each(|n| queue.push(owner(n), (at(9), TTL), n));
+        let leave = |queue: &mut RenewalQueue<u128>| std::iter::from_fn(|| queue.next()).count();
         assert_eq!(leave(&mut queue), 512);
         assert_eq!(leave(&mut queue), 0);
         // No renewal was answered in time, so the limit is small until a renewal is answered.
@@ -105,8 +110,8 @@ mod tests {
         let mut queue = RenewalQueue::new();
         assert!(!queue.is_late(at(0)));
         // The lease was granted at 0 s. Its renewal is due at 4 s.
-        queue.push(1, (at(16), TTL), ());
-        queue.push(2, (at(17), TTL), ());
+        queue.push(owner(1), (at(16), TTL), ());
+        queue.push(owner(2), (at(17), TTL), ());
         assert!(!queue.is_late(at(6)));
         assert!(queue.is_late(at(6) + Duration::from_millis(1)));
         assert!(queue.next().is_some() && !queue.is_late(at(7)));

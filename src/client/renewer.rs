@@ -244,10 +244,7 @@ impl Run {
                     // over, `lose` does nothing.
                     lease.lose(now);
                 } else if !closed && lease.may_be_renewed(now) {
-                    // The number of a lease is its address. Numbers are unique, because the queue
-                    // keeps its leases alive.
-                    let number = Arc::as_ptr(&lease).addr();
-                    queue.push(number, (lease.until(), lease.ttl), lease);
+                    queue.push(lease.owner, (lease.until(), lease.ttl), lease);
                 }
             }
             while let Some(lease) = queue.next() {

@@ -159,6 +159,11 @@ impl ReplyCollector {
         self.lock().holdings.known(node, until)
     }
 
+    /// Records that the attempt was won with this slot; see [`Holdings::won_with`].
+    pub(crate) fn won_with(&self, slot: u16) {
+        self.lock().holdings.won_with(slot);
+    }
+
     /// Records that the node has begun another data history. Returns true if the node's last
     /// confirmation of the lease was in an earlier history; see [`Holdings::switched`].
     pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) -> bool {

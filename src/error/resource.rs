@@ -14,6 +14,8 @@ pub enum Resource {
     Lock(Arc<str>),
     /// An [`Election`](crate::Election), by its name.
     Election(Arc<str>),
+    /// A [`Semaphore`](crate::Semaphore), by its name.
+    Semaphore(Arc<str>),
     /// An idempotency key, by its name on the servers.
     Key(Arc<str>),
 }
@@ -22,7 +24,9 @@ impl Resource {
     /// Returns the name without the kind.
     pub fn name(&self) -> &str {
         match self {
-            Self::Lock(name) | Self::Election(name) | Self::Key(name) => name,
+            Self::Lock(name) | Self::Election(name) | Self::Semaphore(name) | Self::Key(name) => {
+                name
+            }
         }
     }
 }
@@ -32,6 +36,7 @@ impl fmt::Display for Resource {
         let kind = match self {
             Self::Lock(_) => "lock",
             Self::Election(_) => "election",
+            Self::Semaphore(_) => "semaphore",
             Self::Key(_) => "key",
         };
         write!(f, "{kind} {}", Quoted(self.name()))

@@ -33,20 +33,9 @@ pub struct MutexBuilder<L = Mutex>(Mutex, PhantomData<L>);
 
 impl<L: From<Mutex>> MutexBuilder<L> {
     pub(crate) fn new(core: Arc<Core>, name: &str) -> Self {
-        let mutex = Mutex {
-            keys: LockKeys::prefixed(&core.config.prefix, name),
-            ttl: core.config.ttl,
-            acquire_timeout: None,
-            renew: true,
-            max_hold: None,
-            retry: RetryPolicy::default(),
-            level: Durability::Primary,
-            name: name.into(),
-            core,
-        };
-        Self(mutex, PhantomData)
+        let keys = LockKeys::prefixed(&core.config.prefix, name);
+        Self(Mutex::new(core, name, keys), PhantomData)
     }
-
     /// Sets the lease length, between 10 ms and `max_ttl`. Default: the `ttl` of the handle. With
     /// automatic renewal it does not limit how long the lock may be held, but only how long others
     /// have to wait if this process dies while it holds the lock.

@@ -1,4 +1,4 @@
-//! Locks: a mutex and a read-write lock, and the guards that hold them.
+//! Locks: a mutex, a read-write lock and a semaphore, and the guards that hold them.
 
 mod acquire;
 mod acquiring;
@@ -10,6 +10,7 @@ mod mutex;
 mod reentrant;
 mod run;
 mod rw_lock;
+mod semaphore;
 mod signal;
 mod take_over;
 
@@ -26,6 +27,9 @@ pub use reentrant::{Owner, ReentrantGuard, ReentrantMutex};
 pub use run::WorkError;
 pub(crate) use run::while_held;
 pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
+pub use semaphore::{
+    NodePermits, Permit, PermitHolder, Semaphore, SemaphoreBuilder, SemaphoreInspection,
+};
 pub use signal::LostSignal;
 pub(crate) use signal::is_lost;
 pub use take_over::TakenOver;

@@ -34,6 +34,8 @@ use crate::span::{Call, operation};
 pub struct Mutex {
     pub(super) core: Arc<Core>,
     pub(super) name: Arc<str>,
+    /// Kind of the resource: a lock, or the semaphore that this is the base of.
+    pub(super) kind: fn(Arc<str>) -> Resource,
     pub(super) keys: LockKeys,
     pub(super) ttl: Duration,
     pub(super) acquire_timeout: Option<Duration>,
@@ -64,6 +66,22 @@ impl<G> TryAcquire<G> {
 }
 
 impl Mutex {
+    /// Makes a mutex with the defaults of the handle.
+    pub(super) fn new(core: Arc<Core>, name: &str, keys: LockKeys) -> Self {
+        Self {
+            name: name.into(),
+            kind: Resource::Lock,
+            keys,
+            ttl: core.config.ttl,
+            acquire_timeout: None,
+            renew: true,
+            max_hold: None,
+            retry: RetryPolicy::default(),
+            level: Durability::Primary,
+            core,
+        }
+    }
+
     /// Returns the lock's name, as it was given to [`Redlock::mutex`](crate::Redlock::mutex).
     pub fn name(&self) -> &str {
         &self.name
@@ -182,7 +200,7 @@ impl Mutex {
     }
 
     pub(super) fn resource(&self) -> Resource {
-        Resource::Lock(Arc::clone(&self.name))
+        (self.kind)(Arc::clone(&self.name))
     }
 
     /// Counts an operation that begins, so that `close` waits for it. Fails once the handle is

@@ -72,6 +72,11 @@ pub mod testing {}
     env!("CARGO_PKG_REPOSITORY"),
     "/blob/main/docs/design/quarantine.md"
 )]
+#[doc = concat!(
+    "[semaphore]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/design/semaphore.md"
+)]
 #[doc = concat!("[readers]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/readers.md")]
 #[doc = concat!("[renewal]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/renewal.md")]
 #[doc = concat!("[sentinel]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/sentinel.md")]

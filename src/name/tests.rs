@@ -46,6 +46,7 @@ fn a_leader_is_asked_in_the_slot_of_its_election() {
 fn a_main_key_leads_back_to_its_name() {
     let lock = |name: &str| Some(Resource::Lock(name.into()));
     let election = |name: &str| Some(Resource::Election(name.into()));
+    let semaphore = |name: &str| Some(Resource::Semaphore(name.into()));
     for (prefix, key, is) in [
         ("", "job", lock("job")),
         ("", "election:boss", election("boss")),
@@ -61,6 +62,11 @@ fn a_main_key_leads_back_to_its_name() {
         ("", "{election:boss}:candidates", None),
         ("", "{app:election:boss}:ask:fence", None),
         ("{app}:", "{app}:election:boss:ask", None),
+        ("", "permits:gpu", semaphore("gpu")),
+        ("", "app:permits:gpu", semaphore("app:permits:gpu")),
+        ("app:", "app:permits:gpu", semaphore("gpu")),
+        ("{app}:", "{app}:permits:gpu", semaphore("gpu")),
+        ("", "{permits:gpu}:queue", None),
         ("", "idem:ns:key", None),
         ("", "app:idem:ns:key", None),
         ("", "palisade:generation", None),
@@ -86,6 +92,7 @@ fn bad_names_are_reported_with_field_value_and_rule() {
 enum Thing {
     Lock(String),
     Election(String),
+    Semaphore(String),
     Record(String, String),
 }
 
@@ -99,7 +106,10 @@ impl Thing {
                 let (namespace, key) = rest.split_once(':').unwrap_or((rest, ""));
                 Self::Record(namespace.to_owned(), key.to_owned())
             }
-            _ => Self::Lock(name.to_owned()),
+            _ => match name.strip_prefix(PERMITS) {
+                Some(name) if name.len() % 2 == 0 => Self::Semaphore(name.to_owned()),
+                _ => Self::Lock(name.to_owned()),
+            },
         }
     }
 
@@ -120,6 +130,11 @@ impl Thing {
                 let of =
                     |k: &LockKeys| [k.lock(), k.fence(), k.queue(), k.meta()].map(str::to_owned);
                 return Some([of(&keys), of(&request)].concat());
+            }
+            Self::Semaphore(name) => {
+                let keys = LockKeys::of_semaphore(prefix, name);
+                check_semaphore(name, &keys).ok()?;
+                keys
             }
             Self::Record(namespace, key) => {
                 check_namespace(namespace).ok()?;
@@ -153,6 +168,8 @@ fn name() -> impl Strategy<Value = String> {
         "election:",
         "idem",
         "idem:",
+        "permits",
+        "permits:",
         "palisade:",
         "generation",
         "barrier",
@@ -165,6 +182,7 @@ fn thing() -> impl Strategy<Value = Thing> {
     prop_oneof![
         3 => name().prop_map(Thing::Lock),
         2 => name().prop_map(Thing::Election),
+        2 => name().prop_map(Thing::Semaphore),
         2 => (name(), name()).prop_map(|(n, k)| Thing::Record(n, k)),
     ]
 }
@@ -228,6 +246,8 @@ fn what_would_be_another_kind_is_refused_with_advice() {
         ("", "idem:pay:k", "idempotency keys are kept"),
         ("", "app:idem:pay:k", "idempotency keys are kept"),
         ("app", "election:boss", "elections are kept"),
+        ("", "permits:gpu", "the permits of semaphores are kept"),
+        ("", "app:permits:gpu", "the permits of semaphores are kept"),
         ("", "{election:boss}:meta", "elections are kept"),
         ("", "{acct}", "leave out the braces"),
         ("", "{a}:fence", "the lock \"{a}\" keeps its fence"),

@@ -12,6 +12,7 @@ mod quarantine;
 mod readers;
 mod records;
 mod shelf;
+mod slots;
 #[cfg(test)]
 mod tests;
 
@@ -210,20 +211,37 @@ impl Data {
                 match mode {
                     LockMode::Exclusive => self.locks.acquire(h, keys, *owner, *ttl, asked),
                     LockMode::Shared => self.locks.acquire_shared(h, keys, *owner, *ttl, asked),
+                    LockMode::Slot(slots) => {
+                        let who = (*owner, *slots);
+                        let (reply, wake) = self.locks.acquire_slot(h, keys, who, *ttl, asked);
+                        wake_up(hints, keys, wake);
+                        reply
+                    }
                 }
             }
-            Op::Raise { keys, owner, token } => self.locks.raise(h, keys, *owner, *token),
+            Op::Raise { keys, owner, token, slot: None } => {
+                self.locks.raise(h, keys, *owner, *token)
+            }
+            Op::Raise { keys, owner, token, slot: Some(slot) } => {
+                self.locks.raise_slot(h, keys, (*owner, *slot), *token)
+            }
             Op::Extend { mode, keys, owner, ttl, token, meta, reassert } => {
                 let (lease, claims) = ((*ttl, *token), (meta.as_ref(), *reassert));
                 let (reply, wake) = match mode {
                     LockMode::Exclusive => self.locks.extend(h, keys, *owner, lease, claims),
                     LockMode::Shared => self.locks.extend_shared(h, keys, *owner, lease, *reassert),
+                    LockMode::Slot(slots) => {
+                        self.locks.extend_slot(h, keys, (*owner, *slots), lease, *reassert)
+                    }
                 };
                 wake_up(hints, keys, wake);
                 reply
             }
             Op::Release { mode, keys, owner, .. } => {
-                let (reply, wake) = self.locks.release(h, keys, *owner, *mode);
+                let (reply, wake) = match mode.slots() {
+                    Some(slots) => self.locks.release_slots(h, keys, *owner, slots),
+                    None => self.locks.release(h, keys, *owner, *mode),
+                };
                 wake_up(hints, keys, wake);
                 reply
             }

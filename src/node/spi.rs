@@ -15,6 +15,7 @@ pub use crate::name::LockKeys;
 pub use crate::op::{
     Batch, Began, Claim, ClaimEnd, Enlist, Facts, FingerprintBytes, Holder, IfHeld, Listed,
     LockMode, Loss, MAX_ENTRY, MAX_LISTED, NotAfter, Op, Place, QuarantineId, Readers, RecordKey,
-    RecordState, Replies, Reply, SharedGrant, StoredRecord, StoredSteps, Terms, TimedFacts,
+    RecordState, Replies, Reply, SharedGrant, SlotGrant, Slots, StoredRecord, StoredSteps, Terms,
+    TimedFacts, Want,
 };
 pub use crate::token::OwnerToken;

@@ -1,4 +1,6 @@
-//! The mode of a grant: exclusive or shared.
+//! The mode of a grant: exclusive, shared, or a slot of a semaphore.
+
+use super::Slots;
 
 /// Mode of a grant: which other grants of the lock it allows beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -8,11 +10,22 @@ pub enum LockMode {
     Exclusive,
     /// One of several readers: it allows other shared grants, and no exclusive one.
     Shared,
+    /// One of several numbered slots: a permit of a semaphore. It allows grants of other slots. The
+    /// keys of a semaphore are used in this mode only.
+    Slot(Slots),
 }
 
 impl LockMode {
     /// Returns true for [`Shared`](Self::Shared).
     pub fn is_shared(self) -> bool {
         self == Self::Shared
+    }
+
+    /// Returns the slots that the op is for, if it is about a permit.
+    pub fn slots(self) -> Option<Slots> {
+        match self {
+            Self::Slot(slots) => Some(slots),
+            Self::Exclusive | Self::Shared => None,
+        }
     }
 }

@@ -118,6 +118,28 @@ impl Acquire {
         Self::new(self.n(), self.sent, self.until, self.patience, self.raise.clone())
     }
 
+    /// Sets the slot whose fence is raised; for the machine of a permit.
+    pub(super) fn set_slot(&mut self, to: u16) {
+        if let Op::Raise { slot, .. } = &mut self.raise {
+            *slot = Some(to);
+        }
+    }
+
+    /// Begins the time for which answers are awaited anew, because nodes are asked again.
+    pub(super) fn ask_again(&mut self, now: Moment) {
+        self.by = self.until.min(now + self.patience);
+    }
+
+    /// Returns until when to wait for one more answer, which may save a round trip.
+    pub(super) fn hedge(&self, now: Moment) -> Moment {
+        now + now.since(self.sent).clamp(HEDGE.0, HEDGE.1)
+    }
+
+    /// Records that a node granted, and that its grant does not count.
+    pub(super) fn fall(&mut self, node: usize) {
+        self.votes[node] = Vote::Fell(None);
+    }
+
     fn raise_to(&self, token: u64, nodes: &[usize]) -> Step {
         let mut op = self.raise.clone();
         if let Op::Raise { token: to, .. } | Op::RaiseClaim { token: to, .. } = &mut op {
@@ -126,7 +148,8 @@ impl Acquire {
         Step::Send(nodes.iter().map(|node| (*node, op.clone())).collect(), self.by)
     }
 
-    fn n(&self) -> usize {
+    /// Returns the number of nodes.
+    pub(super) fn n(&self) -> usize {
         self.votes.len()
     }
 
@@ -136,7 +159,7 @@ impl Acquire {
         if fence == token {
             self.votes[node] = Vote::Settled;
         } else if fence < token && now < self.until {
-            self.by = self.until.min(now + self.patience);
+            self.ask_again(now);
             return self.raise_to(token, &[node]);
         } else {
             // The fence is above `token`. A node never lowers its fence, so it cannot agree on
@@ -191,7 +214,7 @@ impl Acquire {
         if self.silent() > 0 {
             let until = match self.phase {
                 Phase::Hedging(until) => until,
-                _ => now + now.since(self.sent).clamp(HEDGE.0, HEDGE.1),
+                _ => self.hedge(now),
             };
             if now < until {
                 self.phase = Phase::Hedging(until);
@@ -199,7 +222,7 @@ impl Acquire {
             }
         }
         self.phase = Phase::Raising(token);
-        self.by = self.until.min(now + self.patience);
+        self.ask_again(now);
         let mut nodes = Vec::new();
         for (i, vote) in self.votes.iter_mut().enumerate() {
             match vote {
@@ -311,10 +334,9 @@ impl Acquire {
     }
 }
 
-impl Machine for Acquire {
-    type Decision = Outcome;
-
-    fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
+impl Acquire {
+    /// Takes in a reply, and decides nothing.
+    pub(super) fn record(&mut self, node: usize, reply: &Answer) {
         let raising = match self.phase {
             Phase::Raising(t) => Some(t),
             _ => None,
@@ -344,6 +366,18 @@ impl Machine for Acquire {
             (vote, _) => vote.clone(),
         };
         self.votes[node] = vote;
+    }
+}
+
+impl Machine for Acquire {
+    type Decision = Outcome;
+
+    fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
+        self.record(node, reply);
+        let raising = match self.phase {
+            Phase::Raising(t) => Some(t),
+            _ => None,
+        };
         if let (Some(t), Vote::Granted(f)) = (raising, self.votes[node].clone()) {
             return self.late_grant(now, node, f, t);
         }

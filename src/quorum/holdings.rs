@@ -66,6 +66,8 @@ struct Holding {
     confirmed_until: Moment,
     /// Round in which the node last confirmed the lease, and the node's data history in that round.
     confirmed_in: Option<(u64, QuarantineId)>,
+    /// Slot of the permit that the node gave last.
+    slot: Option<u16>,
     /// Round in which the node last reported a quarantine, and that quarantine.
     quarantine: Option<(u64, Quarantine)>,
 }
@@ -74,6 +76,8 @@ struct Holding {
 #[derive(Clone, Debug)]
 pub struct Holdings {
     nodes: Vec<Holding>,
+    /// Slot with which the attempt was won. A node that gave another one has confirmed nothing.
+    slot: Option<u16>,
     /// Number of renewals so far. The round of the grant has the number 0.
     rounds: u64,
 }
@@ -87,9 +91,19 @@ impl Holdings {
             may_hold: true,
             confirmed_until: Moment::default(),
             confirmed_in: None,
+            slot: None,
             quarantine: None,
         };
-        Self { nodes: vec![holding; n], rounds: 0 }
+        Self { nodes: vec![holding; n], slot: None, rounds: 0 }
+    }
+
+    /// Records that the attempt was won with this slot. What nodes confirmed of other slots, now or
+    /// later, gives no right to name a quarantine.
+    pub fn won_with(&mut self, slot: u16) {
+        self.slot = Some(slot);
+        for of in self.nodes.iter_mut().filter(|of| of.slot.is_some_and(|other| other != slot)) {
+            (of.confirmed_until, of.confirmed_in) = (Moment::default(), None);
+        }
     }
 
     /// Begins a renewal, and returns the number of its round.
@@ -119,7 +133,12 @@ impl Holdings {
         if round == 0 && !std::mem::replace(&mut of.answered, true) {
             of.may_hold = is_yes || matches!(reply, Err(e) if e.is_ambiguous());
         }
-        if is_yes {
+        let mut confirms = is_yes;
+        if let Ok(Reply::Permit { slot, .. }) = reply {
+            of.slot = Some(*slot);
+            confirms = self.slot.is_none_or(|mine| mine == *slot);
+        }
+        if confirms {
             of.confirmed_until = of.confirmed_until.max(until);
             if of.confirmed_in.is_none_or(|(last, _)| last <= round) {
                 of.confirmed_in = history.map(|history| (round, history));
@@ -172,8 +191,9 @@ mod tests {
 
     /// The table is for one node. An example of a line is `yes@1 ext no@2 -> holds until 100`:
     /// first the events, each with a time in ms, and then the state of the node. `yes`, `no`,
-    /// `fault`, `unsent` and `quarantined` are answers (`yes.2` answers the second renewal). `ext`
-    /// sends an extension. With `switch` the node begins another data history.
+    /// `fault`, `unsent` and `quarantined` are answers (`yes.2` answers the second renewal), and
+    /// `slot1` is the grant of a permit. `won` means that the attempt is won with slot 0. `ext` sends
+    /// an extension. With `switch` the node begins another data history.
     #[test]
     fn what_a_node_holds() {
         let table = include_str!("testdata/holdings.txt");
@@ -197,6 +217,12 @@ mod tests {
                         switched = Some(holdings.switched(0, quarantine));
                         continue;
                     }
+                    "won" => {
+                        holdings.won_with(0);
+                        continue;
+                    }
+                    "slot0" => Ok(Reply::Permit { fence: 1, slot: 0 }),
+                    "slot1" => Ok(Reply::Permit { fence: 1, slot: 1 }),
                     "yes" => Ok(Reply::Done),
                     "no" => Ok(Reply::NotOwner),
                     "fault" => Err(NodeError::maybe_executed(NodeFault::Timeout, "")),

@@ -38,6 +38,7 @@ pub mod leader;
 pub mod majority;
 pub mod record;
 pub mod release;
+pub mod slots;
 #[cfg(test)]
 mod tables;
 pub mod vote;

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
-use crate::op::{Began, LockMode, Op, QuarantineId, Reply};
+use crate::op::{Began, LockMode, Op, QuarantineId, Reply, Slots};
 use crate::quorum::acquire::{Acquire, Loss, Outcome};
 use crate::quorum::extend::{Extend, Extension, Times};
 use crate::quorum::fence::{Settled, settle};
 use crate::quorum::holdings::{Known, Quarantine};
 use crate::quorum::release::{Found, Release};
+use crate::quorum::slots::AcquireSlot;
 use crate::quorum::{Machine, Progress};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
@@ -37,6 +38,9 @@ fn ms(text: &str) -> u64 {
 
 fn reply(text: &str) -> Result<Reply, NodeError> {
     let (word, value) = text.split_once('=').unwrap_or((text, "0"));
+    if let ("permit", Some((fence, slot))) = (word, value.split_once('/')) {
+        return Ok(Reply::Permit { fence: ms(fence), slot: ms(slot) as u16 });
+    }
     let span = Duration::from_millis(if value == "never" { 0 } else { ms(value) });
     match word {
         "grant" => Ok(Reply::Granted { fence: ms(value) }),
@@ -82,7 +86,7 @@ fn at(millis: u64) -> Moment {
 
 fn attempt(n: usize) -> Acquire {
     let (owner, token) = (OwnerToken::from_random(1), FencingToken::new(0));
-    let raise = Op::Raise { keys: LockKeys::new("k"), owner, token };
+    let raise = Op::Raise { keys: LockKeys::new("k"), owner, token, slot: None };
     Acquire::new(n, at(0), at(100), Duration::from_millis(60), raise)
 }
 
@@ -139,6 +143,40 @@ fn acquire() {
 fn acquire_awaiting_all() {
     let attempt = |n| attempt(n).awaiting_all(true);
     check(include_str!("testdata/await_all.txt"), |case| attempted(run(attempt(case.n), case)));
+}
+
+#[test]
+fn acquire_slot() {
+    let acquire = Op::Acquire {
+        mode: LockMode::Slot(Slots::any(4)),
+        keys: LockKeys::new("k"),
+        owner: OwnerToken::from_random(1),
+        ttl: Duration::from_millis(100),
+        proposal: 1,
+        if_held: None,
+    };
+    check(include_str!("testdata/slots.txt"), |case| {
+        let machine = AcquireSlot::new(attempt(case.n), acquire.clone());
+        match run(machine, case) {
+            Progress::Decided(Ok((token, slot))) => format!("won slot {slot} with {token}"),
+            Progress::Decided(Err(lost)) => attempted(Progress::Decided(Err(lost))),
+            Progress::Wait(until) => format!("wait {}", shown(until)),
+            Progress::Send(asks, until) => {
+                let ask = |(node, op): &(usize, Op)| match op {
+                    Op::Raise { token, slot: Some(slot), .. } => {
+                        format!("raise {node} slot {slot} to {token}")
+                    }
+                    Op::Acquire { mode, if_held: None, .. } => {
+                        let slot = mode.slots().and_then(Slots::slot).expect("a move has a slot");
+                        format!("move {node} to {slot}")
+                    }
+                    op => panic!("asks {op:?}"),
+                };
+                let asks: Vec<_> = asks.iter().map(ask).collect();
+                format!("{} until {}", asks.join(", "), shown(until))
+            }
+        }
+    });
 }
 
 /// Returns the last step of an attempt, in the words of the tables.

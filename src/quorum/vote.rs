@@ -43,7 +43,12 @@ impl Witness<'_> {
         }
         match &reply {
             Reply::Holder(holder) => Ok(self.old_data(holder.as_ref()).unwrap_or(reply)),
-            Reply::Granted { fence } | Reply::Claimed { fence, .. } if self.is_ahead(*fence) => {
+            Reply::Permits(_) => Ok(self.old_data(None).unwrap_or(reply)),
+            Reply::Granted { fence }
+            | Reply::Permit { fence, .. }
+            | Reply::Claimed { fence, .. }
+                if self.is_ahead(*fence) =>
+            {
                 let ahead = Duration::from_micros(fence.saturating_sub(self.wall_micros));
                 let detail = format!("token {fence} is {ahead:?} ahead of this machine's clock");
                 Err(NodeError::maybe_executed(NodeFault::TokenAhead, detail))

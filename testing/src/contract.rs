@@ -39,6 +39,7 @@ mod readers;
 mod reservations;
 mod results;
 mod runs;
+mod semaphores;
 mod steps;
 mod takeovers;
 
@@ -222,6 +223,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(lists::cases());
     all.extend(reservations::cases());
     all.extend(readers::cases());
+    all.extend(semaphores::cases());
     all.extend(takeovers::cases());
     all.extend(batches::cases());
     all.extend(runs::cases());

@@ -15,6 +15,7 @@ mod reentrant;
 mod review;
 mod run;
 mod runtimes;
+mod semaphores;
 #[path = "../support/mod.rs"]
 mod support;
 mod taken;

@@ -12,23 +12,23 @@ use tokio::time::{sleep, timeout};
 use crate::support::server::Server;
 
 /// Nodes that several handles use.
-enum Nodes {
+pub(crate) enum Nodes {
     Memory(Vec<MemoryNode>),
     Redis(Vec<Server>),
 }
 
 impl Nodes {
-    fn memory(n: usize) -> Self {
+    pub(crate) fn memory(n: usize) -> Self {
         Self::Memory((0..n).map(|_| MemoryNode::new()).collect())
     }
 
     /// Returns memory nodes and servers, in groups of different sizes.
-    fn all() -> Vec<Self> {
+    pub(crate) fn all() -> Vec<Self> {
         let servers = |n: usize| Self::Redis((0..n).map(|_| Server::start(&[])).collect());
         vec![Self::memory(1), Self::memory(3), Self::memory(5), servers(1), servers(3)]
     }
 
-    fn handle(&self) -> Redlock {
+    pub(crate) fn handle(&self) -> Redlock {
         let builder = match self {
             Self::Memory(all) => all.iter().fold(Redlock::builder(), |b, n| b.node(n.clone())),
             Self::Redis(all) => all.iter().fold(Redlock::builder(), |b, server| {
@@ -44,7 +44,7 @@ impl Nodes {
     }
 }
 
-fn is_taken<G>(tried: &Result<TryAcquire<G>, AcquireError>) -> bool {
+pub(crate) fn is_taken<G>(tried: &Result<TryAcquire<G>, AcquireError>) -> bool {
     matches!(tried, Ok(TryAcquire::Taken(_)))
 }
 

@@ -39,6 +39,7 @@ fn kind(held: &Held) -> (&'static str, &str) {
     match &held.of {
         Resource::Election(name) => ("election", name),
         Resource::Lock(name) => ("lock", name),
+        Resource::Semaphore(name) => ("semaphore", name),
         _ => ("", ""),
     }
 }

@@ -11,7 +11,7 @@ if not count then a = a + 1 end -- a single op's ARGV follow its kind; for runs 
 local DONE, NOT_OWNER, ABSENT, QUARANTINED, HELD, FOREIGN, WRONG_TYPE = 1, 0, -1, -2, -3, -4, -5
 local MISMATCH, COMPLETED, IN_FLIGHT, LATE, TOO_OLD, DEFERRED = -6, -7, -8, -10, -11, -12
 local NO_PERMISSION = -14
-local READING = -13
+local READING, PERMITS = -13, -15
 
 local out = b.out
 local function put(x)

@@ -1,10 +1,11 @@
--- Reads the holder or the readers of a lock.
+-- Reads the holder or the readers of a lock, or the permits of a semaphore.
 -- KEYS  1 lock   2 fence   3 meta   4 queue
 -- ARGV  1 wait for a hint: 0 or 1
--- Puts  fence, value, ms, meta | READING, fence, count, readers | ABSENT | DEFERRED
---       value false: the key holds no string; meta false: not the holder's metadata; ms -1: no
---       expiry
+-- Puts  fence, value, ms, meta | READING, fence, count, readers | PERMITS, count, permits
+--       | ABSENT | DEFERRED
+--       value false: the key holds no text; meta false: not a holder's; ms -1: no expiry
 --       readers: at most 64, per reader its owner and ms, the longest first
+--       permits: per permit its slot, owner, fence and ms (slots.lua)
 if kind == 'I' then
   local most = 67584 -- longest metadata of a holder, in bytes
   local value = look(KEYS[k + 1], '22')
@@ -20,6 +21,27 @@ if kind == 'I' then
       put(last[#last - 1 - 2 * i])
       put(last[#last - 2 * i] - now_ms)
     end
+    return
+  end
+  local slots = type(value) == 'string' and #value > 22 and look(KEYS[k + 1], '13056')
+  if slots and #slots <= 13056 and #slots % 51 == 0
+    and find(sub(slots, 1, 51), '^[%w_.%-]+$') and find(slots, '^%d+', 23) then
+    local n = 0
+    put(PERMITS)
+    local count = #out + 1
+    put(n)
+    for at = 1, #slots, 51 do
+      local who, fence = sub(slots, at, at + 21), tonumber(sub(slots, at + 35, at + 50))
+      local till = tonumber(sub(slots, at + 22, at + 34))
+      if till and fence and till > now_ms and is_owner(who) and not is_ownerless(who) then
+        n = n + 1
+        put((at - 1) / 51)
+        put(who)
+        put(fence)
+        put(till - now_ms)
+      end
+    end
+    out[count] = n
     return
   end
   if not value and is_to_be_kept(KEYS[k + 1], KEYS[k + 2]) then

@@ -72,7 +72,7 @@ end
 local function hint(queue, key)
   local v = queued(queue)
   if v and sub(v, 1, 1) == '1' then
-    if v == '1' then call('DEL', queue) else call('SETRANGE', queue, '0', '0') end
+    if v == '1' then call('DEL', queue) else call('SET', queue, '0' .. sub(v, 2), 'KEEPTTL') end
     try('PUBLISH', 'palisade:changed', key)
   end
 end

@@ -12,7 +12,7 @@
 --          another program, -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9
 --          once for a whole run: as requested, -10 too late and not executed, -11 the request is
 --          too old, -12 not executed because the answer is full: ask again, -13 readers, -14 lacks
---          a right. An
+--          a right, -15 permits. An
 --          acquire, claim, inspect or lookup that succeeds has its fence in place of 1, and an
 --          enlist the number of entries. Each op's file documents what follows the number.
 local b -- state of the slow paths (batch.lua), created when it is needed
@@ -21,7 +21,7 @@ if not expected then
   if b.err then return b end
 end
 -- Each kind of single op, with the number of its KEYS and of its ARGV after the kind.
-local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14 S37 H34 G21'
+local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14 S37 H34 G21 P2: Y26 F23 U13'
 local k, a, last = 1, 4, #ARGV
 local whole = 0 -- number of runs executed as requested, while there is no list of results
 -- Ms for which a fence is kept, name of the data history, and clock in ms. Each is set when it is

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
+use super::slots::Slot;
 use crate::name::LockKeys;
 use crate::op::{Holder, IfHeld, LockMode, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
@@ -54,6 +55,8 @@ pub(super) struct Entry {
     /// The shared grants, each with its end, in the order in which they were first given. Those
     /// that are over stay until the next acquire or release, as long as one is not over.
     pub(super) readers: Vec<(OwnerToken, u64)>,
+    /// The slots of a semaphore. They expire with the fence.
+    pub(super) slots: Vec<Slot>,
     pub(super) fence: u64,
     fence_till: u64,
     /// Time until which a client watches the lock.
@@ -86,6 +89,7 @@ impl Perish for Entry {
         }
         if self.fence_till <= now {
             self.fence = 0;
+            self.slots.clear();
         }
         if self.queue_till <= now {
             self.queue.clear();
@@ -96,9 +100,9 @@ impl Perish for Entry {
 }
 
 impl Entry {
-    /// Returns true if there is neither an exclusive nor a shared grant.
+    /// Returns true if there is neither an exclusive nor a shared grant, and no slots.
     pub(super) fn is_free(&self) -> bool {
-        self.held.is_none() && self.readers.is_empty()
+        self.held.is_none() && self.readers.is_empty() && self.slots.is_empty()
     }
 
     pub(super) fn is_owned_by(&self, owner: OwnerToken) -> bool {
@@ -124,7 +128,22 @@ impl Entry {
         self.fence = fence;
         // The fence is kept for longer than the lock, because a fence that expired with it would be
         // given again.
+        self.keep_fence(h);
+    }
+
+    /// Prolongs the life of the fence, and of the slots.
+    pub(super) fn keep_fence(&mut self, h: &Header) {
         self.fence_till = h.fence_till();
+    }
+
+    /// Returns the time until which the fence and the slots are kept.
+    pub(super) fn fence_left(&self, h: &Header) -> Duration {
+        h.until(self.fence_till)
+    }
+
+    /// Returns true if a client watches the lock, which is over with this call.
+    pub(super) fn was_watched(&mut self, h: &Header) -> bool {
+        std::mem::take(&mut self.watched_till) > h.now
     }
 
     /// Returns the time for which the lock, although it is free, is kept for a holder that may
@@ -158,7 +177,9 @@ impl Entry {
         let (waiter, till) = self.reserved?;
         let place = if_held.as_ref().and_then(IfHeld::place);
         let own = match mode {
-            LockMode::Exclusive => place.map(|place| OwnerToken::reserved_for(place.waiter)),
+            LockMode::Exclusive | LockMode::Slot(_) => {
+                place.map(|place| OwnerToken::reserved_for(place.waiter))
+            }
             LockMode::Shared => Some(OwnerToken::READERS),
         };
         (own != Some(waiter)).then(|| h.until(till))
@@ -196,17 +217,19 @@ impl Entry {
     /// reserves the lock for it; if that is a reader, the same for all readers before the first
     /// exclusive waiter that asked lately.
     pub(super) fn wake(&mut self, h: &Header) -> Wake {
-        let watchers = std::mem::take(&mut self.watched_till) > h.now;
+        let watchers = self.was_watched(h);
         let woken = match self.queue.first().map(|first| first.mode) {
             None => Vec::new(),
-            Some(LockMode::Exclusive) => vec![self.queue.remove(0)],
+            Some(LockMode::Exclusive | LockMode::Slot(_)) => vec![self.queue.remove(0)],
             Some(LockMode::Shared) => self.first_readers(h),
         };
         let needs = woken.iter().map(|waiter| waiter.place.needs.min(Place::RESERVED_MAX)).max();
         let needs = needs.filter(|needs| !needs.is_zero());
         self.reserved = needs.zip(woken.first()).map(|(needs, first)| {
             let value = match first.mode {
-                LockMode::Exclusive => OwnerToken::reserved_for(first.place.waiter),
+                LockMode::Exclusive | LockMode::Slot(_) => {
+                    OwnerToken::reserved_for(first.place.waiter)
+                }
                 LockMode::Shared => OwnerToken::READERS,
             };
             (value, h.after(needs))
@@ -285,6 +308,10 @@ impl Locks {
         if let Some(held) = &entry.held {
             let (remaining, foreign) = (held.till.map(|t| h.until(t)), held.owner.is_none());
             return entry.refuse(h, asked, (remaining, foreign));
+        }
+        if !entry.slots.is_empty() {
+            let rest = entry.fence_left(h);
+            return entry.refuse(h, asked, (Some(rest), true));
         }
         if let Some(last) = entry.readers.iter().map(|(_, till)| *till).max() {
             return entry.refuse(h, asked, (Some(h.until(last)), false));
@@ -368,6 +395,9 @@ impl Locks {
                 (Reply::NotOwner, Wake::default())
             };
         }
+        if !entry.slots.is_empty() {
+            return (Reply::NotOwner, Wake::default());
+        }
         if entry.held.is_none() {
             return match entry.reserved {
                 Some((waiter, _)) if owner == waiter => (Reply::Done, entry.wake(h)),
@@ -389,6 +419,9 @@ impl Locks {
         let entry = self.0.live(keys.lock(), h.now);
         if let Some(e) = entry.as_ref().filter(|e| !e.readers.is_empty()) {
             return Reply::Readers(e.readers(h));
+        }
+        if let Some(e) = entry.as_ref().filter(|e| !e.slots.is_empty()) {
+            return Reply::Permits(e.permits(h));
         }
         let holder = entry.and_then(|e| {
             let (owner, till, meta) = match &e.held {

@@ -87,6 +87,10 @@ impl Locks {
             let (remaining, foreign) = (held.till.map(|t| h.until(t)), held.owner.is_none());
             return entry.refuse(h, asked, (remaining, foreign));
         }
+        if !entry.slots.is_empty() {
+            let rest = entry.fence_left(h);
+            return entry.refuse(h, asked, (Some(rest), true));
+        }
         if let Some(rest) = entry.writers_ahead(h, if_held) {
             return entry.refuse(h, asked, (Some(rest), false));
         }
@@ -117,7 +121,11 @@ impl Locks {
         (ttl, token): (Duration, FencingToken),
         reassert: Option<QuarantineId>,
     ) -> (Reply, Wake) {
-        let held = self.0.live(keys.lock(), h.now).and_then(|e| e.held.as_ref());
+        let entry = self.0.live(keys.lock(), h.now);
+        if entry.as_ref().is_some_and(|e| !e.slots.is_empty()) {
+            return (Reply::NotOwner, Wake::default());
+        }
+        let held = entry.and_then(|e| e.held.as_ref());
         if held.is_some_and(|held| held.owner != Some(owner)) {
             return (Reply::NotOwner, Wake::default());
         }

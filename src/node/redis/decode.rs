@@ -12,7 +12,7 @@ use crate::error::{NodeError, NodeFault};
 use crate::node::lost_claims::LostClaims;
 use crate::op::{
     Facts, Holder, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Readers, RecordState, Replies,
-    Reply, SharedGrant, StoredRecord, StoredSteps,
+    Reply, SharedGrant, SlotGrant, Slots, StoredRecord, StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
 
@@ -33,6 +33,7 @@ const TOO_OLD: i64 = -11;
 const DEFERRED: i64 = -12;
 const READERS: i64 = -13;
 const NO_PERMISSION: i64 = -14;
+const PERMITS: i64 = -15;
 
 /// First number that is too large for a fencing token: the script counts in doubles, which
 /// represent every whole number only up to here.
@@ -173,6 +174,9 @@ fn reply(
         (Op::Acquire { mode: LockMode::Exclusive, proposal, .. }, AS_ASKED) => {
             Reply::Granted { fence: *proposal }
         }
+        (Op::Acquire { mode: LockMode::Slot(_), .. }, 1..) => {
+            Reply::Permit { fence: code.unsigned_abs(), slot: from.slot()? }
+        }
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Claim(c), AS_ASKED | 1..) => {
             let (fence, attempt, record, steps) = match code {
@@ -193,6 +197,7 @@ fn reply(
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
         (Op::Inspect { .. }, READERS) => Reply::Readers(from.readers()?),
+        (Op::Inspect { .. }, PERMITS) => Reply::Permits(from.permits()?),
         (Op::Inspect { .. }, 0..) => Reply::Holder(Some(from.holder(code.unsigned_abs())?)),
         (Op::Lookup { retention, born, accepted, .. }, ABSENT | 0..) => {
             let fence = u64::try_from(code).ok();
@@ -270,7 +275,8 @@ fn no_permission() -> Trouble {
 fn largest_token(reply: &Reply) -> u64 {
     let of = |record: &Option<StoredRecord>| record.as_ref().map_or(0, |r| r.token.get());
     match reply {
-        Reply::Granted { fence } => *fence,
+        Reply::Granted { fence } | Reply::Permit { fence, .. } => *fence,
+        Reply::Permits(all) => all.iter().map(|permit| permit.fence).max().unwrap_or(0),
         Reply::Claimed { fence, record, steps, .. } => {
             of(record).max(*fence).max(steps.as_ref().map_or(0, |s| s.token.get()))
         }
@@ -401,6 +407,22 @@ impl Reader {
             listed.push(SharedGrant { owner, remaining: Duration::from_millis(self.number()?) });
         }
         Ok(Readers { fence, count, listed })
+    }
+
+    fn slot(&mut self) -> Result<u16, NodeError> {
+        let n = self.integer()?;
+        let slot = u16::try_from(n).ok().filter(|slot| *slot < Slots::MAX);
+        Ok(self.fitting(slot, "no slot where one belongs"))
+    }
+
+    fn permits(&mut self) -> Result<Vec<SlotGrant>, NodeError> {
+        let mut all = Vec::new();
+        for _ in 0..self.number()? {
+            let (slot, owner, fence) = (self.slot()?, self.owner()?, self.number()?);
+            let remaining = Duration::from_millis(self.number()?);
+            all.push(SlotGrant { slot, owner, fence, remaining });
+        }
+        Ok(all)
     }
 
     fn owner(&mut self) -> Result<OwnerToken, NodeError> {

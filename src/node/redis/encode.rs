@@ -9,7 +9,7 @@ use super::script::SCRIPT;
 use super::seen::Seen;
 use crate::op::{
     Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, IfHeld, LockMode, Op, Place, QuarantineId,
-    Terms,
+    Slots, Terms, Want,
 };
 use crate::time::{FENCE_SLACK, token_lead};
 
@@ -187,12 +187,16 @@ pub(super) fn whole_millis(d: Duration) -> u64 {
 fn key_count(op: &Op, awaited: bool) -> usize {
     match op {
         Op::Acquire { mode: LockMode::Shared, .. } | Op::Extend { mode: LockMode::Shared, .. } => 3,
-        Op::Release { mode: LockMode::Shared, .. } | Op::Raise { .. } => 2,
+        Op::Acquire { mode: LockMode::Slot(_), .. }
+        | Op::Extend { mode: LockMode::Slot(_), .. }
+        | Op::Release { mode: LockMode::Slot(_) | LockMode::Shared, .. }
+        | Op::Raise { slot: None, .. } => 2,
         Op::Acquire { if_held, .. } => 2 + usize::from(if_held.is_some()),
         Op::Release { meta: true, .. } => 3,
         Op::Release { .. } => 1 + usize::from(awaited),
         Op::Extend { .. } | Op::Inspect { .. } => 4,
-        Op::Enlist(_)
+        Op::Raise { slot: Some(_), .. }
+        | Op::Enlist(_)
         | Op::Claim(_)
         | Op::RaiseClaim { .. }
         | Op::ExtendClaim { .. }
@@ -205,6 +209,12 @@ fn key_count(op: &Op, awaited: bool) -> usize {
 
 fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
     match op {
+        Op::Acquire { mode: LockMode::Slot(_), keys, .. }
+        | Op::Extend { mode: LockMode::Slot(_), keys, .. }
+        | Op::Release { mode: LockMode::Slot(_), keys, .. } => {
+            cmd.arg(keys.lock()).arg(keys.queue())
+        }
+        Op::Raise { slot: Some(_), keys, .. } => cmd.arg(keys.lock()),
         Op::Acquire { mode: LockMode::Shared, keys, .. }
         | Op::Extend { mode: LockMode::Shared, keys, .. } => {
             cmd.arg(keys.lock()).arg(keys.fence()).arg(keys.queue())
@@ -271,15 +281,41 @@ fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     }
 }
 
+/// Adds the arguments of a shared acquire, or of one of a slot, that tell the script if the caller
+/// waits or watches.
+fn waits<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
+    match if_held {
+        Some(IfHeld::Queue(_)) => held(cmd.arg("w"), if_held),
+        Some(IfHeld::Watch) => cmd.arg("v").arg("").arg("").arg(""),
+        Some(IfHeld::TakeFrom(_)) | None => cmd.arg("").arg("").arg("").arg(""),
+    }
+}
+
 fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
     match op {
+        Op::Acquire { mode: LockMode::Slot(slots), owner, ttl, proposal, if_held, .. } => {
+            let Slots { of, want } = *slots;
+            let (start, step) = match want {
+                Want::First { start, step } => (start % of.max(1), step.max(1)),
+                Want::Exactly(slot) => (slot, 0),
+            };
+            let cmd = cmd.arg("P").arg(owner.as_str()).arg(millis(*ttl));
+            waits(cmd.arg(of).arg(start).arg(step).arg(*proposal), if_held.as_ref())
+        }
+        Op::Extend { mode: LockMode::Slot(slots), owner, ttl, token, reassert, .. } => {
+            let cmd = cmd.arg("Y").arg(owner.as_str()).arg(millis(*ttl)).arg(token.get());
+            named(cmd.arg(slots.slot().unwrap_or(0)).arg(slots.of), *reassert)
+        }
+        Op::Release { mode: LockMode::Slot(slots), owner, .. } => {
+            let cmd = cmd.arg("F").arg(owner.as_str()).arg(slots.of);
+            number(cmd, slots.slot().map(u64::from))
+        }
+        Op::Raise { owner, token, slot: Some(slot), .. } => {
+            cmd.arg("U").arg(owner.as_str()).arg(token.get()).arg(*slot)
+        }
         Op::Acquire { mode: LockMode::Shared, owner, ttl, proposal, if_held, .. } => {
             let cmd = cmd.arg("S").arg(owner.as_str()).arg(millis(*ttl)).arg(*proposal);
-            match if_held {
-                Some(IfHeld::Queue(_)) => held(cmd.arg("w"), if_held.as_ref()),
-                Some(IfHeld::Watch) => cmd.arg("v").arg("").arg("").arg(""),
-                Some(IfHeld::TakeFrom(_)) | None => cmd.arg("").arg("").arg("").arg(""),
-            }
+            waits(cmd, if_held.as_ref())
         }
         Op::Extend { mode: LockMode::Shared, owner, ttl, token, reassert, .. } => {
             named(cmd.arg("H").arg(owner.as_str()).arg(millis(*ttl)).arg(token.get()), *reassert)

@@ -129,7 +129,9 @@ impl Bench {
     /// Sends an operation that must be granted, and returns the fence of the grant.
     pub(super) async fn granted(&self, op: Op, rule: &str) -> u64 {
         match self.ask(op).await {
-            Reply::Granted { fence } | Reply::Claimed { fence, .. } => fence,
+            Reply::Granted { fence }
+            | Reply::Permit { fence, .. }
+            | Reply::Claimed { fence, .. } => fence,
             other => self.broken(rule, &other),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use palisade::FencingToken;
 use palisade::node::spi::{
     Claim, ClaimEnd, FingerprintBytes, IfHeld, LockKeys, LockMode, Op, OwnerToken, Place,
-    QuarantineId, RecordKey,
+    QuarantineId, RecordKey, Slots,
 };
 
 use super::bench::{KEEP, LONG};
@@ -30,6 +30,17 @@ pub(super) fn acquire_at(keys: &LockKeys, owner: OwnerToken, ttl: Duration, prop
 pub(super) fn shared(mut op: Op) -> Op {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
         *mode = LockMode::Shared;
+    }
+    op
+}
+
+/// Makes an operation on a lock one on these slots.
+pub(super) fn on_slots(mut op: Op, slots: Slots) -> Op {
+    if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
+        *mode = LockMode::Slot(slots);
+    }
+    if let Op::Raise { slot, .. } = &mut op {
+        *slot = slots.slot();
     }
     op
 }
@@ -79,7 +90,7 @@ pub(super) fn take_for(keys: &LockKeys, owner: OwnerToken, from: OwnerToken, ttl
 }
 
 pub(super) fn raise(keys: &LockKeys, owner: OwnerToken, token: u64) -> Op {
-    Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(token) }
+    Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(token), slot: None }
 }
 
 pub(super) fn extend(keys: &LockKeys, owner: OwnerToken, ttl: Duration, token: u64) -> Op {

@@ -52,6 +52,43 @@ async fn wrong_answers_about_locks_are_caught() {
 }
 
 #[tokio::test]
+async fn wrong_answers_about_permits_are_caught() {
+    caught(
+        "counts permits and does not number them",
+        as_is,
+        |_, reply| {
+            if let Reply::Permit { slot, .. } = reply {
+                *slot = 0;
+            }
+        },
+        "rule_1_each_slot_has_one_owner",
+    )
+    .await;
+    caught(
+        "gives any slot to who moves",
+        |op| {
+            if let Op::Acquire { mode: LockMode::Slot(slots), .. } = op {
+                *slots = Slots::any(slots.of);
+            }
+        },
+        truly,
+        "rule_2_a_move_takes_the_slot_and_leaves_the_other",
+    )
+    .await;
+    caught(
+        "forgets that a permit is extended",
+        as_is,
+        |op, reply| {
+            if matches!(op, Op::Extend { mode: LockMode::Slot(_), .. }) {
+                *reply = Reply::Done;
+            }
+        },
+        "rule_4_an_extension_leaves_a_slot_to_its_owner",
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn wrong_refusals_are_caught() {
     caught(
         "gives a candidate no hint",

@@ -8,7 +8,7 @@ use std::time::Duration;
 use palisade::Moment;
 use palisade::error::NodeError;
 use palisade::node::spi::{
-    Batch, ClaimEnd, IfHeld, LockMode, NodeSignal, Op, Replies, Reply, StoredRecord,
+    Batch, ClaimEnd, IfHeld, LockMode, NodeSignal, Op, Replies, Reply, Slots, StoredRecord,
 };
 use palisade::node::{
     MemoryNode,

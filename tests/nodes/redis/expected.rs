@@ -114,7 +114,7 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
                 reassert: None,
             }
         }
-        10 if dice.yes() => Op::Raise { keys, owner, token },
+        10 if dice.yes() => Op::Raise { keys, owner, token, slot: None },
         10 => Op::Inspect { keys, wait: dice.yes() },
         11 => Op::Claim(Claim { fingerprint, force: dice.yes(), proposal, ..claim(&key, owner) }),
         12 if dice.yes() => Op::RaiseClaim { key, owner, token },

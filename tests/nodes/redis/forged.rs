@@ -39,7 +39,7 @@ fn about_lock(name: &str, owner: OwnerToken) -> Vec<Op> {
     vec![
         acquire(name, owner),
         waiting,
-        Op::Raise { keys: keys(), owner, token },
+        Op::Raise { keys: keys(), owner, token, slot: None },
         extend(name, owner, token.get(), None),
         extend(name, owner, token.get(), Some(b"m")),
         Op::Inspect { keys: keys(), wait: false },

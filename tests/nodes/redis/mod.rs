@@ -14,6 +14,7 @@ mod readers;
 mod reconnect;
 mod records;
 mod same;
+mod semaphores;
 mod step;
 mod strangers;
 mod waiting;

@@ -113,7 +113,7 @@ async fn a_downgrade_and_a_raise_find_their_owner_in_either_form() {
     let server = Server::start(&[]);
     let (node, a) = (fresh(&server), owner());
     let t = fence(one(&node, LONG, acquire("k", a)).await);
-    let raise = |token| Op::Raise { keys: LockKeys::new("k"), owner: a, token };
+    let raise = |token| Op::Raise { keys: LockKeys::new("k"), owner: a, token, slot: None };
     assert_eq!(one(&node, LONG, raise(FencingToken::new(t + 1))).await, Ok(Reply::Done));
     assert_eq!(one(&node, LONG, shared(extend("k", a, t + 1, None))).await, Ok(Reply::Done));
     assert_eq!(server.cli(&["type", "k"]), "zset");

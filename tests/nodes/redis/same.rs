@@ -2,7 +2,7 @@
 //! equal replies.
 
 use palisade::MemoryNode;
-use palisade::node::spi::{ClaimEnd, Enlist, QuarantineId};
+use palisade::node::spi::{ClaimEnd, Enlist, QuarantineId, Slots, Want};
 
 use super::*;
 
@@ -63,6 +63,36 @@ impl Drawn {
         FencingToken::new(self.token().get() + far)
     }
 
+    /// Draws an operation on one of two semaphores.
+    fn permit(&mut self, named: [QuarantineId; 2]) -> [Op; 2] {
+        let reassert = self.dice.maybe(2, |_| named);
+        let of = |node: usize| reassert.map(|both| both[node]);
+        let keys = LockKeys::new(self.dice.of(&["p", "q"]));
+        let (owner, token, ttl) = (self.owner(), self.token(), self.dice.of(&SPANS));
+        let slots = Slots::any(self.dice.of(&[1, 2, 3]));
+        let slot = self.dice.below(slots.of.into()) as u16;
+        let start = Slots { want: Want::First { start: slot, step: 1 }, ..slots };
+        let any = LockMode::Slot(self.dice.of(&[start, start, slots.exactly(slot)]));
+        let both = |op: Op| [op.clone(), op];
+        match self.dice.below(10) {
+            0..4 => {
+                let (mode, proposal) = (any, token.get());
+                let if_held = self.dice.maybe(3, |_| IfHeld::Watch);
+                both(Op::Acquire { mode, keys, owner, ttl, proposal, if_held })
+            }
+            4 => both(Op::Raise { keys, owner, token: self.any_token(), slot: Some(slot) }),
+            5..7 => {
+                let op = |node| {
+                    let (keys, mode) = (keys.clone(), LockMode::Slot(slots.exactly(slot)));
+                    Op::Extend { mode, keys, owner, ttl, token, meta: None, reassert: of(node) }
+                };
+                [op(0), op(1)]
+            }
+            7..9 => both(Op::Release { mode: any, keys, owner, meta: false }),
+            _ => both(Op::Inspect { keys, wait: self.dice.below(2) == 0 }),
+        }
+    }
+
     /// Draws one operation, in one version for each node. `named` contains the current quarantine
     /// of each node.
     fn op(&mut self, named: [QuarantineId; 2]) -> [Op; 2] {
@@ -79,6 +109,9 @@ impl Drawn {
         let (owner, token, ttl) = (self.owner(), self.token(), self.dice.of(&SPANS));
         let retention = self.dice.of(&[2 * SPANS[1], 4 * SPANS[1]]);
         let fingerprint = self.dice.maybe(2, |dice| dice.of(&[[1; 32], [2; 32]]));
+        if self.dice.below(5) == 0 {
+            return self.permit(named);
+        }
         let text =
             |dice: &mut Dice, longest: u64| Arc::from(vec![b'x'; dice.below(longest) as usize]);
         match self.dice.below(20) {
@@ -88,7 +121,7 @@ impl Drawn {
                     self.dice.maybe(2, |dice| dice.of(&[IfHeld::Watch, IfHeld::TakeFrom(from)]));
                 both(Op::Acquire { mode, keys, owner, ttl, proposal: token.get(), if_held })
             }
-            3 => both(Op::Raise { keys, owner, token: self.any_token() }),
+            3 => both(Op::Raise { keys, owner, token: self.any_token(), slot: None }),
             4..6 => {
                 let meta = self
                     .dice
@@ -175,6 +208,12 @@ fn shown(reply: &Result<Reply, NodeError>) -> (String, Vec<Duration>) {
             let owners: Vec<_> = all.iter().map(|(owner, _)| owner.as_str()).collect();
             let spans = all.iter().map(|(_, remaining)| *remaining).collect();
             (format!("{} {} {owners:?}", readers.fence, readers.count), spans)
+        }
+        Reply::Permits(all) => {
+            let one = |p: &palisade::node::spi::SlotGrant| (p.slot, p.owner, p.fence);
+            let shown: Vec<_> = all.iter().map(one).collect();
+            let owners = all.iter().map(|p| p.owner.as_str()).collect::<String>();
+            (format!("{shown:?} {owners}"), all.iter().map(|p| p.remaining).collect())
         }
         Reply::Candidates(all) => {
             let one = |c: &palisade::node::spi::Listed| {

@@ -124,6 +124,12 @@ pub enum Bug {
     SharedExtendOverWriter,
     /// A writer that becomes a reader first releases its lock (readers 12).
     DowngradeReleasesFirst,
+    /// A permit is won with slots of a majority, whichever they are (semaphore 7).
+    AnySlotCounts,
+    /// A move does not look if another owner has the slot (semaphore 2).
+    MoveSteals,
+    /// A node counts the permits that it gave, and does not number them (semaphore 1).
+    CountingSemaphore,
     /// A batch overtakes a batch that was sent earlier (overview 2).
     BatchesOvertake,
 }

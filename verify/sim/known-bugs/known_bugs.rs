@@ -34,6 +34,7 @@ const OPERATORS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Operators));
 const CLASSIC: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Classic));
 const LOSSES: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Losses));
 const READERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Readers));
+const PERMITS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Permits));
 const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Runs seeds until one of them fails.
@@ -129,6 +130,9 @@ known_bugs! {
     reader_token_unsettled: ReaderTokenUnsettled in READERS,
     shared_extend_over_writer: SharedExtendOverWriter in READERS,
     downgrade_releases_first: DowngradeReleasesFirst in READERS,
+    any_slot_counts: AnySlotCounts in PERMITS,
+    move_steals: MoveSteals in PERMITS,
+    counting_semaphore: CountingSemaphore in PERMITS,
     batches_yield: BatchesYield in FAILOVERS,
     batches_overtake: BatchesOvertake in MIXED,
 }

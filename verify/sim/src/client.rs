@@ -10,7 +10,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use palisade::node::spi::Env as _;
-use palisade::{AcquireError, LockGuard, ReadGuard, Redlock, RwLock, TryAcquire, WriteGuard};
+use palisade::{
+    AcquireError, LockGuard, Moment, Permit, ReadGuard, Redlock, RwLock, TryAcquire, WriteGuard,
+};
 use tokio::time::sleep;
 
 use crate::dice::Dice;
@@ -22,7 +24,7 @@ use crate::trace::{Event, HoldId};
 use crate::world::World;
 
 /// Returns the guard of a single attempt. The error is true if another owner has the lock.
-fn tried<G>(
+pub(crate) fn tried<G>(
     got: Result<TryAcquire<G>, AcquireError>,
     guard: impl FnOnce(G) -> Guard,
 ) -> Result<Guard, bool> {
@@ -34,7 +36,10 @@ fn tried<G>(
 }
 
 /// Returns the guard of a call that waited. The error is true if another owner has the lock.
-fn waited<G>(got: Result<G, AcquireError>, guard: impl FnOnce(G) -> Guard) -> Result<Guard, bool> {
+pub(crate) fn waited<G>(
+    got: Result<G, AcquireError>,
+    guard: impl FnOnce(G) -> Guard,
+) -> Result<Guard, bool> {
     got.map(guard).map_err(|e| matches!(e, AcquireError::TimedOut { .. }))
 }
 
@@ -85,6 +90,7 @@ pub(crate) enum Guard {
     Lock(LockGuard),
     Read(ReadGuard),
     Write(WriteGuard),
+    Permit(Permit),
 }
 
 impl Deref for Guard {
@@ -95,6 +101,7 @@ impl Deref for Guard {
             Self::Lock(guard) => guard,
             Self::Read(guard) => guard,
             Self::Write(guard) => guard,
+            Self::Permit(guard) => guard,
         }
     }
 }
@@ -105,6 +112,7 @@ impl Guard {
             Self::Lock(guard) => guard.release().await,
             Self::Read(guard) => guard.release().await,
             Self::Write(guard) => guard.release().await,
+            Self::Permit(guard) => guard.release().await,
         };
     }
 }
@@ -150,7 +158,12 @@ impl Actor {
                 Action::Lock { uses, name, wait, hold, every, renew, parting } => {
                     let dice = self.dice(at);
                     let requested_at = self.world.micros();
-                    if let Some(guard) = self.ask((uses, name), wait, renew, parting).await {
+                    let guard = if uses == Uses::Permit {
+                        self.ask_permit(name, wait, renew, parting).await
+                    } else {
+                        self.ask((uses, name), wait, renew, parting).await
+                    };
+                    if let Some(guard) = guard {
                         let mut held = self.holds(name, guard, (requested_at, false));
                         if uses == Uses::Downgrades {
                             held = self.hold(held, hold / 2, (every, renew), self.dice(at)).await;
@@ -207,21 +220,13 @@ impl Actor {
         let lock = RwLock::from(mutex.clone());
         let got = match (uses, wait) {
             (Uses::Writes, 0) => tried(mutex.try_acquire().await, Guard::Lock),
-            (Uses::Writes, _) => waited(mutex.acquire().await, Guard::Lock),
+            (Uses::Writes | Uses::Permit, _) => waited(mutex.acquire().await, Guard::Lock),
             (Uses::Reads | Uses::ReadsBriefly, 0) => tried(lock.try_read().await, Guard::Read),
             (Uses::Reads | Uses::ReadsBriefly, _) => waited(lock.read().await, Guard::Read),
             (Uses::Downgrades, 0) => tried(lock.try_write().await, Guard::Write),
             (Uses::Downgrades, _) => waited(lock.write().await, Guard::Write),
         };
-        let stood = Duration::from_nanos(self.process.stood_still().1 - lost);
-        // The last attempt may begin at the end of the wait. It takes at most the validity of the
-        // lock.
-        let allowed = ms(wait + self.settings.ttl + 20) + stood + stood / 8;
-        let took = env.now().since(began);
-        if took > allowed {
-            let late = took.saturating_sub(allowed).as_micros() as u64;
-            self.world.tell(Event::Overdue { client, task, late });
-        }
+        self.must_be_in_time((began, lost), wait);
         match got {
             Ok(guard) => Some(guard),
             Err(taken) => {
@@ -232,6 +237,19 @@ impl Actor {
                 }
                 None
             }
+        }
+    }
+
+    /// Reports a call that took longer than its wait allows. It began at this moment, when the
+    /// process had stood still for this time.
+    pub(crate) fn must_be_in_time(&self, (began, lost): (Moment, u64), wait: u64) {
+        let stood = Duration::from_nanos(self.process.stood_still().1 - lost);
+        // The last attempt may begin at the end of the wait, and it takes at most its own validity.
+        let allowed = ms(wait + self.settings.ttl + 20) + stood + stood / 8;
+        let took = Gated(Arc::clone(&self.process)).now().since(began);
+        if took > allowed {
+            let late = took.saturating_sub(allowed).as_micros() as u64;
+            self.world.tell(Event::Overdue { client: self.client, task: self.task, late });
         }
     }
 
@@ -267,13 +285,17 @@ impl Actor {
 
     fn holds(&self, name: usize, guard: Guard, (requested_at, is_taker): (u64, bool)) -> Hold {
         let shared = matches!(guard, Guard::Read(_));
+        let name = match &guard {
+            Guard::Permit(permit) => names::slot(name, permit.slot()),
+            _ => name as u16,
+        };
         let guard = Arc::new(guard);
         let weak = Arc::downgrade(&guard);
         let belief = Box::new(move || weak.upgrade().map(|g| g.remaining()));
         let token = guard.fencing_token().get();
-        let who = (self.client, name as u16);
+        let who = (self.client, name);
         let id = self.world.holds(who, (token, is_taker, shared), requested_at, belief);
-        Hold { guard, id, name: name as u16, until_lost: false }
+        Hold { guard, id, name, until_lost: false }
     }
 
     async fn hold(

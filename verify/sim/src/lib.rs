@@ -13,6 +13,7 @@ mod link;
 mod names;
 mod node;
 mod orders;
+mod permits;
 mod plan;
 mod process;
 mod run;

@@ -10,6 +10,19 @@ pub(crate) fn calm(n: usize) -> String {
     format!("calm-{n}")
 }
 
+/// Returns the name of a semaphore under contention.
+pub(crate) fn pool(n: usize) -> String {
+    format!("pool-{n}")
+}
+
+/// Number of permits of each semaphore.
+pub(crate) const PERMITS: u16 = 2;
+
+/// Returns the number of a slot of a semaphore: each slot is a name with a holder of its own.
+pub(crate) fn slot(pool: usize, slot: u16) -> u16 {
+    1_000 + 10 * pool as u16 + slot
+}
+
 /// Returns an idempotency key.
 pub(crate) fn order(n: usize) -> String {
     format!("order-{n}")
@@ -39,6 +52,7 @@ pub(crate) fn number_of(key: &str) -> u16 {
         "calm" => 100,
         "order" => 200,
         "seat" => 300,
+        "pool" => return slot(n.parse().unwrap_or(9), 0),
         _ => return 999,
     };
     base + n.parse::<u16>().unwrap_or(99)

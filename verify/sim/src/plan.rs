@@ -366,6 +366,8 @@ pub(crate) struct Plan {
     elections: u64,
     /// Number of locks with readers, per thousand locks.
     readers: u64,
+    /// Number of locks per thousand that are permits of a semaphore instead.
+    permits: u64,
     pub(crate) durability: Durability,
     pub(crate) tamper: Option<Tamper>,
 }

@@ -369,6 +369,7 @@ impl Stage {
         sleep(p.longest_closing() * 9 / 4).await;
         for n in 0..p.names {
             self.must_be_gone(&names::lock(n), "its ttl is long over");
+            self.must_be_gone(&format!("permits:{}", names::pool(n)), "its ttl is long over");
         }
         for (client, (process, redlock, settings)) in handles.iter().enumerate() {
             let polls = p.dice(40 + client as u64).range(1, 5) as u32;
@@ -421,9 +422,9 @@ impl Stage {
     fn must_be_gone(&self, key: &str, why: &'static str) {
         for node in &self.nodes {
             let inspect = Op::Inspect { keys: LockKeys::new(key), wait: false };
-            if let Some(Reply::Holder(Some(_)) | Reply::Readers(_)) =
-                node.ask(inspect, &self.plan.stages[0])
-            {
+            let seen = node.ask(inspect, &self.plan.stages[0]);
+            let has_permits = matches!(&seen, Some(Reply::Permits(all)) if !all.is_empty());
+            if matches!(seen, Some(Reply::Holder(Some(_)) | Reply::Readers(_))) || has_permits {
                 let node = node.index;
                 let name = names::number_of(key);
                 self.world.tell(Event::KeyLeft { node, name, why });

@@ -71,6 +71,11 @@ fn readers_and_writers_break_nothing() {
 }
 
 #[test]
+fn permits_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::Permits)));
+}
+
+#[test]
 fn ticks_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Ticks)));
 }

@@ -2,8 +2,11 @@
 //! that may have run and never a grant, and an answer that was read and is written again is the
 //! same.
 
+mod op;
+
 use proptest::prelude::*;
 
+use self::op::op;
 use super::*;
 use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
@@ -11,94 +14,11 @@ use crate::op::Loss;
 use crate::op::{Began, Claim, ClaimEnd, Enlist, IfHeld};
 
 /// `a` and `d` may be in runs.
-const KINDS: &str = "ARXDIECrxcsuLaaaddSHG";
+const KINDS: &str = "ARXDIECrxcsuLaaaddSHGPYFU";
 const SECOND: Duration = Duration::from_secs(1);
 /// Answer about a key when the history began at 5 ms and the server's clock shows 0 ms: time for
 /// one retention, and strictly more.
 const UNSURE: Duration = Duration::from_millis(1_006);
-
-fn op(kind: char) -> Op {
-    let (keys, key): (_, Arc<str>) = (LockKeys::new("k"), "r".into());
-    let (owner, token) = (OwnerToken::from_random(1), FencingToken::new(5));
-    match kind {
-        'A' | 'a' => {
-            let if_held = (kind == 'A').then_some(IfHeld::Watch);
-            Op::Acquire {
-                mode: LockMode::Exclusive,
-                keys,
-                owner,
-                ttl: SECOND,
-                proposal: 1,
-                if_held,
-            }
-        }
-        'S' => {
-            let mode = LockMode::Shared;
-            Op::Acquire { mode, keys, owner, ttl: SECOND, proposal: 1, if_held: None }
-        }
-        'H' => {
-            let mode = LockMode::Shared;
-            Op::Extend { mode, keys, owner, ttl: SECOND, token, meta: None, reassert: None }
-        }
-        'G' => Op::Release { mode: LockMode::Shared, keys, owner, meta: false },
-        'R' => Op::Raise { keys, owner, token },
-        'X' => Op::Extend {
-            mode: LockMode::Exclusive,
-            keys,
-            owner,
-            ttl: SECOND,
-            token,
-            meta: None,
-            reassert: None,
-        },
-        'D' | 'd' => Op::Release { mode: LockMode::Exclusive, keys, owner, meta: kind == 'D' },
-        'I' => Op::Inspect { keys, wait: false },
-        'E' => Op::Enlist(Enlist { key, owner, ttl: SECOND, entry: None, news: false }),
-        'C' => Op::Claim(Claim {
-            key,
-            owner,
-            lease: SECOND,
-            retention: SECOND,
-            proposal: 1,
-            fingerprint: None,
-            force: false,
-            born: None,
-            accepted: Duration::ZERO,
-            created: None,
-            wait: false,
-        }),
-        'r' => Op::RaiseClaim { key, owner, token },
-        'x' => {
-            let (lease, retention) = (SECOND, SECOND);
-            Op::ExtendClaim {
-                key,
-                owner,
-                token,
-                lease,
-                retention,
-                fingerprint: None,
-                reassert: None,
-            }
-        }
-        'c' => {
-            let (value, retention) = (Some(b"v"[..].into()), SECOND);
-            Op::Complete { key, owner, token, value, retention, fingerprint: None }
-        }
-        's' => {
-            let (list, retention) = (b"[]"[..].into(), SECOND);
-            Op::Steps { key, owner, token, list, retention, fingerprint: None }
-        }
-        'u' => Op::Unclaim { key, owner, end: ClaimEnd::Undone },
-        'L' => Op::Lookup {
-            key,
-            retention: SECOND,
-            fingerprint: None,
-            born: None,
-            accepted: Duration::ZERO,
-        },
-        other => panic!("no kind {other}"),
-    }
-}
 
 /// Makes the header with a quarantine of 70 ms.
 fn header() -> Vec<Value> {
@@ -133,6 +53,15 @@ fn wire_values(reply: &Reply) -> Vec<Value> {
     };
     match reply {
         Reply::Granted { fence } => vec![n(*fence)],
+        Reply::Permit { fence, slot } => vec![n(*fence), n((*slot).into())],
+        Reply::Permits(permits) => {
+            let mut all = vec![Value::Int(-15), n(permits.len() as u64)];
+            for p in permits {
+                let (slot, owner) = (n(p.slot.into()), text(p.owner.as_str()));
+                all.extend([slot, owner, n(p.fence), ms(p.remaining)]);
+            }
+            all
+        }
         Reply::Held { remaining, foreign } => {
             vec![Value::Int(if *foreign { -4 } else { -3 }), ttl(*remaining)]
         }
@@ -235,6 +164,14 @@ fn readers() -> BoxedStrategy<Reply> {
         .boxed()
 }
 
+fn permits() -> BoxedStrategy<Reply> {
+    let owner = any::<u128>().prop_map(OwnerToken::from_random);
+    let span = (0_u64..1 << 40).prop_map(Duration::from_millis);
+    let one = (0..Slots::MAX, owner, 1_u64..1 << 53, span)
+        .prop_map(|(slot, owner, fence, remaining)| SlotGrant { slot, owner, fence, remaining });
+    proptest::collection::vec(one, 0..5).prop_map(Reply::Permits).boxed()
+}
+
 fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let fence = || 1_u64..1 << 53;
     let span = || (0_u64..1 << 40).prop_map(Duration::from_millis);
@@ -263,9 +200,16 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
             quarantined(),
         ]
         .boxed(),
+        'P' => {
+            let permit = (fence(), 0..Slots::MAX);
+            let permit = permit.prop_map(|(fence, slot)| Reply::Permit { fence, slot });
+            let held = option(span().boxed())
+                .prop_map(|remaining| Reply::Held { remaining, foreign: false });
+            prop_oneof![permit, held, quarantined()].boxed()
+        }
         'c' | 's' => prop_oneof![verdict(), plain(&[Reply::Mismatch])].boxed(),
-        'R' | 'X' | 'H' => prop_oneof![verdict(), quarantined()].boxed(),
-        'D' | 'G' | 'u' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
+        'R' | 'X' | 'H' | 'Y' | 'U' => prop_oneof![verdict(), quarantined()].boxed(),
+        'D' | 'G' | 'F' | 'u' => plain(&[Reply::Done, Reply::NotOwner, Reply::Absent]),
         'r' => prop_oneof![verdict(), completed(), plain(&[Reply::Deferred])].boxed(),
         'x' => {
             let few = plain(&[Reply::Mismatch, Reply::Deferred]);
@@ -279,7 +223,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
                     Reply::Holder(Some(Holder { owner, fence, remaining, meta }))
                 },
             );
-            prop_oneof![holder, readers()].boxed()
+            prop_oneof![holder, readers(), permits()].boxed()
         }
         'E' => prop_oneof![3 => candidates(), 1 => plain(&[Reply::Deferred])].boxed(),
         'C' => prop_oneof![

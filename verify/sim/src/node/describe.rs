@@ -18,8 +18,11 @@ pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Option<(u
         (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => {
             Some((number_of(keys.lock()), *fence))
         }
-        (Op::Raise { keys, token, .. }, Ok(Reply::Done)) => {
-            Some((number_of(keys.lock()), token.get()))
+        (Op::Acquire { keys, .. }, Ok(Reply::Permit { fence, slot })) => {
+            Some((number_of(keys.lock()) + slot, *fence))
+        }
+        (Op::Raise { keys, token, slot, .. }, Ok(Reply::Done)) => {
+            Some((number_of(keys.lock()) + slot.unwrap_or(0), token.get()))
         }
         _ => None,
     }
@@ -49,16 +52,18 @@ pub(super) fn describe(op: &Op) -> (Verb, u16, u16) {
 
 pub(super) fn answer(reply: &Reply) -> Answer {
     match reply {
-        Reply::Granted { fence } => Answer::Granted(*fence),
+        Reply::Granted { fence } | Reply::Permit { fence, .. } => Answer::Granted(*fence),
         Reply::Claimed { fence, unsure, .. } => Answer::Claimed(*fence, unsure.is_zero()),
         Reply::Held { .. } => Answer::Held,
         Reply::Quarantined { .. } => Answer::Quarantined,
         Reply::Done => Answer::Done,
         Reply::NotOwner => Answer::NotOwner,
         Reply::Absent => Answer::Absent,
-        Reply::Holder(_) | Reply::Readers(_) | Reply::Record { .. } | Reply::Candidates(_) => {
-            Answer::Seen
-        }
+        Reply::Holder(_)
+        | Reply::Readers(_)
+        | Reply::Permits(_)
+        | Reply::Record { .. }
+        | Reply::Candidates(_) => Answer::Seen,
         Reply::Completed(r) => Answer::Completed(r.token.get()),
         Reply::InFlight { .. } => Answer::InFlight,
         Reply::Mismatch => Answer::Mismatch,

@@ -22,6 +22,8 @@ pub(crate) enum Uses {
     ReadsBriefly,
     /// Writes, downgrades to a reader after half of the time, and then reads.
     Downgrades,
+    /// Holds a permit of a semaphore, and writes to the resource of its slot.
+    Permit,
 }
 
 /// Behaviour of a handler with an idempotency key.
@@ -60,13 +62,21 @@ impl Plan {
         let busy = d.chance(500);
         let mut actions: Vec<Action> =
             (0..rounds).flat_map(|_| [self.pause(&mut d, busy), self.action(&mut d)]).collect();
-        // This separate stream of random numbers keeps the other values of each action the same.
+        // Separate streams, so that the other values of each action do not change.
         let mut d = Dice::new(self.seed, 3_000 + 10 * client as u64 + task);
         for action in &mut actions {
             if let Action::Lock { uses, .. } = action
                 && d.chance(self.readers)
             {
                 *uses = d.pick(&[Uses::Reads, Uses::Reads, Uses::ReadsBriefly, Uses::Downgrades]);
+            }
+        }
+        let mut d = Dice::new(self.seed, 4_000 + 10 * client as u64 + task);
+        for action in &mut actions {
+            if let Action::Lock { uses, .. } = action
+                && d.chance(self.permits)
+            {
+                *uses = Uses::Permit;
             }
         }
         actions

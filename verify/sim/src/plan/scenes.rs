@@ -42,6 +42,8 @@ pub enum Scene {
     /// Readers and writers use one lock. Some of them have short leases. The network loses and
     /// delays messages.
     Readers,
+    /// As `Readers`, with holders of the permits of one semaphore.
+    Permits,
 }
 
 /// Length of a lease in the scenes, in milliseconds.
@@ -69,6 +71,7 @@ impl Plan {
             Scene::Losses => self.losses(&mut d),
             Scene::Ticks => self.ticks(&mut d),
             Scene::Readers => self.readers(&mut d),
+            Scene::Permits => self.permits(&mut d),
         }
     }
 
@@ -237,6 +240,16 @@ impl Plan {
             self.faults.push((d.range(20, 6 * TTL), crash));
         }
         self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    fn permits(&mut self, d: &mut Dice) {
+        self.readers(d);
+        let actions = self.tasks.iter_mut().flat_map(|task| &mut task.actions);
+        for action in actions {
+            if let Action::Lock { uses, .. } = action {
+                *uses = Uses::Permit;
+            }
+        }
     }
 
     fn take_overs(&mut self, d: &mut Dice) {

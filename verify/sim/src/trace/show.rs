@@ -12,7 +12,8 @@ fn name(n: u16) -> String {
         200..300 => format!("order-{}", n - 200),
         300..400 => format!("seat-{}", n - 300),
         400..999 => format!("tick-{}", n - 400),
-        _ => format!("name-{n}"),
+        999 => format!("name-{n}"),
+        1_000.. => format!("slot {} of pool-{}", n % 10, (n - 1_000) / 10),
     }
 }
 

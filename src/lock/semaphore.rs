@@ -1,0 +1,358 @@
+//! A semaphore: a number of permits, each of which one holder has at a time (semaphore).
+
+use std::future::pending;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::inspect::digest;
+use super::run::while_held;
+use super::{LockGuard, Mutex, TryAcquire, WorkError};
+use crate::client::Core;
+use crate::durability::Durability;
+use crate::error::{
+    AcquireError, ConfigError, NodeError, NodeFault, NodeOutcome, ReleaseError, Resource,
+};
+use crate::name::{LockKeys, check_semaphore};
+use crate::op::{LockMode, Reply, SlotGrant, Slots};
+use crate::quorum::backoff::RetryPolicy;
+use crate::quorum::majority::majority;
+use crate::span::operation;
+use crate::token::{FencingToken, OwnerToken};
+
+/// A named semaphore with a number of permits. Cheap to clone and to make; use one per name or per
+/// call. Made by [`Redlock::semaphore`](crate::Redlock::semaphore).
+///
+/// The permits are numbered *slots*, and a permit is a lock on one of them: at most `permits`
+/// holders exist, each with a [slot](Permit::slot) that no other has, and a fencing token that
+/// is larger than that of every earlier holder of the same slot. A permit is a lease: one whose
+/// process has died comes back after its ttl.
+///
+/// The number of permits belongs to the call and is not stored. Who asks with a smaller number gets
+/// only slots below it; holders of the slots above go on until they release.
+///
+/// A semaphore and a mutex of the same name have nothing to do with each other.
+///
+/// ```
+/// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+/// # let redlock = palisade::Redlock::from_urls("memory://")?;
+/// let gpus = redlock.semaphore("gpu", 4).build()?;
+/// let permit = gpus.acquire().await?;
+/// println!("runs on GPU {} under token {}", permit.slot(), permit.fencing_token());
+/// permit.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Semaphore {
+    base: Mutex,
+    slots: Slots,
+}
+
+/// Settings of a [`Semaphore`], made by [`Redlock::semaphore`](crate::Redlock::semaphore).
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct SemaphoreBuilder(Semaphore);
+
+impl SemaphoreBuilder {
+    pub(crate) fn new(core: Arc<Core>, name: &str, permits: u16) -> Self {
+        let keys = LockKeys::of_semaphore(&core.config.prefix, name);
+        let base = Mutex { kind: Resource::Semaphore, ..Mutex::new(core, name, keys) };
+        Self(Semaphore { base, slots: Slots::any(permits) })
+    }
+
+    /// Sets the lease length of a permit, as [`MutexBuilder::ttl`](super::MutexBuilder::ttl).
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.0.base.ttl = ttl;
+        self
+    }
+
+    /// Sets the longest time for which [`acquire`](Semaphore::acquire) waits, as
+    /// [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout).
+    pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
+        self.0.base.acquire_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets whether a background task renews a permit, as
+    /// [`MutexBuilder::auto_renew`](super::MutexBuilder::auto_renew).
+    pub fn auto_renew(mut self, renew: bool) -> Self {
+        self.0.base.renew = renew;
+        self
+    }
+
+    /// Sets how long after the acquire a permit is renewed. Default: no limit.
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.0.base.max_hold = Some(limit);
+        self
+    }
+
+    /// Sets how long [`acquire`](Semaphore::acquire) pauses between two attempts if no node reports
+    /// a release earlier.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.0.base.retry = policy;
+        self
+    }
+
+    /// Sets how many replicas of a node must have confirmed a grant, as
+    /// [`MutexBuilder::durability`](super::MutexBuilder::durability).
+    pub fn durability(mut self, level: Durability) -> Self {
+        self.0.base.level = level;
+        self
+    }
+
+    /// Checks the name, the number of permits and the settings, and builds the semaphore. Nothing
+    /// is sent to the nodes.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first setting that breaks a rule, with the semaphore, the setting,
+    /// its value and the rule.
+    pub fn build(self) -> Result<Semaphore, ConfigError> {
+        self.check().map_err(|e| e.of(self.0.base.resource()))?;
+        Ok(self.0)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let Semaphore { base, slots } = &self.0;
+        let Mutex { name, keys, level, core, ttl, renew, .. } = base;
+        check_semaphore(name, keys)?;
+        if !(1..=Slots::MAX).contains(&slots.of) {
+            let rule = format!("between 1 and {}", Slots::MAX);
+            return Err(ConfigError::new("permits", slots.of.to_string(), rule));
+        }
+        level.check()?;
+        core.config.check_ttl(*ttl)?;
+        if *renew { core.config.check_renewed(*ttl) } else { Ok(()) }
+    }
+}
+
+impl Semaphore {
+    /// Returns the name as given to [`Redlock::semaphore`](crate::Redlock::semaphore).
+    pub fn name(&self) -> &str {
+        self.base.name()
+    }
+
+    /// Returns the number of permits.
+    pub fn permits(&self) -> u16 {
+        self.slots.of
+    }
+
+    fn mode(&self) -> LockMode {
+        LockMode::Slot(self.slots)
+    }
+
+    /// Acquires a permit: makes attempts until one succeeds or the
+    /// [`acquire_timeout`](SemaphoreBuilder::acquire_timeout) has passed. A permit that is released
+    /// is reserved for the handle that has waited longest, which is woken.
+    ///
+    /// # Errors
+    /// As [`Mutex::acquire`].
+    ///
+    /// # Cancellation safety
+    /// If dropped at any await, no permit is held: grants of nodes are released in the background,
+    /// and end with the ttl at the latest. If the call is dropped while it waits, its turn in the
+    /// queue passes to the next waiter.
+    pub async fn acquire(&self) -> Result<Permit, AcquireError> {
+        let operation = operation!("acquire", of = %self.base.resource());
+        self.base.acquire_in(self.mode(), operation).await.map(Permit::of)
+    }
+
+    /// Makes one attempt to acquire a permit, and does not wait for one. A permit that was just
+    /// released and is reserved for a waiting handle counts as taken, too.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_acquire`].
+    ///
+    /// # Cancellation safety
+    /// If dropped at any await, no permit is held: grants of nodes are released in the background,
+    /// and end with the ttl at the latest.
+    pub async fn try_acquire(&self) -> Result<TryAcquire<Permit>, AcquireError> {
+        let operation = operation!("try_acquire", of = %self.base.resource());
+        Ok(match self.base.try_in(self.mode(), operation).await? {
+            TryAcquire::Acquired(guard) => TryAcquire::Acquired(Permit::of(guard)),
+            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
+        })
+    }
+
+    /// Acquires a permit, runs `work` while it is held, and releases it, as [`Mutex::run`].
+    ///
+    /// # Errors
+    /// As [`Mutex::run`].
+    ///
+    /// # Cancellation safety
+    /// If dropped, the work is dropped at its current await, and the permit is released in the
+    /// background. Until the permit is acquired, the same holds as for [`acquire`](Self::acquire).
+    pub async fn run<T, F, Fut>(&self, work: F) -> Result<T, WorkError<T>>
+    where
+        F: FnOnce(Arc<Permit>) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let permit = Arc::new(self.acquire().await.map_err(WorkError::NotStarted)?);
+        while_held(&permit, work(Arc::clone(&permit)), pending()).await
+    }
+
+    /// Asks every node who holds the permits, and waits for all answers. Changes nothing.
+    ///
+    /// # Errors
+    /// [`AcquireError::Closed`] if the handle was closed.
+    ///
+    /// # Cancellation safety
+    /// Reads only: may be dropped at any time.
+    pub async fn inspect(&self) -> Result<SemaphoreInspection, AcquireError> {
+        let _operation = self.base.begin()?;
+        let answers = self.base.core.inspect_each(&self.base.keys).await;
+        let silent = || NodeError::not_executed(NodeFault::Timeout, "");
+        let nodes =
+            answers.into_iter().map(|(node, reply)| (node, view(reply.unwrap_or(Err(silent())))));
+        Ok(SemaphoreInspection { permits: self.slots.of, nodes: nodes.collect() })
+    }
+}
+
+/// A permit of a semaphore that is held. It has all methods of [`LockGuard`]. Dropping it releases
+/// the permit in the background.
+///
+/// Its [`fencing_token`](LockGuard::fencing_token) is larger than that of every earlier holder of
+/// the same [slot](Self::slot). Tokens of different slots are not in any order.
+#[derive(Debug)]
+#[must_use = "a dropped permit is released at once"]
+pub struct Permit {
+    guard: LockGuard,
+    slot: u16,
+}
+
+impl Permit {
+    fn of(guard: LockGuard) -> Self {
+        let slot = guard.lease().mode().slots().and_then(Slots::slot).unwrap_or_default();
+        Self { guard, slot }
+    }
+
+    /// Returns the slot of the permit: a number from 0 to one less than the number of permits,
+    /// which no other holder has at the same time. It can number workers, shards or devices.
+    pub fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    /// Releases the permit, as [`LockGuard::release`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`].
+    ///
+    /// # Cancellation safety
+    /// If dropped at any await, the release goes on in the background.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.guard.release().await
+    }
+}
+
+impl Deref for Permit {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.guard
+    }
+}
+
+impl From<Permit> for LockGuard {
+    /// For code that takes a guard of any kind.
+    fn from(permit: Permit) -> Self {
+        permit.guard
+    }
+}
+
+/// Holder of a permit, as one node or a majority of the nodes reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PermitHolder {
+    /// Slot of the permit.
+    pub slot: u16,
+    /// Identifier of the attempt that holds the permit, as [`LockHolder::owner`].
+    ///
+    /// [`LockHolder::owner`]: super::LockHolder::owner
+    pub owner: String,
+    /// Largest fencing token that the node has for the slot.
+    pub fence: FencingToken,
+    /// Time until the holder's lease ends, unless the holder renews it.
+    pub remaining: Duration,
+    token: OwnerToken,
+}
+
+/// Permits of a semaphore on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NodePermits {
+    /// The node reports these holders, in the order of their slots.
+    Held(Vec<PermitHolder>),
+    /// The node did not report the permits, for this reason.
+    Unknown(NodeOutcome),
+}
+
+impl NodePermits {
+    fn holders(&self) -> &[PermitHolder] {
+        match self {
+            Self::Held(holders) => holders,
+            Self::Unknown(_) => &[],
+        }
+    }
+}
+
+/// Result of [`Semaphore::inspect`]: who holds the permits, on each node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SemaphoreInspection {
+    /// Number of permits that the semaphore was made with.
+    pub permits: u16,
+    /// Name of each node, with the permits that are held on it.
+    pub nodes: Vec<(Arc<str>, NodePermits)>,
+}
+
+impl SemaphoreInspection {
+    /// Returns the permits that a majority of the nodes reports, in the order of their slots.
+    pub fn held(&self) -> Vec<PermitHolder> {
+        let mut all: Vec<_> = self.nodes.iter().flat_map(|(_, seen)| seen.holders()).collect();
+        all.sort_by_key(|holder| (holder.slot, holder.token, std::cmp::Reverse(holder.remaining)));
+        let needed = majority(self.nodes.len());
+        let of_one = all.chunk_by(|a, b| (a.slot, a.token) == (b.slot, b.token));
+        // The permit has a majority until the `needed`-th of its leases ends.
+        of_one.filter_map(|views| views.get(needed - 1)).map(|holder| (*holder).clone()).collect()
+    }
+
+    /// Returns the number of permits that are free: those that no owner can have on a majority of
+    /// the nodes, even if it has them on all nodes that did not answer.
+    pub fn available(&self) -> usize {
+        let needed = majority(self.nodes.len());
+        let unknown =
+            self.nodes.iter().filter(|(_, seen)| matches!(seen, NodePermits::Unknown(_))).count();
+        let seen = || self.nodes.iter().flat_map(|(_, seen)| seen.holders());
+        let may_have = |slot: u16, token| {
+            seen().filter(|holder| (holder.slot, holder.token) == (slot, token)).count() + unknown
+        };
+        let is_free = |slot: &u16| {
+            let mut owners = seen().filter(|holder| holder.slot == *slot);
+            unknown < needed && owners.all(|holder| may_have(*slot, holder.token) < needed)
+        };
+        (0..self.permits).filter(is_free).count()
+    }
+}
+
+fn view(reply: Result<Reply, NodeError>) -> NodePermits {
+    let failed = |e| NodePermits::Unknown(NodeOutcome::Failed(e));
+    let holder = |grant: &SlotGrant| PermitHolder {
+        slot: grant.slot,
+        owner: digest(grant.owner),
+        fence: FencingToken::new(grant.fence),
+        remaining: grant.remaining,
+        token: grant.owner,
+    };
+    match reply {
+        Ok(Reply::Permits(all)) => NodePermits::Held(all.iter().map(holder).collect()),
+        Ok(Reply::Holder(None)) => NodePermits::Held(Vec::new()),
+        Ok(Reply::Quarantined { remaining, began, .. }) => {
+            NodePermits::Unknown(NodeOutcome::quarantined(remaining, began))
+        }
+        Ok(Reply::Holder(Some(_)) | Reply::Readers(_)) => {
+            let detail = "WRONGTYPE: the semaphore's key holds another program's value";
+            failed(NodeError::not_executed(NodeFault::Server, detail))
+        }
+        Ok(_) => failed(NodeError::not_executed(NodeFault::Protocol, "not an answer to this")),
+        Err(e) => failed(e),
+    }
+}

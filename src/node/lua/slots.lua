@@ -1,0 +1,227 @@
+-- Permits of a semaphore: acquire (P), extend (Y), release (F), raise (U). A semaphore is one
+-- string, with 51 characters a slot: its owner (22), the time in ms by this clock at which its
+-- grant ends (13 digits) and its fence (16 digits). In a slot that was released the owner is 22
+-- dots; in one that is reserved it is the value of a reserved lock (wake.lua). The string is always
+-- written whole, by one SET, and kept for the life of a fence. A string with more slots than the
+-- caller knows keeps them; one with fewer is extended with free ones.
+-- KEYS  1 record   P, Y, F: 2 queue
+-- ARGV  1 owner
+--       P: 2 ttl ms  3 number of slots  4 first slot to look at  5 distance to the next one, 0 if
+--       only that slot is wanted  6 proposal  7 w: waits, v: watches, or ''  8 to 10 of who waits,
+--       as in refuse.lua
+--       Y: 2 ttl ms  3 token  4 slot  5 number of slots  6 name of the quarantine or ''
+--       F: 2 number of slots  3 slot or ''
+--       U: 2 token  3 slot
+-- Puts  P: fence, slot | QUARANTINED | HELD, ms | FOREIGN, ms
+--       Y: DONE | NOT_OWNER | QUARANTINED
+--       F: DONE | NOT_OWNER | ABSENT
+--       U: DONE | NOT_OWNER | QUARANTINED
+if find('PYFU', kind, 1, true) then
+  local record, owner = KEYS[k + 1], ARGV[a + 1]
+  local v = look(record, '13056')
+  local is_foreign = v and (type(v) ~= 'string' or #v > 13056 or #v % 51 ~= 0
+    or not find(sub(v, 1, 51), '^[%w_.%-]+$') or not find(sub(v, 23, 51), '^%d+$'))
+  local released = string.rep('.', 22)
+  local now = string.format('%013.0f', now_ms)
+
+  -- Makes the record at least this long.
+  local function make(slots)
+    v = v or ''
+    local missing = slots - #v / 51
+    if missing > 0 then v = v .. string.rep(released .. string.rep('0', 29), missing) end
+  end
+
+  local function who(slot)
+    return sub(v, 51 * slot + 1, 51 * slot + 22)
+  end
+
+  -- Returns the end of the slot's grant; times of equally many digits sort like texts.
+  local function till(slot)
+    return sub(v, 51 * slot + 23, 51 * slot + 35)
+  end
+
+  local function fence_of(slot)
+    return tonumber(sub(v, 51 * slot + 36, 51 * slot + 51)) or 0
+  end
+
+  local function write(slot, owner, till, fence)
+    v = sub(v, 1, 51 * slot) .. owner .. string.format('%013.0f%016.0f', till, fence)
+      .. sub(v, 51 * slot + 52)
+  end
+
+  local function keep()
+    call('SET', record, v, 'PX', b.fence_life)
+  end
+
+  -- Returns the slot with this text in its owner's place, looking from a slot on; nil if none has.
+  local function slot_of(owner, from)
+    local at = find(v, owner, 51 * (from or 0) + 1, true)
+    return at and at % 51 == 1 and (at - 1) / 51
+  end
+
+  -- Returns the time until which no other owner gets a slot. Soon after a planned handover that is
+  -- later than the end of a grant, which may have come too early by this clock.
+  local function taken_till(slot)
+    local ends = tonumber(till(slot)) or 0
+    if b.settling and ends > 0 and not is_ownerless(who(slot)) then ends = ends + b.apart end
+    return ends
+  end
+
+  local function is_free(slot)
+    if till(slot) > now then return false end
+    return not b.settling or taken_till(slot) <= now_ms
+  end
+
+  -- Returns true if another owner than the one that asks has a grant of the slot.
+  local function is_anothers(slot)
+    local has = who(slot)
+    return till(slot) > now and has ~= owner and is_owner(has) and not is_ownerless(has)
+  end
+
+  -- Frees all slots of the owner.
+  local function leave()
+    local freed, slot = {}, slot_of(owner)
+    while slot do
+      freed[#freed + 1] = slot
+      write(slot, released, 0, fence_of(slot))
+      slot = slot_of(owner, slot + 1)
+    end
+    return freed
+  end
+
+  -- Wakes one waiter for each of these free slots, and reserves the slot for it. One without a
+  -- connection is skipped; where this user may not publish to a handle, all are woken on the common
+  -- channel (wake.lua).
+  local function hand_on(free)
+    local queue = b.waited > now_ms and #free > 0 and queued(KEYS[k + 2])
+    if not queue then return end
+    local watched, at, n = sub(queue, 1, 1), 2, 1
+    while free[n] and at < #queue do
+      local handle = sub(queue, at + 17, at + 32)
+      local heard = try('PUBLISH', 'palisade:changed:' .. handle, record)
+      if type(heard) == 'table' then
+        watched, at = '1', #queue + 1
+      else
+        local ms = heard > 0 and (tonumber(sub(queue, at + 33, at + 34)) or 0)
+        if ms and ms > 0 then
+          write(free[n], '------' .. handle, now_ms + ms, fence_of(free[n]))
+        end
+        if ms then n = n + 1 end
+        at = at + 48
+      end
+    end
+    keep()
+    if watched == '1' then try('PUBLISH', 'palisade:changed', record) end
+    queue = '0' .. sub(queue, at)
+    if queue == '0' then
+      call('DEL', KEYS[k + 2])
+    else
+      call('SET', KEYS[k + 2], queue, 'KEEPTTL')
+    end
+  end
+
+  if kind == 'F' then
+    if is_foreign then return put(NOT_OWNER) end
+    if not v then return put(ABSENT) end
+    local own, code = slot_of(owner), ABSENT
+    if own and till(own) > now then code = DONE end
+    local free = leave()
+    if #free > 0 then
+      keep()
+    else
+      local named = tonumber(ARGV[a + 3])
+      if named and 51 * named < #v and is_anothers(named) then code = NOT_OWNER end
+      for slot = 0, math.min(tonumber(ARGV[a + 2]), #v / 51) - 1 do
+        if is_free(slot) then
+          free[1] = slot
+          break
+        end
+      end
+    end
+    put(code)
+    return hand_on(free)
+  end
+
+  if kind == 'Y' then
+    local slot, token = tonumber(ARGV[a + 4]), tonumber(ARGV[a + 3])
+    if is_foreign then return put(NOT_OWNER) end
+    local is_taken = v and 51 * slot < #v and is_anothers(slot)
+    if not may_extend(ARGV[a + 6]) then return put(is_taken and NOT_OWNER or QUARANTINED) end
+    if is_taken then
+      -- The owner needs no other slot.
+      local freed = leave()
+      if #freed > 0 then keep() end
+      put(NOT_OWNER)
+      return hand_on(freed)
+    end
+    make(math.max(tonumber(ARGV[a + 5]), slot + 1))
+    leave()
+    local ends = math.ceil(b.now_us / 1000) + tonumber(ARGV[a + 2])
+    write(slot, owner, ends, math.max(fence_of(slot), token))
+    keep()
+    return put(DONE)
+  end
+
+  if left > 0 then return put(QUARANTINED) end
+
+  if kind == 'U' then
+    local slot, token = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 2])
+    if is_foreign or not v or who(slot) ~= owner or till(slot) <= now
+      or fence_of(slot) > token or is_ahead(token)
+    then
+      return put(NOT_OWNER)
+    end
+    write(slot, owner, tonumber(till(slot)), token)
+    keep()
+    return put(DONE)
+  end
+
+  local function refuse(code, ms)
+    put(code)
+    put(ms)
+    ms = ms >= 0 and ms + 1000 or 10000
+    if ARGV[a + 7] == 'v' then wait_for_hint(KEYS[k + 2], ms) end
+    if ARGV[a + 7] == 'w' then
+      wait_for_hint(KEYS[k + 2], ms, ARGV[a + 8], ARGV[a + 9], ARGV[a + 10], 'x')
+    end
+  end
+
+  if is_foreign then return refuse(FOREIGN, call('PTTL', record)) end
+  local slots, start, step = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
+  make(slots)
+  local own, chosen = slot_of(owner), nil
+  if own and till(own) <= now then own = nil end
+  if own and (step > 0 or own == start) then
+    put(digits(math.max(fence_of(own), 1)))
+    return put(own)
+  end
+  if ARGV[a + 7] == 'w' then
+    local mine = slot_of('------' .. ARGV[a + 9])
+    while mine and (till(mine) <= now or mine >= slots or step == 0 and mine ~= start) do
+      mine = slot_of('------' .. ARGV[a + 9], mine + 1)
+    end
+    chosen = mine
+  end
+  local slot, ends = start, nil
+  for _ = 1, step > 0 and slots or 1 do
+    if chosen or is_free(slot) then
+      chosen = chosen or slot
+      break
+    end
+    ends = math.min(ends or taken_till(slot), taken_till(slot))
+    slot = (slot + step) % slots
+  end
+  if not chosen then
+    local freed = step == 0 and leave() or {}
+    if #freed > 0 then keep() end
+    refuse(HELD, math.max(ends - now_ms, 0))
+    return hand_on(freed)
+  end
+  local p, old = tonumber(in_range(ARGV[a + 6])), fence_of(chosen)
+  if old >= p then p = honest(old) + 1 end
+  leave()
+  write(chosen, owner, math.ceil(b.now_us / 1000) + tonumber(ARGV[a + 2]), p)
+  keep()
+  put(digits(p))
+  return put(chosen)
+end

@@ -1,0 +1,50 @@
+//! Ops that are sent to a node together, and the answers to them.
+
+use std::time::Duration;
+
+use super::{Facts, NotAfter, Op, Reply};
+use crate::error::NodeError;
+
+/// Bounds that the client states for all ops of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Longest lease that any client may hold. The node's quarantine is at least this long.
+    pub max_ttl: Duration,
+    /// E, the largest error of any clock against true time. The node uses it to limit proposed
+    /// tokens, and for the smallest token that it gives after a loss of data (the floor).
+    pub clock_error: Duration,
+}
+
+/// Ops for one node, which executes them in order, each atomically. A batch without ops only asks
+/// for the node's facts.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// Bounds that hold for all ops of the batch.
+    pub terms: Terms,
+    /// Deadline by the clock of the server. Each op that arrives later is answered with the fault
+    /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases and unclaims, which
+    /// are executed at any time. `None` if there is no deadline.
+    pub not_after: Option<NotAfter>,
+    /// Reading of the node's clock (µs since 1970) when this client first saw a marker there;
+    /// `None` if it has not seen one. If the node's data began empty after that time, the node
+    /// reports [`Began::Lost`](super::Began::Lost).
+    pub known_since: Option<u64>,
+    /// Ops, in the order in which they must take effect.
+    pub ops: Vec<Op>,
+}
+
+/// Answers to a [`Batch`], one per op and in its order.
+#[derive(Clone, Debug)]
+pub struct Replies {
+    /// Facts that the node reported about itself; `None` if it could not report them.
+    pub facts: Option<Facts>,
+    /// Answers to the ops, in the order of the ops.
+    pub items: Vec<Result<Reply, NodeError>>,
+}
+
+impl Replies {
+    /// Makes the answer in which all `n` ops have the same fault.
+    pub fn fail(n: usize, error: &NodeError) -> Self {
+        Self { facts: None, items: (0..n).map(|_| Err(error.clone())).collect() }
+    }
+}

@@ -1,0 +1,209 @@
+//! One attempt to acquire a permit of a semaphore: the same slot on a majority of the nodes
+//! (semaphore 7, 8).
+//!
+//! ```text
+//!  a majority gave one slot ─▶ the machine of a lock decides about this slot (acquire.rs)
+//!  a majority gave slots, no majority gave the same
+//!       ─▶ the nodes that gave another than the one with most votes are asked to move ─▶ as above
+//!  too few gave any slot    ─▶ lost, as for a lock
+//! ```
+//!
+//! The order of calls is that of every [`Machine`]. After a win, [`strays`](AcquireSlot::strays)
+//! are the nodes that still have the owner in another slot.
+
+use crate::op::{LockMode, Op, Reply};
+use crate::quorum::acquire::{Acquire, Loss};
+use crate::quorum::majority::majority;
+use crate::quorum::{Answer, Machine, Progress};
+use crate::time::Moment;
+use crate::token::FencingToken;
+
+/// Result of an attempt: the token and the slot, or the reason for which it lost.
+pub type Outcome = Result<(FencingToken, u16), Loss>;
+
+type Step = Progress<Outcome>;
+
+/// The state machine that decides one attempt.
+#[derive(Clone, Debug)]
+pub struct AcquireSlot {
+    /// Machine that decides about one slot. It sees a grant of another slot as no answer yet.
+    inner: Acquire,
+    /// Op that asks a node to move the owner. Its slot and its raise's slot are set when it is
+    /// sent.
+    acquire: Op,
+    /// First answer of each node.
+    first: Vec<Option<Answer>>,
+    /// End of the wait for one more answer, which may make a move unnecessary.
+    hedge: Option<Moment>,
+    /// Slot that the attempt tries to get on a majority. Once chosen, it stays.
+    target: Option<u16>,
+    /// For each node, true while it is asked to move and has not answered.
+    moves: Vec<bool>,
+    /// For each node, true if it has the owner in another slot and was not asked to move.
+    strays: Vec<bool>,
+}
+
+impl AcquireSlot {
+    /// Makes the machine of one attempt. `inner` is a machine for a lock that has seen no answer
+    /// yet, with the times of this attempt, and `acquire` the op that was sent to all nodes.
+    pub fn new(inner: Acquire, acquire: Op) -> Self {
+        let n = inner.n();
+        let (first, moves, strays) = (vec![None; n], vec![false; n], vec![false; n]);
+        Self { inner, acquire, first, hedge: None, target: None, moves, strays }
+    }
+
+    /// Returns the largest fence that a node granted in this attempt.
+    pub fn largest(&self) -> Option<u64> {
+        self.inner.largest()
+    }
+
+    /// Returns the nodes that have the owner in another slot, and are not asked to move.
+    pub fn strays(&self) -> impl Iterator<Item = usize> {
+        (0..self.strays.len()).filter(|node| self.strays[*node])
+    }
+
+    /// Returns the slot that most nodes gave, with their number; of several, the one that the node
+    /// with the lowest number gave.
+    fn favourite(&self) -> Option<(u16, usize)> {
+        let slots = || self.first.iter().filter_map(|answer| slot_of(answer.as_ref()));
+        let votes = |slot| slots().filter(|other| *other == slot).count();
+        slots().map(|slot| (slot, votes(slot))).rev().max_by_key(|(_, votes)| *votes)
+    }
+
+    fn decide(&mut self, now: Moment) -> Step {
+        let need = majority(self.first.len());
+        let given = self.first.iter().filter(|answer| slot_of(answer.as_ref()).is_some()).count();
+        let Some((slot, votes)) = self.favourite().filter(|_| given >= need) else {
+            return self.lose(now);
+        };
+        let waits = now < self.inner.by();
+        let silent = self.first.iter().filter(|answer| waits && answer.is_none()).count();
+        if votes < need && votes + silent >= need {
+            let until = *self.hedge.get_or_insert(self.inner.hedge(now));
+            if now < until {
+                return Step::Wait(until.min(self.inner.by()));
+            }
+        }
+        self.aim(now, slot, votes < need)
+    }
+
+    /// Decides while too few nodes have given a slot. As no slot can win, it is no matter which
+    /// ones they gave.
+    fn lose(&mut self, now: Moment) -> Step {
+        self.inner = self.inner.anew();
+        for (node, answer) in self.first.iter().enumerate() {
+            if let Some(answer) = answer {
+                self.inner.record(node, &grant(answer));
+            }
+        }
+        let step = self.inner.on_time(now);
+        self.with_slot(step, Vec::new())
+    }
+
+    /// Chooses the slot, and asks the nodes that gave another one to move, unless the attempt is
+    /// decided without them. `again`: the time to wait for answers begins anew.
+    fn aim(&mut self, now: Moment, slot: u16, again: bool) -> Step {
+        self.target = Some(slot);
+        self.inner = self.inner.anew();
+        self.inner.set_slot(slot);
+        let mut strays = Vec::new();
+        for (node, answer) in self.first.iter().enumerate() {
+            match (answer, slot_of(answer.as_ref())) {
+                (_, Some(other)) if other != slot => strays.push(node),
+                (Some(answer), _) => self.inner.record(node, &grant(answer)),
+                (None, _) => {}
+            }
+        }
+        for node in &strays {
+            self.strays[*node] = true;
+        }
+        if again {
+            self.inner.ask_again(now);
+        }
+        let step = self.inner.on_time(now);
+        if matches!(step, Progress::Decided(_)) {
+            return self.with_slot(step, Vec::new());
+        }
+        self.with_slot(step, strays)
+    }
+
+    /// Returns the step of the machine for one slot as a step of this one, which also asks these
+    /// nodes to move.
+    fn with_slot(
+        &mut self,
+        step: Progress<Result<FencingToken, Loss>>,
+        movers: Vec<usize>,
+    ) -> Step {
+        let slot = self.target.unwrap_or_default();
+        let mut asks: Vec<_> = Vec::new();
+        for node in movers {
+            (self.strays[node], self.moves[node]) = (false, true);
+            let mut op = self.acquire.clone();
+            if let Op::Acquire { mode: LockMode::Slot(slots), if_held, .. } = &mut op {
+                (*slots, *if_held) = (slots.exactly(slot), None);
+            }
+            asks.push((node, op));
+        }
+        match step {
+            Progress::Decided(result) => Step::Decided(result.map(|token| (token, slot))),
+            Progress::Wait(until) if asks.is_empty() => Step::Wait(until),
+            Progress::Wait(until) => Step::Send(asks, until),
+            Progress::Send(raises, until) => {
+                asks.extend(raises);
+                Step::Send(asks, until)
+            }
+        }
+    }
+}
+
+/// Returns the slot that the answer gives.
+fn slot_of(answer: Option<&Answer>) -> Option<u16> {
+    match answer {
+        Some(Ok(Reply::Permit { slot, .. })) => Some(*slot),
+        _ => None,
+    }
+}
+
+/// Returns the answer as one about a lock.
+fn grant(answer: &Answer) -> Answer {
+    match answer {
+        Ok(Reply::Permit { fence, .. }) => Ok(Reply::Granted { fence: *fence }),
+        other => other.clone(),
+    }
+}
+
+impl Machine for AcquireSlot {
+    type Decision = Outcome;
+
+    fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
+        let Some(target) = self.target else {
+            self.first[node].get_or_insert_with(|| reply.clone());
+            return self.decide(now);
+        };
+        let moved = std::mem::take(&mut self.moves[node]);
+        let step = match reply {
+            Ok(Reply::Permit { slot, .. }) if *slot != target => {
+                // A first answer that is late. There is one move for each node.
+                self.strays[node] = true;
+                let step = self.inner.on_time(now);
+                let movers = if moved { Vec::new() } else { vec![node] };
+                return self.with_slot(step, movers);
+            }
+            Ok(Reply::Held { .. }) if moved => {
+                self.strays[node] = true;
+                self.inner.fall(node);
+                self.inner.on_time(now)
+            }
+            reply => self.inner.on_reply(now, node, &grant(reply)),
+        };
+        self.with_slot(step, Vec::new())
+    }
+
+    fn on_time(&mut self, now: Moment) -> Step {
+        if self.target.is_none() {
+            return self.decide(now);
+        }
+        let step = self.inner.on_time(now);
+        self.with_slot(step, Vec::new())
+    }
+}

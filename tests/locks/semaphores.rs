@@ -1,0 +1,357 @@
+//! Semaphores over several handles: who holds which slot, tokens, waiting, losses of nodes, and
+//! that they are no counters.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use palisade::error::{AcquireError, NodeError};
+use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, LockNode, NodeSignal, Replies, Reply};
+use palisade::{
+    Durability, LockGuard, MemoryNode, Moment, Permit, Redlock, RetryPolicy, Semaphore, TryAcquire,
+};
+use tokio::sync::broadcast;
+use tokio::time::{sleep, timeout};
+
+use super::readers::{Nodes, is_taken};
+
+fn pool(nodes: &Nodes, permits: u16) -> Semaphore {
+    nodes.handle().semaphore("gpu", permits).build().unwrap()
+}
+
+/// Makes attempts until all permits are held, which takes more than one where attempts collide.
+async fn all_of(pool: &Semaphore) -> Vec<Permit> {
+    let mut held = Vec::new();
+    while held.len() < usize::from(pool.permits()) {
+        held.push(timeout(Duration::from_secs(10), pool.acquire()).await.unwrap().unwrap());
+    }
+    held
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_slot_has_one_holder_and_the_next_caller_is_refused() {
+    for nodes in Nodes::all() {
+        for permits in [1, 2, 5] {
+            let (a, b) = (pool(&nodes, permits), pool(&nodes, permits));
+            let mut held = all_of(&a).await;
+            let slots: BTreeSet<u16> = held.iter().map(Permit::slot).collect();
+            assert!(slots.into_iter().eq(0..permits), "{held:?}");
+            for _ in 0..5 {
+                assert!(is_taken(&b.try_acquire().await), "a permit too many");
+            }
+            let gone = held.swap_remove(0);
+            let (slot, token) = (gone.slot(), gone.fencing_token());
+            gone.release().await.unwrap();
+            let next = b.acquire().await.unwrap();
+            assert_eq!(next.slot(), slot);
+            assert!(next.fencing_token() > token, "the tokens of a slot grow");
+            assert!(is_taken(&a.try_acquire().await), "a permit too many");
+            for permit in held.into_iter().chain([next]) {
+                permit.release().await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_permit_of_a_holder_that_died_comes_back() {
+    for nodes in Nodes::all() {
+        let redlock = nodes.handle();
+        let brief = redlock.semaphore("gpu", 2).ttl(Duration::from_millis(500)).auto_renew(false);
+        let brief = brief.build().unwrap();
+        let dead = brief.acquire().await.unwrap();
+        let (slot, token) = (dead.slot(), dead.fencing_token());
+        // As a process that is killed: nothing is released.
+        std::mem::forget(dead);
+        let other = pool(&nodes, 2);
+        let held = other.acquire().await.unwrap();
+        assert_ne!(held.slot(), slot);
+        let next = timeout(Duration::from_secs(10), other.acquire()).await.unwrap().unwrap();
+        assert_eq!(next.slot(), slot);
+        assert!(next.fencing_token() > token);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_with_fewer_permits_get_only_the_lower_slots() {
+    for nodes in Nodes::all() {
+        let (few, many) = (pool(&nodes, 1), pool(&nodes, 4));
+        let held = all_of(&many).await;
+        assert!(is_taken(&few.try_acquire().await));
+        let (lowest, others): (Vec<_>, Vec<_>) =
+            held.into_iter().partition(|permit| permit.slot() == 0);
+        for permit in others {
+            permit.release().await.unwrap();
+        }
+        assert!(is_taken(&few.try_acquire().await), "a slot above those that it asks for");
+        drop(lowest);
+        let lowest = timeout(Duration::from_secs(10), few.acquire()).await.unwrap().unwrap();
+        assert_eq!(lowest.slot(), 0);
+        assert!(is_taken(&few.try_acquire().await));
+        let other = many.acquire().await.unwrap();
+        assert_ne!(other.slot(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_acquire_holds_nothing_and_a_lost_permit_says_so() {
+    let nodes = Nodes::memory(3);
+    let redlock = nodes.handle();
+    let brief = redlock.semaphore("gpu", 3).ttl(Duration::from_millis(300)).auto_renew(false);
+    let brief = brief.build().unwrap();
+    for polls in 0..8 {
+        let mut acquire = std::pin::pin!(brief.acquire());
+        for _ in 0..polls {
+            let _ = futures_util::poll!(acquire.as_mut());
+        }
+    }
+    let all = timeout(Duration::from_secs(5), all_of(&pool(&nodes, 3))).await.unwrap();
+    drop(all);
+    let permit = brief.acquire().await.unwrap();
+    assert!(permit.extend().await.is_ok());
+    timeout(Duration::from_secs(5), permit.lost()).await.unwrap();
+    assert!(!permit.is_valid() && permit.release().await.is_err());
+    let slot = brief.run(|permit| async move { permit.slot() }).await.unwrap();
+    assert!(slot < 3);
+    let guard = LockGuard::from(brief.acquire().await.unwrap());
+    assert!(guard.is_valid());
+}
+
+/// Renewed permits of two handles survive the loss of one node's data, which gives no permits then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_survive_a_node_that_forgets_them() {
+    let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
+    let nodes = Nodes::Memory(all.clone());
+    let handle = || {
+        let builder = all.iter().fold(Redlock::builder(), |b, n| b.node(n.clone()));
+        builder.ttl(Duration::from_secs(2)).build().unwrap()
+    };
+    let _ = &nodes;
+    let (a, b) = (handle(), handle());
+    let (a, b) = (a.semaphore("gpu", 2).build().unwrap(), b.semaphore("gpu", 2).build().unwrap());
+    let (one, two) = (a.acquire().await.unwrap(), b.acquire().await.unwrap());
+    let begun = Instant::now();
+    for node in all.iter().cycle() {
+        node.restart_empty();
+        // Longer than a quarantine, which is one ttl.
+        sleep(Duration::from_millis(2_500)).await;
+        assert!(!matches!(a.try_acquire().await, Ok(TryAcquire::Acquired(_))), "a third holder");
+        assert!(one.is_valid() && two.is_valid());
+        if begun.elapsed() > Duration::from_secs(7) {
+            break;
+        }
+    }
+    assert_eq!(a.inspect().await.unwrap().held().len(), 2);
+    one.release().await.unwrap();
+    two.release().await.unwrap();
+}
+
+/// More callers than permits, of several handles: never more than there are permits inside, each in
+/// a slot of its own, and all get their turns by the nodes' hints.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_callers_get_the_permits_that_are_released() {
+    const PERMITS: u16 = 3;
+    for nodes in Nodes::all() {
+        let inside: Arc<[AtomicUsize; 3]> = Arc::default();
+        let callers: Vec<_> = (0..9)
+            .flat_map(|i| {
+                // Every third caller shares a handle with the one before.
+                let redlock = nodes.handle();
+                let inside = Arc::clone(&inside);
+                let pool = redlock.semaphore("gpu", PERMITS).build().unwrap();
+                let pools = if i % 3 == 0 { vec![pool.clone(), pool] } else { vec![pool] };
+                pools.into_iter().map(move |pool| {
+                    let inside = Arc::clone(&inside);
+                    tokio::spawn(async move {
+                        for _ in 0..10 {
+                            let permit = pool.acquire().await.unwrap();
+                            let slot = &inside[usize::from(permit.slot())];
+                            assert_eq!(slot.fetch_add(1, SeqCst), 0, "two in one slot");
+                            sleep(Duration::from_millis(5)).await;
+                            slot.fetch_sub(1, SeqCst);
+                            permit.release().await.unwrap();
+                        }
+                    })
+                })
+            })
+            .collect();
+        let all = futures_util::future::join_all(callers);
+        for caller in timeout(Duration::from_secs(60), all).await.expect("a caller starves") {
+            caller.unwrap();
+        }
+    }
+}
+
+fn seldom() -> RetryPolicy {
+    let pause = Duration::from_secs(20);
+    RetryPolicy::exponential(pause, pause, 1.0).unwrap()
+}
+
+/// Each release wakes a waiter, long before its own timer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_release_is_handed_over_to_a_waiter() {
+    for nodes in Nodes::all() {
+        let held = all_of(&pool(&nodes, 3)).await;
+        let waiters: Vec<_> = (0..3)
+            .map(|_| {
+                let pool = nodes.handle().semaphore("gpu", 3).retry(seldom()).build().unwrap();
+                tokio::spawn(async move { pool.acquire().await.unwrap() })
+            })
+            .collect();
+        sleep(Duration::from_millis(500)).await;
+        for permit in held {
+            permit.release().await.unwrap();
+        }
+        let all = futures_util::future::join_all(waiters);
+        let got = timeout(Duration::from_secs(10), all).await.expect("a waiter is not woken");
+        let got: Vec<_> = got.into_iter().map(Result::unwrap).collect();
+        let slots: BTreeSet<u16> = got.iter().map(Permit::slot).collect();
+        assert_eq!(slots.len(), 3);
+    }
+}
+
+/// A waiter that gave up left its place in the queue. Its handle passes the permit on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_gave_up_does_not_swallow_a_release() {
+    for nodes in Nodes::all() {
+        let mut held = all_of(&pool(&nodes, 2)).await;
+        let gone = nodes.handle();
+        let short = gone.semaphore("gpu", 2).acquire_timeout(Duration::from_millis(300));
+        let refused = short.build().unwrap().acquire().await;
+        assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
+        let next = nodes.handle().semaphore("gpu", 2).retry(seldom()).build().unwrap();
+        let next = tokio::spawn(async move { next.acquire().await.map(drop) });
+        sleep(Duration::from_millis(500)).await;
+        held.pop().unwrap().release().await.unwrap();
+        timeout(Duration::from_secs(10), next).await.expect("it is woken").unwrap().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_inspection_shows_the_permits() {
+    for nodes in Nodes::all() {
+        let (a, b) = (pool(&nodes, 3), pool(&nodes, 3));
+        assert_eq!(a.inspect().await.unwrap().available(), 3);
+        let (one, two) = (a.acquire().await.unwrap(), b.acquire().await.unwrap());
+        // The slowest node may have its answer later than the caller.
+        let begun = Instant::now();
+        loop {
+            let seen = a.inspect().await.unwrap();
+            let held: BTreeSet<u16> = seen.held().iter().map(|holder| holder.slot).collect();
+            if held == BTreeSet::from([one.slot(), two.slot()]) && seen.available() == 1 {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(10), "{seen:?}");
+            sleep(Duration::from_millis(20)).await;
+        }
+        // A mutex of the same name is another thing.
+        drop(nodes.handle().mutex("gpu").build().unwrap().acquire().await.unwrap());
+        one.release().await.unwrap();
+        two.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn closing_waits_for_permits_and_leaves_nothing() {
+    let nodes = Nodes::memory(3);
+    let redlock = nodes.handle();
+    let pool = redlock.semaphore("gpu", 1).build().unwrap();
+    let permit = pool.acquire().await.unwrap();
+    assert_eq!(redlock.held(), 1);
+    let closing = tokio::spawn({
+        let redlock = redlock.clone();
+        async move { redlock.close(Duration::from_secs(10)).await }
+    });
+    sleep(Duration::from_millis(50)).await;
+    assert!(matches!(pool.acquire().await, Err(AcquireError::Closed(_))));
+    permit.release().await.unwrap();
+    assert!(closing.await.unwrap().is_clean());
+    assert!(self::pool(&nodes, 1).try_acquire().await.unwrap().acquired().is_some());
+}
+
+#[tokio::test]
+async fn wrong_settings_are_refused_with_the_rule() {
+    let redlock = Nodes::memory(1).handle();
+    for permits in [0, 257, u16::MAX] {
+        let error = redlock.semaphore("gpu", permits).build().unwrap_err().to_string();
+        let names = error.contains("semaphore \"gpu\"") && error.contains("permits");
+        assert!(names && error.contains("between 1 and 256"), "{error}");
+    }
+    assert!(redlock.semaphore("gpu", 256).build().is_ok());
+    assert!(redlock.semaphore("", 1).build().is_err());
+    let error = redlock.mutex("permits:gpu").build().unwrap_err().to_string();
+    assert!(error.contains("permits:") && error.contains("semaphores"), "{error}");
+    let prefixed = Redlock::builder().node(MemoryNode::new()).prefix("permits:").build();
+    assert!(prefixed.unwrap_err().to_string().contains("permits:"));
+    let error = redlock.semaphore("gpu", 2).ttl(Duration::from_millis(1)).build().unwrap_err();
+    assert!(error.to_string().contains("ttl"), "{error}");
+}
+
+/// A node that only counts: it gives as many permits as there are, but all with the same number.
+struct Counting(MemoryNode);
+
+impl LockNode for Counting {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        Box::pin(async move {
+            let mut replies = self.0.call(batch, deadline).await;
+            for reply in replies.items.iter_mut().flatten() {
+                if let Reply::Permit { slot, .. } = reply {
+                    *slot = 0;
+                }
+            }
+            replies
+        })
+    }
+
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        self.0.barrier(after, level, deadline)
+    }
+
+    fn events(&self) -> broadcast::Receiver<NodeSignal> {
+        self.0.events()
+    }
+
+    fn name(&self) -> Arc<str> {
+        self.0.name()
+    }
+
+    fn server(&self) -> Option<Arc<str>> {
+        self.0.server()
+    }
+}
+
+/// Three callers of two permits, each of which does not reach another one of three nodes. Returns
+/// the number of those that hold one.
+async fn holders(all: &[MemoryNode], handle: impl Fn() -> Redlock) -> usize {
+    let mut held = Vec::new();
+    for unreached in all {
+        let span = Duration::from_millis(300);
+        assert!(unreached.close(span));
+        let pool = handle().semaphore("gpu", 2).build().unwrap();
+        for _ in 0..3 {
+            if let Ok(TryAcquire::Acquired(permit)) = pool.try_acquire().await {
+                held.push(permit);
+                break;
+            }
+        }
+        sleep(span + Duration::from_millis(50)).await;
+    }
+    held.iter().filter(|permit| permit.is_valid()).count()
+}
+
+#[tokio::test]
+async fn a_counter_lets_in_too_many_and_a_semaphore_does_not() {
+    let nodes = || (0..3).map(|_| MemoryNode::new()).collect::<Vec<_>>();
+    let all = nodes();
+    let counting = || all.iter().fold(Redlock::builder(), |b, n| b.node(Counting(n.clone())));
+    assert_eq!(holders(&all, || counting().build().unwrap()).await, 3);
+    let all = nodes();
+    let numbered = || all.iter().fold(Redlock::builder(), |b, n| b.node(n.clone()));
+    assert_eq!(holders(&all, || numbered().build().unwrap()).await, 2);
+}
