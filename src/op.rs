@@ -43,7 +43,8 @@ pub type FingerprintBytes = [u8; 32];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Takes the lock if it is free, reserved for this handle, or transferred by
-    /// [`IfHeld::TakeFrom`], but never in quarantine. To take it, the node sets the lock to `owner`
+    /// [`IfHeld::TakeFrom`], but never in quarantine; with [`IfHeld::TakeOnly`] only if it is
+    /// transferred. To take it, the node sets the lock to `owner`
     /// for `ttl` and `fence := max(fence + 1, clamp(proposal), floor)`, where `clamp` limits the
     /// proposal to the node's clock ± E, and answers `Granted`. If the lock belongs to the same
     /// owner already, the answer is `Granted` with the present fence. Otherwise the answer is
@@ -52,7 +53,7 @@ pub enum Op {
     /// A shared acquire is granted beside other shared grants, and refused where an exclusive
     /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the fence:
     /// where there is none, `fence := max(clamp(proposal), floor)`, else `fence := max(fence,
-    /// floor)` (readers 2). No caller sends `TakeFrom` with it: `TakeFrom` counts as `None`.
+    /// floor)` (readers 2). No caller sends `TakeFrom` or `TakeOnly` with it: they count as `None`.
     Acquire {
         /// Mode of the grant.
         mode: LockMode,

@@ -28,6 +28,7 @@ mod completes;
 mod crash;
 mod deadlines;
 mod extends;
+mod hand_over;
 mod handover;
 mod hints;
 mod lists;
@@ -220,6 +221,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(reservations::cases());
     all.extend(readers::cases());
     all.extend(takeovers::cases());
+    all.extend(hand_over::cases());
     all.extend(batches::cases());
     all.extend(runs::cases());
     all.extend(barriers::cases());

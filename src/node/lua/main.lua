@@ -35,7 +35,7 @@ while a < last do
     local reserved
     if kind == 'W' then args, reserved = 9, '------' .. ARGV[a + 8] end
     if kind == 'T' then
-      args = 7
+      args = 8
     elseif expected then
       rest, found = acquire(k, a, count, reserved)
     end

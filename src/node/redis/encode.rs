@@ -159,7 +159,7 @@ fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
                 None => "A",
                 Some(IfHeld::Watch) => "V",
                 Some(IfHeld::Queue(_)) => "W",
-                Some(IfHeld::TakeFrom(_)) => "T",
+                Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => "T",
             };
             cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(lives.fence);
         }
@@ -215,7 +215,7 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
             match if_held {
                 None => cmd,
                 Some(IfHeld::Watch | IfHeld::Queue(_)) => cmd.arg(keys.queue()),
-                Some(IfHeld::TakeFrom(_)) => cmd.arg(keys.meta()),
+                Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => cmd.arg(keys.meta()),
             }
         }
         Op::Raise { keys, .. } => cmd.arg(keys.lock()).arg(keys.fence()),
@@ -267,7 +267,8 @@ fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
         Some(IfHeld::Queue(Place { waiter, waited, needs })) => {
             cmd.arg(micros(*waited)).arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
         }
-        Some(IfHeld::TakeFrom(from)) => cmd.arg(from.as_str()),
+        Some(IfHeld::TakeFrom(from)) => cmd.arg(from.as_str()).arg(""),
+        Some(IfHeld::TakeOnly { from, token }) => cmd.arg(from.as_str()).arg(token.get()),
     }
 }
 
@@ -278,7 +279,9 @@ fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
             match if_held {
                 Some(IfHeld::Queue(_)) => held(cmd.arg("w"), if_held.as_ref()),
                 Some(IfHeld::Watch) => cmd.arg("v").arg("").arg("").arg(""),
-                Some(IfHeld::TakeFrom(_)) | None => cmd.arg("").arg("").arg("").arg(""),
+                Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) | None => {
+                    cmd.arg("").arg("").arg("").arg("")
+                }
             }
         }
         Op::Extend { mode: LockMode::Shared, owner, ttl, token, reassert, .. } => {

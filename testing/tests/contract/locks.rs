@@ -89,6 +89,42 @@ async fn wrong_refusals_are_caught() {
 }
 
 #[tokio::test]
+async fn wrong_hand_overs_are_caught() {
+    let only = |op: &mut Op, change: &dyn Fn(&mut OwnerToken, &mut FencingToken)| {
+        if let Op::Acquire { if_held: Some(IfHeld::TakeOnly { from, token }), .. } = op {
+            change(from, token);
+        }
+    };
+    caught(
+        "hands over what its owner has not",
+        |op| {
+            if let Op::Acquire { if_held, .. } = op
+                && let Some(IfHeld::TakeOnly { from, .. }) = *if_held
+            {
+                *if_held = Some(IfHeld::TakeFrom(from));
+            }
+        },
+        truly,
+        "rule_2_a_node_where_the_owner_has_nothing_refuses",
+    )
+    .await;
+    caught(
+        "hands over after a later grant",
+        move |op| only(op, &|_, token| *token = FencingToken::new(1 << 52)),
+        truly,
+        "rule_3_nothing_is_handed_over_after_a_later_grant",
+    )
+    .await;
+    caught(
+        "hands nothing over",
+        move |op| only(op, &|from, _| *from = OwnerToken::KEPT),
+        truly,
+        "rule_2_a_lock_is_handed_over_by_its_owner",
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn wrong_deeds_on_locks_are_caught() {
     caught(
         "forgets who waits",
