@@ -116,8 +116,8 @@ pub use node::{MemoryNode, RedisNode, SentinelNode};
 pub use client::failover::Failover;
 pub use durability::{Achieved, Durability};
 pub use lock::{
-    DegradableGuard, DegradingMutex, Inspection, LockGuard, LockHolder, LostSignal, Mutex,
-    MutexBuilder, NodeView, OnUnavailable, Owner, ReadGuard, ReentrantGuard, ReentrantMutex,
+    DegradableGuard, DegradingMutex, HandOver, Inspection, LockGuard, LockHolder, LostSignal,
+    Mutex, MutexBuilder, NodeView, OnUnavailable, Owner, ReadGuard, ReentrantGuard, ReentrantMutex,
     RwLock, TakenOver, TryAcquire, WorkError, WriteGuard,
 };
 pub use quorum::backoff::RetryPolicy;

@@ -9,8 +9,8 @@ use crate::client::Core;
 pub use crate::client::close::CloseReport;
 use crate::config::{Config, default_clock_error};
 use crate::env::{Env, SystemEnv};
-use crate::error::ConfigError;
-use crate::lock::{MutexBuilder, RwLock};
+use crate::error::{ConfigError, ResumeError};
+use crate::lock::{HandOver, LockGuard, MutexBuilder, RwLock, resume};
 use crate::metrics::Meters;
 use crate::node::{LockNode, NodeEvents, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
@@ -68,6 +68,40 @@ impl Redlock {
     /// [`mutex`](Self::mutex) of the same name: the two exclude each other.
     pub fn rw_lock(&self, name: impl AsRef<str>) -> MutexBuilder<RwLock> {
         MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// Redeems the ticket of a lock that its holder has
+    /// [handed over](crate::LockGuard::hand_over), and returns a guard of the lock, with a fencing
+    /// token above that of the old holder. No other owner had the lock in between. The lock is
+    /// taken from that holder only: a ticket that is delivered twice is redeemed once, and one that
+    /// comes too late is refused.
+    ///
+    /// If too few nodes answer, the call tries again while the nodes may still have the lock for
+    /// the old holder. This handle needs the nodes and the prefix of the old holder's handle.
+    ///
+    /// ```
+    /// # async fn demo(text: String) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = palisade::Redlock::from_urls("memory://")?;
+    /// let guard = redlock.mutex("job").await?;
+    /// let ticket = guard.hand_over().await?;
+    /// let text = serde_json::to_string(&ticket)?;
+    /// // In another process:
+    /// let guard = redlock.resume(&serde_json::from_str(&text)?).await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ResumeError::Gone`] if the ticket was redeemed before or its lease has ended.
+    /// [`ResumeError::NoQuorum`] if too few nodes gave an answer that counts; the ticket may be
+    /// used up. [`ResumeError::Config`] if the ticket does not fit this handle.
+    /// [`ResumeError::Closed`] if the handle is closed.
+    ///
+    /// # Cancellation safety
+    /// If dropped at any await, the lock is not held, and the ticket may be used up: what nodes
+    /// have transferred is released in the background.
+    pub async fn resume(&self, ticket: &HandOver) -> Result<LockGuard, ResumeError> {
+        resume(&self.core, ticket).await
     }
 
     /// Returns the settings of this handle.

@@ -174,6 +174,11 @@ impl Lease {
         self.lock().mode = mode;
     }
 
+    /// Returns the mode of the lease's next extension.
+    pub(crate) fn mode(&self) -> LockMode {
+        self.lock().mode
+    }
+
     /// Returns the time for which a node keeps the lease without a renewal.
     pub(crate) fn on_nodes(&self) -> Duration {
         self.ttl + self.drain
@@ -359,6 +364,14 @@ impl Lease {
         drop(s);
         self.news.notify_waiters();
         Some(before)
+    }
+
+    /// Returns the main key of the lock; `None` for a claim.
+    pub(crate) fn key(&self) -> Option<&str> {
+        match &self.subject {
+            Subject::Lock { keys, .. } => Some(keys.lock()),
+            Subject::Claim { .. } => None,
+        }
     }
 
     /// Returns the lock or key that the lease is for, as errors and the log show it.

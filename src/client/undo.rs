@@ -39,6 +39,12 @@ impl Core {
         sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
     }
 
+    /// Takes back what any node may hold of a call that made several attempts under one owner
+    /// token, as [`undo`](Self::undo).
+    pub(crate) fn undo_everywhere(&self, op: &Op, until: Moment) {
+        self.undo(op, &ReplyCollector::new(self.n()), until);
+    }
+
     /// Takes back what nodes may hold of an attempt. The request goes to every node that may hold
     /// something, and is repeated until it has certainly had its effect, or until `until`, when the
     /// ttl has ended the lease. Needs neither a runtime nor a waiting caller, because `Drop` calls
