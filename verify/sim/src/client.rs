@@ -99,6 +99,16 @@ impl Deref for Guard {
     }
 }
 
+impl From<Guard> for LockGuard {
+    fn from(guard: Guard) -> Self {
+        match guard {
+            Guard::Lock(guard) => guard,
+            Guard::Read(guard) => guard.into(),
+            Guard::Write(guard) => guard.into(),
+        }
+    }
+}
+
 impl Guard {
     async fn release(self) {
         let _ = match self {
@@ -110,7 +120,7 @@ impl Guard {
 }
 
 /// Lock that the actor holds.
-struct Hold {
+pub(crate) struct Hold {
     guard: Arc<Guard>,
     id: HoldId,
     name: u16,
@@ -140,6 +150,10 @@ impl Actor {
                 Action::TakeOver { name, ttl, wait, hold, polls, parting } => {
                     let dice = self.dice(at);
                     self.take_over(name, (ttl, wait, polls), (hold, parting), dice).await;
+                }
+                Action::Resume { name, wait, hold, polls, parting } => {
+                    let dice = self.dice(at);
+                    self.resume(name, (wait, polls), (hold, parting), dice).await;
                 }
                 Action::Classic { name, wait, hold } => {
                     self.classic(name, wait, hold, self.dice(at)).await;
@@ -264,7 +278,12 @@ impl Actor {
         }
     }
 
-    fn holds(&self, name: usize, guard: Guard, (requested_at, is_taker): (u64, bool)) -> Hold {
+    pub(crate) fn holds(
+        &self,
+        name: usize,
+        guard: Guard,
+        (requested_at, is_taker): (u64, bool),
+    ) -> Hold {
         let shared = matches!(guard, Guard::Read(_));
         let guard = Arc::new(guard);
         let weak = Arc::downgrade(&guard);
@@ -275,7 +294,7 @@ impl Actor {
         Hold { guard, id, name: name as u16, until_lost: false }
     }
 
-    async fn hold(
+    pub(crate) async fn hold(
         &self,
         mut held: Hold,
         span: u64,
@@ -351,7 +370,7 @@ impl Actor {
         self.world.tell(Event::LossReported { hold: held.id, client: self.client, late });
     }
 
-    async fn part(&self, held: Hold, how: Parting) {
+    pub(crate) async fn part(&self, held: Hold, how: Parting) {
         let (id, client, name) = (held.id, self.client, held.name);
         self.world.tell(Event::Parts { hold: id, client, name, how });
         if how == Parting::Forget {
@@ -362,6 +381,7 @@ impl Actor {
         self.world.parts(id);
         let Ok(guard) = Arc::try_unwrap(held.guard) else { return };
         match how {
+            Parting::HandOver => self.hand_over(name, guard).await,
             Parting::Release => guard.release().await,
             Parting::CutShort(polls) => {
                 cut(polls, guard.release()).await;

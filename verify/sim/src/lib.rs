@@ -19,6 +19,7 @@ mod run;
 mod shrink;
 pub mod soak;
 mod strangers;
+mod tickets;
 mod ticks;
 mod trace;
 mod world;

@@ -232,6 +232,15 @@ pub(crate) enum Action {
         polls: u32,
         parting: Parting,
     },
+    /// Waits for a ticket of the lock's hand-over for at most `wait`, redeems it, and keeps the lock
+    /// for `hold`; the future is dropped after `polls` polls.
+    Resume {
+        name: usize,
+        wait: Ms,
+        hold: Ms,
+        polls: u32,
+        parting: Parting,
+    },
     /// Acquires the lock as another program, by the `SET NX PX` of the Redlock text, and deletes
     /// it.
     Classic {
@@ -368,6 +377,8 @@ pub(crate) struct Plan {
     elections: u64,
     /// Number of locks per thousand that are held by readers.
     readers: u64,
+    /// Number of locks per thousand that are handed over to another process.
+    hand_overs: u64,
     pub(crate) durability: Durability,
     pub(crate) tamper: Option<Tamper>,
 }

@@ -70,6 +70,11 @@ fn readers_and_writers_break_nothing() {
 }
 
 #[test]
+fn hand_overs_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::HandOvers)));
+}
+
+#[test]
 fn ticks_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Ticks)));
 }

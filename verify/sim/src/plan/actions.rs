@@ -11,6 +11,8 @@ pub(crate) enum Parting {
     Forget,
     /// Releases the lock, and drops the release's future after this number of polls.
     CutShort(u32),
+    /// Hands the lock over; another client may find the ticket.
+    HandOver,
 }
 
 /// Way in which a lock is held.
@@ -67,6 +69,22 @@ impl Plan {
                 && d.chance(self.readers)
             {
                 *uses = d.pick(&[Uses::Reads, Uses::Reads, Uses::ReadsBriefly, Uses::Downgrades]);
+            }
+        }
+        let mut d = Dice::new(self.seed, 4_000 + 10 * client as u64 + task);
+        for action in &mut actions {
+            match action {
+                Action::Lock { parting: parting @ (Parting::Release | Parting::Drop), .. }
+                    if d.chance(self.hand_overs) =>
+                {
+                    *parting = Parting::HandOver;
+                }
+                Action::Think(span) if d.chance(self.hand_overs) => {
+                    let (wait, hold) = (d.range(0, *span), d.pick(&[0, 5, self.stages[0].ttl]));
+                    let parting = d.pick(&[Parting::Release, Parting::Drop, Parting::HandOver]);
+                    *action = Action::Resume { name: 0, wait, hold, polls: u32::MAX, parting };
+                }
+                _ => {}
             }
         }
         actions

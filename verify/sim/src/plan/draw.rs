@@ -144,6 +144,7 @@ impl Plan {
             elections: theme.elections(&mut d),
             // Separate streams, so that the other values of each seed do not change.
             readers: Dice::new(seed, 12).pick(&[0, 0, 300, 700]),
+            hand_overs: Dice::new(seed, 13).pick(&[0, 0, 0, 400]),
             durability: durability(Dice::new(seed, 3).chance(125)),
             tamper: None,
         };

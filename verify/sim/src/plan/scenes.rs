@@ -43,6 +43,9 @@ pub enum Scene {
     /// Readers and writers of one lock, some with short leases, on a network that loses and delays
     /// messages.
     Readers,
+    /// Locks that are handed over between processes, which pause, die and lose messages; tickets
+    /// are delivered twice and late.
+    HandOvers,
 }
 
 /// Lease length of the scenes, in milliseconds.
@@ -70,6 +73,7 @@ impl Plan {
             Scene::Losses => self.losses(&mut d),
             Scene::Ticks => self.ticks(&mut d),
             Scene::Readers => self.readers(&mut d),
+            Scene::HandOvers => self.hand_overs(&mut d),
         }
     }
 
