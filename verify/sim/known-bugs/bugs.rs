@@ -121,6 +121,11 @@ pub enum Bug {
     SharedExtendOverWriter,
     /// A writer that becomes a reader releases its lock first (readers 12).
     DowngradeReleasesFirst,
+    /// A ticket is redeemed under the owner token of the holder that handed the lock over
+    /// (hand_over 2).
+    ResumeByExtend,
+    /// A ticket also takes a lock that its holder does not have any more (hand_over 2).
+    ResumeFromNothing,
     /// A batch arrives before a batch that was sent earlier (overview 2).
     BatchesOvertake,
 }

@@ -34,6 +34,7 @@ const OPERATORS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Operators));
 const CLASSIC: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Classic));
 const LOSSES: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Losses));
 const READERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Readers));
+const HAND_OVERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::HandOvers));
 const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Runs seeds until one of them fails.
@@ -129,6 +130,8 @@ known_bugs! {
     reader_token_unsettled: ReaderTokenUnsettled in READERS,
     shared_extend_over_writer: SharedExtendOverWriter in READERS,
     downgrade_releases_first: DowngradeReleasesFirst in READERS,
+    resume_by_extend: ResumeByExtend in HAND_OVERS,
+    resume_from_nothing: ResumeFromNothing in HAND_OVERS,
     batches_yield: BatchesYield in FAILOVERS,
     batches_overtake: BatchesOvertake in MIXED,
 }

@@ -232,8 +232,8 @@ pub(crate) enum Action {
         polls: u32,
         parting: Parting,
     },
-    /// Waits for a ticket of the lock's hand-over for at most `wait`, redeems it, and keeps the lock
-    /// for `hold`; the future is dropped after `polls` polls.
+    /// Waits for a ticket of the lock for at most `wait`, redeems it, and keeps the lock for
+    /// `hold`; the future is dropped after `polls` polls.
     Resume {
         name: usize,
         wait: Ms,
@@ -265,19 +265,6 @@ pub(crate) enum Action {
         wait: Ms,
         polls: u32,
     },
-}
-
-impl Action {
-    /// Exchanges one message with every node.
-    const GREETING: Self = Self::Lock {
-        uses: Uses::Writes,
-        name: 0,
-        wait: 0,
-        hold: 0,
-        every: 1,
-        renew: false,
-        parting: Parting::Release,
-    };
 }
 
 /// The actions of one task of a client process.

@@ -1,5 +1,5 @@
 //! A ticket of a hand-over is redeemed at most once, and nobody else holds the lock between the old
-//! holder and the new one (hand-over 3).
+//! holder and the new one (hand_over 3).
 
 use std::collections::{BTreeMap, BTreeSet};
 

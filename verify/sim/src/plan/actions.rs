@@ -49,6 +49,19 @@ pub(crate) enum Decision {
     Resolve,
 }
 
+impl Action {
+    /// Exchanges one message with every node.
+    pub(super) const GREETING: Self = Self::Lock {
+        uses: Uses::Writes,
+        name: 0,
+        wait: 0,
+        hold: 0,
+        every: 1,
+        renew: false,
+        parting: Parting::Release,
+    };
+}
+
 /// Number of idempotency keys.
 pub(super) const KEYS: u64 = 3;
 
