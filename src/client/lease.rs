@@ -366,14 +366,6 @@ impl Lease {
         Some(before)
     }
 
-    /// Returns the main key of the lock; `None` for a claim.
-    pub(crate) fn key(&self) -> Option<&str> {
-        match &self.subject {
-            Subject::Lock { keys, .. } => Some(keys.lock()),
-            Subject::Claim { .. } => None,
-        }
-    }
-
     /// Returns the lock or key that the lease is for, as errors and the log show it.
     pub(crate) fn resource(&self) -> Resource {
         match &self.subject {

@@ -48,8 +48,8 @@ pub enum ResumeError {
          others have done meanwhile"
     )]
     Gone(Resource),
-    /// Too few nodes gave an answer that counts before the lease of the ticket ended. What nodes had
-    /// transferred is released in the background, so the ticket may be used up.
+    /// Too few nodes gave an answer that counts before the lease of the ticket ended. What nodes
+    /// had transferred is released in the background, so the ticket may be used up.
     #[error("not resumed, acquire the lock anew: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.

@@ -16,6 +16,7 @@ use super::acquiring::Acquiring;
 use super::{LockGuard, Mutex, MutexBuilder};
 use crate::client::Core;
 use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::lease::Subject;
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, RetryTerms, Wait, retry};
 use crate::durability::Durability;
 use crate::error::{AcquireError, ConfigError, HandOverError, ResumeError};
@@ -39,7 +40,7 @@ const VERSION: u8 = 1;
 /// for about one ttl. A ticket that nobody redeems leaves the lock taken for that time.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
-#[must_use = "a lock that is handed over stays taken until its ticket is redeemed or its ttl is over"]
+#[must_use = "the lock stays taken until the ticket is redeemed or the ttl is over"]
 pub struct HandOver {
     name: Arc<str>,
     /// Main key of the lock, which shows that both handles have the same prefix.
@@ -201,10 +202,11 @@ impl LockGuard {
         core.renewer.remove(lease);
         let until = self.extend().await?;
         let now = core.env.now();
-        let Some(key) = lease.key() else { return Err(HandOverError::Lost(self.resource())) };
+        let lost = || Err(HandOverError::Lost(self.resource()));
+        let Subject::Lock { keys, .. } = &lease.subject else { return lost() };
         let ticket = HandOver {
             name: self.name().into(),
-            key: key.into(),
+            key: keys.lock().into(),
             owner: lease.owner,
             token: lease.token,
             ttl: whole(lease.ttl),
@@ -216,7 +218,7 @@ impl LockGuard {
         };
         // The drop of a guard whose lease has ended releases nothing.
         if !lease.is_held() || !lease.end_held(now) {
-            return Err(HandOverError::Lost(self.resource()));
+            return lost();
         }
         core.renewer.remove(lease);
         Ok(ticket)

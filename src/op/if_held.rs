@@ -25,7 +25,7 @@ pub enum IfHeld {
     TakeFrom(OwnerToken),
     /// As [`TakeFrom`](Self::TakeFrom), but a node where this owner has nothing refuses, and so
     /// does one whose fence is above `token`: another attempt was granted there since
-    /// (hand-over 3). An earlier request of the caller that took the lock is recognised.
+    /// (hand_over 3). An earlier request of the caller that took the lock is recognised.
     TakeOnly {
         /// Owner from which the lock is taken.
         from: OwnerToken,

@@ -230,7 +230,7 @@ async fn a_node_that_was_down_does_not_matter() {
     let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
     let world = World::of(|i| Fault::new(nodes[i].clone()), 3, Vec::new());
     let guard = world.held().await;
-    // One node answers nothing while the lock is handed over, and has an older lease than the others.
+    // One node answers nothing while the lock is handed over, and has an older lease.
     assert!(nodes[2].close(SHORT));
     let ticket = guard.hand_over().await.unwrap();
     sleep(2 * SHORT).await;
