@@ -117,8 +117,9 @@ pub use client::failover::Failover;
 pub use durability::{Achieved, Durability};
 pub use lock::{
     DegradableGuard, DegradingMutex, HandOver, Inspection, LockGuard, LockHolder, LostSignal,
-    Mutex, MutexBuilder, NodeView, OnUnavailable, Owner, ReadGuard, ReentrantGuard, ReentrantMutex,
-    RwLock, TakenOver, TryAcquire, WorkError, WriteGuard,
+    MultiGuard, MultiMutex, MultiMutexBuilder, Mutex, MutexBuilder, NodeView, OnUnavailable, Owner,
+    ReadGuard, ReentrantGuard, ReentrantMutex, RwLock, TakenOver, TryAcquire, WorkError,
+    WriteGuard,
 };
 pub use quorum::backoff::RetryPolicy;
 pub use token::FencingToken;

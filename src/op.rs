@@ -40,6 +40,12 @@ pub type RecordKey = Arc<str>;
 pub type FingerprintBytes = [u8; 32];
 
 /// A request to one node. The node keeps leases for the given times; the caller relies on less.
+///
+/// The keys of `Acquire`, `Raise`, `Extend` and `Release` may be those of several locks
+/// ([`LockKeys::many`]), always in exclusive mode and without metadata. Then the node does what the
+/// op says for all of them, or for none (multi_lock 1 to 6): one fence is granted, above those of
+/// all; `Held` has the latest end of those that are busy, and the handle gets a place in the queue
+/// of each; a release deletes those that are the owner's, and is `Done` if all were.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Takes the lock if it is free, reserved for this handle, or transferred by

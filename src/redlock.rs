@@ -10,7 +10,7 @@ pub use crate::client::close::CloseReport;
 use crate::config::{Config, default_clock_error};
 use crate::env::{Env, SystemEnv};
 use crate::error::{ConfigError, ResumeError};
-use crate::lock::{HandOver, LockGuard, MutexBuilder, RwLock, resume};
+use crate::lock::{HandOver, LockGuard, MultiMutexBuilder, MutexBuilder, RwLock, resume};
 use crate::metrics::Meters;
 use crate::node::{LockNode, NodeEvents, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
@@ -68,6 +68,22 @@ impl Redlock {
     /// [`mutex`](Self::mutex) of the same name: the two exclude each other.
     pub fn rw_lock(&self, name: impl AsRef<str>) -> MutexBuilder<RwLock> {
         MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
+    }
+
+    /// Returns the settings of a lock of several names, 2 to 32, with the defaults of this handle.
+    /// All of them are acquired, or none, under one fencing token. Their order does not matter.
+    ///
+    /// ```
+    /// # async fn demo(redlock: palisade::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// let both = redlock.multi(["account:1", "account:2"]).build()?;
+    /// let guard = both.acquire().await?;
+    /// println!("transfer with token {}", guard.fencing_token());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn multi(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> MultiMutexBuilder {
+        let names = names.into_iter().map(|name| name.as_ref().into()).collect();
+        MultiMutexBuilder::new(Arc::clone(&self.core), names)
     }
 
     /// Redeems the ticket of a lock that its holder has

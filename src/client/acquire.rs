@@ -93,7 +93,7 @@ impl Core {
         let timer = self.timer().map_err(Loss::NoQuorum)?;
         let _place = self.place(within).await?;
         let owner = taker.unwrap_or_else(|| OwnerToken::from_random(self.env.random()));
-        let proposal = self.proposal(keys.lock());
+        let proposal = keys.all().map(|keys| self.proposal(keys.lock())).max().unwrap_or(0);
         let sent = self.env.now();
         let until = valid_until(sent, ttl, self.config.drift);
         let replies = ReplyCollector::at(self.n(), level, until);
@@ -111,7 +111,7 @@ impl Core {
         self.send_all(acquire, self.node_deadline(sent).min(until), &replies);
         let round = Round { replies: &replies, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;
-        self.saw(keys.lock(), machine.largest(), proposal);
+        keys.all().for_each(|keys| self.saw(keys.lock(), machine.largest(), proposal));
         // If the attempt lost, the return drops `undo`, which releases what nodes granted. So the
         // caller's next attempt is not refused because of this one.
         let token = outcome?;

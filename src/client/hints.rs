@@ -278,6 +278,11 @@ impl Waiting {
         self.keys().get(&self.key).is_some_and(|e| self.is_queued() && e.since.len() > 1)
     }
 
+    /// Returns true if other callers of the handle are in the queue.
+    pub(crate) fn has_others(&self) -> bool {
+        self.keys().get(&self.key).is_some_and(|entry| entry.since.len() > 1)
+    }
+
     /// Returns the nodes that hinted since the last request, if no other caller of the handle is in
     /// the queue. The locks that these nodes have reserved for the handle are not needed, so they
     /// can be given back.

@@ -33,6 +33,7 @@ mod handover;
 mod hints;
 mod lists;
 mod locks;
+mod many;
 mod memory;
 mod ops;
 mod readers;
@@ -222,6 +223,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(readers::cases());
     all.extend(takeovers::cases());
     all.extend(hand_over::cases());
+    all.extend(many::cases());
     all.extend(batches::cases());
     all.extend(runs::cases());
     all.extend(barriers::cases());

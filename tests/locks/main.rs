@@ -9,6 +9,7 @@ mod degrade;
 mod end;
 mod hand_over;
 mod logs;
+mod multi;
 mod mutex;
 mod node_queue;
 mod readers;

@@ -78,6 +78,13 @@ pub(super) struct Held {
     meta: Option<Arc<[u8]>>,
 }
 
+impl Held {
+    /// Makes the grant of an owner.
+    pub(super) fn by(owner: OwnerToken, till: u64) -> Self {
+        Self { owner: Some(owner), till: Some(till), meta: None }
+    }
+}
+
 impl Perish for Entry {
     fn refresh(&mut self, now: u64) -> bool {
         self.held.take_if(|h| h.till.is_some_and(|t| t <= now));

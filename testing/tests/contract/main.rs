@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use palisade::error::NodeError;
 use palisade::node::spi::{
-    Batch, ClaimEnd, IfHeld, LockMode, NodeSignal, Op, OwnerToken, Replies, Reply, StoredRecord,
+    Batch, ClaimEnd, IfHeld, LockKeys, LockMode, NodeSignal, Op, OwnerToken, Replies, Reply,
+    StoredRecord,
 };
 use palisade::node::{
     MemoryNode,

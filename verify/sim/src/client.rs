@@ -10,7 +10,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use palisade::node::spi::Env as _;
-use palisade::{AcquireError, LockGuard, ReadGuard, Redlock, RwLock, TryAcquire, WriteGuard};
+use palisade::{
+    AcquireError, LockGuard, MultiGuard, ReadGuard, Redlock, RwLock, TryAcquire, WriteGuard,
+};
 use tokio::time::sleep;
 
 use crate::dice::Dice;
@@ -22,7 +24,7 @@ use crate::trace::{Event, HoldId};
 use crate::world::World;
 
 /// Returns the guard of a single attempt; an error says if another owner has the lock.
-fn tried<G>(
+pub(crate) fn tried<G>(
     got: Result<TryAcquire<G>, AcquireError>,
     guard: impl FnOnce(G) -> Guard,
 ) -> Result<Guard, bool> {
@@ -34,7 +36,10 @@ fn tried<G>(
 }
 
 /// Returns the guard of a call that waited; an error says if another owner has the lock.
-fn waited<G>(got: Result<G, AcquireError>, guard: impl FnOnce(G) -> Guard) -> Result<Guard, bool> {
+pub(crate) fn waited<G>(
+    got: Result<G, AcquireError>,
+    guard: impl FnOnce(G) -> Guard,
+) -> Result<Guard, bool> {
     got.map(guard).map_err(|e| matches!(e, AcquireError::TimedOut { .. }))
 }
 
@@ -85,6 +90,7 @@ pub(crate) enum Guard {
     Lock(LockGuard),
     Read(ReadGuard),
     Write(WriteGuard),
+    Several(MultiGuard),
 }
 
 impl Deref for Guard {
@@ -95,34 +101,36 @@ impl Deref for Guard {
             Self::Lock(guard) => guard,
             Self::Read(guard) => guard,
             Self::Write(guard) => guard,
-        }
-    }
-}
-
-impl From<Guard> for LockGuard {
-    fn from(guard: Guard) -> Self {
-        match guard {
-            Guard::Lock(guard) => guard,
-            Guard::Read(guard) => guard.into(),
-            Guard::Write(guard) => guard.into(),
+            Self::Several(guard) => guard,
         }
     }
 }
 
 impl Guard {
+    /// Returns the guard for code that takes a guard of any one lock.
+    pub(crate) fn into_lock(self) -> Option<LockGuard> {
+        match self {
+            Self::Lock(guard) => Some(guard),
+            Self::Read(guard) => Some(guard.into()),
+            Self::Write(guard) => Some(guard.into()),
+            Self::Several(_) => None,
+        }
+    }
+
     async fn release(self) {
         let _ = match self {
             Self::Lock(guard) => guard.release().await,
             Self::Read(guard) => guard.release().await,
             Self::Write(guard) => guard.release().await,
+            Self::Several(guard) => guard.release().await,
         };
     }
 }
 
 /// Lock that the actor holds.
 pub(crate) struct Hold {
-    guard: Arc<Guard>,
-    id: HoldId,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) id: HoldId,
     name: u16,
     until_lost: bool,
 }
@@ -150,6 +158,9 @@ impl Actor {
                 Action::TakeOver { name, ttl, wait, hold, polls, parting } => {
                     let dice = self.dice(at);
                     self.take_over(name, (ttl, wait, polls), (hold, parting), dice).await;
+                }
+                Action::Several { wait, hold, renew, parting } => {
+                    self.several((wait, renew), (hold, parting), self.dice(at)).await;
                 }
                 Action::Resume { name, wait, hold, polls, parting } => {
                     let dice = self.dice(at);
@@ -284,8 +295,17 @@ impl Actor {
         guard: Guard,
         (requested_at, is_taker): (u64, bool),
     ) -> Hold {
-        let shared = matches!(guard, Guard::Read(_));
-        let guard = Arc::new(guard);
+        self.also_holds(name, Arc::new(guard), (requested_at, is_taker))
+    }
+
+    /// Registers a holder of one of the names of the guard.
+    pub(crate) fn also_holds(
+        &self,
+        name: usize,
+        guard: Arc<Guard>,
+        (requested_at, is_taker): (u64, bool),
+    ) -> Hold {
+        let shared = matches!(*guard, Guard::Read(_));
         let weak = Arc::downgrade(&guard);
         let belief = Box::new(move || weak.upgrade().map(|g| g.remaining()));
         let token = guard.fencing_token().get();
@@ -347,7 +367,7 @@ impl Actor {
 
     /// Sends a write, or a reader's read, to the resource. It is a separate message: it arrives
     /// even if its sender is paused.
-    fn write(&self, held: &Hold, delay: u64) {
+    pub(crate) fn write(&self, held: &Hold, delay: u64) {
         let (world, token) = (Arc::clone(&self.world), held.guard.fencing_token().get());
         let (id, name) = ((held.id, matches!(*held.guard, Guard::Read(_))), held.name);
         tokio::spawn(async move {

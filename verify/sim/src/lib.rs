@@ -16,6 +16,7 @@ mod orders;
 mod plan;
 mod process;
 mod run;
+mod several;
 mod shrink;
 pub mod soak;
 mod strangers;

@@ -202,6 +202,13 @@ pub(crate) enum Action {
         renew: bool,
         parting: Parting,
     },
+    /// Acquires the first two locks together, as `Lock` does one.
+    Several {
+        wait: Ms,
+        hold: Ms,
+        renew: bool,
+        parting: Parting,
+    },
     /// Makes a call under an idempotency key; `print` is the request's fingerprint, 0 = none.
     Order {
         key: usize,
@@ -366,6 +373,8 @@ pub(crate) struct Plan {
     readers: u64,
     /// Number of locks per thousand that are handed over to another process.
     hand_overs: u64,
+    /// Number of locks per thousand that are two names at once.
+    several: u64,
     pub(crate) durability: Durability,
     pub(crate) tamper: Option<Tamper>,
 }

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use palisade::LockGuard;
 use tokio::time::sleep;
 
 use crate::client::{Actor, Guard, cut};
@@ -14,7 +13,7 @@ use crate::trace::Event;
 impl Actor {
     /// Hands a lock over, which the user's code has given up by then.
     pub(crate) async fn hand_over(&self, name: u16, guard: Guard) {
-        let guard = LockGuard::from(guard);
+        let Some(guard) = guard.into_lock() else { return };
         let (client, token) = (self.client, guard.fencing_token().get());
         if let Ok(ticket) = guard.hand_over().await {
             self.world.tell(Event::HandedOver { client, name, token });

@@ -75,6 +75,11 @@ fn hand_overs_break_nothing() {
 }
 
 #[test]
+fn locks_of_two_names_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::Several)));
+}
+
+#[test]
 fn ticks_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Ticks)));
 }

@@ -12,17 +12,14 @@ fn short(owner: &OwnerToken) -> u16 {
     owner.as_str().bytes().fold(0, |h: u64, b| mix(h ^ u64::from(b))) as u16
 }
 
-/// Returns the lock and the fence that a successful op leaves on the server.
-pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Option<(u16, u64)> {
-    match (op, reply) {
-        (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => {
-            Some((number_of(keys.lock()), *fence))
-        }
-        (Op::Raise { keys, token, .. }, Ok(Reply::Done)) => {
-            Some((number_of(keys.lock()), token.get()))
-        }
-        _ => None,
-    }
+/// Returns each lock and the fence that a successful op leaves on the server.
+pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Vec<(u16, u64)> {
+    let (keys, fence) = match (op, reply) {
+        (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => (keys, *fence),
+        (Op::Raise { keys, token, .. }, Ok(Reply::Done)) => (keys, token.get()),
+        _ => return Vec::new(),
+    };
+    keys.all().map(|keys| (number_of(keys.lock()), fence)).collect()
 }
 
 /// Returns the verb, the number of the name, and the short form of the owner token.

@@ -84,6 +84,14 @@ impl Plan {
                 *uses = d.pick(&[Uses::Reads, Uses::Reads, Uses::ReadsBriefly, Uses::Downgrades]);
             }
         }
+        let mut d = Dice::new(self.seed, 5_000 + 10 * client as u64 + task);
+        for action in &mut actions {
+            if let Action::Lock { uses: Uses::Writes, wait, hold, renew, parting, .. } = *action
+                && d.chance(self.several)
+            {
+                *action = Action::Several { wait, hold, renew, parting };
+            }
+        }
         let mut d = Dice::new(self.seed, 4_000 + 10 * client as u64 + task);
         for action in &mut actions {
             match action {

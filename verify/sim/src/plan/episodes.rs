@@ -218,6 +218,41 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
+    pub(super) fn several(&mut self, d: &mut Dice) {
+        self.small_world(d);
+        self.names = 2;
+        self.net.lose_request = d.pick(&[0, 0, 100, 200]);
+        let partings = [Parting::Release, Parting::Release, Parting::Drop, Parting::CutShort(2)];
+        let acts = |d: &mut Dice| -> Vec<Action> {
+            let act = |d: &mut Dice| {
+                let (wait, hold) = (d.pick(&[0, TTL, 6 * TTL]), d.pick(&[0, 5, TTL / 2, 2 * TTL]));
+                let (renew, parting) = (d.chance(700), d.pick(&partings));
+                if d.chance(500) {
+                    return Action::Several { wait, hold, renew, parting };
+                }
+                let (uses, name) =
+                    (d.pick(&[Uses::Writes, Uses::Writes, Uses::Reads]), d.range(0, 1));
+                let name = name as usize;
+                Action::Lock { uses, name, wait, hold, every: 9, renew, parting }
+            };
+            (0..8).flat_map(|_| [Action::Think(d.range(0, TTL / 4)), act(d)]).collect()
+        };
+        let tasks = [(); 3].map(|()| acts(d));
+        self.set_tasks(tasks);
+        for _ in 0..d.range(0, 4) {
+            let client = d.range(0, 2) as usize;
+            let copies = [Copy::Empty, Copy::Behind(0), Copy::Behind(TTL / 4)];
+            let (copy, down) = (d.pick(&copies), d.range(0, TTL));
+            let fault = match d.range(0, 5) {
+                0 => Fault::Kill { client },
+                1 => Fault::Crash { node: 0, copy, down },
+                _ => Fault::Pause { client, span: d.range(TTL / 4, 2 * TTL), lag: 0 },
+            };
+            self.faults.push((d.range(20, 10 * TTL), fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
     pub(super) fn classic(&mut self, d: &mut Dice) {
         self.small_world(d);
         let hold = lock(8 * TTL, d.pick(&[5, TTL, 2 * TTL]), d.chance(500));

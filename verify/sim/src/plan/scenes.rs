@@ -46,6 +46,8 @@ pub enum Scene {
     /// Locks that are handed over between processes, which pause, die and lose messages; tickets
     /// are delivered twice and late.
     HandOvers,
+    /// Two locks that are acquired together, beside holders of each.
+    Several,
 }
 
 /// Lease length of the scenes, in milliseconds.
@@ -74,6 +76,7 @@ impl Plan {
             Scene::Ticks => self.ticks(&mut d),
             Scene::Readers => self.readers(&mut d),
             Scene::HandOvers => self.hand_overs(&mut d),
+            Scene::Several => self.several(&mut d),
         }
     }
 
