@@ -265,7 +265,7 @@ impl LockKeys {
     }
 
     /// Returns the keys of each lock.
-    pub fn all(&self) -> impl Iterator<Item = &Self> {
+    pub fn all(&self) -> impl Iterator<Item = &Self> + Clone {
         std::iter::once(self).chain(self.0.more.iter())
     }
 

@@ -6,7 +6,7 @@ use palisade::node::spi::{Holder, IfHeld, LockKeys, Op, OwnerToken, Place, Reply
 use super::bench::{Bench, LONG, SHORT};
 use super::crash::after;
 use super::handover::{handed_over, slowly};
-use super::hints::{TRIES, listening, next_hint};
+use super::hints::{TRIES, WAITERS, listening, next_hint};
 use super::ops::{
     RESERVED, acquire, acquire_at, extend, inspect, raise, reassert, release, shared,
 };
@@ -202,7 +202,7 @@ fn waiting(op: Op, waiter: u64) -> Op {
 async fn rule_6_who_waits_has_a_place_for_each_busy_name(b: Bench) {
     let mut events = b.events();
     listening(&b, &mut events).await;
-    let (handle, mut hints) = (7, Vec::new());
+    let (handle, mut hints) = (WAITERS[0].0, Vec::new());
     for _ in 0..TRIES {
         let ((names, all), (a, c)) = (three(&b), b.owners());
         for name in &names[..2] {
@@ -233,7 +233,7 @@ async fn rule_6_a_name_stays_reserved_while_others_are_busy(b: Bench) {
         for name in &names[..2] {
             b.granted(acquire(name, a, LONG), "a free lock is granted").await;
         }
-        let wait = || waiting(acquire(&all, c, LONG), 7);
+        let wait = || waiting(acquire(&all, c, LONG), WAITERS[0].0);
         let got = b.all(vec![
             wait(),
             release(&names[0], a),
