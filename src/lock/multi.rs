@@ -74,9 +74,10 @@ impl MultiMutexBuilder {
             let rule = format!("between 2 and {NAMES_MAX}; for one name use `mutex`");
             return Err(ConfigError::new("names", format!("{} names", names.len()), rule));
         }
-        if let Some(twice) = names.windows(2).find(|two| two[0] == two[1]) {
+        let mut pairs = names.iter().zip(&names[1..]);
+        if let Some((twice, _)) = pairs.find(|(name, next)| name == next) {
             let rule = "each name once: leave out the second";
-            return Err(ConfigError::new("names", Quoted(&twice[0]).to_string(), rule));
+            return Err(ConfigError::new("names", Quoted(twice).to_string(), rule));
         }
         let keys = |name: &Arc<str>| LockKeys::prefixed(&core.config.prefix, name);
         let keys: Vec<_> = names.iter().map(keys).collect();

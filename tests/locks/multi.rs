@@ -247,7 +247,8 @@ async fn waits_beside_single_locks() {
                 tokio::spawn(async move {
                     while !stop.load(SeqCst) {
                         let guard = lock.acquire().await.unwrap();
-                        sleep(Duration::from_millis(hold)).await;
+                        let share = 0.5 + rand::random::<f64>();
+                        sleep(Duration::from_millis(hold).mul_f64(share)).await;
                         guard.release().await.unwrap();
                     }
                 })

@@ -202,7 +202,7 @@ fn many(op: &Op) -> Option<&LockKeys> {
 
 /// Adds the arguments of an op on several locks, as `lua/many.lua` reads them.
 fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
-    let (mut lease, mut number, mut reassert, mut then) = (1, 0, None, None);
+    let (mut lease, mut number, mut quarantine, mut then) = (1, 0, None, None);
     let kind = match op {
         Op::Acquire { ttl, proposal, if_held, .. } => {
             (lease, number, then) = (millis(*ttl), *proposal, if_held.as_ref());
@@ -212,8 +212,8 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
             number = token.get();
             "J"
         }
-        Op::Extend { ttl, token, reassert: named, .. } => {
-            (lease, number, reassert) = (millis(*ttl), token.get(), *named);
+        Op::Extend { ttl, token, reassert, .. } => {
+            (lease, number, quarantine) = (millis(*ttl), token.get(), *reassert);
             "K"
         }
         _ => "B",
@@ -223,7 +223,7 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
         Some(IfHeld::Queue(_)) => held(cmd.arg("w"), then),
         Some(IfHeld::Watch) => cmd.arg("v").arg("").arg("").arg(""),
         Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) | None => {
-            named(cmd, reassert).arg("").arg("").arg("")
+            named(cmd, quarantine).arg("").arg("").arg("")
         }
     };
 }

@@ -126,6 +126,10 @@ pub enum Bug {
     ResumeByExtend,
     /// A ticket also takes a lock that its holder does not have any more (hand_over 2).
     ResumeFromNothing,
+    /// The token of several locks is written to the fence of the first one only (multi_lock 2).
+    ManyTokensDiffer,
+    /// Several locks are granted where the first one is free (multi_lock 1).
+    PartialMany,
     /// A batch arrives before a batch that was sent earlier (overview 2).
     BatchesOvertake,
 }

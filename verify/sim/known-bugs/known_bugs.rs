@@ -35,6 +35,7 @@ const CLASSIC: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Classic));
 const LOSSES: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Losses));
 const READERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Readers));
 const HAND_OVERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::HandOvers));
+const SEVERAL: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Several));
 const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Runs seeds until one of them fails.
@@ -132,6 +133,8 @@ known_bugs! {
     downgrade_releases_first: DowngradeReleasesFirst in READERS,
     resume_by_extend: ResumeByExtend in HAND_OVERS,
     resume_from_nothing: ResumeFromNothing in HAND_OVERS,
+    many_tokens_differ: ManyTokensDiffer in SEVERAL,
+    partial_many: PartialMany in SEVERAL,
     batches_yield: BatchesYield in FAILOVERS,
     batches_overtake: BatchesOvertake in MIXED,
 }
