@@ -89,8 +89,8 @@ impl MultiMutexBuilder {
     }
 }
 
-/// A lock of several names, not yet held: all of them are acquired, or none. Cheap to clone. Made by
-/// [`Redlock::multi`](crate::Redlock::multi).
+/// A lock of several names, not yet held: all of them are acquired, or none. Cheap to clone. Made
+/// by [`Redlock::multi`](crate::Redlock::multi).
 ///
 /// Each name is that of a [`Mutex`](crate::Mutex), so a mutex, readers and classic clients of one
 /// name exclude it, and it excludes them. Two multi-locks of the same names never wait for each

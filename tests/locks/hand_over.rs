@@ -57,16 +57,12 @@ impl World {
         join_all(all.into_iter().chain([Self::redis(3)]).map(|world| test(world))).await;
     }
 
-    fn mutex(&self, redlock: &Redlock) -> Mutex {
-        redlock.mutex("job").build().unwrap()
-    }
-
     async fn held(&self) -> LockGuard {
-        self.mutex(&self.from).acquire().await.unwrap()
+        job(&self.from).acquire().await.unwrap()
     }
 
     async fn is_taken(&self) -> bool {
-        let tried = self.mutex(&self.others).try_acquire().await.unwrap();
+        let tried = job(&self.others).try_acquire().await.unwrap();
         matches!(tried, TryAcquire::Taken(_))
     }
 
@@ -81,6 +77,10 @@ impl World {
 /// Sends a ticket through a message.
 fn sent(ticket: &HandOver) -> HandOver {
     serde_json::from_str(&serde_json::to_string(ticket).unwrap()).unwrap()
+}
+
+fn job(redlock: &Redlock) -> Mutex {
+    redlock.mutex("job").build().unwrap()
 }
 
 fn is_gone(resumed: &Result<LockGuard, ResumeError>) -> bool {
@@ -105,7 +105,7 @@ async fn a_lock_goes_on_in_another_process_under_a_larger_token() {
         sleep(TTL + TTL / 2).await;
         assert!(guard.is_valid() && world.is_taken().await);
         guard.release().await.unwrap();
-        let next = world.mutex(&world.others).acquire().await.unwrap();
+        let next = job(&world.others).acquire().await.unwrap();
         next.release().await.unwrap();
     })
     .await;
@@ -123,7 +123,7 @@ async fn a_ticket_is_redeemed_once() {
         let late = world.others.resume(&ticket).await;
         assert!(is_gone(&late), "{late:?}");
         // What the refused calls took is given back.
-        let next = world.mutex(&world.others).acquire().await.unwrap();
+        let next = job(&world.others).acquire().await.unwrap();
         assert!(is_gone(&world.to.resume(&ticket).await));
         next.release().await.unwrap();
     })
@@ -217,7 +217,7 @@ async fn a_hand_over_that_is_dropped_releases_the_lock() {
         if polled.is_pending() {
             drop(hand_over);
             let began = Instant::now();
-            let next = world.mutex(&world.others).acquire().await.unwrap();
+            let next = job(&world.others).acquire().await.unwrap();
             assert!(began.elapsed() < TTL / 2, "it was not released");
             next.release().await.unwrap();
         }
@@ -261,7 +261,7 @@ async fn too_few_nodes_hand_nothing_over() {
     // The lock is released, on those nodes as soon as they answer again.
     let began = Instant::now();
     sleep(2 * SHORT).await;
-    let next = world.mutex(&world.others).acquire().await.unwrap();
+    let next = job(&world.others).acquire().await.unwrap();
     assert!(began.elapsed() < TTL && next.is_valid());
 }
 
@@ -336,13 +336,13 @@ async fn a_takeover_that_is_handed_over_stays_closed() {
     World::each(async |world| {
         let mutex = world.from.mutex("job").auto_renew(false).build().unwrap();
         let hangs = mutex.acquire().await.unwrap();
-        let operator = world.mutex(&world.others);
+        let operator = job(&world.others);
         let seen = operator.inspect().await.unwrap().holder().unwrap();
         let taken = operator.take_over(&seen, "it hangs").await.unwrap();
         let ticket = taken.guard.hand_over().await.unwrap();
         let guard = world.to.resume(&sent(&ticket)).await.unwrap();
         guard.release().await.unwrap();
-        let next = world.mutex(&world.from).acquire().await.unwrap();
+        let next = job(&world.from).acquire().await.unwrap();
         assert!(!hangs.is_valid(), "two hold the lock");
         next.release().await.unwrap();
     })
@@ -353,7 +353,7 @@ async fn a_takeover_that_is_handed_over_stays_closed() {
 async fn those_who_wait_come_after_the_ticket() {
     World::each(async |world| {
         let guard = world.held().await;
-        let waits = world.mutex(&world.others);
+        let waits = job(&world.others);
         let waits = tokio::spawn(async move { waits.acquire().await.unwrap().is_valid() });
         sleep(SHORT).await;
         let ticket = guard.hand_over().await.unwrap();

@@ -53,7 +53,7 @@ impl Nodes {
     }
 }
 
-fn is_taken<G>(tried: Result<TryAcquire<G>, AcquireError>) -> bool {
+fn is_taken<G>(tried: &Result<TryAcquire<G>, AcquireError>) -> bool {
     matches!(tried, Ok(TryAcquire::Taken(_)))
 }
 
@@ -64,18 +64,18 @@ async fn all_names_are_held_or_none() {
         let (a, b) = (nodes.single("a"), nodes.single("b"));
         let doc = nodes.handle().rw_lock("b").build().unwrap();
         let one = b.acquire().await.unwrap();
-        assert!(is_taken(both.try_acquire().await), "one name is taken");
+        assert!(is_taken(&both.try_acquire().await), "one name is taken");
         let other = a.acquire().await.unwrap();
         other.release().await.unwrap();
         one.release().await.unwrap();
         let guard = both.acquire().await.unwrap();
         assert_eq!(guard.names().iter().map(|n| &**n).collect::<Vec<_>>(), ["a", "b"]);
-        assert!(is_taken(a.try_acquire().await) && is_taken(b.try_acquire().await));
-        assert!(is_taken(doc.try_read().await), "a reader beside it");
+        assert!(is_taken(&a.try_acquire().await) && is_taken(&b.try_acquire().await));
+        assert!(is_taken(&doc.try_read().await), "a reader beside it");
         assert!(guard.extend().await.is_ok());
         guard.release().await.unwrap();
         let reader = doc.read().await.unwrap();
-        assert!(is_taken(both.try_acquire().await), "readers keep it out");
+        assert!(is_taken(&both.try_acquire().await), "readers keep it out");
         reader.release().await.unwrap();
         drop(both.acquire().await.unwrap());
         let one = a.acquire().await.unwrap();
@@ -111,7 +111,7 @@ async fn a_lock_of_several_names_is_renewed_and_lost_as_one() {
     let both = redlock.multi(["a", "b"]).ttl(second).build().unwrap();
     let guard = both.acquire().await.unwrap();
     sleep(2 * second).await;
-    assert!(guard.is_valid() && is_taken(nodes.single("b").try_acquire().await));
+    assert!(guard.is_valid() && is_taken(&nodes.single("b").try_acquire().await));
     // An operator takes one of its names away.
     let b = nodes.single("b");
     let holder = b.inspect().await.unwrap().holder().unwrap();
@@ -230,51 +230,4 @@ fn names_are_checked() {
     refused(&["a", "election:x"], "is where elections are kept");
     let error = redlock.multi(["a", "b"]).ttl(Duration::ZERO).build().unwrap_err();
     assert!(error.to_string().contains("`ttl` is 0ns: at least 10ms"), "{error}");
-}
-
-/// Prints the waits of a multi-lock beside callers of single names without a pause between their
-/// turns, as `docs/design/multi_lock.md` shows them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "measures for a minute"]
-async fn waits_beside_single_locks() {
-    for (n, hold) in [(1, 1), (3, 1), (3, 5), (3, 20), (3, 50), (3, 100), (3, 200)] {
-        let nodes = Nodes::redis(n);
-        let stop = Arc::new(AtomicBool::new(false));
-        let busy: Vec<_> = ["a", "b", "a", "b"]
-            .into_iter()
-            .map(|name| {
-                let (lock, stop) = (nodes.single(name), stop.clone());
-                tokio::spawn(async move {
-                    while !stop.load(SeqCst) {
-                        let guard = lock.acquire().await.unwrap();
-                        let share = 0.5 + rand::random::<f64>();
-                        sleep(Duration::from_millis(hold).mul_f64(share)).await;
-                        guard.release().await.unwrap();
-                    }
-                })
-            })
-            .collect();
-        sleep(Duration::from_millis(500)).await;
-        let both = nodes.multi(&["a", "b"]);
-        let (mut waits, began) = (Vec::new(), Instant::now());
-        while began.elapsed() < Duration::from_secs(8) {
-            let asked = Instant::now();
-            let Ok(guard) = both.acquire().await else { break };
-            waits.push(asked.elapsed());
-            guard.release().await.unwrap();
-        }
-        stop.store(true, SeqCst);
-        for worker in busy {
-            worker.await.unwrap();
-        }
-        waits.sort();
-        let at = |share: f64| waits[((waits.len() - 1) as f64 * share) as usize];
-        println!(
-            "{n} nodes, {hold} ms: {} turns, {:?} {:?} {:?}",
-            waits.len(),
-            at(0.5),
-            at(0.9),
-            at(1.0)
-        );
-    }
 }

@@ -171,7 +171,8 @@ impl Drop for Hints {
     }
 }
 
-/// Returns the keys for which the op requests a hint, with its place in the queue if it waits in one.
+/// Returns the keys for which the op requests a hint, with its place in the queue if it waits in
+/// one.
 fn awaited(op: &Op) -> impl Iterator<Item = (&str, Option<&Place>)> + Clone {
     let (keys, key, place) = match op {
         Op::Acquire { keys, if_held: Some(IfHeld::Queue(place)), .. } => {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use palisade::Durability;
 use palisade::node::spi::Terms;
 
-pub(crate) use self::actions::{Decision, HandlerPlan, Parting, Uses};
+pub(crate) use self::actions::{Decision, HandlerPlan, Parting, TaskPlan, Uses};
 pub(crate) use self::clock::{ClockPlan, Truth, Wave, wall};
 use self::draw::Theme;
 pub use self::fleet::Order;
@@ -272,13 +272,6 @@ pub(crate) enum Action {
         wait: Ms,
         polls: u32,
     },
-}
-
-/// The actions of one task of a client process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TaskPlan {
-    pub(crate) client: usize,
-    pub(crate) actions: Vec<Action>,
 }
 
 /// Creation time of a key's request, and the clock error of its producer.

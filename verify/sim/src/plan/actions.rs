@@ -62,6 +62,13 @@ impl Action {
     };
 }
 
+/// The actions of one task of a client process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TaskPlan {
+    pub(crate) client: usize,
+    pub(crate) actions: Vec<Action>,
+}
+
 /// Number of idempotency keys.
 pub(super) const KEYS: u64 = 3;
 
