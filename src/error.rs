@@ -8,6 +8,7 @@
 //! the server, of the system or of another crate, if it contains no secret. All errors implement
 //! [`Advise`].
 
+mod hand_over;
 mod outcome;
 mod resource;
 
@@ -16,6 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::hand_over::{HandOverError, ResumeError};
 pub use self::outcome::{AcquireError, ExtendError, NoQuorum, NodeOutcome, ReleaseError, Taken};
 pub use self::resource::Resource;
 pub use crate::op::Began;
@@ -64,6 +66,7 @@ macro_rules! advise {
 pub(crate) use advise;
 
 advise!(ConfigError, NodeError, NoQuorum, AcquireError, ExtendError, ReleaseError);
+advise!(HandOverError, ResumeError);
 
 /// Error of an invalid setting, with the rule that the setting breaks.
 ///

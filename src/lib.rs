@@ -116,10 +116,10 @@ pub use node::{MemoryNode, RedisNode, SentinelNode};
 pub use client::failover::Failover;
 pub use durability::{Achieved, Durability};
 pub use lock::{
-    DegradableGuard, DegradingMutex, Inspection, LockGuard, LockHolder, LostSignal, Mutex,
-    MutexBuilder, NodePermits, NodeView, OnUnavailable, Owner, Permit, PermitHolder, ReadGuard,
-    ReentrantGuard, ReentrantMutex, RwLock, Semaphore, SemaphoreBuilder, SemaphoreInspection,
-    TakenOver, TryAcquire, WorkError, WriteGuard,
+    DegradableGuard, DegradingMutex, HandOver, Inspection, LockGuard, LockHolder, LostSignal,
+    MultiGuard, MultiMutex, MultiMutexBuilder, Mutex, MutexBuilder, NodePermits, NodeView,
+    OnUnavailable, Owner, Permit, PermitHolder, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock,
+    Semaphore, SemaphoreBuilder, SemaphoreInspection, TakenOver, TryAcquire, WorkError, WriteGuard,
 };
 pub use quorum::backoff::RetryPolicy;
 pub use token::FencingToken;

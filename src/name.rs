@@ -219,6 +219,8 @@ struct Parts {
     text: Box<str>,
     /// End offsets of the lock, the fence and the queue key in `text`.
     ends: [usize; 3],
+    /// Keys of the other names, if several locks are acquired together.
+    more: Box<[LockKeys]>,
 }
 
 impl LockKeys {
@@ -272,7 +274,27 @@ impl LockKeys {
                 ends[i + 1] = text.len();
             }
         }
-        Self(Arc::new(Parts { text: text.into_boxed_str(), ends }))
+        Self(Arc::new(Parts { text: text.into_boxed_str(), ends, more: Box::default() }))
+    }
+
+    /// Returns the keys of several locks that are acquired together (multi_lock 1). The keys of the
+    /// first one stand for all where one is enough, as in a log.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn many(mut names: Vec<Self>) -> Self {
+        let Parts { text, ends, .. } = &*names.remove(0).0;
+        Self(Arc::new(Parts { text: text.clone(), ends: *ends, more: names.into() }))
+    }
+
+    /// Returns true if these are the keys of several locks.
+    pub fn is_many(&self) -> bool {
+        !self.0.more.is_empty()
+    }
+
+    /// Returns the keys of each lock.
+    pub fn all(&self) -> impl Iterator<Item = &Self> + Clone {
+        std::iter::once(self).chain(self.0.more.iter())
     }
 
     /// Returns the main key. Its value is a string, the owner token; that of a semaphore has all

@@ -43,10 +43,17 @@ pub type RecordKey = Arc<str>;
 pub type FingerprintBytes = [u8; 32];
 
 /// A request to one node. The node keeps leases for the given times; the caller relies on less.
+///
+/// The keys of `Acquire`, `Raise`, `Extend` and `Release` may be those of several locks
+/// ([`LockKeys::many`]), always in exclusive mode and without metadata. Then the node does what the
+/// op says for all of them, or for none (multi_lock 1 to 6): one fence is granted, above those of
+/// all; `Held` has the latest end of those that are busy, and the handle gets a place in the queue
+/// of each; a release deletes those that are the owner's, and is `Done` if all were.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Takes the lock if it is free, reserved for this handle, or transferred by
-    /// [`IfHeld::TakeFrom`], but never in quarantine. To take it, the node sets the lock to `owner`
+    /// [`IfHeld::TakeFrom`], but never in quarantine; with [`IfHeld::TakeOnly`] only if it is
+    /// transferred. To take it, the node sets the lock to `owner`
     /// for `ttl` and `fence := max(fence + 1, clamp(proposal), floor)`, where `clamp` limits the
     /// proposal to the node's clock ± E, and answers `Granted`. If the lock belongs to the same
     /// owner already, the answer is `Granted` with the present fence. Otherwise the answer is
@@ -55,12 +62,14 @@ pub enum Op {
     /// A shared acquire is granted beside other shared grants, and refused where an exclusive
     /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the fence:
     /// where there is none, `fence := max(clamp(proposal), floor)`, else `fence := max(fence,
-    /// floor)` (readers 2). No caller sends `TakeFrom` with it: `TakeFrom` counts as `None`.
+    /// floor)` (readers 2). No caller sends `TakeFrom` or `TakeOnly` with it:
+    /// they count as `None`.
     ///
     /// An acquire of a slot is answered `Permit`, with the slot. The owner gets the slot that it
     /// has; else, if it asks for any, one that is reserved for it, else the first free one in its
     /// order; if it asks for exactly one, that slot if it is free, and its other slots become free
-    /// (semaphore 1, 2). Each slot has a fence of its own. `TakeFrom` counts as `None`, too.
+    /// (semaphore 1, 2). Each slot has a fence of its own. `TakeFrom` and `TakeOnly` count as
+    /// `None`, too.
     Acquire {
         /// Mode of the grant.
         mode: LockMode,

@@ -9,8 +9,10 @@ use crate::client::Core;
 pub use crate::client::close::CloseReport;
 use crate::config::{Config, default_clock_error};
 use crate::env::{Env, SystemEnv};
-use crate::error::ConfigError;
-use crate::lock::{MutexBuilder, RwLock, SemaphoreBuilder};
+use crate::error::{ConfigError, ResumeError};
+use crate::lock::{
+    HandOver, LockGuard, MultiMutexBuilder, MutexBuilder, RwLock, SemaphoreBuilder, resume,
+};
 use crate::metrics::Meters;
 use crate::node::{LockNode, NodeEvents, NodeMetrics};
 use crate::shown::{Quoted, is_plain};
@@ -75,6 +77,56 @@ impl Redlock {
     /// of this handle. All callers of a name should give the same number: it is not stored.
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u16) -> SemaphoreBuilder {
         SemaphoreBuilder::new(Arc::clone(&self.core), name.as_ref(), permits)
+    }
+
+    /// Returns the settings of a lock of several names, 2 to 32, with the defaults of this handle.
+    /// All of them are acquired, or none, under one fencing token. Their order does not matter.
+    ///
+    /// ```
+    /// # async fn demo(redlock: palisade::Redlock) -> Result<(), Box<dyn std::error::Error>> {
+    /// let both = redlock.multi(["account:1", "account:2"]).build()?;
+    /// let guard = both.acquire().await?;
+    /// println!("transfer with token {}", guard.fencing_token());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn multi(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> MultiMutexBuilder {
+        let names = names.into_iter().map(|name| name.as_ref().into()).collect();
+        MultiMutexBuilder::new(Arc::clone(&self.core), names)
+    }
+
+    /// Redeems the ticket of a lock that its holder has
+    /// [handed over](crate::LockGuard::hand_over), and returns a guard of the lock, with a fencing
+    /// token above that of the old holder. No other owner had the lock in between. The lock is
+    /// taken from that holder only: a ticket that is delivered twice is redeemed once, and one that
+    /// comes too late is refused.
+    ///
+    /// If too few nodes answer, the call tries again while the nodes may still have the lock for
+    /// the old holder. This handle needs the nodes and the prefix of the old holder's handle.
+    ///
+    /// ```
+    /// # async fn demo(text: String) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redlock = palisade::Redlock::from_urls("memory://")?;
+    /// let guard = redlock.mutex("job").await?;
+    /// let ticket = guard.hand_over().await?;
+    /// let text = serde_json::to_string(&ticket)?;
+    /// // In another process:
+    /// let guard = redlock.resume(&serde_json::from_str(&text)?).await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ResumeError::Gone`] if the ticket was redeemed before or its lease has ended.
+    /// [`ResumeError::NoQuorum`] if too few nodes gave an answer that counts; the ticket may be
+    /// used up. [`ResumeError::Config`] if the ticket does not fit this handle.
+    /// [`ResumeError::Closed`] if the handle is closed.
+    ///
+    /// # Cancellation safety
+    /// If dropped at any await, the lock is not held, and the ticket may be used up: what nodes
+    /// have transferred is released in the background.
+    pub async fn resume(&self, ticket: &HandOver) -> Result<LockGuard, ResumeError> {
+        resume(&self.core, ticket).await
     }
 
     /// Returns the settings of this handle.

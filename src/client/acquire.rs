@@ -98,7 +98,7 @@ impl Core {
             LockMode::Slot(slots) => LockMode::Slot(slots.in_order_of(&owner)),
             LockMode::Exclusive | LockMode::Shared => mode,
         };
-        let proposal = self.proposal(keys.lock());
+        let proposal = keys.all().map(|keys| self.proposal(keys.lock())).max().unwrap_or(0);
         let sent = self.env.now();
         let until = valid_until(sent, ttl, self.config.drift);
         let replies = ReplyCollector::at(self.n(), level, until);

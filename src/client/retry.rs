@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::{select, select_all};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{sleep, timeout};
 
@@ -24,6 +25,7 @@ use self::backoff::{Backoff, spread};
 use crate::client::Core;
 use crate::client::hints::{Floor, Waiting};
 use crate::error::Taken;
+use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode};
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
@@ -79,6 +81,8 @@ pub(crate) struct AttemptTerms {
 pub(crate) struct RetryTerms<'a> {
     /// Key about which the nodes send hints.
     pub(crate) key: &'a str,
+    /// Keys of all locks, if the call waits for several; else those of `key` alone.
+    pub(crate) all: Option<&'a LockKeys>,
     pub(crate) wait: Wait,
     pub(crate) policy: RetryPolicy,
     /// Time after which no attempt begins; `None`: no limit.
@@ -198,6 +202,7 @@ enum Next {
 struct Retry<'a> {
     core: &'a Arc<Core>,
     key: &'a str,
+    all: Option<&'a LockKeys>,
     wait: Wait,
     backoff: Backoff,
     started: Moment,
@@ -208,6 +213,8 @@ struct Retry<'a> {
     round_trip: Duration,
     /// Registration for hints, which is made at the first refusal after which a hint can help.
     waiting: Option<Waiting>,
+    /// The same for the further locks of a call that waits for several.
+    also: Vec<Waiting>,
     /// True if the nodes know that this handle waits for a hint.
     registered: bool,
     /// Resolves when a claim ends. It is made before the attempt is sent, so that no hint is
@@ -225,11 +232,12 @@ struct Retry<'a> {
 
 impl<'a> Retry<'a> {
     fn new(core: &'a Arc<Core>, terms: RetryTerms<'a>) -> Self {
-        let RetryTerms { key, wait, policy, deadline } = terms;
+        let RetryTerms { key, all, wait, policy, deadline } = terms;
         let started = core.env.now();
         Self {
             core,
             key,
+            all,
             wait,
             backoff: Backoff::new(policy),
             started,
@@ -237,6 +245,7 @@ impl<'a> Retry<'a> {
             sent: started,
             round_trip: Duration::ZERO,
             waiting: None,
+            also: Vec::new(),
             registered: false,
             ended: None,
             woken: false,
@@ -252,7 +261,9 @@ impl<'a> Retry<'a> {
         self.sent = self.core.env.now();
         let if_held = self.waiting.as_ref().map(|waiting| {
             self.registered = true;
-            waiting.request(self.sent, self.round_trip)
+            let own = waiting.request(self.sent, self.round_trip);
+            let others = self.also.iter().map(|also| also.request(self.sent, self.round_trip));
+            others.fold(own, IfHeld::for_both)
         });
         self.ended = match (&self.waiting, self.wait) {
             (Some(waiting), Wait::Answer) => Some(waiting.ended()),
@@ -284,8 +295,10 @@ impl<'a> Retry<'a> {
         if self.woken {
             waiting.was_right();
         }
-        waiting.pass_on();
-        waiting.unused();
+        for waiting in std::iter::once(waiting).chain(&self.also) {
+            waiting.pass_on();
+            waiting.unused();
+        }
     }
 
     /// Records a refusal, and registers the call for hints if they can help.
@@ -309,8 +322,15 @@ impl<'a> Retry<'a> {
             let waiting = self.core.hints.wait(self.key, queued);
             // If other callers of the handle wait, the nodes' queues have a place for the handle
             // already, and those callers are served first.
-            self.registered = waiting.is_behind();
+            let more = self.all.into_iter().flat_map(|keys| keys.all().skip(1));
+            self.also = more.map(|keys| self.core.hints.wait(keys.lock(), queued)).collect();
+            self.registered = self.also.is_empty() && waiting.is_behind();
             self.waiting = Some(waiting);
+        } else if self.woken && !self.also.is_empty() {
+            // What one of several names brought is of no use here yet, but it may be for another
+            // caller of the handle that waits for that name alone.
+            let all = self.waiting.iter().chain(&self.also);
+            all.filter(|waiting| waiting.has_others()).for_each(Waiting::pass_on);
         }
     }
 
@@ -318,7 +338,7 @@ impl<'a> Retry<'a> {
     /// of the call.
     async fn wait(&mut self, prospect: Prospect, hold_back: impl Fn() -> Duration) -> Next {
         let mut pause = self.backoff.pause(prospect, self.registered, &*self.core.env);
-        if let Some(waiting) = &self.waiting {
+        if let Some(waiting) = self.waiting.as_ref().filter(|_| self.also.is_empty()) {
             pause = waiting.pause(pause, self.core.env.random());
         }
         let pause = pause.min(self.left());
@@ -360,7 +380,13 @@ impl<'a> Retry<'a> {
         match (self.ended.take(), &self.waiting) {
             (Some(ended), _) => ended.await,
             (None, Some(waiting)) if self.wait != Wait::Answer => {
-                waiting.turn(2 * self.round_trip).await;
+                let soon = 2 * self.round_trip;
+                let also = self.also.iter().map(|also| also.turn(soon).boxed()).collect::<Vec<_>>();
+                if also.is_empty() {
+                    waiting.turn(soon).await;
+                } else {
+                    select(waiting.turn(soon).boxed(), select_all(also)).await;
+                }
             }
             (None, _) => std::future::pending().await,
         }
@@ -425,6 +451,12 @@ impl Drop for Retry<'_> {
         let Some(waiting) = &self.waiting else { return };
         for node in waiting.unused() {
             self.core.pass_on(node, self.key, waiting.mode());
+        }
+        let more = self.all.into_iter().flat_map(|keys| keys.all().skip(1));
+        for (keys, also) in more.zip(&self.also) {
+            for node in also.unused() {
+                self.core.pass_on(node, keys.lock(), also.mode());
+            }
         }
     }
 }

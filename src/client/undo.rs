@@ -39,6 +39,12 @@ impl Core {
         sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
     }
 
+    /// Takes back what any node may hold of a call that made several attempts under one owner
+    /// token, as [`undo`](Self::undo).
+    pub(crate) fn undo_everywhere(&self, op: &Op, until: Moment) {
+        self.undo(op, &ReplyCollector::new(self.n()), until);
+    }
+
     /// Undoes an attempt on every node that may have a grant of the attempt. The request is
     /// repeated until it has certainly taken effect, at most until `until`: at that time the ttl
     /// has ended the lease. This function needs no runtime and no waiting caller, because `Drop`

@@ -95,9 +95,20 @@ impl<L: From<Mutex>> MutexBuilder<L> {
         Ok(self.0.into())
     }
 
+    /// Checks the settings, and builds the lock of these keys, whose names are checked already.
+    pub(super) fn build_for(self, keys: LockKeys) -> Result<L, ConfigError> {
+        let checked = self.check_settings();
+        checked.map_err(|e| e.of(Resource::Lock(Arc::clone(&self.0.name))))?;
+        Ok(Mutex { keys, ..self.0 }.into())
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
-        let Mutex { name, keys, level, core, ttl, renew, .. } = &self.0;
-        check_lock(name, keys)?;
+        check_lock(&self.0.name, &self.0.keys)?;
+        self.check_settings()
+    }
+
+    fn check_settings(&self) -> Result<(), ConfigError> {
+        let Mutex { level, core, ttl, renew, .. } = &self.0;
         level.check()?;
         core.config.check_ttl(*ttl)?;
         if *renew { core.config.check_renewed(*ttl) } else { Ok(()) }

@@ -34,6 +34,8 @@ pub struct LockGuard {
     core: Arc<Core>,
     lease: Arc<Lease>,
     name: Arc<str>,
+    /// True if a background task renews the lock.
+    renew: bool,
 }
 
 impl fmt::Debug for LockGuard {
@@ -53,7 +55,7 @@ impl LockGuard {
         } else {
             core.renewer.watch(&core, &lease);
         }
-        Self { core, lease, name }
+        Self { core, lease, name, renew }
     }
 
     pub(crate) fn resource(&self) -> Resource {
@@ -62,6 +64,10 @@ impl LockGuard {
 
     pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.lease
+    }
+
+    pub(super) fn renews(&self) -> bool {
+        self.renew
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -196,7 +196,8 @@ impl Mutex {
 
     pub(super) fn retry_terms(&self, wait: Wait) -> RetryTerms<'_> {
         let deadline = acquire_deadline(&self.core, self.acquire_timeout);
-        RetryTerms { key: self.keys.lock(), wait, policy: self.retry, deadline: Some(deadline) }
+        let (key, all) = (self.keys.lock(), Some(&self.keys).filter(|keys| keys.is_many()));
+        RetryTerms { key, all, wait, policy: self.retry, deadline: Some(deadline) }
     }
 
     pub(super) fn resource(&self) -> Resource {

@@ -4,8 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::run::run_under;
-use super::{Inspection, LockGuard, Mutex, TryAcquire, WorkError};
-use crate::error::{AcquireError, ReleaseError};
+use super::{HandOver, Inspection, LockGuard, Mutex, TryAcquire, WorkError};
+use crate::error::{AcquireError, HandOverError, ReleaseError};
 use crate::op::LockMode;
 use crate::span::operation;
 
@@ -224,6 +224,17 @@ impl WriteGuard {
     /// As [`LockGuard::release`].
     pub async fn release(self) -> Result<(), ReleaseError> {
         self.0.release().await
+    }
+
+    /// Hands the lock over to another process, as [`LockGuard::hand_over`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::hand_over`].
+    ///
+    /// # Cancellation safety
+    /// As [`LockGuard::hand_over`].
+    pub async fn hand_over(self) -> Result<HandOver, HandOverError> {
+        self.0.hand_over().await
     }
 
     /// Becomes a reader, so that other readers may hold the lock, too. No writer gets the lock in

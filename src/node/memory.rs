@@ -8,6 +8,7 @@ mod builder;
 mod faults;
 mod lists;
 mod locks;
+mod many;
 mod quarantine;
 mod readers;
 mod records;
@@ -209,6 +210,7 @@ impl Data {
             Op::Acquire { mode, keys, owner, ttl, proposal, if_held } => {
                 let asked = (*proposal, *if_held);
                 match mode {
+                    _ if keys.is_many() => self.locks.acquire_all(h, (keys, *owner), *ttl, asked),
                     LockMode::Exclusive => self.locks.acquire(h, keys, *owner, *ttl, asked),
                     LockMode::Shared => self.locks.acquire_shared(h, keys, *owner, *ttl, asked),
                     LockMode::Slot(slots) => {
@@ -219,11 +221,17 @@ impl Data {
                     }
                 }
             }
+            Op::Raise { keys, owner, token, slot: Some(slot) } => {
+                self.locks.raise_slot(h, keys, (*owner, *slot), *token)
+            }
+            Op::Raise { keys, owner, token, slot: None } if keys.is_many() => {
+                self.locks.raise_all(h, keys, *owner, *token)
+            }
             Op::Raise { keys, owner, token, slot: None } => {
                 self.locks.raise(h, keys, *owner, *token)
             }
-            Op::Raise { keys, owner, token, slot: Some(slot) } => {
-                self.locks.raise_slot(h, keys, (*owner, *slot), *token)
+            Op::Extend { keys, owner, ttl, token, reassert, .. } if keys.is_many() => {
+                self.locks.extend_all(h, (keys, *owner), (*ttl, *token), *reassert)
             }
             Op::Extend { mode, keys, owner, ttl, token, meta, reassert } => {
                 let (lease, claims) = ((*ttl, *token), (meta.as_ref(), *reassert));
@@ -235,6 +243,13 @@ impl Data {
                     }
                 };
                 wake_up(hints, keys, wake);
+                reply
+            }
+            Op::Release { keys, owner, .. } if keys.is_many() => {
+                let (reply, woken) = self.locks.release_all(h, keys, *owner);
+                for (keys, wake) in woken {
+                    wake_up(hints, &keys, wake);
+                }
                 reply
             }
             Op::Release { mode, keys, owner, .. } => {

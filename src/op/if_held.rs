@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::token::OwnerToken;
+use crate::token::{FencingToken, OwnerToken};
 
 /// Action of a node about an acquire if another owner has the lock: register the caller for a hint,
 /// or transfer the lock to it.
@@ -23,6 +23,15 @@ pub enum IfHeld {
     /// registered. A node that is settling (a short time after a planned handover) transfers locks,
     /// too.
     TakeFrom(OwnerToken),
+    /// As [`TakeFrom`](Self::TakeFrom), but a node where this owner has nothing refuses, and so
+    /// does one whose fence is above `token`: another attempt was granted there since
+    /// (hand_over 3). An earlier request of the caller that took the lock is recognised.
+    TakeOnly {
+        /// Owner from which the lock is taken.
+        from: OwnerToken,
+        /// Fencing token of that owner.
+        token: FencingToken,
+    },
 }
 
 /// Place of a handle in a lock's queue of waiting handles. The handle that has waited longest is
@@ -56,11 +65,24 @@ impl Place {
 }
 
 impl IfHeld {
+    /// Returns what a request for two locks asks, of which these are the requests. Its place counts
+    /// from the longer wait, and each lock that is released is reserved for the longest time, as
+    /// the other may be released a little later (multi_lock 6).
+    pub(crate) fn for_both(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Queue(place), Self::Queue(other)) => {
+                let waited = place.waited.max(other.waited);
+                Self::Queue(Place { waited, needs: Place::RESERVED_MAX, ..place })
+            }
+            (own, _) => own,
+        }
+    }
+
     /// Returns the place in the queue, if the request has one.
     pub(crate) fn place(&self) -> Option<&Place> {
         match self {
             Self::Queue(place) => Some(place),
-            Self::Watch | Self::TakeFrom(_) => None,
+            Self::Watch | Self::TakeFrom(_) | Self::TakeOnly { .. } => None,
         }
     }
 }

@@ -192,8 +192,8 @@ mod tests {
     /// The table is for one node. An example of a line is `yes@1 ext no@2 -> holds until 100`:
     /// first the events, each with a time in ms, and then the state of the node. `yes`, `no`,
     /// `fault`, `unsent` and `quarantined` are answers (`yes.2` answers the second renewal), and
-    /// `slot1` is the grant of a permit. `won` means that the attempt is won with slot 0. `ext` sends
-    /// an extension. With `switch` the node begins another data history.
+    /// `slot1` is the grant of a permit. `won` means that the attempt is won with slot 0. With
+    /// `ext` an extension is sent, and with `switch` the node begins another data history.
     #[test]
     fn what_a_node_holds() {
         let table = include_str!("testdata/holdings.txt");

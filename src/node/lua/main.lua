@@ -35,7 +35,7 @@ while a < last do
     local reserved
     if kind == 'W' then args, reserved = 9, '------' .. ARGV[a + 8] end
     if kind == 'T' then
-      args = 7
+      args = 8
     elseif expected then
       rest, found = acquire(k, a, count, reserved)
     end
@@ -46,7 +46,11 @@ while a < last do
     if not found then rest = nil end
   else
     local size = find(sizes, kind, 1, true)
-    keys, args = string.byte(sizes, size + 1) - 48, string.byte(sizes, size + 2) - 47
+    if size then
+      keys, args = string.byte(sizes, size + 1) - 48, string.byte(sizes, size + 2) - 47
+    else -- several locks (many.lua)
+      keys, args = 3 * ARGV[a + 2], 9
+    end
     if kind == 'X' and expected then
       life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
       if prolong(k, a, life) then rest = nil end

@@ -4,6 +4,8 @@
 -- KEYS  per op: 1 lock   2 fence   3 queue (V, W), meta (T)
 -- ARGV  as in acquire.lua; W also 3 µs that it has waited  4 its handle, in 16 hex digits
 --       5 ms for which a released lock is to be reserved for it; T also 3 the owner it takes from
+--       4 '', or the token of that owner: then only what is transferred is granted, and nothing
+--       is transferred if the fence is above the token
 -- Puts  per op: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       ms -1: no expiry
 if find('AVWT', kind, 1, true) then
@@ -33,11 +35,13 @@ if find('AVWT', kind, 1, true) then
   -- If the lock belongs to the owner from whom it is to be taken, or to this client by an earlier
   -- request, one SET transfers it. But the time for which it is held is never shortened, and a lock
   -- of no owner is not transferred.
-  local given
+  local given, only
   if kind == 'T' and left <= 0 then
     local value, ms = look(KEYS[k + 1], '22'), call('PTTL', KEYS[k + 1])
+    only = tonumber(ARGV[a + 8])
     if (value == ARGV[a + 5] or value == ARGV[a + 7]) and not is_ownerless(value)
-      and ms >= 0 and ms <= tonumber(ARGV[a + 3]) then
+      and ms >= 0 and ms <= tonumber(ARGV[a + 3])
+      and not (only and value ~= ARGV[a + 5] and (stored(KEYS[k + 2]) or 0) > only) then
       if not stored(KEYS[k + 2]) then return put(WRONG_TYPE) end
       given = call('SET', KEYS[k + 1], ARGV[a + 5], 'PX', ARGV[a + 3])
       if is_meta(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
@@ -51,7 +55,7 @@ if find('AVWT', kind, 1, true) then
       put(p)
     elseif left > 0 then
       put(QUARANTINED)
-    elseif old or given or not (b.settling and is_kept(lock, fence))
+    elseif old or given or not only and not (b.settling and is_kept(lock, fence))
       and call('SET', lock, owner, 'NX', 'PX', ttl) then
       if not old then
         p = in_range(p)
@@ -69,8 +73,12 @@ if find('AVWT', kind, 1, true) then
         local given = stored(fence)
         put(given and given > 0 and given or WRONG_TYPE)
       else
-        local ours
-        if type(value) == 'string' then ours = is_owner(value) else ours = are_readers(lock) end
+        local ours = not value -- nothing is there to be transferred (T)
+        if type(value) == 'string' then
+          ours = is_owner(value)
+        elseif value then
+          ours = are_readers(lock)
+        end
         local ms = call('PTTL', lock)
         put(ours and HELD or FOREIGN)
         put(ms)

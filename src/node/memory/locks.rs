@@ -81,6 +81,13 @@ pub(super) struct Held {
     meta: Option<Arc<[u8]>>,
 }
 
+impl Held {
+    /// Makes the grant of an owner.
+    pub(super) fn by(owner: OwnerToken, till: u64) -> Self {
+        Self { owner: Some(owner), till: Some(till), meta: None }
+    }
+}
+
 impl Perish for Entry {
     fn refresh(&mut self, now: u64) -> bool {
         self.held.take_if(|h| h.till.is_some_and(|t| t <= now));
@@ -109,18 +116,22 @@ impl Entry {
         self.held.as_ref().is_some_and(|h| h.owner == Some(owner))
     }
 
-    /// Returns true if the lock is to be transferred to `asker` by [`IfHeld::TakeFrom`]: it is held
-    /// by the owner from which it is taken, or already by `asker` because the request was repeated,
-    /// and its remaining time is at most `ttl`. So no transfer shortens the time for which the lock
-    /// is held.
+    /// Returns true if the lock is to be transferred to `asker` by [`IfHeld::TakeFrom`] or
+    /// [`IfHeld::TakeOnly`]: it is held by the owner from which it is taken, or already by `asker`
+    /// because the request was repeated, and its remaining time is at most `ttl`. So no transfer
+    /// shortens the time for which the lock is held.
     fn is_given(
         &self,
         h: &Header,
         asker: OwnerToken,
         (ttl, if_held): (Duration, Option<IfHeld>),
     ) -> bool {
-        let Some(IfHeld::TakeFrom(from)) = if_held else { return false };
-        (self.is_owned_by(from) || self.is_owned_by(asker))
+        let (from, latest) = match if_held {
+            Some(IfHeld::TakeFrom(from)) => (from, u64::MAX),
+            Some(IfHeld::TakeOnly { from, token }) => (from, token.get()),
+            Some(IfHeld::Watch | IfHeld::Queue(_)) | None => return false,
+        };
+        (self.is_owned_by(from) && self.fence <= latest || self.is_owned_by(asker))
             && self.held.as_ref().and_then(|h| h.till).is_some_and(|till| h.until(till) <= ttl)
     }
 
@@ -166,6 +177,12 @@ impl Entry {
         Some(begun.map_or(h.after(h.apart()), |(_, till)| till)).filter(|till| *till > h.now)
     }
 
+    /// Returns the time for which the free lock is kept, if an acquire has asked for it since the
+    /// handover.
+    fn kept_lately(&self, h: &Header) -> Option<Duration> {
+        self.kept.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
+    }
+
     /// Returns the time for which the lock is reserved for another waiter than the one that asks;
     /// `None` if it is not.
     pub(super) fn reserved(
@@ -195,7 +212,7 @@ impl Entry {
         match if_held {
             Some(IfHeld::Watch) => self.watched_till = h.fence_till(),
             Some(IfHeld::Queue(place)) => self.queue(h, mode, place),
-            Some(IfHeld::TakeFrom(_)) | None => {}
+            Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) | None => {}
         }
         Reply::Held { remaining, foreign }
     }
@@ -297,6 +314,11 @@ impl Locks {
         }
         entry.reserved = None;
         let given = entry.is_given(h, owner, (ttl, if_held));
+        let only = matches!(if_held, Some(IfHeld::TakeOnly { .. }));
+        if only && !given && entry.is_free() {
+            let rest = entry.kept_lately(h).unwrap_or_default();
+            return entry.refuse(h, asked, (Some(rest), false));
+        }
         if !given && let Some(rest) = entry.kept(h) {
             return entry.refuse(h, asked, (Some(rest), false));
         }

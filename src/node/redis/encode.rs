@@ -7,11 +7,13 @@ use redis::Cmd;
 
 use super::script::SCRIPT;
 use super::seen::Seen;
+use crate::name::LockKeys;
 use crate::op::{
     Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, IfHeld, LockMode, Op, Place, QuarantineId,
     Slots, Terms, Want,
 };
 use crate::time::{FENCE_SLACK, token_lead};
+use crate::token::OwnerToken;
 
 /// Key of the node's marker (quarantine 2).
 pub(crate) const MARKER: &str = crate::name::MARKER;
@@ -140,13 +142,15 @@ pub(super) fn micros(d: Duration) -> u64 {
 pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     ops.chunk_by(|a, b| match (a, b) {
         (
-            Op::Acquire { mode: LockMode::Exclusive, ttl, if_held: None, .. },
-            Op::Acquire { mode: LockMode::Exclusive, ttl: other, if_held: None, .. },
-        ) => ttl == other,
+            Op::Acquire { mode: LockMode::Exclusive, keys, ttl, if_held: None, .. },
+            Op::Acquire {
+                mode: LockMode::Exclusive, keys: next, ttl: other, if_held: None, ..
+            },
+        ) => ttl == other && !keys.is_many() && !next.is_many(),
         (
-            Op::Release { mode: LockMode::Exclusive, meta: false, .. },
-            Op::Release { mode: LockMode::Exclusive, meta: false, .. },
-        ) => true,
+            Op::Release { mode: LockMode::Exclusive, keys, meta: false, .. },
+            Op::Release { mode: LockMode::Exclusive, keys: next, meta: false, .. },
+        ) => !keys.is_many() && !next.is_many(),
         _ => false,
     })
     .flat_map(|run| run.chunks(RUN_MAX))
@@ -154,12 +158,13 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
 
 fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
     match &run[0] {
+        op if many(op).is_some() => {}
         Op::Acquire { mode: LockMode::Exclusive, ttl, if_held, .. } => {
             let kind = match if_held {
                 None => "A",
                 Some(IfHeld::Watch) => "V",
                 Some(IfHeld::Queue(_)) => "W",
-                Some(IfHeld::TakeFrom(_)) => "T",
+                Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => "T",
             };
             cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(lives.fence);
         }
@@ -184,7 +189,49 @@ pub(super) fn whole_millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
+/// Returns the keys of an op on several locks.
+fn many(op: &Op) -> Option<&LockKeys> {
+    match op {
+        Op::Acquire { keys, .. }
+        | Op::Raise { keys, .. }
+        | Op::Extend { keys, .. }
+        | Op::Release { keys, .. } => Some(keys).filter(|keys| keys.is_many()),
+        _ => None,
+    }
+}
+
+/// Adds the arguments of an op on several locks, as `lua/many.lua` reads them.
+fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
+    let (mut lease, mut number, mut quarantine, mut then) = (1, 0, None, None);
+    let kind = match op {
+        Op::Acquire { ttl, proposal, if_held, .. } => {
+            (lease, number, then) = (millis(*ttl), *proposal, if_held.as_ref());
+            "N"
+        }
+        Op::Raise { token, .. } => {
+            number = token.get();
+            "J"
+        }
+        Op::Extend { ttl, token, reassert, .. } => {
+            (lease, number, quarantine) = (millis(*ttl), token.get(), *reassert);
+            "K"
+        }
+        _ => "B",
+    };
+    cmd.arg(kind).arg(names).arg(op.owner().map_or("", OwnerToken::as_str)).arg(lease).arg(number);
+    match then {
+        Some(IfHeld::Queue(_)) => held(cmd.arg("w"), then),
+        Some(IfHeld::Watch) => cmd.arg("v").arg("").arg("").arg(""),
+        Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) | None => {
+            named(cmd, quarantine).arg("").arg("").arg("")
+        }
+    };
+}
+
 fn key_count(op: &Op, awaited: bool) -> usize {
+    if let Some(keys) = many(op) {
+        return 3 * keys.all().count();
+    }
     match op {
         Op::Acquire { mode: LockMode::Shared, .. } | Op::Extend { mode: LockMode::Shared, .. } => 3,
         Op::Acquire { mode: LockMode::Slot(_), .. }
@@ -208,6 +255,12 @@ fn key_count(op: &Op, awaited: bool) -> usize {
 }
 
 fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
+    if let Some(all) = many(op) {
+        for name in all.all() {
+            cmd.arg(name.lock()).arg(name.queue()).arg(name.fence());
+        }
+        return;
+    }
     match op {
         Op::Acquire { mode: LockMode::Slot(_), keys, .. }
         | Op::Extend { mode: LockMode::Slot(_), keys, .. }
@@ -225,7 +278,7 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
             match if_held {
                 None => cmd,
                 Some(IfHeld::Watch | IfHeld::Queue(_)) => cmd.arg(keys.queue()),
-                Some(IfHeld::TakeFrom(_)) => cmd.arg(keys.meta()),
+                Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => cmd.arg(keys.meta()),
             }
         }
         Op::Raise { keys, .. } => cmd.arg(keys.lock()).arg(keys.fence()),
@@ -277,7 +330,8 @@ fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
         Some(IfHeld::Queue(Place { waiter, waited, needs })) => {
             cmd.arg(micros(*waited)).arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
         }
-        Some(IfHeld::TakeFrom(from)) => cmd.arg(from.as_str()),
+        Some(IfHeld::TakeFrom(from)) => cmd.arg(from.as_str()).arg(""),
+        Some(IfHeld::TakeOnly { from, token }) => cmd.arg(from.as_str()).arg(token.get()),
     }
 }
 
@@ -287,11 +341,16 @@ fn waits<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     match if_held {
         Some(IfHeld::Queue(_)) => held(cmd.arg("w"), if_held),
         Some(IfHeld::Watch) => cmd.arg("v").arg("").arg("").arg(""),
-        Some(IfHeld::TakeFrom(_)) | None => cmd.arg("").arg("").arg("").arg(""),
+        Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) | None => {
+            cmd.arg("").arg("").arg("").arg("")
+        }
     }
 }
 
 fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
+    if let Some(keys) = many(op) {
+        return many_args(cmd, op, keys.all().count());
+    }
     match op {
         Op::Acquire { mode: LockMode::Slot(slots), owner, ttl, proposal, if_held, .. } => {
             let Slots { of, want } = *slots;

@@ -89,6 +89,17 @@ pub(super) fn take_for(keys: &LockKeys, owner: OwnerToken, from: OwnerToken, ttl
     Op::Acquire { mode: LockMode::Exclusive, keys: keys.clone(), owner, ttl, proposal: 0, if_held }
 }
 
+/// Makes an acquisition that takes the lock from the owner `from` with this token, or not at all.
+pub(super) fn take_only(
+    keys: &LockKeys,
+    owner: OwnerToken,
+    (from, token): (OwnerToken, u64),
+    ttl: Duration,
+) -> Op {
+    let if_held = Some(IfHeld::TakeOnly { from, token: FencingToken::new(token) });
+    Op::Acquire { mode: LockMode::Exclusive, keys: keys.clone(), owner, ttl, proposal: 0, if_held }
+}
+
 pub(super) fn raise(keys: &LockKeys, owner: OwnerToken, token: u64) -> Op {
     Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(token), slot: None }
 }

@@ -125,6 +125,81 @@ async fn wrong_refusals_are_caught() {
     .await;
 }
 
+/// Changes from whom a lock is handed over, and under which token.
+fn handing(op: &mut Op, change: impl FnOnce(&mut OwnerToken, &mut FencingToken)) {
+    if let Op::Acquire { if_held: Some(IfHeld::TakeOnly { from, token }), .. } = op {
+        change(from, token);
+    }
+}
+
+#[tokio::test]
+async fn wrong_hand_overs_are_caught() {
+    let from_nothing = |op: &mut Op| {
+        if let Op::Acquire { if_held, .. } = op
+            && let Some(IfHeld::TakeOnly { from, .. }) = *if_held
+        {
+            *if_held = Some(IfHeld::TakeFrom(from));
+        }
+    };
+    let nothing = "rule_2_a_node_where_the_owner_has_nothing_refuses";
+    caught("hands over what its owner has not", from_nothing, truly, nothing).await;
+    let late = |op: &mut Op| handing(op, |_, token| *token = FencingToken::new(1 << 52));
+    let later = "rule_3_nothing_is_handed_over_after_a_later_grant";
+    caught("hands over after a later grant", late, truly, later).await;
+    let never = |op: &mut Op| handing(op, |from, _| *from = OwnerToken::KEPT);
+    let owner = "rule_2_a_lock_is_handed_over_by_its_owner";
+    caught("hands nothing over", never, truly, owner).await;
+}
+
+/// Returns the keys of an op on locks.
+fn keys(op: &mut Op) -> Option<&mut LockKeys> {
+    match op {
+        Op::Acquire { keys, .. }
+        | Op::Raise { keys, .. }
+        | Op::Extend { keys, .. }
+        | Op::Release { keys, .. } => Some(keys),
+        _ => None,
+    }
+}
+
+/// Leaves only the first of several names.
+fn first_only(keys: &mut LockKeys) {
+    *keys = LockKeys::new(keys.lock());
+}
+
+#[tokio::test]
+async fn wrong_rules_about_several_locks_are_caught() {
+    let part = |op: &mut Op| {
+        if let Op::Acquire { keys, .. } = op {
+            first_only(keys);
+        }
+    };
+    let all = "rule_1_all_names_are_granted_or_none";
+    caught("grants the first name only", part, truly, all).await;
+    let raises = |op: &mut Op| {
+        if let Op::Raise { keys, .. } = op {
+            first_only(keys);
+        }
+    };
+    caught("raises one fence", raises, truly, "rule_3_all_fences_are_raised_or_none").await;
+    let extends = |op: &mut Op| {
+        if let Op::Extend { keys, .. } = op {
+            first_only(keys);
+        }
+    };
+    caught("extends one name", extends, truly, "rule_4_all_names_are_extended_or_none").await;
+    let waits = |op: &mut Op| {
+        let is_many = keys(op).is_some_and(|keys| keys.is_many());
+        if let Op::Acquire { if_held, .. } = op
+            && is_many
+        {
+            *if_held = None;
+        }
+    };
+    let place = "rule_6_who_waits_has_a_place_for_each_busy_name";
+    caught("forgets who waits for several names", waits, truly, place).await;
+}
+
 #[tokio::test]
 async fn wrong_deeds_on_locks_are_caught() {
     caught(

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use palisade::Moment;
 use palisade::error::NodeError;
 use palisade::node::spi::{
-    Batch, ClaimEnd, IfHeld, LockMode, NodeSignal, Op, Replies, Reply, Slots, StoredRecord,
+    Batch, ClaimEnd, IfHeld, LockKeys, LockMode, NodeSignal, Op, OwnerToken, Replies, Reply, Slots,
+    StoredRecord,
 };
 use palisade::node::{
     MemoryNode,
     spi::{BoxFuture, LockNode},
 };
 use palisade::{Durability, node::spi::BarrierPoint};
+use palisade::{FencingToken, Moment};
 use palisade_testing::contract::{self, Hooks};
 use palisade_testing::fault::Fault;
 use tokio::sync::broadcast;

@@ -130,6 +130,15 @@ pub enum Bug {
     MoveSteals,
     /// A node counts the permits that it gave, and does not number them (semaphore 1).
     CountingSemaphore,
+    /// A ticket is redeemed under the owner token of the holder that handed the lock over
+    /// (hand_over 2).
+    ResumeByExtend,
+    /// A ticket also takes a lock that its holder does not have any more (hand_over 2).
+    ResumeFromNothing,
+    /// The token of several locks is written to the fence of the first one only (multi_lock 2).
+    ManyTokensDiffer,
+    /// Several locks are granted where the first one is free (multi_lock 1).
+    PartialMany,
     /// A batch overtakes a batch that was sent earlier (overview 2).
     BatchesOvertake,
 }

@@ -35,6 +35,8 @@ const CLASSIC: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Classic));
 const LOSSES: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Losses));
 const READERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Readers));
 const PERMITS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Permits));
+const HAND_OVERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::HandOvers));
+const SEVERAL: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Several));
 const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Runs seeds until one of them fails.
@@ -133,6 +135,10 @@ known_bugs! {
     any_slot_counts: AnySlotCounts in PERMITS,
     move_steals: MoveSteals in PERMITS,
     counting_semaphore: CountingSemaphore in PERMITS,
+    resume_by_extend: ResumeByExtend in HAND_OVERS,
+    resume_from_nothing: ResumeFromNothing in HAND_OVERS,
+    many_tokens_differ: ManyTokensDiffer in SEVERAL,
+    partial_many: PartialMany in SEVERAL,
     batches_yield: BatchesYield in FAILOVERS,
     batches_overtake: BatchesOvertake in MIXED,
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use palisade::node::spi::Env as _;
 use palisade::{
-    AcquireError, LockGuard, Moment, Permit, ReadGuard, Redlock, RwLock, TryAcquire, WriteGuard,
+    AcquireError, LockGuard, Moment, MultiGuard, Permit, ReadGuard, Redlock, RwLock, TryAcquire,
+    WriteGuard,
 };
 use tokio::time::sleep;
 
@@ -91,6 +92,7 @@ pub(crate) enum Guard {
     Read(ReadGuard),
     Write(WriteGuard),
     Permit(Permit),
+    Several(MultiGuard),
 }
 
 impl Deref for Guard {
@@ -102,25 +104,37 @@ impl Deref for Guard {
             Self::Read(guard) => guard,
             Self::Write(guard) => guard,
             Self::Permit(guard) => guard,
+            Self::Several(guard) => guard,
         }
     }
 }
 
 impl Guard {
+    /// Returns the guard for code that takes a guard of any one lock.
+    pub(crate) fn into_lock(self) -> Option<LockGuard> {
+        match self {
+            Self::Lock(guard) => Some(guard),
+            Self::Read(guard) => Some(guard.into()),
+            Self::Write(guard) => Some(guard.into()),
+            Self::Permit(_) | Self::Several(_) => None,
+        }
+    }
+
     async fn release(self) {
         let _ = match self {
             Self::Lock(guard) => guard.release().await,
             Self::Read(guard) => guard.release().await,
             Self::Write(guard) => guard.release().await,
             Self::Permit(guard) => guard.release().await,
+            Self::Several(guard) => guard.release().await,
         };
     }
 }
 
 /// A lock that the actor holds.
-struct Hold {
-    guard: Arc<Guard>,
-    id: HoldId,
+pub(crate) struct Hold {
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) id: HoldId,
     name: u16,
     until_lost: bool,
 }
@@ -148,6 +162,13 @@ impl Actor {
                 Action::TakeOver { name, ttl, wait, hold, polls, parting } => {
                     let dice = self.dice(at);
                     self.take_over(name, (ttl, wait, polls), (hold, parting), dice).await;
+                }
+                Action::Several { wait, hold, renew, parting } => {
+                    self.several((wait, renew), (hold, parting), self.dice(at)).await;
+                }
+                Action::Resume { name, wait, hold, polls, parting } => {
+                    let dice = self.dice(at);
+                    self.resume(name, (wait, polls), (hold, parting), dice).await;
                 }
                 Action::Classic { name, wait, hold } => {
                     self.classic(name, wait, hold, self.dice(at)).await;
@@ -283,13 +304,28 @@ impl Actor {
         }
     }
 
-    fn holds(&self, name: usize, guard: Guard, (requested_at, is_taker): (u64, bool)) -> Hold {
-        let shared = matches!(guard, Guard::Read(_));
+    pub(crate) fn holds(
+        &self,
+        name: usize,
+        guard: Guard,
+        (requested_at, is_taker): (u64, bool),
+    ) -> Hold {
         let name = match &guard {
-            Guard::Permit(permit) => names::slot(name, permit.slot()),
-            _ => name as u16,
+            Guard::Permit(permit) => usize::from(names::slot(name, permit.slot())),
+            _ => name,
         };
-        let guard = Arc::new(guard);
+        self.also_holds(name, Arc::new(guard), (requested_at, is_taker))
+    }
+
+    /// Registers a holder of one of the names of the guard.
+    pub(crate) fn also_holds(
+        &self,
+        name: usize,
+        guard: Arc<Guard>,
+        (requested_at, is_taker): (u64, bool),
+    ) -> Hold {
+        let name = name as u16;
+        let shared = matches!(*guard, Guard::Read(_));
         let weak = Arc::downgrade(&guard);
         let belief = Box::new(move || weak.upgrade().map(|g| g.remaining()));
         let token = guard.fencing_token().get();
@@ -298,7 +334,7 @@ impl Actor {
         Hold { guard, id, name, until_lost: false }
     }
 
-    async fn hold(
+    pub(crate) async fn hold(
         &self,
         mut held: Hold,
         span: u64,
@@ -351,7 +387,7 @@ impl Actor {
 
     /// Sends a write of a writer, or a read of a reader, to the resource. The request is a separate
     /// message, so it arrives even if its sender is paused.
-    fn write(&self, held: &Hold, delay: u64) {
+    pub(crate) fn write(&self, held: &Hold, delay: u64) {
         let (world, token) = (Arc::clone(&self.world), held.guard.fencing_token().get());
         let (id, name) = ((held.id, matches!(*held.guard, Guard::Read(_))), held.name);
         tokio::spawn(async move {
@@ -374,7 +410,7 @@ impl Actor {
         self.world.tell(Event::LossReported { hold: held.id, client: self.client, late });
     }
 
-    async fn part(&self, held: Hold, how: Parting) {
+    pub(crate) async fn part(&self, held: Hold, how: Parting) {
         let (id, client, name) = (held.id, self.client, held.name);
         self.world.tell(Event::Parts { hold: id, client, name, how });
         if how == Parting::Forget {
@@ -385,6 +421,7 @@ impl Actor {
         self.world.parts(id);
         let Ok(guard) = Arc::try_unwrap(held.guard) else { return };
         match how {
+            Parting::HandOver => self.hand_over(name, guard).await,
             Parting::Release => guard.release().await,
             Parting::CutShort(polls) => {
                 cut(polls, guard.release()).await;

@@ -78,7 +78,7 @@ impl Actor {
             Parting::CutShort(polls) => {
                 cut(polls, leadership.resign()).await;
             }
-            Parting::Drop | Parting::Forget => drop(leadership),
+            Parting::Drop | Parting::Forget | Parting::HandOver => drop(leadership),
         }
     }
 

@@ -195,7 +195,7 @@ impl Node {
         let granted = self.tell((at, life, clock), (client, late), &ops, &replies);
         state.servers[at].has_granted |= granted;
         if !old {
-            state.granted.extend(ops.iter().zip(&replies.items).filter_map(stands));
+            state.granted.extend(ops.iter().zip(&replies.items).flat_map(stands));
         }
         self.forward(state);
         replies

@@ -18,7 +18,7 @@ use std::time::Duration;
 use palisade::Durability;
 use palisade::node::spi::Terms;
 
-pub(crate) use self::actions::{Decision, HandlerPlan, Parting, Uses};
+pub(crate) use self::actions::{Decision, HandlerPlan, Parting, TaskPlan, Uses};
 pub(crate) use self::clock::{ClockPlan, Truth, Wave, wall};
 use self::draw::Theme;
 pub use self::fleet::Order;
@@ -205,6 +205,13 @@ pub(crate) enum Action {
         renew: bool,
         parting: Parting,
     },
+    /// Acquires the first two locks together, as `Lock` does one.
+    Several {
+        wait: Ms,
+        hold: Ms,
+        renew: bool,
+        parting: Parting,
+    },
     /// Makes a call with an idempotency key. `print` is the request's fingerprint (0 is none).
     Order {
         key: usize,
@@ -234,6 +241,15 @@ pub(crate) enum Action {
         polls: u32,
         parting: Parting,
     },
+    /// Waits for a ticket of the lock for at most `wait`, redeems it, and keeps the lock for
+    /// `hold`; the future is dropped after `polls` polls.
+    Resume {
+        name: usize,
+        wait: Ms,
+        hold: Ms,
+        polls: u32,
+        parting: Parting,
+    },
     /// Acquires the lock as another program, with `SET NX PX`. Deletes the lock later.
     Classic {
         name: usize,
@@ -257,26 +273,6 @@ pub(crate) enum Action {
         wait: Ms,
         polls: u32,
     },
-}
-
-impl Action {
-    /// Exchanges one message with each node.
-    const GREETING: Self = Self::Lock {
-        uses: Uses::Writes,
-        name: 0,
-        wait: 0,
-        hold: 0,
-        every: 1,
-        renew: false,
-        parting: Parting::Release,
-    };
-}
-
-/// Actions of one task of a client process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TaskPlan {
-    pub(crate) client: usize,
-    pub(crate) actions: Vec<Action>,
 }
 
 /// Creation time of a key's request, and clock error of the producer of this request.
@@ -368,6 +364,10 @@ pub(crate) struct Plan {
     readers: u64,
     /// Number of locks per thousand that are permits of a semaphore instead.
     permits: u64,
+    /// Number of locks per thousand that are handed over to another process.
+    hand_overs: u64,
+    /// Number of locks per thousand that are two names at once.
+    several: u64,
     pub(crate) durability: Durability,
     pub(crate) tamper: Option<Tamper>,
 }

@@ -153,6 +153,20 @@ pub(crate) enum Event {
         name: u16,
         how: Parting,
     },
+    /// The user's code hands over a lock that it holds under this token.
+    HandedOver {
+        client: usize,
+        name: u16,
+        token: u64,
+    },
+    /// The user's code has redeemed the ticket of a lock that was held under `token`, and has a
+    /// guard with `left` µs of validity.
+    Resumed {
+        client: usize,
+        name: u16,
+        token: u64,
+        left: u64,
+    },
     /// `lost()` returned `late` microseconds after the deadline. Zero means that it returned before
     /// the deadline.
     LossReported {

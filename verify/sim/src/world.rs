@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use palisade::HandOver;
 use tokio::time::Instant;
 
 use crate::invariants::{Invariant, Violation, all};
@@ -22,6 +23,8 @@ pub(crate) struct World {
     /// required.
     kept_on: usize,
     inner: Mutex<Inner>,
+    /// Tickets of locks that are handed over, by name, in the order in which they were sent.
+    tickets: Mutex<Vec<(u16, HandOver)>>,
 }
 
 struct Inner {
@@ -97,7 +100,7 @@ impl World {
             overruled: BTreeMap::new(),
             kept: BTreeSet::new(),
         };
-        Arc::new(Self { start, kept_on, inner: Mutex::new(inner) })
+        Arc::new(Self { start, kept_on, inner: Mutex::new(inner), tickets: Mutex::default() })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -220,6 +223,17 @@ impl World {
         let mut inner = self.inner();
         inner.next_value += 1;
         inner.next_value
+    }
+
+    /// Sends a ticket to all clients; it may be delivered more than once.
+    pub(crate) fn send_ticket(&self, name: u16, ticket: HandOver) {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner).push((name, ticket));
+    }
+
+    /// Returns the latest ticket for the name.
+    pub(crate) fn ticket(&self, name: u16) -> Option<HandOver> {
+        let tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        tickets.iter().rfind(|(of, _)| *of == name).map(|(_, ticket)| ticket.clone())
     }
 
     /// Removes the belief of a holder. Call this before the holder gives up its lease.

@@ -76,6 +76,16 @@ fn permits_break_nothing() {
 }
 
 #[test]
+fn hand_overs_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::HandOvers)));
+}
+
+#[test]
+fn locks_of_two_names_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::Several)));
+}
+
+#[test]
 fn ticks_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Ticks)));
 }

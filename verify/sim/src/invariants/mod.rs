@@ -18,6 +18,7 @@ mod results;
 mod steps;
 mod tasks;
 mod terms;
+mod tickets;
 mod tokens;
 mod vacant;
 mod waiters;
@@ -79,6 +80,7 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
         all.push(Box::<tokens::Tokens>::default());
         all.push(Box::<fencing::Fencing>::default());
         all.push(Box::<terms::Terms>::default());
+        all.push(Box::<tickets::Tickets>::default());
         all.push(Box::<observe::Observe>::default());
     }
     if promises.clocks == Clocks::Right && promises.vacant {

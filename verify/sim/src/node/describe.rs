@@ -12,20 +12,17 @@ fn short(owner: &OwnerToken) -> u16 {
     owner.as_str().bytes().fold(0, |h: u64, b| mix(h ^ u64::from(b))) as u16
 }
 
-/// Returns the number of the lock and its fence, if the op succeeded and set the fence.
-pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Option<(u16, u64)> {
-    match (op, reply) {
-        (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => {
-            Some((number_of(keys.lock()), *fence))
-        }
-        (Op::Acquire { keys, .. }, Ok(Reply::Permit { fence, slot })) => {
-            Some((number_of(keys.lock()) + slot, *fence))
-        }
+/// Returns each lock and its fence, if the op succeeded and set the fence.
+pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Vec<(u16, u64)> {
+    let (keys, fence, slot) = match (op, reply) {
+        (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => (keys, *fence, 0),
+        (Op::Acquire { keys, .. }, Ok(Reply::Permit { fence, slot })) => (keys, *fence, *slot),
         (Op::Raise { keys, token, slot, .. }, Ok(Reply::Done)) => {
-            Some((number_of(keys.lock()) + slot.unwrap_or(0), token.get()))
+            (keys, token.get(), slot.unwrap_or(0))
         }
-        _ => None,
-    }
+        _ => return Vec::new(),
+    };
+    keys.all().map(|keys| (number_of(keys.lock()) + slot, fence)).collect()
 }
 
 /// Returns the verb of an op, the number of its name, and a short form of its owner token.

@@ -11,6 +11,8 @@ pub(crate) enum Parting {
     Forget,
     /// Releases the lock, but drops the future of the release after this number of polls.
     CutShort(u32),
+    /// Hands the lock over; another client may find the ticket.
+    HandOver,
 }
 
 /// Use of a lock by its holder.
@@ -49,6 +51,26 @@ pub(crate) enum Decision {
     Resolve,
 }
 
+impl Action {
+    /// Exchanges one message with every node.
+    pub(super) const GREETING: Self = Self::Lock {
+        uses: Uses::Writes,
+        name: 0,
+        wait: 0,
+        hold: 0,
+        every: 1,
+        renew: false,
+        parting: Parting::Release,
+    };
+}
+
+/// The actions of one task of a client process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TaskPlan {
+    pub(crate) client: usize,
+    pub(crate) actions: Vec<Action>,
+}
+
 /// Number of idempotency keys.
 pub(super) const KEYS: u64 = 3;
 
@@ -77,6 +99,30 @@ impl Plan {
                 && d.chance(self.permits)
             {
                 *uses = Uses::Permit;
+            }
+        }
+        let mut d = Dice::new(self.seed, 6_000 + 10 * client as u64 + task);
+        for action in &mut actions {
+            if let Action::Lock { uses: Uses::Writes, wait, hold, renew, parting, .. } = *action
+                && d.chance(self.several)
+            {
+                *action = Action::Several { wait, hold, renew, parting };
+            }
+        }
+        let mut d = Dice::new(self.seed, 5_000 + 10 * client as u64 + task);
+        for action in &mut actions {
+            match action {
+                Action::Lock { parting: parting @ (Parting::Release | Parting::Drop), .. }
+                    if d.chance(self.hand_overs) =>
+                {
+                    *parting = Parting::HandOver;
+                }
+                Action::Think(span) if d.chance(self.hand_overs) => {
+                    let (wait, hold) = (d.range(0, *span), d.pick(&[0, 5, self.stages[0].ttl]));
+                    let parting = d.pick(&[Parting::Release, Parting::Drop, Parting::HandOver]);
+                    *action = Action::Resume { name: 0, wait, hold, polls: u32::MAX, parting };
+                }
+                _ => {}
             }
         }
         actions

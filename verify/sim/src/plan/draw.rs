@@ -145,9 +145,14 @@ impl Plan {
             // These separate streams of random numbers keep the other values of each seed the same.
             readers: Dice::new(seed, 12).pick(&[0, 0, 300, 700]),
             permits: Dice::new(seed, 13).pick(&[0, 0, 0, 400]),
+            several: Dice::new(seed, 15).pick(&[0, 0, 0, 400]),
+            hand_overs: Dice::new(seed, 14).pick(&[0, 0, 0, 400]),
             durability: durability(Dice::new(seed, 3).chance(125)),
             tamper: None,
         };
+        if plan.several > 0 {
+            plan.names = 2;
+        }
         plan.draw_nodes(&mut Dice::new(seed, 4), count);
         plan.draw_clients(&mut Dice::new(seed, 5));
         plan.draw_orders(&mut Dice::new(seed, 6), unsafe_order.is_some_and(Order::is_about_keys));

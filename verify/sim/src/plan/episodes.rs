@@ -1,7 +1,9 @@
 //! More scenes: work that takes longer than a lease, and access to the nodes without the library.
 
 use super::scenes::{TTL, group, lock, lone, within};
-use super::{Action, Birth, Copy, Decision, Fault, HandlerPlan, Ms, Plan, Policy, Wave};
+use super::{
+    Action, Birth, Copy, Decision, Fault, HandlerPlan, Ms, Parting, Plan, Policy, Uses, Wave,
+};
 use crate::dice::Dice;
 
 fn order(span: Ms, wait: Ms, fails: u64) -> Action {
@@ -177,6 +179,77 @@ impl Plan {
                     _ => Fault::Pause { client, span: d.range(5, 12 * TTL), lag: 0 },
                 },
             ));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    pub(super) fn hand_overs(&mut self, d: &mut Dice) {
+        self.small_world(d);
+        self.net.lose_request = d.pick(&[0, 0, 100, 200]);
+        let partings = [Parting::HandOver, Parting::HandOver, Parting::Release, Parting::Drop];
+        let acts = |d: &mut Dice| -> Vec<Action> {
+            let act = |d: &mut Dice| {
+                let (hold, parting) = (d.pick(&[0, 5, TTL, 2 * TTL]), d.pick(&partings));
+                if d.chance(400) {
+                    let (uses, renew) = (Uses::Writes, d.chance(700));
+                    let (wait, every) = (d.pick(&[0, TTL, 6 * TTL]), 9);
+                    return Action::Lock { uses, name: 0, wait, hold, every, renew, parting };
+                }
+                let polls = if d.chance(200) { d.range(1, 9) as u32 } else { u32::MAX };
+                let wait = d.pick(&[0, TTL / 2, 2 * TTL]);
+                Action::Resume { name: 0, wait, hold, polls, parting }
+            };
+            (0..8).flat_map(|_| [Action::Think(d.range(0, TTL / 2)), act(d)]).collect()
+        };
+        let tasks = [(); 3].map(|()| acts(d));
+        self.set_tasks(tasks);
+        for _ in 0..d.range(0, 4) {
+            let client = d.range(0, 2) as usize;
+            let fault = match d.range(0, 5) {
+                0 => Fault::Kill { client },
+                1 => Fault::Crash {
+                    node: 0,
+                    copy: d.pick(&[Copy::Empty, Copy::Behind(0), Copy::Behind(TTL / 4)]),
+                    down: d.range(0, TTL),
+                },
+                _ => Fault::Pause { client, span: d.range(TTL / 4, 2 * TTL), lag: 0 },
+            };
+            self.faults.push((d.range(20, 10 * TTL), fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    pub(super) fn several(&mut self, d: &mut Dice) {
+        self.small_world(d);
+        self.names = 2;
+        self.net.lose_request = d.pick(&[0, 0, 100, 200]);
+        let partings = [Parting::Release, Parting::Release, Parting::Drop, Parting::CutShort(2)];
+        let acts = |d: &mut Dice| -> Vec<Action> {
+            let act = |d: &mut Dice| {
+                let (wait, hold) = (d.pick(&[0, TTL, 6 * TTL]), d.pick(&[0, 5, TTL / 2, 2 * TTL]));
+                let (renew, parting) = (d.chance(700), d.pick(&partings));
+                if d.chance(500) {
+                    return Action::Several { wait, hold, renew, parting };
+                }
+                let (uses, name) =
+                    (d.pick(&[Uses::Writes, Uses::Writes, Uses::Reads]), d.range(0, 1));
+                let name = name as usize;
+                Action::Lock { uses, name, wait, hold, every: 9, renew, parting }
+            };
+            (0..8).flat_map(|_| [Action::Think(d.range(0, TTL / 4)), act(d)]).collect()
+        };
+        let tasks = [(); 3].map(|()| acts(d));
+        self.set_tasks(tasks);
+        for _ in 0..d.range(0, 4) {
+            let client = d.range(0, 2) as usize;
+            let copies = [Copy::Empty, Copy::Behind(0), Copy::Behind(TTL / 4)];
+            let (copy, down) = (d.pick(&copies), d.range(0, TTL));
+            let fault = match d.range(0, 5) {
+                0 => Fault::Kill { client },
+                1 => Fault::Crash { node: 0, copy, down },
+                _ => Fault::Pause { client, span: d.range(TTL / 4, 2 * TTL), lag: 0 },
+            };
+            self.faults.push((d.range(20, 10 * TTL), fault));
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }

@@ -44,6 +44,11 @@ pub enum Scene {
     Readers,
     /// As `Readers`, with holders of the permits of one semaphore.
     Permits,
+    /// Locks that are handed over between processes, which pause, die and lose messages; tickets
+    /// are delivered twice and late.
+    HandOvers,
+    /// Two locks that are acquired together, beside holders of each.
+    Several,
 }
 
 /// Length of a lease in the scenes, in milliseconds.
@@ -72,6 +77,8 @@ impl Plan {
             Scene::Ticks => self.ticks(&mut d),
             Scene::Readers => self.readers(&mut d),
             Scene::Permits => self.permits(&mut d),
+            Scene::HandOvers => self.hand_overs(&mut d),
+            Scene::Several => self.several(&mut d),
         }
     }
 

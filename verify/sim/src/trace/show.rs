@@ -152,6 +152,12 @@ impl Event {
             Self::Parts { hold, client, name: n, how } => {
                 write!(f, "client {client} parts with {} (hold {hold}): {how:?}", name(n))
             }
+            Self::HandedOver { client, name: n, token } => {
+                write!(f, "client {client} hands {} over, token {token}", name(n))
+            }
+            Self::Resumed { client, name: n, token, .. } => {
+                write!(f, "client {client} redeems the ticket of {} with token {token}", name(n))
+            }
             Self::Unkept { client, name: n, token, nodes } => {
                 write!(f, "client {client}: token {token} of {} is on replicas ", name(n))?;
                 write!(f, "of {nodes} nodes")

@@ -1,0 +1,361 @@
+//! Hand-over of a lock to another process.
+//!
+//! The holder extends the lock once more, ends its lease without a release, and gets a ticket. Who
+//! redeems the ticket takes the lock from that holder, and from no other, under an owner token of
+//! its own. The rules are in `docs/design/hand_over.md`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tracing::Instrument as _;
+
+use super::acquire::LockAttempt;
+use super::acquiring::Acquiring;
+use super::{LockGuard, Mutex, MutexBuilder};
+use crate::client::Core;
+use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::lease::Subject;
+use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, RetryTerms, Wait, retry};
+use crate::durability::Durability;
+use crate::error::{AcquireError, ConfigError, HandOverError, ResumeError};
+use crate::op::{IfHeld, LockMode, Op};
+use crate::quorum::acquire::Loss;
+use crate::shown::Quoted;
+use crate::span::{Call, operation};
+use crate::time::Moment;
+use crate::token::{FencingToken, OwnerToken};
+
+/// Version of the form in which a [`HandOver`] is written.
+const VERSION: u8 = 1;
+
+/// Ticket for a lock that its holder hands over to another process, which redeems it with
+/// [`Redlock::resume`](crate::Redlock::resume). Made by [`LockGuard::hand_over`].
+///
+/// It is written and read with serde, for example as JSON in a message. **It is a secret**: whoever
+/// has it can take the lock. `Debug` shows neither the owner token nor the key.
+///
+/// It is redeemed at most once, and only while the nodes still have the lock for the old holder, so
+/// for about one ttl. A ticket that nobody redeems leaves the lock taken for that time.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+#[must_use = "the lock stays taken until the ticket is redeemed or the ttl is over"]
+pub struct HandOver {
+    name: Arc<str>,
+    /// Main key of the lock, which shows that both handles have the same prefix.
+    key: Arc<str>,
+    owner: OwnerToken,
+    token: FencingToken,
+    ttl: Duration,
+    /// Time for which the old holder could still have relied on the lock.
+    rest: Duration,
+    /// Time for which a guard of the lock must not release it, because the old holder had taken it
+    /// from another one (locks 13).
+    closed: Duration,
+    /// Time for which the lock is renewed; `None`: no limit.
+    max_hold: Option<Duration>,
+    renew: bool,
+    level: Durability,
+}
+
+impl fmt::Debug for HandOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandOver")
+            .field("name", &self.name)
+            .field("fencing_token", &self.token)
+            .field("rest", &self.rest)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HandOver {
+    /// Returns the lock's name, as it was given to [`Redlock::mutex`](crate::Redlock::mutex).
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the fencing token of the holder that handed the lock over. The guard of
+    /// [`Redlock::resume`](crate::Redlock::resume) has a larger one.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// Returns the time for which the ticket could be redeemed, counted from when it was made.
+    pub fn rest(&self) -> Duration {
+        self.rest
+    }
+}
+
+/// A [`HandOver`] as it is written. Times are in µs, because the clocks of two machines have no
+/// moment in common.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    version: u8,
+    name: Arc<str>,
+    key: Arc<str>,
+    owner: Box<str>,
+    token: FencingToken,
+    ttl: u64,
+    rest: u64,
+    closed: u64,
+    max_hold: Option<u64>,
+    renew: bool,
+    /// Number of replicas that must have a grant; `None`: all of them.
+    replicas: Option<u32>,
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Returns the span without its part below a µs, which a ticket does not carry.
+fn whole(span: Duration) -> Duration {
+    Duration::from_micros(micros(span))
+}
+
+impl From<HandOver> for Written {
+    fn from(of: HandOver) -> Self {
+        Self {
+            version: VERSION,
+            name: of.name,
+            key: of.key,
+            owner: of.owner.as_str().into(),
+            token: of.token,
+            ttl: micros(of.ttl),
+            rest: micros(of.rest),
+            closed: micros(of.closed),
+            max_hold: of.max_hold.map(micros),
+            renew: of.renew,
+            replicas: match of.level {
+                Durability::Primary => Some(0),
+                Durability::Replicas(k) => Some(k),
+                Durability::AllReplicas => None,
+            },
+        }
+    }
+}
+
+impl TryFrom<Written> for HandOver {
+    type Error = &'static str;
+
+    fn try_from(of: Written) -> Result<Self, &'static str> {
+        if of.version != VERSION {
+            return Err("the ticket was written by another version of palisade; use one version");
+        }
+        let owner = OwnerToken::parse(of.owner.as_bytes()).filter(|owner| !owner.is_ownerless());
+        let ttl = Duration::from_micros(of.ttl);
+        Ok(Self {
+            name: of.name,
+            key: of.key,
+            owner: owner.ok_or("the ticket has no owner token; it was damaged or made up")?,
+            token: of.token,
+            ttl,
+            rest: Duration::from_micros(of.rest).min(ttl),
+            closed: Duration::from_micros(of.closed),
+            max_hold: of.max_hold.map(Duration::from_micros),
+            renew: of.renew,
+            level: match of.replicas {
+                None => Durability::AllReplicas,
+                Some(0) => Durability::Primary,
+                Some(k) => Durability::Replicas(k),
+            },
+        })
+    }
+}
+
+impl LockGuard {
+    /// Hands the lock over to another process: extends it once more, ends this guard without a
+    /// release, and returns the ticket with which [`Redlock::resume`](crate::Redlock::resume) goes
+    /// on. No other owner gets the lock in between, as long as the ticket is redeemed within about
+    /// one ttl. The ticket carries the ttl, the durability level, what is left of `max_hold`, and
+    /// whether the lock is renewed.
+    ///
+    /// # Errors
+    /// [`HandOverError::Lost`] if the lock is lost. [`HandOverError::Unconfirmed`] if too few nodes
+    /// confirmed the extension. [`HandOverError::NotExclusive`] for a lock that is held
+    /// for reading and for a permit.
+    /// After an error there is no ticket, and the lock is released in the background.
+    ///
+    /// # Cancellation safety
+    /// If dropped, there is no ticket, and the lock is released in the background, as by a drop of
+    /// the guard.
+    pub async fn hand_over(self) -> Result<HandOver, HandOverError> {
+        let operation = operation!("hand_over", of = %self.resource());
+        operation.token(self.fencing_token());
+        let ticket = self.give_up().instrument(operation.span()).await;
+        operation.over(match &ticket {
+            Ok(_) => "handed_over",
+            Err(HandOverError::Lost(_)) => "lost",
+            Err(HandOverError::Unconfirmed(_)) => "unconfirmed",
+            Err(HandOverError::NotExclusive(_)) => "not_exclusive",
+        });
+        ticket
+    }
+
+    async fn give_up(self) -> Result<HandOver, HandOverError> {
+        let (core, lease) = (self.core(), self.lease());
+        if lease.mode() != LockMode::Exclusive {
+            return Err(HandOverError::NotExclusive(self.resource()));
+        }
+        // From here on no further renewal begins, so that none is sent after the extension, which
+        // could put the lock back where the next holder has released it.
+        core.renewer.remove(lease);
+        let until = self.extend().await?;
+        let now = core.env.now();
+        let lost = || Err(HandOverError::Lost(self.resource()));
+        let Subject::Lock { keys, .. } = &lease.subject else { return lost() };
+        let ticket = HandOver {
+            name: self.name().into(),
+            key: keys.lock().into(),
+            owner: lease.owner,
+            token: lease.token,
+            ttl: whole(lease.ttl),
+            rest: whole(until.since(now)),
+            closed: whole(lease.lapses_before.since(now) + Duration::from_nanos(999)),
+            max_hold: lease.renew_until.map(|end| whole(end.since(now))),
+            renew: self.renews(),
+            level: lease.replies.level(),
+        };
+        // The drop of a guard whose lease has ended releases nothing.
+        if !lease.is_held() || !lease.end_held(now) {
+            return lost();
+        }
+        core.renewer.remove(lease);
+        Ok(ticket)
+    }
+}
+
+/// State of one call that redeems a ticket.
+struct Resume<'a> {
+    acquire: LockAttempt<'a>,
+    ticket: &'a HandOver,
+    /// Owner token of all attempts of the call. It is always the same, so that no attempt is
+    /// refused because of an earlier one that took the lock on a node and whose answer was lost.
+    taker: OwnerToken,
+    /// Time at which the last attempt was sent, while nodes may have something of the call that is
+    /// to be released.
+    owed: Option<Moment>,
+}
+
+impl Attempt for Resume<'_> {
+    type Granted = Acquired;
+    type Refused = Loss;
+
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
+        let core = self.acquire.core;
+        self.acquire.operation.attempt();
+        self.owed = Some(core.env.now());
+        let HandOver { owner: from, token, .. } = *self.ticket;
+        let if_held = Some(IfHeld::TakeOnly { from, token });
+        let taker = Some(self.taker);
+        core.attempt(AcquireRequest { if_held, taker, ..self.acquire.ask(terms) }).await
+    }
+
+    /// A majority that refuses will not change its mind: a node that has lost the old holder does
+    /// not get it back.
+    fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
+        match loss {
+            Loss::Taken(_) => None,
+            Loss::NoQuorum(_) => self.acquire.prospect(loss, deadline),
+        }
+    }
+}
+
+/// A call that loses, or is dropped, gives back what nodes have transferred. No holder relies on
+/// it: the old one has given up, and no other ticket gets it. Only what had been taken from a
+/// holder that may still rely on the lock is left to lapse (locks 13).
+impl Drop for Resume<'_> {
+    fn drop(&mut self) {
+        let LockAttempt { core, keys, ttl, .. } = &self.acquire;
+        if let Some(sent) = self.owed.filter(|_| self.ticket.closed.is_zero()) {
+            let (mode, owner) = (LockMode::Exclusive, self.taker);
+            let release = Op::Release { mode, keys: (*keys).clone(), owner, meta: false };
+            core.undo_everywhere(&release, core.forgotten_at(sent, *ttl));
+        }
+    }
+}
+
+/// Redeems a ticket; see [`Redlock::resume`](crate::Redlock::resume).
+pub(crate) async fn resume(core: &Arc<Core>, ticket: &HandOver) -> Result<LockGuard, ResumeError> {
+    let mutex = mutex_of(core, ticket)?;
+    let operation = operation!("resume", of = %mutex.resource());
+    let call = Acquiring::begin(core, &ticket.name);
+    let resumed = redeem(&mutex, ticket, &operation).instrument(operation.span()).await;
+    let failed = resumed.as_ref().err().and_then(acquire_error);
+    call.over(
+        operation,
+        match (&resumed, &failed) {
+            (Ok(guard), _) => Ok(Some(guard)),
+            (Err(_), Some(error)) => Err(error),
+            (Err(_), None) => Ok(None),
+        },
+    );
+    resumed
+}
+
+/// Returns the error as the metrics of acquires count it; `None` if the ticket was refused.
+fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
+    match error {
+        ResumeError::Gone(_) => None,
+        ResumeError::NoQuorum(why) => Some(AcquireError::NoQuorum(why.clone())),
+        ResumeError::Closed(of) => Some(AcquireError::Closed(of.clone())),
+        ResumeError::Config(why) => Some(AcquireError::Config(why.clone())),
+    }
+}
+
+/// Makes the mutex of the ticket's lock, with the settings that the ticket carries.
+fn mutex_of(core: &Arc<Core>, ticket: &HandOver) -> Result<Mutex, ResumeError> {
+    let HandOver { name, key, ttl, max_hold, renew, level, .. } = ticket;
+    let builder = MutexBuilder::<Mutex>::new(Arc::clone(core), name);
+    let builder = builder.ttl(*ttl).auto_renew(*renew).durability(*level);
+    let builder = match max_hold {
+        Some(limit) => builder.max_hold(*limit),
+        None => builder,
+    };
+    let mutex = builder.build().map_err(ResumeError::Config)?;
+    if mutex.keys.lock() == &**key {
+        return Ok(mutex);
+    }
+    let prefix = Quoted(&core.config.prefix).to_string();
+    let rule = "the ticket was made by a handle with another prefix; resume with one that has it";
+    let error = ConfigError::new("prefix", prefix, rule);
+    Err(ResumeError::Config(error.of(mutex.resource())))
+}
+
+async fn redeem(
+    mutex: &Mutex,
+    ticket: &HandOver,
+    operation: &Call,
+) -> Result<LockGuard, ResumeError> {
+    let core = &mutex.core;
+    let of = || mutex.resource();
+    let closed = || ResumeError::Closed(of());
+    let _operation = core.closing.enter().ok_or_else(closed)?;
+    let taker = OwnerToken::from_random(core.env.random());
+    let acquire = LockAttempt {
+        // Beyond the rest of the ticket there is nothing to wait for.
+        waits_for_quarantine: false,
+        ..mutex.attempt(LockMode::Exclusive, operation)
+    };
+    let mut resume = Resume { acquire, ticket, taker, owed: None };
+    let terms = RetryTerms {
+        deadline: Some(core.env.now() + ticket.rest),
+        ..mutex.retry_terms(Wait::Watch)
+    };
+    let won = retry(core, &mut resume, terms).await.map_err(|given_up| {
+        let GivenUp { refused, waited, closed: is_closed } = given_up;
+        match refused {
+            _ if is_closed => closed(),
+            Loss::Taken(_) => ResumeError::Gone(of()),
+            Loss::NoQuorum(outcomes) => {
+                let mut why = core.no_quorum(outcomes).of(of());
+                why.waited = Some(waited);
+                ResumeError::NoQuorum(why)
+            }
+        }
+    })?;
+    resume.owed = None;
+    let closed = ticket.closed + core.config.drift.of(ticket.closed);
+    Ok(mutex.guard_of(mutex.lease(won).lapsing_before(core.env.now() + closed)))
+}

@@ -1,0 +1,183 @@
+//! A lock of several names, which are acquired and released together.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{LockGuard, Mutex, MutexBuilder, TryAcquire};
+use crate::client::Core;
+use crate::durability::Durability;
+use crate::error::{AcquireError, ConfigError, ReleaseError, Resource};
+use crate::name::{LockKeys, check_lock};
+use crate::quorum::backoff::RetryPolicy;
+use crate::shown::Quoted;
+
+/// Most names of one multi-lock. A node decides about all of them in one step.
+const NAMES_MAX: usize = 32;
+
+/// Settings of a [`MultiMutex`], made by [`Redlock::multi`](crate::Redlock::multi). They are those
+/// of a [`MutexBuilder`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct MultiMutexBuilder {
+    core: Arc<Core>,
+    names: Vec<Arc<str>>,
+    settings: MutexBuilder,
+}
+
+impl MultiMutexBuilder {
+    pub(crate) fn new(core: Arc<Core>, mut names: Vec<Arc<str>>) -> Self {
+        names.sort_unstable();
+        let settings = MutexBuilder::new(Arc::clone(&core), &names.join(", "));
+        Self { core, names, settings }
+    }
+
+    /// Sets the lease length, as [`MutexBuilder::ttl`].
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self { settings: self.settings.ttl(ttl), ..self }
+    }
+
+    /// Sets the longest time for which [`acquire`](MultiMutex::acquire) waits, as
+    /// [`MutexBuilder::acquire_timeout`].
+    pub fn acquire_timeout(self, timeout: Duration) -> Self {
+        Self { settings: self.settings.acquire_timeout(timeout), ..self }
+    }
+
+    /// Sets whether a background task renews the locks, as [`MutexBuilder::auto_renew`].
+    pub fn auto_renew(self, renew: bool) -> Self {
+        Self { settings: self.settings.auto_renew(renew), ..self }
+    }
+
+    /// Sets how long after the acquire the locks are renewed, as [`MutexBuilder::max_hold`].
+    pub fn max_hold(self, limit: Duration) -> Self {
+        Self { settings: self.settings.max_hold(limit), ..self }
+    }
+
+    /// Sets the pauses between two attempts, as [`MutexBuilder::retry`].
+    pub fn retry(self, policy: RetryPolicy) -> Self {
+        Self { settings: self.settings.retry(policy), ..self }
+    }
+
+    /// Sets how many replicas must have a grant, as [`MutexBuilder::durability`].
+    pub fn durability(self, level: Durability) -> Self {
+        Self { settings: self.settings.durability(level), ..self }
+    }
+
+    /// Checks the names and the settings, and builds the lock. Nothing is sent to the nodes.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if there are not 2 to 32 names or one is there twice, and for the first name
+    /// or setting that breaks a rule of a mutex.
+    pub fn build(self) -> Result<MultiMutex, ConfigError> {
+        let Self { core, names, settings } = self;
+        if !(2..=NAMES_MAX).contains(&names.len()) {
+            let rule = format!("between 2 and {NAMES_MAX}; for one name use `mutex`");
+            return Err(ConfigError::new("names", format!("{} names", names.len()), rule));
+        }
+        let mut pairs = names.iter().zip(&names[1..]);
+        if let Some((twice, _)) = pairs.find(|(name, next)| name == next) {
+            let rule = "each name once: leave out the second";
+            return Err(ConfigError::new("names", Quoted(twice).to_string(), rule));
+        }
+        let keys = |name: &Arc<str>| LockKeys::prefixed(&core.config.prefix, name);
+        let keys: Vec<_> = names.iter().map(keys).collect();
+        for (name, keys) in names.iter().zip(&keys) {
+            check_lock(name, keys).map_err(|e| e.of(Resource::Lock(Arc::clone(name))))?;
+        }
+        let mutex = settings.build_for(LockKeys::many(keys))?;
+        Ok(MultiMutex { mutex, names: names.into() })
+    }
+}
+
+/// A lock of several names, not yet held: all of them are acquired, or none. Cheap to clone. Made
+/// by [`Redlock::multi`](crate::Redlock::multi).
+///
+/// Each name is that of a [`Mutex`](crate::Mutex), so a mutex, readers and classic clients of one
+/// name exclude it, and it excludes them. Two multi-locks of the same names never wait for each
+/// other in a ring, in whatever order the names are given: none keeps some names while it waits for
+/// others.
+///
+/// A call that waits has a place in the queue of each busy name. So it wins when the names are free
+/// at the same time, or within 50 ms of each other. If all of its names are contended without end
+/// by holders of single names that hold them for much longer than that, it may wait for long; see
+/// the manual's page [locks](crate::manual::locks).
+#[derive(Clone, Debug)]
+pub struct MultiMutex {
+    mutex: Mutex,
+    names: Arc<[Arc<str>]>,
+}
+
+impl MultiMutex {
+    /// Returns the names, sorted.
+    pub fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    /// Acquires all names, or none: makes attempts until one succeeds or the
+    /// [`acquire_timeout`](MultiMutexBuilder::acquire_timeout) has passed, as
+    /// [`Mutex::acquire`](crate::Mutex::acquire).
+    ///
+    /// # Errors
+    /// As for [`Mutex::acquire`](crate::Mutex::acquire).
+    ///
+    /// # Cancellation safety
+    /// As for [`Mutex::acquire`](crate::Mutex::acquire): if dropped at any await, no name is held.
+    pub async fn acquire(&self) -> Result<MultiGuard, AcquireError> {
+        self.mutex.acquire().await.map(|guard| self.guard(guard))
+    }
+
+    /// Makes one attempt to acquire all names, as
+    /// [`Mutex::try_acquire`](crate::Mutex::try_acquire).
+    ///
+    /// # Errors
+    /// As for [`Mutex::try_acquire`](crate::Mutex::try_acquire).
+    ///
+    /// # Cancellation safety
+    /// As for [`Mutex::try_acquire`](crate::Mutex::try_acquire).
+    pub async fn try_acquire(&self) -> Result<TryAcquire<MultiGuard>, AcquireError> {
+        Ok(match self.mutex.try_acquire().await? {
+            TryAcquire::Acquired(guard) => TryAcquire::Acquired(self.guard(guard)),
+            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
+        })
+    }
+
+    fn guard(&self, guard: LockGuard) -> MultiGuard {
+        MultiGuard { guard, names: Arc::clone(&self.names) }
+    }
+}
+
+/// A guard of several names that are held together. It has all methods of [`LockGuard`]: one
+/// deadline, one loss, and one [`fencing_token`](LockGuard::fencing_token), which is above every
+/// earlier one of each of the names.
+#[derive(Debug)]
+#[must_use = "a dropped guard releases its locks at once"]
+pub struct MultiGuard {
+    guard: LockGuard,
+    names: Arc<[Arc<str>]>,
+}
+
+impl Deref for MultiGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.guard
+    }
+}
+
+impl MultiGuard {
+    /// Returns the names, sorted.
+    pub fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    /// Releases all names, as [`LockGuard::release`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`]; `Ok` means that all names were held until this release.
+    ///
+    /// # Cancellation safety
+    /// As [`LockGuard::release`].
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        self.guard.release().await
+    }
+}

@@ -1,0 +1,116 @@
+-- Several locks under one owner and one fencing token, all or none: acquire (N), raise (J), extend
+-- (K), release (B).
+-- KEYS  per name: 1 lock   2 queue   3 fence
+-- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposal, J, K: token
+--       5 N: w: waits, v: watches, or '', K: name of the quarantine or ''
+--       6 to 8 of who waits, as in refuse.lua
+-- Puts  N: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
+--       J: DONE | NOT_OWNER | QUARANTINED
+--       K: DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key)
+--       B: DONE if all were the owner's | NOT_OWNER if one is another's | ABSENT
+if find('NJKB', kind, 1, true) then
+  local last, owner, ttl = k + 3 * tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
+  local values = {}
+  for at = k + 1, last, 3 do values[at] = look(KEYS[at], '22') end
+
+  if kind == 'B' then
+    local result = DONE
+    for at = k + 1, last, 3 do
+      local value = values[at]
+      if value and value ~= owner and not is_ownerless(value) then
+        result = NOT_OWNER
+      else
+        if value ~= owner and result == DONE then result = ABSENT end
+        release(at - 1, a - 1, 1, 2, nil, wake, b.now_us)
+      end
+    end
+    return put(result)
+  end
+
+  local function is_anothers(value)
+    return value and value ~= owner and not is_ownerless(value)
+  end
+
+  if kind == 'K' then
+    for at = k + 1, last, 3 do if is_anothers(values[at]) then return put(NOT_OWNER) end end
+    if not may_extend(ARGV[a + 5]) then return put(QUARANTINED) end
+  elseif left > 0 then
+    return put(QUARANTINED)
+  end
+
+  local token, fences = tonumber(ARGV[a + 4]), {}
+  if kind ~= 'N' then
+    for at = k + 1, last, 3 do
+      local fence = stored(KEYS[at + 2])
+      if kind == 'J'
+        and (values[at] ~= owner or not fence or fence > token or is_ahead(token))
+      then
+        return put(NOT_OWNER)
+      end
+      if not fence then return put(WRONG_TYPE) end
+      fences[at] = fence > token and digits(fence) or ARGV[a + 4]
+    end
+    for at = k + 1, last, 3 do
+      if kind == 'K' then call('SET', KEYS[at], owner, 'PX', ttl) end
+      call('SET', KEYS[at + 2], fences[at], 'PX', b.fence_life)
+    end
+    return put(DONE)
+  end
+
+  -- A lock that is reserved for this handle is free for it, and stays reserved where it is refused.
+  local own = ARGV[a + 5] == 'w' and '------' .. ARGV[a + 7]
+  local code, longest, busy, mine = nil, 0, {}, 0
+  for at = k + 1, last, 3 do
+    local lock, value = KEYS[at], values[at]
+    if value == owner then mine = mine + 1 end
+    if own and value == own then
+      value = false
+      if b.settling then call('DEL', lock) end
+    end
+    if value and value ~= owner or not value and b.settling and is_kept(lock, KEYS[at + 2]) then
+      local ours = not value
+      if type(value) == 'string' then
+        ours = is_owner(value)
+      elseif value then
+        ours = are_readers(lock)
+      end
+      local ms = call('PTTL', lock)
+      busy[at] = ms
+      if not ours then code = FOREIGN else code = code or HELD end
+      if ms == -1 or longest == -1 then longest = -1 else longest = math.max(longest, ms) end
+    end
+  end
+  if code then
+    put(code)
+    put(longest)
+    for at, ms in pairs(busy) do
+      ms = ms >= 0 and ms + 1000 or 10000
+      if ARGV[a + 5] == 'v' then wait_for_hint(KEYS[at + 1], ms) end
+      if ARGV[a + 5] == 'w' then
+        wait_for_hint(KEYS[at + 1], ms, ARGV[a + 6], ARGV[a + 7], ARGV[a + 8], 'x')
+      end
+    end
+    return
+  end
+
+  local count, most = (last - k) / 3, 0
+  for at = k + 1, last, 3 do
+    local fence = stored(KEYS[at + 2])
+    if not fence then return put(WRONG_TYPE) end
+    fences[at], most = fence, math.max(most, honest(fence))
+  end
+  local p
+  if mine == count then
+    -- The request was repeated.
+    p = digits(most)
+  else
+    p = digits(math.max(tonumber(in_range(ARGV[a + 4])), most + 1))
+    for at = k + 1, last, 3 do call('SET', KEYS[at], owner, 'PX', ttl) end
+  end
+  for at = k + 1, last, 3 do
+    if mine < count or fences[at] ~= most then
+      call('SET', KEYS[at + 2], p, 'PX', b.fence_life)
+    end
+  end
+  return put(p)
+end

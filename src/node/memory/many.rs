@@ -1,0 +1,166 @@
+//! The ops on several locks of a node in memory: all names under one owner and one fencing token,
+//! or none.
+
+use std::time::Duration;
+
+use super::locks::{Entry, Held, Locks, Wake};
+use super::quarantine::Header;
+use crate::name::LockKeys;
+use crate::op::{IfHeld, LockMode, QuarantineId, Reply};
+use crate::token::{FencingToken, OwnerToken};
+
+/// Names with the handles to wake because they are free.
+pub(super) type Woken = Vec<(LockKeys, Wake)>;
+
+impl Entry {
+    /// Returns what refuses an exclusive acquire of this name: the time until its end, and true if
+    /// another program has it.
+    fn is_busy(
+        &mut self,
+        h: &Header,
+        owner: OwnerToken,
+        if_held: Option<IfHeld>,
+    ) -> Option<(Option<Duration>, bool)> {
+        if let Some(rest) = self.reserved(h, LockMode::Exclusive, if_held) {
+            return Some((Some(rest), false));
+        }
+        if let Some(held) = self.held.as_ref().filter(|held| held.owner != Some(owner)) {
+            return Some((held.till.map(|till| h.until(till)), held.owner.is_none()));
+        }
+        if let Some(last) = self.readers.iter().map(|(_, till)| *till).max() {
+            return Some((Some(h.until(last)), false));
+        }
+        self.kept(h).map(|rest| (Some(rest), false))
+    }
+}
+
+impl Locks {
+    /// Grants all names, or none (`multi_lock` 1, 2).
+    pub(super) fn acquire_all(
+        &mut self,
+        h: &Header,
+        (keys, owner): (&LockKeys, OwnerToken),
+        ttl: Duration,
+        (proposal, if_held): (u64, Option<IfHeld>),
+    ) -> Reply {
+        if !h.quarantine.is_zero() {
+            return h.quarantined();
+        }
+        let busy: Vec<_> = keys
+            .all()
+            .map(|name| self.0.open(name.lock(), h.now).is_busy(h, owner, if_held))
+            .collect();
+        if busy.iter().any(Option::is_some) {
+            return self.refuse_all(h, keys, if_held, &busy);
+        }
+        let entries = || keys.all().map(LockKeys::lock);
+        let fences: Vec<_> = entries().map(|lock| self.0.open(lock, h.now).fence).collect();
+        let most = fences.iter().copied().max().unwrap_or(0);
+        let is_repeated = entries().all(|lock| self.0.open(lock, h.now).is_owned_by(owner));
+        let fence = if is_repeated { most } else { h.next_fence(most, proposal) };
+        for lock in entries() {
+            let entry = self.0.open(lock, h.now);
+            entry.reserved = None;
+            if !is_repeated {
+                entry.held = Some(Held::by(owner, h.after(ttl)));
+            }
+            if entry.fence < fence {
+                entry.set_fence(h, fence);
+            }
+        }
+        Reply::Granted { fence }
+    }
+
+    /// Refuses all names: the handle gets a place in the queue of each one that is busy. What is
+    /// reserved for it stays so.
+    fn refuse_all(
+        &mut self,
+        h: &Header,
+        keys: &LockKeys,
+        if_held: Option<IfHeld>,
+        busy: &[Option<(Option<Duration>, bool)>],
+    ) -> Reply {
+        for (name, busy) in keys.all().zip(busy) {
+            if let Some(rest) = busy {
+                let entry = self.0.open(name.lock(), h.now);
+                entry.refuse(h, (LockMode::Exclusive, if_held), *rest);
+            }
+        }
+        let ends = || busy.iter().flatten().map(|(rest, _)| *rest);
+        let remaining =
+            if ends().any(|rest| rest.is_none()) { None } else { ends().max().flatten() };
+        let foreign = busy.iter().flatten().any(|(_, foreign)| *foreign);
+        Reply::Held { remaining, foreign }
+    }
+
+    /// Raises the fences of all names, or none.
+    pub(super) fn raise_all(
+        &mut self,
+        h: &Header,
+        keys: &LockKeys,
+        owner: OwnerToken,
+        token: FencingToken,
+    ) -> Reply {
+        if !h.quarantine.is_zero() {
+            return h.quarantined();
+        }
+        let may = keys.all().all(|name| {
+            let entry = self.0.live(name.lock(), h.now);
+            entry.is_some_and(|e| e.is_owned_by(owner) && e.fence <= token.get())
+        });
+        if !may || h.is_ahead(token.get()) {
+            return Reply::NotOwner;
+        }
+        for name in keys.all() {
+            self.0.open(name.lock(), h.now).set_fence(h, token.get());
+        }
+        Reply::Done
+    }
+
+    /// Extends all names, or none.
+    pub(super) fn extend_all(
+        &mut self,
+        h: &Header,
+        (keys, owner): (&LockKeys, OwnerToken),
+        (ttl, token): (Duration, FencingToken),
+        reassert: Option<QuarantineId>,
+    ) -> Reply {
+        let lost = keys.all().any(|name| {
+            let entry = self.0.live(name.lock(), h.now);
+            entry.is_some_and(|e| !e.is_free() && !e.is_owned_by(owner))
+        });
+        if lost {
+            return Reply::NotOwner;
+        }
+        if !h.may_extend(reassert) {
+            return h.quarantined();
+        }
+        for name in keys.all() {
+            let entry = self.0.open(name.lock(), h.now);
+            entry.reserved = None;
+            entry.held = Some(Held::by(owner, h.after(ttl)));
+            entry.set_fence(h, entry.fence.max(token.get()));
+        }
+        Reply::Done
+    }
+
+    /// Releases all names that are the owner's.
+    pub(super) fn release_all(
+        &mut self,
+        h: &Header,
+        keys: &LockKeys,
+        owner: OwnerToken,
+    ) -> (Reply, Woken) {
+        let (mut result, mut woken) = (Reply::Done, Woken::new());
+        for name in keys.all() {
+            let (reply, wake) = self.release(h, name, owner, LockMode::Exclusive);
+            woken.push((name.clone(), wake));
+            match reply {
+                Reply::NotOwner => result = Reply::NotOwner,
+                Reply::Absent if result == Reply::Done => result = Reply::Absent,
+                _ => {}
+            }
+        }
+        (result, woken)
+    }
+}

@@ -1,0 +1,394 @@
+//! A lock is handed over to another process: it is never free in between, and a ticket is redeemed
+//! once, whatever happens to the requests and to the two processes.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use palisade::error::{Advice, HandOverError, ResumeError};
+use palisade::node::{MemoryNode, RedisNode};
+use palisade::{Durability, HandOver, LockGuard, Mutex, Redlock, TryAcquire};
+use palisade_testing::fault::{Fault, Step};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::server::Server;
+
+const TTL: Duration = Duration::from_secs(3);
+const SHORT: Duration = Duration::from_millis(300);
+
+/// Handles of two processes, `from` and `to`, and of others, on the same nodes. The requests of
+/// `to` can be lost.
+struct World {
+    from: Redlock,
+    to: Redlock,
+    others: Redlock,
+    network: Vec<Fault>,
+    /// Servers that run until the world is dropped.
+    _servers: Vec<Server>,
+}
+
+impl World {
+    fn of(node: impl Fn(usize) -> Fault, n: usize, servers: Vec<Server>) -> Self {
+        let handle = |nodes: &[Fault]| {
+            let builder = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).clock_error(TTL / 20);
+            let builder = builder.node_deadline(2 * SHORT);
+            nodes.iter().fold(builder, |all, node| all.node(node.clone())).build().unwrap()
+        };
+        let nodes = || (0..n).map(&node).collect::<Vec<_>>();
+        let network = nodes();
+        let [from, to, others] = [&nodes(), &network, &nodes()].map(|nodes| handle(nodes));
+        Self { from, to, others, network, _servers: servers }
+    }
+
+    fn memory(n: usize) -> Self {
+        let nodes: Vec<_> = (0..n).map(|_| MemoryNode::new()).collect();
+        Self::of(|i| Fault::new(nodes[i].clone()), n, Vec::new())
+    }
+
+    fn redis(n: usize) -> Self {
+        let servers: Vec<_> = (0..n).map(|_| Server::start(&[])).collect();
+        let urls: Vec<_> = servers.iter().map(Server::url).collect();
+        let node = |i: usize| RedisNode::builder(&urls[i]).trust_fresh(true).build().unwrap();
+        Self::of(|i| Fault::new(node(i)), n, servers)
+    }
+
+    /// Runs the test in each kind of world at the same time.
+    async fn each(test: impl AsyncFn(Self)) {
+        let all = [Self::memory(1), Self::memory(3), Self::memory(5), Self::redis(1)];
+        join_all(all.into_iter().chain([Self::redis(3)]).map(|world| test(world))).await;
+    }
+
+    async fn held(&self) -> LockGuard {
+        job(&self.from).acquire().await.unwrap()
+    }
+
+    async fn is_taken(&self) -> bool {
+        let tried = job(&self.others).try_acquire().await.unwrap();
+        matches!(tried, TryAcquire::Taken(_))
+    }
+
+    /// Scripts the next requests of `to` to each node.
+    fn script(&self, steps: &[Step]) {
+        for node in &self.network {
+            node.control().script(steps.iter().copied());
+        }
+    }
+}
+
+/// Sends a ticket through a message.
+fn sent(ticket: &HandOver) -> HandOver {
+    serde_json::from_str(&serde_json::to_string(ticket).unwrap()).unwrap()
+}
+
+fn job(redlock: &Redlock) -> Mutex {
+    redlock.mutex("job").build().unwrap()
+}
+
+fn is_gone(resumed: &Result<LockGuard, ResumeError>) -> bool {
+    matches!(resumed, Err(ResumeError::Gone(_)))
+}
+
+#[tokio::test]
+async fn a_lock_goes_on_in_another_process_under_a_larger_token() {
+    World::each(async |world| {
+        let guard = world.held().await;
+        let (token, lost) = (guard.fencing_token(), guard.lost_signal());
+        let ticket = guard.hand_over().await.unwrap();
+        assert_eq!((ticket.name(), ticket.fencing_token()), ("job", token));
+        assert!(ticket.rest() > TTL / 2 && ticket.rest() <= TTL);
+        timeout(TTL / 4, lost.lost()).await.expect("the old guard is over");
+        assert_eq!(world.from.held(), 0, "it is still renewed");
+        assert!(world.is_taken().await, "it was free in between");
+        let guard = world.to.resume(&sent(&ticket)).await.unwrap();
+        assert!(guard.is_valid() && guard.fencing_token() > token);
+        assert!(world.is_taken().await);
+        // The new guard is renewed.
+        sleep(TTL + TTL / 2).await;
+        assert!(guard.is_valid() && world.is_taken().await);
+        guard.release().await.unwrap();
+        let next = job(&world.others).acquire().await.unwrap();
+        next.release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ticket_is_redeemed_once() {
+    World::each(async |world| {
+        let ticket = world.held().await.hand_over().await.unwrap();
+        let guard = world.to.resume(&ticket).await.unwrap();
+        let again = world.others.resume(&ticket).await;
+        assert!(is_gone(&again), "{again:?}");
+        assert!(guard.extend().await.is_ok(), "the second delivery took something");
+        guard.release().await.unwrap();
+        let late = world.others.resume(&ticket).await;
+        assert!(is_gone(&late), "{late:?}");
+        // What the refused calls took is given back.
+        let next = job(&world.others).acquire().await.unwrap();
+        assert!(is_gone(&world.to.resume(&ticket).await));
+        next.release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_at_the_same_time_at_most_one_wins() {
+    World::each(async |world| {
+        let mut wins = 0;
+        for _ in 0..20 {
+            let ticket = world.held().await.hand_over().await.unwrap();
+            let (a, b) = tokio::join!(world.to.resume(&ticket), world.others.resume(&ticket));
+            // Where a slow node has not got the lock of the old holder yet, the others may be split
+            // between the two, and none wins.
+            assert!(is_gone(&a) || is_gone(&b), "{a:?} and {b:?}");
+            if let Ok(guard) = a.or(b) {
+                assert!(guard.extend().await.is_ok());
+                guard.release().await.unwrap();
+                wins += 1;
+            }
+        }
+        assert!(wins >= 10, "only {wins} of 20 tickets were redeemed");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ticket_that_comes_late_is_refused() {
+    World::each(async |world| {
+        let mutex = world.from.mutex("job").ttl(SHORT).auto_renew(false).build().unwrap();
+        let ticket = mutex.acquire().await.unwrap().hand_over().await.unwrap();
+        sleep(2 * SHORT).await;
+        let late = world.to.resume(&ticket).await;
+        assert!(is_gone(&late), "{late:?}");
+        // Another owner has had the lock, and nothing is left of the attempt.
+        let mutex = mutex.acquire().await.unwrap();
+        assert!(is_gone(&world.to.resume(&ticket).await));
+        assert!(mutex.extend().await.is_ok());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_does_not_use_the_ticket_up() {
+    World::each(async |world| {
+        let ticket = world.held().await.hand_over().await.unwrap();
+        world.script(&[Step::lose_reply()]);
+        let guard = world.to.resume(&ticket).await.expect("its own attempt is no obstacle");
+        assert!(guard.is_valid() && guard.extend().await.is_ok());
+        assert!(is_gone(&world.others.resume(&ticket).await));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_gives_back_what_it_took() {
+    for polls in 1..12 {
+        World::each(async |world| {
+            let ticket = world.held().await.hand_over().await.unwrap();
+            let mut resume = Box::pin(world.to.resume(&ticket));
+            for _ in 0..polls {
+                let turn = tokio::time::sleep(Duration::from_micros(200));
+                tokio::select! {
+                    biased;
+                    done = &mut resume => return drop(done),
+                    () = turn => {}
+                }
+            }
+            drop(resume);
+            // Either the ticket is still good on a majority, or it is used up; nobody has both.
+            match world.others.resume(&ticket).await {
+                Ok(guard) => assert!(guard.extend().await.is_ok()),
+                Err(ResumeError::Gone(_)) => {
+                    let next = world.others.mutex("job").acquire_timeout(2 * TTL).build().unwrap();
+                    assert!(next.acquire().await.unwrap().is_valid());
+                }
+                Err(other) => panic!("{other}"),
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_hand_over_that_is_dropped_releases_the_lock() {
+    World::each(async |world| {
+        let guard = world.held().await;
+        let mut hand_over = Box::pin(guard.hand_over());
+        let polled = futures_util::poll!(hand_over.as_mut());
+        if polled.is_pending() {
+            drop(hand_over);
+            let began = Instant::now();
+            let next = job(&world.others).acquire().await.unwrap();
+            assert!(began.elapsed() < TTL / 2, "it was not released");
+            next.release().await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_down_does_not_matter() {
+    let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
+    let world = World::of(|i| Fault::new(nodes[i].clone()), 3, Vec::new());
+    let guard = world.held().await;
+    // One node answers nothing while the lock is handed over, and has an older lease.
+    assert!(nodes[2].close(SHORT));
+    let ticket = guard.hand_over().await.unwrap();
+    sleep(2 * SHORT).await;
+    let guard = world.to.resume(&ticket).await.unwrap();
+    assert!(guard.extend().await.is_ok());
+    let ticket = guard.hand_over().await.unwrap();
+    // Two nodes lose everything: no majority has the old holder, and none grants.
+    nodes[0].restart_empty();
+    nodes[1].restart_empty();
+    let refused = world.from.resume(&ticket).await;
+    let Err(ResumeError::NoQuorum(why)) = &refused else { panic!("{refused:?}") };
+    assert!(why.waited.is_some() && why.quarantine().is_some(), "{why}");
+    let text = refused.unwrap_err().to_string();
+    assert!(text.starts_with("not resumed, acquire the lock anew: lock \"job\": no quorum"));
+}
+
+#[tokio::test]
+async fn too_few_nodes_hand_nothing_over() {
+    let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
+    let world = World::of(|i| Fault::new(nodes[i].clone()), 3, Vec::new());
+    let guard = world.held().await;
+    for node in &nodes[1..] {
+        assert!(node.close(SHORT));
+    }
+    let failed = guard.hand_over().await;
+    let Err(HandOverError::Unconfirmed(why)) = &failed else { panic!("{failed:?}") };
+    assert_eq!(why.needed, 2);
+    // The lock is released, on those nodes as soon as they answer again.
+    let began = Instant::now();
+    sleep(2 * SHORT).await;
+    let next = job(&world.others).acquire().await.unwrap();
+    assert!(began.elapsed() < TTL && next.is_valid());
+}
+
+#[tokio::test]
+async fn a_lock_that_is_lost_or_shared_is_not_handed_over() {
+    let world = World::memory(3);
+    let mutex = world.from.mutex("job").ttl(SHORT).auto_renew(false).build().unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    sleep(2 * SHORT).await;
+    let lost = guard.hand_over().await.unwrap_err();
+    assert!(matches!(lost, HandOverError::Lost(_)) && lost.advice() == Advice::GiveUp);
+    let doc = world.from.rw_lock("job").build().unwrap();
+    let reader: LockGuard = doc.read().await.unwrap().into();
+    let shared = reader.hand_over().await.unwrap_err();
+    let text = "lock \"job\": not handed over, others hold it too";
+    assert!(shared.to_string().starts_with(text), "{shared}");
+    let pool = world.from.semaphore("job", 2).build().unwrap();
+    let permit: LockGuard = pool.acquire().await.unwrap().into();
+    let permit = permit.hand_over().await.unwrap_err();
+    assert!(matches!(permit, HandOverError::NotExclusive(_)), "{permit}");
+    let writer = doc.write().await.unwrap();
+    let ticket = writer.hand_over().await.unwrap();
+    assert!(world.to.resume(&ticket).await.unwrap().is_valid());
+}
+
+#[tokio::test]
+async fn a_ticket_fits_the_prefix_and_the_longest_lease_of_its_handle() {
+    let node = MemoryNode::new();
+    let handle = |prefix: &str, max_ttl| {
+        let builder = Redlock::builder().node(node.clone()).prefix(prefix).max_ttl(max_ttl);
+        builder.ttl(TTL).build().unwrap()
+    };
+    let from = handle("a:", 4 * TTL);
+    let mutex = from.mutex("job").ttl(2 * TTL).build().unwrap();
+    let ticket = mutex.acquire().await.unwrap().hand_over().await.unwrap();
+    let wrong = handle("b:", 4 * TTL).resume(&ticket).await.unwrap_err();
+    let text = "not resumed: lock \"job\": `prefix` is \"b:\": the ticket was made by a handle";
+    assert!(wrong.to_string().starts_with(text), "{wrong}");
+    assert_eq!(wrong.advice(), Advice::Misconfigured);
+    let wrong = handle("a:", TTL).resume(&ticket).await.unwrap_err();
+    assert!(wrong.to_string().contains("`ttl` is 6s: at most max_ttl (3s)"), "{wrong}");
+    // Nothing was sent, so the ticket is still good.
+    assert!(handle("a:", 4 * TTL).resume(&ticket).await.unwrap().is_valid());
+}
+
+#[tokio::test]
+async fn the_settings_of_the_lock_travel_with_it() {
+    let world = World::memory(1);
+    let mutex = world.from.mutex("job").ttl(SHORT).auto_renew(false);
+    let mutex = mutex.durability(Durability::AllReplicas).build().unwrap();
+    let ticket = mutex.acquire().await.unwrap().hand_over().await.unwrap();
+    let guard = world.to.resume(&sent(&ticket)).await.unwrap();
+    assert_eq!(guard.durability().level, Durability::AllReplicas);
+    timeout(2 * SHORT, guard.lost()).await.expect("nothing renews it");
+    let mutex = world.from.mutex("job").max_hold(2 * SHORT).build().unwrap();
+    let ticket = mutex.acquire().await.unwrap().hand_over().await.unwrap();
+    sleep(SHORT).await;
+    let guard = world.to.resume(&sent(&ticket)).await.unwrap();
+    timeout(TTL + 3 * SHORT, guard.lost()).await.expect("it is renewed without end");
+}
+
+#[tokio::test]
+async fn a_closed_handle_redeems_nothing() {
+    let world = World::memory(3);
+    let ticket = world.held().await.hand_over().await.unwrap();
+    assert!(world.to.close(SHORT).await.is_clean());
+    let closed = world.to.resume(&ticket).await.unwrap_err();
+    assert!(matches!(closed, ResumeError::Closed(_)), "{closed}");
+    assert!(world.others.resume(&ticket).await.unwrap().is_valid());
+}
+
+/// What was taken from a holder that hangs stays taken for as long as that one may believe in it,
+/// also if the taker hands it over and the next one releases at once.
+#[tokio::test]
+async fn a_takeover_that_is_handed_over_stays_closed() {
+    World::each(async |world| {
+        let mutex = world.from.mutex("job").auto_renew(false).build().unwrap();
+        let hangs = mutex.acquire().await.unwrap();
+        let operator = job(&world.others);
+        let seen = operator.inspect().await.unwrap().holder().unwrap();
+        let taken = operator.take_over(&seen, "it hangs").await.unwrap();
+        let ticket = taken.guard.hand_over().await.unwrap();
+        let guard = world.to.resume(&sent(&ticket)).await.unwrap();
+        guard.release().await.unwrap();
+        let next = job(&world.from).acquire().await.unwrap();
+        assert!(!hangs.is_valid(), "two hold the lock");
+        next.release().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn those_who_wait_come_after_the_ticket() {
+    World::each(async |world| {
+        let guard = world.held().await;
+        let waits = job(&world.others);
+        let waits = tokio::spawn(async move { waits.acquire().await.unwrap().is_valid() });
+        sleep(SHORT).await;
+        let ticket = guard.hand_over().await.unwrap();
+        let guard = world.to.resume(&ticket).await.unwrap();
+        sleep(SHORT).await;
+        assert!(!waits.is_finished(), "it was free in between");
+        guard.release().await.unwrap();
+        assert!(timeout(TTL, waits).await.unwrap().unwrap());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ticket_is_a_secret_and_checked_when_it_is_read() {
+    let world = World::memory(1);
+    let ticket = world.held().await.hand_over().await.unwrap();
+    let text = serde_json::to_string(&ticket).unwrap();
+    let owner = text.split_once("\"owner\":\"").unwrap().1[..22].to_owned();
+    let shown = format!("{ticket:?}");
+    assert!(!shown.contains(&owner[..6]) && shown.contains("job"), "{shown}");
+    let read = |text: &str| serde_json::from_str::<HandOver>(text);
+    assert_eq!(read(&text).unwrap(), ticket);
+    let wrong = |text: String, why: &str| {
+        let error = read(&text).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    wrong(text.replace("\"version\":1", "\"version\":2"), "another version of palisade");
+    for forged in ["-".repeat(22), "------0123456789abcdef".to_owned(), "short".to_owned()] {
+        wrong(text.replace(&owner, &forged), "no owner token");
+    }
+    let damaged = read(&text.replace("\"name\":\"job\"", "\"name\":\"\"")).unwrap();
+    let refused = world.to.resume(&damaged).await;
+    assert!(matches!(refused, Err(ResumeError::Config(_))), "{refused:?}");
+}

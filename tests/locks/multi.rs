@@ -1,0 +1,233 @@
+//! Locks of several names: all or none, one token, no deadlock, and no starvation beside single
+//! locks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use palisade::node::RedisNode;
+use palisade::{AcquireError, FencingToken, MemoryNode, MultiMutex, Mutex, Redlock, TryAcquire};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::server::Server;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Nodes that several handles share.
+enum Nodes {
+    Memory(Vec<MemoryNode>),
+    Redis(Vec<Server>),
+}
+
+impl Nodes {
+    fn memory(n: usize) -> Self {
+        Self::Memory((0..n).map(|_| MemoryNode::new()).collect())
+    }
+
+    fn redis(n: usize) -> Self {
+        Self::Redis((0..n).map(|_| Server::start(&[])).collect())
+    }
+
+    fn all() -> Vec<Self> {
+        vec![Self::memory(1), Self::memory(3), Self::memory(5), Self::redis(1), Self::redis(3)]
+    }
+
+    fn handle(&self) -> Redlock {
+        let builder = Redlock::builder().ttl(Duration::from_secs(5));
+        let builder = match self {
+            Self::Memory(all) => all.iter().fold(builder, |b, node| b.node(node.clone())),
+            Self::Redis(all) => all.iter().fold(builder, |b, server| {
+                let node = RedisNode::builder(server.url()).trust_fresh(true);
+                b.node(node.build().unwrap())
+            }),
+        };
+        builder.build().unwrap()
+    }
+
+    fn multi(&self, names: &[&str]) -> MultiMutex {
+        self.handle().multi(names).acquire_timeout(PATIENCE).build().unwrap()
+    }
+
+    fn single(&self, name: &str) -> Mutex {
+        self.handle().mutex(name).acquire_timeout(PATIENCE).build().unwrap()
+    }
+}
+
+fn is_taken<G>(tried: &Result<TryAcquire<G>, AcquireError>) -> bool {
+    matches!(tried, Ok(TryAcquire::Taken(_)))
+}
+
+#[tokio::test]
+async fn all_names_are_held_or_none() {
+    for nodes in Nodes::all() {
+        let both = nodes.multi(&["b", "a"]);
+        let (a, b) = (nodes.single("a"), nodes.single("b"));
+        let doc = nodes.handle().rw_lock("b").build().unwrap();
+        let one = b.acquire().await.unwrap();
+        assert!(is_taken(&both.try_acquire().await), "one name is taken");
+        let other = a.acquire().await.unwrap();
+        other.release().await.unwrap();
+        one.release().await.unwrap();
+        let guard = both.acquire().await.unwrap();
+        assert_eq!(guard.names().iter().map(|n| &**n).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(is_taken(&a.try_acquire().await) && is_taken(&b.try_acquire().await));
+        assert!(is_taken(&doc.try_read().await), "a reader beside it");
+        assert!(guard.extend().await.is_ok());
+        guard.release().await.unwrap();
+        let reader = doc.read().await.unwrap();
+        assert!(is_taken(&both.try_acquire().await), "readers keep it out");
+        reader.release().await.unwrap();
+        drop(both.acquire().await.unwrap());
+        let one = a.acquire().await.unwrap();
+        one.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn one_token_is_above_all_earlier_ones_and_below_all_later_ones() {
+    for nodes in Nodes::all() {
+        let both = nodes.multi(&["a", "b", "c"]);
+        let singles = ["a", "b", "c"].map(|name| nodes.single(name));
+        let mut last = FencingToken::default();
+        for round in 0..9 {
+            let single = &singles[round % 3];
+            let guard = single.acquire().await.unwrap();
+            assert!(guard.fencing_token() > last);
+            last = guard.fencing_token();
+            guard.release().await.unwrap();
+            let guard = both.acquire().await.unwrap();
+            assert!(guard.fencing_token() > last);
+            last = guard.fencing_token();
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lock_of_several_names_is_renewed_and_lost_as_one() {
+    let nodes = Nodes::memory(3);
+    let redlock = nodes.handle();
+    let second = Duration::from_secs(1);
+    let both = redlock.multi(["a", "b"]).ttl(second).build().unwrap();
+    let guard = both.acquire().await.unwrap();
+    sleep(2 * second).await;
+    assert!(guard.is_valid() && is_taken(&nodes.single("b").try_acquire().await));
+    // An operator takes one of its names away.
+    let b = nodes.single("b");
+    let holder = b.inspect().await.unwrap().holder().unwrap();
+    let taken = b.take_over(&holder, "it hangs").await.unwrap();
+    timeout(2 * second, guard.lost()).await.expect("one name is lost, so all are");
+    assert!(guard.release().await.is_err());
+    drop(taken);
+    let next = nodes.single("a").acquire().await.unwrap();
+    next.release().await.unwrap();
+}
+
+/// Two callers that name the same locks in different orders, a thousand times, beside one that
+/// shares a name with each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opposite_orders_never_block_each_other() {
+    for nodes in [Nodes::memory(3), Nodes::redis(1), Nodes::redis(3)] {
+        let inside = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+        let rounds = if matches!(nodes, Nodes::Memory(_)) { 1_000 } else { 300 };
+        let work = |names: [&'static str; 2]| {
+            let (multi, inside) = (nodes.multi(&names), Arc::clone(&inside));
+            tokio::spawn(async move {
+                for _ in 0..rounds {
+                    let guard = multi.acquire().await.unwrap();
+                    for flag in inside.iter() {
+                        assert!(!flag.swap(true, SeqCst), "two are inside");
+                    }
+                    tokio::task::yield_now().await;
+                    for flag in inside.iter() {
+                        flag.store(false, SeqCst);
+                    }
+                    guard.release().await.unwrap();
+                }
+            })
+        };
+        let (ab, ba) = (work(["a", "b"]), work(["b", "a"]));
+        for worker in [ab, ba] {
+            timeout(3 * PATIENCE, worker).await.expect("they block each other").unwrap();
+        }
+    }
+}
+
+/// Callers of single names hold them all the time, for a few ms each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_multi_lock_is_not_starved_by_single_locks() {
+    for nodes in [Nodes::memory(1), Nodes::memory(3), Nodes::redis(3)] {
+        let (stop, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let busy: Vec<_> = ["a", "b", "a", "b"]
+            .map(|name| {
+                let (lock, stop, turns) = (nodes.single(name), stop.clone(), turns.clone());
+                tokio::spawn(async move {
+                    while !stop.load(SeqCst) {
+                        let guard = lock.acquire().await.unwrap();
+                        sleep(Duration::from_millis(5)).await;
+                        guard.release().await.unwrap();
+                        turns.fetch_add(1, SeqCst);
+                    }
+                })
+            })
+            .into();
+        let both = nodes.multi(&["a", "b"]);
+        let (mut longest, began) = (Duration::ZERO, Instant::now());
+        for _ in 0..20 {
+            let asked = Instant::now();
+            let guard = both.acquire().await.expect("it is starved");
+            longest = longest.max(asked.elapsed());
+            guard.release().await.unwrap();
+        }
+        let others = turns.load(SeqCst);
+        stop.store(true, SeqCst);
+        for worker in busy {
+            worker.await.unwrap();
+        }
+        println!("20 in {:?}, longest {longest:?}, others {others}", began.elapsed());
+        assert!(others >= 20, "the others are starved: {others}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_holds_nothing() {
+    for nodes in Nodes::all() {
+        let both = nodes.multi(&["a", "b"]);
+        for polls in 1..10 {
+            let mut acquire = Box::pin(both.acquire());
+            for _ in 0..polls {
+                tokio::select! {
+                    biased;
+                    done = &mut acquire => {
+                        drop(done);
+                        break;
+                    }
+                    () = sleep(Duration::from_micros(200)) => {}
+                }
+            }
+            drop(acquire);
+            let guard = timeout(PATIENCE, nodes.single("b").acquire()).await.unwrap().unwrap();
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+#[test]
+fn names_are_checked() {
+    let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
+    let refused = |names: &[&str], why: &str| {
+        let error = redlock.multi(names).build().unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    refused(&[], "`names` is 0 names: between 2 and 32; for one name use `mutex`");
+    refused(&["a"], "`names` is 1 names: between 2 and 32");
+    let many: Vec<_> = (0..33).map(|i| format!("n{i}")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    refused(&many, "`names` is 33 names");
+    redlock.multi(&many[..32]).build().unwrap();
+    refused(&["b", "a", "b"], "`names` is \"b\": each name once: leave out the second");
+    refused(&["a", ""], "`name` is \"\": must not be empty");
+    refused(&["a", "election:x"], "is where elections are kept");
+    let error = redlock.multi(["a", "b"]).ttl(Duration::ZERO).build().unwrap_err();
+    assert!(error.to_string().contains("`ttl` is 0ns: at least 10ms"), "{error}");
+}
