@@ -123,15 +123,23 @@ impl Groups {
     /// Runs `sentinel-conf/break DIR ACTION GROUP …`. The action is `kill`, `freeze`, `resume`,
     /// `restart`, `failover` or another one of this script.
     pub fn break_(&self, action: &str, group: usize, more: &[&str]) -> String {
-        let out = Command::new(script("break"))
-            .arg(&self.dir)
-            .args([action, &self.name(group)])
-            .args(more)
-            .output()
-            .expect("sentinel-conf/break can be run");
-        let words = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "break {action} failed: {words}");
-        String::from_utf8_lossy(&out.stdout).into_owned()
+        // While Sentinels do not agree on the master, the script refuses.
+        let mut tries = 20;
+        loop {
+            let out = Command::new(script("break"))
+                .arg(&self.dir)
+                .args([action, &self.name(group)])
+                .args(more)
+                .output()
+                .expect("sentinel-conf/break can be run");
+            let words = String::from_utf8_lossy(&out.stderr);
+            if out.status.success() {
+                return String::from_utf8_lossy(&out.stdout).into_owned();
+            }
+            tries -= 1;
+            assert!(tries > 0, "break {action} failed: {words}");
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
     }
 }
 
