@@ -286,11 +286,6 @@ impl Waiting {
         self.keys().get(&self.key).is_some_and(|e| self.is_queued() && e.since.len() > 1)
     }
 
-    /// Returns true if other callers of the handle are in the queue.
-    pub(crate) fn has_others(&self) -> bool {
-        self.keys().get(&self.key).is_some_and(|entry| entry.since.len() > 1)
-    }
-
     /// Returns the nodes that have sent a hint since the last request, if no other caller of the
     /// handle is in the queue. These nodes may have reserved the lock for the handle. The handle
     /// does not need the reservations, and can give them back.

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::{select, select_all};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{sleep, timeout};
 
@@ -25,7 +24,6 @@ use self::backoff::{Backoff, spread};
 use crate::client::Core;
 use crate::client::hints::{Floor, Waiting};
 use crate::error::Taken;
-use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode};
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
@@ -81,8 +79,6 @@ pub(crate) struct AttemptTerms {
 pub(crate) struct RetryTerms<'a> {
     /// Key about which the nodes send hints.
     pub(crate) key: &'a str,
-    /// Keys of all locks, if the call waits for several; else those of `key` alone.
-    pub(crate) all: Option<&'a LockKeys>,
     pub(crate) wait: Wait,
     pub(crate) policy: RetryPolicy,
     /// Time after which no attempt begins; `None`: no limit.
@@ -98,6 +94,10 @@ pub(crate) enum Wait {
     /// The call waits for any release of the lock, outside of the nodes' queues; a release wakes
     /// all callers that watch the lock.
     Watch,
+    /// The call waits for nothing but its own pauses: no node registers it. A call for several
+    /// names waits like this. A name that is reserved for the call would be idle while the call
+    /// waits for another name (multi_lock 6).
+    Pauses,
     /// The call waits for the end of a claim, after which all callers that wait get the same
     /// answer. Because the hint may have been lost, a last attempt is made at the deadline.
     Answer,
@@ -202,7 +202,6 @@ enum Next {
 struct Retry<'a> {
     core: &'a Arc<Core>,
     key: &'a str,
-    all: Option<&'a LockKeys>,
     wait: Wait,
     backoff: Backoff,
     started: Moment,
@@ -213,8 +212,6 @@ struct Retry<'a> {
     round_trip: Duration,
     /// Registration for hints, which is made at the first refusal after which a hint can help.
     waiting: Option<Waiting>,
-    /// The same for the further locks of a call that waits for several.
-    also: Vec<Waiting>,
     /// True if the nodes know that this handle waits for a hint.
     registered: bool,
     /// Resolves when a claim ends. It is made before the attempt is sent, so that no hint is
@@ -232,12 +229,11 @@ struct Retry<'a> {
 
 impl<'a> Retry<'a> {
     fn new(core: &'a Arc<Core>, terms: RetryTerms<'a>) -> Self {
-        let RetryTerms { key, all, wait, policy, deadline } = terms;
+        let RetryTerms { key, wait, policy, deadline } = terms;
         let started = core.env.now();
         Self {
             core,
             key,
-            all,
             wait,
             backoff: Backoff::new(policy),
             started,
@@ -245,7 +241,6 @@ impl<'a> Retry<'a> {
             sent: started,
             round_trip: Duration::ZERO,
             waiting: None,
-            also: Vec::new(),
             registered: false,
             ended: None,
             woken: false,
@@ -261,9 +256,7 @@ impl<'a> Retry<'a> {
         self.sent = self.core.env.now();
         let if_held = self.waiting.as_ref().map(|waiting| {
             self.registered = true;
-            let own = waiting.request(self.sent, self.round_trip);
-            let others = self.also.iter().map(|also| also.request(self.sent, self.round_trip));
-            others.fold(own, IfHeld::for_both)
+            waiting.request(self.sent, self.round_trip)
         });
         self.ended = match (&self.waiting, self.wait) {
             (Some(waiting), Wait::Answer) => Some(waiting.ended()),
@@ -295,10 +288,8 @@ impl<'a> Retry<'a> {
         if self.woken {
             waiting.was_right();
         }
-        for waiting in std::iter::once(waiting).chain(&self.also) {
-            waiting.pass_on();
-            waiting.unused();
-        }
+        waiting.pass_on();
+        waiting.unused();
     }
 
     /// Records a refusal, and registers the call for hints if they can help.
@@ -313,32 +304,32 @@ impl<'a> Retry<'a> {
             waiting.was_right();
         }
         self.expires = prospect.expires(now);
-        if self.waiting.is_none() && !matches!(prospect, Prospect::Settling(_)) {
+        let registers = self.wait != Wait::Pauses && !matches!(prospect, Prospect::Settling(_));
+        if self.waiting.is_none() && registers {
             self.core.listen();
             let queued = match self.wait {
                 Wait::Queue(mode) => Some((mode, now)),
-                Wait::Watch | Wait::Answer => None,
+                Wait::Watch | Wait::Pauses | Wait::Answer => None,
             };
             let waiting = self.core.hints.wait(self.key, queued);
             // If other callers of the handle wait, the nodes' queues have a place for the handle
             // already, and those callers are served first.
-            let more = self.all.into_iter().flat_map(|keys| keys.all().skip(1));
-            self.also = more.map(|keys| self.core.hints.wait(keys.lock(), queued)).collect();
-            self.registered = self.also.is_empty() && waiting.is_behind();
+            self.registered = waiting.is_behind();
             self.waiting = Some(waiting);
-        } else if self.woken && !self.also.is_empty() {
-            // What one of several names brought is of no use here yet, but it may be for another
-            // caller of the handle that waits for that name alone.
-            let all = self.waiting.iter().chain(&self.also);
-            all.filter(|waiting| waiting.has_others()).for_each(Waiting::pass_on);
         }
     }
 
     /// Waits until the next attempt may be made, and returns what follows: the attempt, or the end
     /// of the call.
     async fn wait(&mut self, prospect: Prospect, hold_back: impl Fn() -> Duration) -> Next {
-        let mut pause = self.backoff.pause(prospect, self.registered, &*self.core.env);
-        if let Some(waiting) = self.waiting.as_ref().filter(|_| self.also.is_empty()) {
+        let (env, registered) = (&*self.core.env, self.registered);
+        let mut pause = match (self.wait, prospect) {
+            (Wait::Pauses, Prospect::Held(_)) => {
+                self.backoff.pause(Prospect::Held(None), true, env)
+            }
+            _ => self.backoff.pause(prospect, registered, env),
+        };
+        if let Some(waiting) = &self.waiting {
             pause = waiting.pause(pause, self.core.env.random());
         }
         let pause = pause.min(self.left());
@@ -380,13 +371,7 @@ impl<'a> Retry<'a> {
         match (self.ended.take(), &self.waiting) {
             (Some(ended), _) => ended.await,
             (None, Some(waiting)) if self.wait != Wait::Answer => {
-                let soon = 2 * self.round_trip;
-                let also = self.also.iter().map(|also| also.turn(soon).boxed()).collect::<Vec<_>>();
-                if also.is_empty() {
-                    waiting.turn(soon).await;
-                } else {
-                    select(waiting.turn(soon).boxed(), select_all(also)).await;
-                }
+                waiting.turn(2 * self.round_trip).await;
             }
             (None, _) => std::future::pending().await,
         }
@@ -451,12 +436,6 @@ impl Drop for Retry<'_> {
         let Some(waiting) = &self.waiting else { return };
         for node in waiting.unused() {
             self.core.pass_on(node, self.key, waiting.mode());
-        }
-        let more = self.all.into_iter().flat_map(|keys| keys.all().skip(1));
-        for (keys, also) in more.zip(&self.also) {
-            for node in also.unused() {
-                self.core.pass_on(node, keys.lock(), also.mode());
-            }
         }
     }
 }

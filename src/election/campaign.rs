@@ -329,7 +329,6 @@ impl Election {
         let mut candidacy =
             Candidacy { election: self, acquire, value, seat, failing_since: None, warned: false };
         let terms = RetryTerms {
-            all: None,
             key: self.keys.lock(),
             wait: Wait::Watch,
             policy: self.retry,

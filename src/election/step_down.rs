@@ -174,7 +174,6 @@ impl Election {
             operation,
         };
         let terms = RetryTerms {
-            all: None,
             key: keys.lock(),
             wait: Wait::Queue(LockMode::Exclusive),
             policy: self.retry,

@@ -253,7 +253,6 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
         contended_end: in_flight_end.max(no_answer_end),
     };
     let terms = RetryTerms {
-        all: None,
         key: &terms.key,
         wait: Wait::Answer,
         policy: RetryPolicy::default(),

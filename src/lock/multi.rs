@@ -97,10 +97,9 @@ impl MultiMutexBuilder {
 /// other in a ring, in whatever order the names are given: none keeps some names while it waits for
 /// others.
 ///
-/// A call that waits has a place in the queue of each busy name. So it wins when the names are free
-/// at the same time, or within 50 ms of each other. If all of its names are contended without end
-/// by holders of single names that hold them for much longer than that, it may wait for long; see
-/// the manual's page [locks](crate::manual::locks).
+/// A call that waits asks again after growing, random pauses, and has no place in the queues of the
+/// nodes. So it delays no caller of a single name. But beside single locks that are held without a
+/// gap it may wait until its timeout.
 #[derive(Clone, Debug)]
 pub struct MultiMutex {
     mutex: Mutex,

@@ -177,7 +177,8 @@ impl Mutex {
     ) -> Result<LockGuard, AcquireError> {
         let _operation = self.begin()?;
         let mut attempt = self.attempt(mode, operation);
-        let won = retry(&self.core, &mut attempt, self.retry_terms(Wait::Queue(mode))).await;
+        let wait = if self.keys.is_many() { Wait::Pauses } else { Wait::Queue(mode) };
+        let won = retry(&self.core, &mut attempt, self.retry_terms(wait)).await;
         won.map(|won| self.guard(won))
             .map_err(|given_up| not_acquired(&self.core, self.resource(), given_up))
     }
@@ -196,8 +197,7 @@ impl Mutex {
 
     pub(super) fn retry_terms(&self, wait: Wait) -> RetryTerms<'_> {
         let deadline = acquire_deadline(&self.core, self.acquire_timeout);
-        let (key, all) = (self.keys.lock(), Some(&self.keys).filter(|keys| keys.is_many()));
-        RetryTerms { key, all, wait, policy: self.retry, deadline: Some(deadline) }
+        RetryTerms { key: self.keys.lock(), wait, policy: self.retry, deadline: Some(deadline) }
     }
 
     pub(super) fn resource(&self) -> Resource {

@@ -210,7 +210,9 @@ impl Data {
             Op::Acquire { mode, keys, owner, ttl, proposal, if_held } => {
                 let asked = (*proposal, *if_held);
                 match mode {
-                    _ if keys.is_many() => self.locks.acquire_all(h, (keys, *owner), *ttl, asked),
+                    _ if keys.is_many() => {
+                        self.locks.acquire_all(h, (keys, *owner), *ttl, *proposal)
+                    }
                     LockMode::Exclusive => self.locks.acquire(h, keys, *owner, *ttl, asked),
                     LockMode::Shared => self.locks.acquire_shared(h, keys, *owner, *ttl, asked),
                     LockMode::Slot(slots) => {

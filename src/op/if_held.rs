@@ -65,19 +65,6 @@ impl Place {
 }
 
 impl IfHeld {
-    /// Returns what a request for two locks asks, of which these are the requests. Its place counts
-    /// from the longer wait, and each lock that is released is reserved for the longest time, as
-    /// the other may be released a little later (multi_lock 6).
-    pub(crate) fn for_both(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Queue(place), Self::Queue(other)) => {
-                let waited = place.waited.max(other.waited);
-                Self::Queue(Place { waited, needs: Place::RESERVED_MAX, ..place })
-            }
-            (own, _) => own,
-        }
-    }
-
     /// Returns the place in the queue, if the request has one.
     pub(crate) fn place(&self) -> Option<&Place> {
         match self {

@@ -135,11 +135,6 @@ impl Acquire {
         now + now.since(self.sent).clamp(HEDGE.0, HEDGE.1)
     }
 
-    /// Records that a node granted, and that its grant does not count.
-    pub(super) fn fall(&mut self, node: usize) {
-        self.votes[node] = Vote::Fell(None);
-    }
-
     fn raise_to(&self, token: u64, nodes: &[usize]) -> Step {
         let mut op = self.raise.clone();
         if let Op::Raise { token: to, .. } | Op::RaiseClaim { token: to, .. } = &mut op {

@@ -57,9 +57,10 @@ impl AcquireSlot {
         self.inner.largest()
     }
 
-    /// Returns the nodes that have the owner in another slot, and are not asked to move.
+    /// Returns the nodes that have the owner in another slot and are not asked to move, and those
+    /// that have not answered yet: each of them may still choose another slot.
     pub fn strays(&self) -> impl Iterator<Item = usize> {
-        (0..self.strays.len()).filter(|node| self.strays[*node])
+        (0..self.strays.len()).filter(|node| self.strays[*node] || self.first[*node].is_none())
     }
 
     /// Returns the slot that most nodes gave, with their number; of several, the one that the node
@@ -139,8 +140,10 @@ impl AcquireSlot {
         for node in movers {
             (self.strays[node], self.moves[node]) = (false, true);
             let mut op = self.acquire.clone();
-            if let Op::Acquire { mode: LockMode::Slot(slots), if_held, .. } = &mut op {
-                (*slots, *if_held) = (slots.exactly(slot), None);
+            // The move keeps the place of the caller. So a node that refuses the move queues the
+            // caller, which is woken by the next release.
+            if let Op::Acquire { mode: LockMode::Slot(slots), .. } = &mut op {
+                *slots = slots.exactly(slot);
             }
             asks.push((node, op));
         }
@@ -180,6 +183,7 @@ impl Machine for AcquireSlot {
             self.first[node].get_or_insert_with(|| reply.clone());
             return self.decide(now);
         };
+        self.first[node].get_or_insert_with(|| reply.clone());
         let moved = std::mem::take(&mut self.moves[node]);
         let step = match reply {
             Ok(Reply::Permit { slot, .. }) if *slot != target => {
@@ -191,8 +195,7 @@ impl Machine for AcquireSlot {
             }
             Ok(Reply::Held { .. }) if moved => {
                 self.strays[node] = true;
-                self.inner.fall(node);
-                self.inner.on_time(now)
+                self.inner.on_reply(now, node, reply)
             }
             reply => self.inner.on_reply(now, node, &grant(reply)),
         };

@@ -166,7 +166,7 @@ fn acquire_slot() {
                     Op::Raise { token, slot: Some(slot), .. } => {
                         format!("raise {node} slot {slot} to {token}")
                     }
-                    Op::Acquire { mode, if_held: None, .. } => {
+                    Op::Acquire { mode, .. } => {
                         let slot = mode.slots().and_then(Slots::slot).expect("a move has a slot");
                         format!("move {node} to {slot}")
                     }

@@ -49,7 +49,7 @@ while a < last do
     if size then
       keys, args = string.byte(sizes, size + 1) - 48, string.byte(sizes, size + 2) - 47
     else -- several locks (many.lua)
-      keys, args = 3 * ARGV[a + 2], 9
+      keys, args = 3 * ARGV[a + 2], 6
     end
     if kind == 'X' and expected then
       life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')

@@ -2,8 +2,7 @@
 -- (K), release (B).
 -- KEYS  per name: 1 lock   2 queue   3 fence
 -- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposal, J, K: token
---       5 N: w: waits, v: watches, or '', K: name of the quarantine or ''
---       6 to 8 of who waits, as in refuse.lua
+--       5 K: name of the quarantine or ''
 -- Puts  N: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       J: DONE | NOT_OWNER | QUARANTINED
 --       K: DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key)
@@ -57,16 +56,10 @@ if find('NJKB', kind, 1, true) then
     return put(DONE)
   end
 
-  -- A lock that is reserved for this handle is free for it, and stays reserved where it is refused.
-  local own = ARGV[a + 5] == 'w' and '------' .. ARGV[a + 7]
-  local code, longest, busy, mine = nil, 0, {}, 0
+  local code, longest, mine = nil, 0, 0
   for at = k + 1, last, 3 do
     local lock, value = KEYS[at], values[at]
     if value == owner then mine = mine + 1 end
-    if own and value == own then
-      value = false
-      if b.settling then call('DEL', lock) end
-    end
     if value and value ~= owner or not value and b.settling and is_kept(lock, KEYS[at + 2]) then
       local ours = not value
       if type(value) == 'string' then
@@ -75,22 +68,13 @@ if find('NJKB', kind, 1, true) then
         ours = are_readers(lock)
       end
       local ms = call('PTTL', lock)
-      busy[at] = ms
       if not ours then code = FOREIGN else code = code or HELD end
       if ms == -1 or longest == -1 then longest = -1 else longest = math.max(longest, ms) end
     end
   end
   if code then
     put(code)
-    put(longest)
-    for at, ms in pairs(busy) do
-      ms = ms >= 0 and ms + 1000 or 10000
-      if ARGV[a + 5] == 'v' then wait_for_hint(KEYS[at + 1], ms) end
-      if ARGV[a + 5] == 'w' then
-        wait_for_hint(KEYS[at + 1], ms, ARGV[a + 6], ARGV[a + 7], ARGV[a + 8], 'x')
-      end
-    end
-    return
+    return put(longest)
   end
 
   local count, most = (last - k) / 3, 0

@@ -204,7 +204,7 @@ if find('PYFU', kind, 1, true) then
   end
   local slot, ends = start, nil
   for _ = 1, step > 0 and slots or 1 do
-    if chosen or is_free(slot) then
+    if chosen or is_free(slot) or step == 0 and is_ownerless(who(slot)) then
       chosen = chosen or slot
       break
     end

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::locks::{Entry, Held, Locks, Wake};
 use super::quarantine::Header;
 use crate::name::LockKeys;
-use crate::op::{IfHeld, LockMode, QuarantineId, Reply};
+use crate::op::{LockMode, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
 /// Names with the handles to wake because they are free.
@@ -15,13 +15,8 @@ pub(super) type Woken = Vec<(LockKeys, Wake)>;
 impl Entry {
     /// Returns what refuses an exclusive acquire of this name: the time until its end, and true if
     /// another program has it.
-    fn is_busy(
-        &mut self,
-        h: &Header,
-        owner: OwnerToken,
-        if_held: Option<IfHeld>,
-    ) -> Option<(Option<Duration>, bool)> {
-        if let Some(rest) = self.reserved(h, LockMode::Exclusive, if_held) {
+    fn is_busy(&mut self, h: &Header, owner: OwnerToken) -> Option<(Option<Duration>, bool)> {
+        if let Some(rest) = self.reserved(h, LockMode::Exclusive, None) {
             return Some((Some(rest), false));
         }
         if let Some(held) = self.held.as_ref().filter(|held| held.owner != Some(owner)) {
@@ -34,6 +29,14 @@ impl Entry {
     }
 }
 
+/// Refuses all names until the latest end of those that are busy.
+fn refuse_all(busy: &[Option<(Option<Duration>, bool)>]) -> Reply {
+    let ends = || busy.iter().flatten().map(|(rest, _)| *rest);
+    let remaining = if ends().any(|rest| rest.is_none()) { None } else { ends().max().flatten() };
+    let foreign = busy.iter().flatten().any(|(_, foreign)| *foreign);
+    Reply::Held { remaining, foreign }
+}
+
 impl Locks {
     /// Grants all names, or none (`multi_lock` 1, 2).
     pub(super) fn acquire_all(
@@ -41,17 +44,15 @@ impl Locks {
         h: &Header,
         (keys, owner): (&LockKeys, OwnerToken),
         ttl: Duration,
-        (proposal, if_held): (u64, Option<IfHeld>),
+        proposal: u64,
     ) -> Reply {
         if !h.quarantine.is_zero() {
             return h.quarantined();
         }
-        let busy: Vec<_> = keys
-            .all()
-            .map(|name| self.0.open(name.lock(), h.now).is_busy(h, owner, if_held))
-            .collect();
+        let busy: Vec<_> =
+            keys.all().map(|name| self.0.open(name.lock(), h.now).is_busy(h, owner)).collect();
         if busy.iter().any(Option::is_some) {
-            return self.refuse_all(h, keys, if_held, &busy);
+            return refuse_all(&busy);
         }
         let entries = || keys.all().map(LockKeys::lock);
         let fences: Vec<_> = entries().map(|lock| self.0.open(lock, h.now).fence).collect();
@@ -69,28 +70,6 @@ impl Locks {
             }
         }
         Reply::Granted { fence }
-    }
-
-    /// Refuses all names: the handle gets a place in the queue of each one that is busy. What is
-    /// reserved for it stays so.
-    fn refuse_all(
-        &mut self,
-        h: &Header,
-        keys: &LockKeys,
-        if_held: Option<IfHeld>,
-        busy: &[Option<(Option<Duration>, bool)>],
-    ) -> Reply {
-        for (name, busy) in keys.all().zip(busy) {
-            if let Some(rest) = busy {
-                let entry = self.0.open(name.lock(), h.now);
-                entry.refuse(h, (LockMode::Exclusive, if_held), *rest);
-            }
-        }
-        let ends = || busy.iter().flatten().map(|(rest, _)| *rest);
-        let remaining =
-            if ends().any(|rest| rest.is_none()) { None } else { ends().max().flatten() };
-        let foreign = busy.iter().flatten().any(|(_, foreign)| *foreign);
-        Reply::Held { remaining, foreign }
     }
 
     /// Raises the fences of all names, or none.

@@ -69,7 +69,10 @@ impl Entry {
         let of = |owner| slots.order().find(|i| self.slots[usize::from(*i)].is_of(owner, h));
         let place = if_held.as_ref().and_then(IfHeld::place);
         let reserved = place.and_then(|place| of(OwnerToken::reserved_for(place.waiter)));
-        let free = || slots.order().find(|i| self.slots[usize::from(*i)].is_free(h));
+        let moves = slots.slot().is_some();
+        let is_reserved = |slot: &Slot| slot.owner.is_some_and(|owner| owner.is_ownerless());
+        let is_free = |slot: &Slot| slot.is_free(h) || moves && is_reserved(slot);
+        let free = || slots.order().find(|i| is_free(&self.slots[usize::from(*i)]));
         of(owner).or(reserved).or_else(free)
     }
 

@@ -202,30 +202,20 @@ fn many(op: &Op) -> Option<&LockKeys> {
 
 /// Adds the arguments of an op on several locks, as `lua/many.lua` reads them.
 fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
-    let (mut lease, mut number, mut quarantine, mut then) = (1, 0, None, None);
+    let (lease, number, quarantine) = match op {
+        Op::Acquire { ttl, proposal, .. } => (millis(*ttl), *proposal, None),
+        Op::Raise { token, .. } => (1, token.get(), None),
+        Op::Extend { ttl, token, reassert, .. } => (millis(*ttl), token.get(), *reassert),
+        _ => (1, 0, None),
+    };
     let kind = match op {
-        Op::Acquire { ttl, proposal, if_held, .. } => {
-            (lease, number, then) = (millis(*ttl), *proposal, if_held.as_ref());
-            "N"
-        }
-        Op::Raise { token, .. } => {
-            number = token.get();
-            "J"
-        }
-        Op::Extend { ttl, token, reassert, .. } => {
-            (lease, number, quarantine) = (millis(*ttl), token.get(), *reassert);
-            "K"
-        }
+        Op::Acquire { .. } => "N",
+        Op::Raise { .. } => "J",
+        Op::Extend { .. } => "K",
         _ => "B",
     };
     cmd.arg(kind).arg(names).arg(op.owner().map_or("", OwnerToken::as_str)).arg(lease).arg(number);
-    match then {
-        Some(IfHeld::Queue(_)) => held(cmd.arg("w"), then),
-        Some(IfHeld::Watch) => cmd.arg("v").arg("").arg("").arg(""),
-        Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) | None => {
-            named(cmd, quarantine).arg("").arg("").arg("")
-        }
-    };
+    named(cmd, quarantine);
 }
 
 fn key_count(op: &Op, awaited: bool) -> usize {

@@ -29,7 +29,6 @@ use crate::dial;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::error_text::error_text;
 use crate::dial::frames::Limits;
-use crate::name::LockKeys;
 use crate::node::NodeSignal;
 use crate::op::{IfHeld, Op, Place};
 
@@ -144,7 +143,7 @@ impl Hints {
     /// Registers the hints that these ops request. Call this function within a tokio runtime,
     /// before the ops are sent.
     pub(super) fn expect(&self, ops: &[Op]) {
-        let mut expected = ops.iter().flat_map(awaited).peekable();
+        let mut expected = ops.iter().filter_map(awaited).peekable();
         if expected.peek().is_none() {
             return;
         }
@@ -174,22 +173,20 @@ impl Drop for Hints {
     }
 }
 
-/// Returns the keys for which the op requests a hint, and the place of the op in the queues of
-/// these locks. The place is `None` if the op does not wait in a queue. Returns no keys if the op
-/// requests no hint.
-fn awaited(op: &Op) -> impl Iterator<Item = (&str, Option<&Place>)> + Clone {
-    let (keys, key, place) = match op {
+/// Returns the key for which the op requests a hint, and the place of the op in the queue of a
+/// lock. The place is `None` if the op does not wait in a queue. Returns `None` if the op requests
+/// no hint.
+fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
+    match op {
         Op::Acquire { keys, if_held: Some(IfHeld::Queue(place)), .. } => {
-            (Some(keys), None, Some(place))
+            Some((keys.lock(), Some(place)))
         }
         Op::Acquire { keys, if_held: Some(IfHeld::Watch), .. }
-        | Op::Inspect { keys, wait: true } => (Some(keys), None, None),
-        Op::Enlist(enlist) if enlist.entry.is_some() => (None, Some(&*enlist.key), None),
-        Op::Claim(claim) if claim.wait => (None, Some(&*claim.key), None),
-        _ => (None, None, None),
-    };
-    let locks = keys.into_iter().flat_map(LockKeys::all).map(LockKeys::lock);
-    locks.chain(key).map(move |key| (key, place))
+        | Op::Inspect { keys, wait: true } => Some((keys.lock(), None)),
+        Op::Enlist(enlist) if enlist.entry.is_some() => Some((&enlist.key, None)),
+        Op::Claim(claim) if claim.wait => Some((&claim.key, None)),
+        _ => None,
+    }
 }
 
 impl Line {

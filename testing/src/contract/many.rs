@@ -1,15 +1,12 @@
 //! Several locks at once, all or none. The numbers in the names are those of the rules in
 //! `docs/design/multi_lock.md`.
 
-use palisade::node::spi::{Holder, IfHeld, LockKeys, Op, OwnerToken, Place, Reply};
+use palisade::node::spi::{Holder, LockKeys, OwnerToken, Reply};
 
 use super::bench::{Bench, LONG, SHORT};
 use super::crash::after;
 use super::handover::{handed_over, slowly};
-use super::hints::{TRIES, WAITERS, listening, next_hint};
-use super::ops::{
-    RESERVED, acquire, acquire_at, extend, inspect, raise, reassert, release, shared,
-};
+use super::ops::{acquire, acquire_at, extend, inspect, raise, reassert, release, shared};
 use super::{Case, list};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -23,8 +20,6 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: rule_3_all_fences_are_raised_or_none,
         Nothing: rule_4_all_names_are_extended_or_none,
         Nothing: rule_5_a_release_frees_what_is_its_owners,
-        Nothing: rule_6_who_waits_has_a_place_for_each_busy_name,
-        Nothing: rule_6_a_name_stays_reserved_while_others_are_busy,
         RestartEmpty: rule_7_nothing_is_granted_in_quarantine,
         RestartKeeping: rule_7_a_holder_names_the_quarantine,
         HandOver: rule_7_a_name_that_may_be_held_keeps_all_out,
@@ -186,69 +181,6 @@ async fn rule_5_a_release_frees_what_is_its_owners(b: Bench) {
     let freed =
         fence_of(&got[0], c).is_some() && got[1..].iter().all(|r| *r == Reply::Holder(None));
     b.check(freed, "it stays, and the others are free", &got);
-}
-
-fn waiting(op: Op, waiter: u64) -> Op {
-    let place = Place { waiter, waited: LONG, needs: RESERVED };
-    match op {
-        Op::Acquire { mode, keys, owner, ttl, proposal, .. } => {
-            let if_held = Some(IfHeld::Queue(place));
-            Op::Acquire { mode, keys, owner, ttl, proposal, if_held }
-        }
-        other => other,
-    }
-}
-
-async fn rule_6_who_waits_has_a_place_for_each_busy_name(b: Bench) {
-    let mut events = b.events();
-    listening(&b, &mut events).await;
-    let (handle, mut hints) = (WAITERS[0].0, Vec::new());
-    for _ in 0..TRIES {
-        let ((names, all), (a, c)) = (three(&b), b.owners());
-        for name in &names[..2] {
-            b.granted(acquire(name, a, LONG), "a free lock is granted").await;
-        }
-        let held = b.ask(waiting(acquire(&all, c, LONG), handle)).await;
-        b.check(is_held(&held), "two names are busy", &held);
-        b.expect(release(&names[0], a), Reply::Done, "the first is released").await;
-        hints = vec![next_hint(&mut events, names[0].lock()).await];
-        let held = b.ask(waiting(acquire(&all, c, LONG), handle)).await;
-        b.check(is_held(&held), "one name is busy", &held);
-        b.expect(release(&names[1], a), Reply::Done, "the second is released").await;
-        hints.push(next_hint(&mut events, names[1].lock()).await);
-        let got = b.ask(waiting(acquire(&all, c, LONG), handle)).await;
-        b.check(is_granted(&got), "what is free or reserved for its handle is granted", &got);
-        if hints == [Some(Some(handle)); 2] {
-            return;
-        }
-    }
-    b.broken("the release of each busy name wakes the handle", &hints);
-}
-
-async fn rule_6_a_name_stays_reserved_while_others_are_busy(b: Bench) {
-    for _ in 0..TRIES {
-        let mut events = b.events();
-        listening(&b, &mut events).await;
-        let ((names, all), (a, c), d) = (three(&b), b.owners(), b.owner());
-        for name in &names[..2] {
-            b.granted(acquire(name, a, LONG), "a free lock is granted").await;
-        }
-        let wait = || waiting(acquire(&all, c, LONG), WAITERS[0].0);
-        let got = b.all(vec![
-            wait(),
-            release(&names[0], a),
-            wait(),
-            acquire(&names[0], d, LONG),
-            release(&names[1], a),
-            wait(),
-        ]);
-        let got = got.await;
-        b.check(is_held(&got[2]), "one name is busy", &got);
-        if is_held(&got[3]) && is_granted(&got[5]) {
-            return;
-        }
-    }
-    b.broken("what is reserved for the handle is kept from others", &());
 }
 
 async fn rule_7_nothing_is_granted_in_quarantine(b: Bench) {

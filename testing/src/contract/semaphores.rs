@@ -26,6 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: rule_1_a_lock_and_a_semaphore_share_no_key,
         Nothing: rule_2_a_move_takes_the_slot_and_leaves_the_other,
         Nothing: rule_2_a_move_to_a_slot_of_another_leaves_it_there,
+        Nothing: rule_2_a_reservation_does_not_refuse_a_move,
         Nothing: rule_3_the_fence_of_the_owners_slot_is_raised,
         Nothing: rule_4_an_extension_puts_the_owner_into_its_slot,
         Nothing: rule_4_an_extension_leaves_a_slot_to_its_owner,
@@ -224,6 +225,25 @@ async fn rule_2_a_move_to_a_slot_of_another_leaves_it_there(b: Bench) {
     given(&b, ask(&k, b.owner()), 0).await;
 }
 
+async fn rule_2_a_reservation_does_not_refuse_a_move(b: Bench) {
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let (k, a, c) = awaited(&b).await;
+    let [_, first, _] = WAITERS;
+    let ops = vec![
+        leave(&k, c),
+        ask(&k, b.owner()),
+        move_to(&k, a, 1),
+        wait(&k, b.owner(), first),
+        ask(&k, b.owner()),
+    ];
+    let got = b.all(ops).await;
+    b.check(is_held(&got[1]), "the slot is reserved", &got);
+    b.check(slot(&got[2]) == Some(1), "a move takes a slot that is only reserved", &got);
+    b.check(slot(&got[3]) == Some(0), "the waiter gets the slot that the move left", &got);
+    b.check(is_held(&got[4]), "no slot is free", &got);
+}
+
 async fn rule_3_the_fence_of_the_owners_slot_is_raised(b: Bench) {
     let (k, a, c) = full(&b).await;
     let (high, before) = (b.high().await.get(), permits(&b, &k).await);
@@ -329,16 +349,15 @@ async fn rule_5_a_released_slot_is_reserved_for_the_waiter(b: Bench) {
         inspect(&k),
         ask(&k, b.owner()),
         wait(&k, b.owner(), third),
-        move_to(&k, a, 1),
         wait(&k, b.owner(), first),
         ask(&k, b.owner()),
     ];
     let got = b.all(ops).await;
     let alone = matches!(&got[1], Reply::Permits(all) if all.len() == 1 && all[0].owner == a);
     b.check(alone, "what is reserved has no holder yet", &got);
-    let refused = [&got[2], &got[3], &got[4], &got[6]].into_iter().all(is_held);
+    let refused = [&got[2], &got[3], &got[5]].into_iter().all(is_held);
     b.check(refused, "all others are refused", &got);
-    b.check(slot(&got[5]) == Some(1), "the waiter gets the slot that was released", &got);
+    b.check(slot(&got[4]) == Some(1), "the waiter gets the slot that was released", &got);
     if let Reply::Held { remaining: Some(rest), .. } = &got[2] {
         b.check(*rest <= RESERVED, "a reservation is short", rest);
     }

@@ -151,17 +151,6 @@ async fn wrong_hand_overs_are_caught() {
     caught("hands nothing over", never, truly, owner).await;
 }
 
-/// Returns the keys of an op on locks.
-fn keys(op: &mut Op) -> Option<&mut LockKeys> {
-    match op {
-        Op::Acquire { keys, .. }
-        | Op::Raise { keys, .. }
-        | Op::Extend { keys, .. }
-        | Op::Release { keys, .. } => Some(keys),
-        _ => None,
-    }
-}
-
 /// Leaves only the first of several names.
 fn first_only(keys: &mut LockKeys) {
     *keys = LockKeys::new(keys.lock());
@@ -188,16 +177,6 @@ async fn wrong_rules_about_several_locks_are_caught() {
         }
     };
     caught("extends one name", extends, truly, "rule_4_all_names_are_extended_or_none").await;
-    let waits = |op: &mut Op| {
-        let is_many = keys(op).is_some_and(|keys| keys.is_many());
-        if let Op::Acquire { if_held, .. } = op
-            && is_many
-        {
-            *if_held = None;
-        }
-    };
-    let place = "rule_6_who_waits_has_a_place_for_each_busy_name";
-    caught("forgets who waits for several names", waits, truly, place).await;
 }
 
 #[tokio::test]
