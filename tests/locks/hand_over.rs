@@ -1,6 +1,8 @@
 //! A lock is handed over to another process: it is never free in between, and a ticket is redeemed
 //! once, whatever happens to the requests and to the two processes.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -206,6 +208,34 @@ async fn a_call_that_is_dropped_gives_back_what_it_took() {
         })
         .await;
     }
+}
+
+/// The first attempt takes the lock and its answer is lost; the call is dropped while the request of
+/// a later attempt waits in the queue.
+#[tokio::test]
+async fn a_call_that_is_dropped_during_a_repetition_gives_back_what_it_took() {
+    let run = async |n: usize, polls: usize| {
+        let world = World::memory(n);
+        job(&world.to).acquire().await.unwrap().release().await.unwrap();
+        let ticket = world.held().await.hand_over().await.unwrap();
+        world.script(&[Step::lose_reply()]);
+        let mut resume = Box::pin(world.to.resume(&ticket));
+        let mut left = polls;
+        let done = poll_fn(|cx| match resume.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => {
+                left -= 1;
+                Poll::Pending
+            }
+        });
+        drop(done.await);
+        drop(resume);
+        sleep(2 * SHORT).await;
+        let is_good = world.others.resume(&ticket).await.is_ok();
+        assert!(is_good || !world.is_taken().await, "{n} nodes, {polls} polls: it is left taken");
+    };
+    join_all([1, 3].into_iter().flat_map(|n| (0..24).map(move |polls| run(n, polls)))).await;
 }
 
 #[tokio::test]
