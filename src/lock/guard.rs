@@ -149,7 +149,7 @@ impl LockGuard {
     /// longer.
     pub async fn extend(&self) -> Result<Moment, ExtendError> {
         let operation = operation!("extend", of = %self.resource());
-        let result = self.core.extend_in(&self.lease, operation).await;
+        let result = self.core.extend_in(&self.lease, operation, false).await;
         if matches!(result, Err(ExtendError::Lost(_))) {
             self.lease.lose(self.core.env.now());
         }

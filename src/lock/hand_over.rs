@@ -198,8 +198,10 @@ impl LockGuard {
         if lease.mode() != LockMode::Exclusive {
             return Err(HandOverError::NotExclusive(self.resource()));
         }
-        // From here on no further renewal begins, so that none is sent after the extension, which
-        // could put the lock back where the next holder has released it.
+        // From here on no further renewal begins, and one that is under way schedules none, so that
+        // none is sent after the extension, which could put the lock back where the next holder has
+        // released it.
+        lease.seal();
         core.renewer.remove(lease);
         let until = self.extend().await?;
         let now = core.env.now();

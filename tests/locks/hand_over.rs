@@ -238,6 +238,27 @@ async fn a_call_that_is_dropped_during_a_repetition_gives_back_what_it_took() {
     join_all([1, 3].into_iter().flat_map(|n| (0..24).map(move |polls| run(n, polls)))).await;
 }
 
+/// A renewal that is under way when the lock is handed over is the last one: none follows the
+/// extension of the hand-over.
+#[tokio::test]
+async fn no_renewal_follows_the_extension_of_a_hand_over() {
+    join_all((0..12).map(|_| async {
+        let world = World::memory(1);
+        let control = world.network[0].control();
+        let guard = job(&world.to).acquire().await.unwrap();
+        world.script(&[Step::delay(SHORT / 2), Step::delay(2 * SHORT - SHORT / 3)]);
+        let before = control.calls();
+        while control.calls() == before {
+            sleep(Duration::from_millis(1)).await;
+        }
+        sleep(SHORT / 2 - SHORT / 30).await;
+        let ticket = guard.hand_over().await.unwrap();
+        assert_eq!(control.calls(), before + 2, "it was renewed after the last extension");
+        assert!(world.others.resume(&ticket).await.is_ok());
+    }))
+    .await;
+}
+
 #[tokio::test]
 async fn a_hand_over_that_is_dropped_releases_the_lock() {
     World::each(async |world| {
