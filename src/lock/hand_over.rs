@@ -254,8 +254,8 @@ impl Attempt for Resume<'_> {
         core.attempt(AcquireRequest { if_held, taker, ..self.acquire.ask(terms) }).await
     }
 
-    /// A majority that refuses will not change its mind: a node that has lost the old holder does
-    /// not get it back.
+    /// So many nodes refused that the others are no majority. They will not change their mind: a
+    /// node that has lost the old holder does not get it back.
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
         match loss {
             Loss::Taken(_) => None,

@@ -259,6 +259,21 @@ async fn no_renewal_follows_the_extension_of_a_hand_over() {
     .await;
 }
 
+/// One node has nothing of the old holder, and the request to another is lost: a majority can still
+/// be won.
+#[tokio::test]
+async fn a_refusal_and_a_lost_request_do_not_use_the_ticket_up() {
+    let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
+    let world = World::of(|i| Fault::new(nodes[i].clone()), 3, Vec::new());
+    job(&world.to).acquire().await.unwrap().release().await.unwrap();
+    assert!(nodes[2].close(SHORT));
+    let ticket = world.held().await.hand_over().await.unwrap();
+    sleep(2 * SHORT).await;
+    world.network[1].control().script([Step::lose_request()]);
+    let guard = world.to.resume(&ticket).await.expect("two of three nodes have the old holder");
+    assert!(guard.extend().await.is_ok());
+}
+
 #[tokio::test]
 async fn a_hand_over_that_is_dropped_releases_the_lock() {
     World::each(async |world| {
