@@ -114,6 +114,11 @@ fn whole(span: Duration) -> Duration {
     Duration::from_micros(micros(span))
 }
 
+/// Returns the span in whole µs, rounded up.
+fn whole_up(span: Duration) -> Duration {
+    whole(span.saturating_add(Duration::from_nanos(999)))
+}
+
 impl From<HandOver> for Written {
     fn from(of: HandOver) -> Self {
         Self {
@@ -212,7 +217,8 @@ impl LockGuard {
             key: keys.lock().into(),
             owner: lease.owner,
             token: lease.token,
-            ttl: whole(lease.ttl),
+            // Not rounded down: a node gives the lock only for at least what the owner has left.
+            ttl: whole_up(lease.ttl),
             rest: whole(until.since(now)),
             closed: whole(lease.lapses_before.since(now) + Duration::from_nanos(999)),
             max_hold: lease.renew_until.map(|end| whole(end.since(now))),
@@ -310,7 +316,10 @@ fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
 fn mutex_of(core: &Arc<Core>, ticket: &HandOver) -> Result<Mutex, ResumeError> {
     let HandOver { name, key, ttl, max_hold, renew, level, .. } = ticket;
     let builder = MutexBuilder::<Mutex>::new(Arc::clone(core), name);
-    let builder = builder.ttl(*ttl).auto_renew(*renew).durability(*level);
+    // The ticket's ttl is rounded up to µs, also where it is the longest that the handle allows.
+    let longest = core.config.max_ttl;
+    let ttl = if *ttl == whole_up(longest) { longest } else { *ttl };
+    let builder = builder.ttl(ttl).auto_renew(*renew).durability(*level);
     let builder = match max_hold {
         Some(limit) => builder.max_hold(*limit),
         None => builder,

@@ -275,6 +275,27 @@ async fn a_refusal_and_a_lost_request_do_not_use_the_ticket_up() {
 }
 
 #[tokio::test]
+async fn a_ttl_with_a_part_below_a_microsecond_is_not_cut() {
+    World::each(async |world| {
+        let mutex = world.from.mutex("job").ttl(TTL + Duration::from_nanos(20));
+        let mutex = mutex.build().unwrap();
+        for _ in 0..20 {
+            let ticket = mutex.acquire().await.unwrap().hand_over().await.unwrap();
+            let guard = world.to.resume(&sent(&ticket)).await;
+            guard.expect("its lease is as long as the owner's").release().await.unwrap();
+        }
+    })
+    .await;
+    // Rounded up it is not above the longest lease.
+    let node = MemoryNode::new();
+    let ttl = TTL + Duration::from_nanos(20);
+    let builder = Redlock::builder().node(node).ttl(ttl).max_ttl(ttl);
+    let redlock = builder.build().unwrap();
+    let ticket = job(&redlock).acquire().await.unwrap().hand_over().await.unwrap();
+    assert!(redlock.resume(&sent(&ticket)).await.is_ok());
+}
+
+#[tokio::test]
 async fn a_hand_over_that_is_dropped_releases_the_lock() {
     World::each(async |world| {
         let guard = world.held().await;
