@@ -330,7 +330,10 @@ async fn a_node_that_was_down_does_not_matter() {
     let refused = world.from.resume(&ticket).await;
     let Err(ResumeError::NoQuorum(why)) = &refused else { panic!("{refused:?}") };
     assert!(why.waited.is_some() && why.quarantine().is_some(), "{why}");
-    let text = refused.unwrap_err().to_string();
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.advice(), Advice::GiveUp, "the ticket is over before the quarantine");
+    let text = refused.to_string();
+    assert!(!text.contains("acquire_timeout"), "{text}");
     assert!(text.starts_with("not resumed, acquire the lock anew: lock \"job\": no quorum"));
 }
 
@@ -345,6 +348,7 @@ async fn too_few_nodes_hand_nothing_over() {
     let failed = guard.hand_over().await;
     let Err(HandOverError::Unconfirmed(why)) = &failed else { panic!("{failed:?}") };
     assert_eq!(why.needed, 2);
+    assert_eq!(failed.as_ref().unwrap_err().advice(), Advice::GiveUp, "the guard is gone");
     // The lock is released, on those nodes as soon as they answer again.
     let began = Instant::now();
     sleep(2 * SHORT).await;
