@@ -296,6 +296,20 @@ async fn a_ttl_with_a_part_below_a_microsecond_is_not_cut() {
 }
 
 #[tokio::test]
+async fn a_forged_ticket_closes_the_lock_for_a_ttl_at_most() {
+    let world = World::memory(1);
+    let ticket = world.held().await.hand_over().await.unwrap();
+    let text = serde_json::to_string(&ticket).unwrap();
+    let forged = text.replace("\"closed\":0", &format!("\"closed\":{}", u64::MAX));
+    assert_ne!(text, forged);
+    let guard = world.to.resume(&serde_json::from_str(&forged).unwrap()).await.unwrap();
+    sleep(TTL + SHORT).await;
+    assert!(guard.is_valid());
+    guard.release().await.unwrap();
+    assert!(!world.is_taken().await, "the release freed nothing");
+}
+
+#[tokio::test]
 async fn a_hand_over_that_is_dropped_releases_the_lock() {
     World::each(async |world| {
         let guard = world.held().await;
