@@ -308,6 +308,20 @@ impl Op {
         matches!(self, Self::Acquire { .. } | Self::Claim(_))
     }
 
+    /// Returns true if no earlier request of the same owner token can have been executed. All
+    /// acquires of a takeover or of the redemption of a ticket have one owner token, and so have
+    /// those of one attempt to get a permit, which ask for an exact slot after the first answers.
+    pub(crate) fn begins_owner(&self) -> bool {
+        match self {
+            Self::Acquire { mode, if_held, .. } => {
+                let takes = matches!(if_held, Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }));
+                !takes && mode.slots().and_then(Slots::slot).is_none()
+            }
+            Self::Claim(_) => true,
+            _ => false,
+        }
+    }
+
     /// Returns true if the answer may contain stored data: a result, steps, metadata or a list.
     pub(crate) fn shows_result(&self) -> bool {
         matches!(

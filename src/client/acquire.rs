@@ -105,7 +105,8 @@ impl Core {
         let raise =
             Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(0), slot: None };
         let machine = Acquire::new(self.n(), sent, until, self.patience(), raise);
-        let machine = machine.awaiting_all(awaits_all);
+        let only = matches!(if_held, Some(IfHeld::TakeOnly { .. }));
+        let machine = machine.awaiting_all(awaits_all).taken_if_refused(only);
         let mut undo = Undo {
             core: self,
             op: Op::Release { mode, keys: keys.clone(), owner, meta: false },

@@ -334,7 +334,7 @@ impl Core {
                 if lease.is_valid(now) {
                     // The result of the renewal is ignored, because each node compares only the
                     // ballot of `op`.
-                    let _ = self.extend(lease).await;
+                    let _ = self.extend(lease, false).await;
                     now = self.env.now();
                     machine.renewed(now);
                 }

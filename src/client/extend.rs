@@ -14,7 +14,8 @@ use crate::span::Call;
 use crate::time::{Moment, valid_until};
 
 impl Core {
-    /// Extends a lease, in a tracing span of its own for the calling operation.
+    /// Extends a lease, in a tracing span of its own for the calling operation. `automatic`: the
+    /// renewer does, and not its holder.
     ///
     /// # Cancellation safety
     /// As for [`extend`](Self::extend).
@@ -22,20 +23,25 @@ impl Core {
         &self,
         lease: &Arc<Lease>,
         operation: Call,
+        automatic: bool,
     ) -> Result<Moment, ExtendError> {
         operation.token(lease.token);
-        let result = self.extend(lease).instrument(operation.span()).await;
+        let result = self.extend(lease, automatic).instrument(operation.span()).await;
         operation.over(word(&result));
         result
     }
 
     /// Extends a lease by its own ttl, counted from the time at which the requests are sent. A
-    /// failure releases nothing.
+    /// failure releases nothing. A sealed lease is extended only by its holder.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the requests are still executed on the nodes. The lease keeps its
     /// old deadline, which is earlier than the new one on the nodes.
-    pub(crate) async fn extend(&self, lease: &Arc<Lease>) -> Result<Moment, ExtendError> {
+    pub(crate) async fn extend(
+        &self,
+        lease: &Arc<Lease>,
+        automatic: bool,
+    ) -> Result<Moment, ExtendError> {
         let lost = || Err(ExtendError::Lost(lease.resource()));
         let sent = self.env.now();
         let timer = match self.timer() {
@@ -56,7 +62,7 @@ impl Core {
             Extend::new(self.n(), lease.extension(), bounds, |node| lease.known(node));
         let until = deadline.min(old);
         let submit = |node, op| self.send(node, op, until, &replies);
-        if !lease.send(sent, machine.ask_all(sent), submit) {
+        if !lease.send(sent, automatic, machine.ask_all(sent), submit) {
             // The lease is over. It is never revived, even if a majority would still confirm it.
             return lost();
         }

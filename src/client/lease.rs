@@ -90,6 +90,8 @@ struct State {
     /// Time at which the present renewal began; `None` if no renewal is under way.
     renewing: Option<Moment>,
     longest_renewal: Duration,
+    /// True if the renewer renews the lease no more, because its holder hands it over.
+    sealed: bool,
 }
 
 /// Time and cause of a lease's end.
@@ -139,6 +141,7 @@ impl Lease {
             over: None,
             renewing: None,
             longest_renewal: Duration::ZERO,
+            sealed: false,
         };
         Self {
             subject,
@@ -223,17 +226,19 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Sends these extensions and returns true. If the lease is over, sends nothing and returns
-    /// false. This function and `end` lock the same mutex, so no extension is sent after `end`. An
-    /// extension behind the release in a node's queue would create the deleted lock again.
+    /// Sends these extensions and returns true. If the lease is over, or if this is a renewal by the
+    /// renewer (`automatic`) and the lease is sealed, sends nothing and returns false. This function
+    /// and `end` lock the same mutex, so no extension is sent after `end`. An extension behind the
+    /// release in a node's queue would create the deleted lock again.
     pub(crate) fn send(
         &self,
         now: Moment,
+        automatic: bool,
         extensions: Vec<(usize, Op)>,
         send: impl Fn(usize, Op),
     ) -> bool {
         let s = self.lock();
-        let valid = self.is_valid(now);
+        let valid = self.is_valid(now) && !(automatic && s.sealed);
         for (node, mut op) in extensions.into_iter().filter(|_| valid) {
             // The extension may create the key on this node again, so the release must be sent to
             // this node too.
@@ -255,9 +260,19 @@ impl Lease {
     }
 
     /// Returns true if the renewer may renew the lease at `now`: the longest hold (`max_hold`) is
-    /// not over.
+    /// not over, and the lease is not sealed.
     pub(crate) fn may_be_renewed(&self, now: Moment) -> bool {
-        self.renew_until.is_none_or(|end| now < end)
+        self.renew_until.is_none_or(|end| now < end) && !self.is_sealed()
+    }
+
+    /// Ends the renewals by the renewer: from here on none is scheduled or sent. Requests of an
+    /// earlier renewal may still be under way.
+    pub(crate) fn seal(&self) {
+        self.lock().sealed = true;
+    }
+
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.lock().sealed
     }
 
     /// Returns true if the lease is neither lost nor ended. Does not check the deadline.

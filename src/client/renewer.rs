@@ -152,7 +152,7 @@ impl Renewer {
         // The slot is due at the lease's deadline or earlier, so that a loss is reported in time.
         let at = at.min(lease.until());
         let mut s = self.lock();
-        if !lease.is_held() {
+        if !lease.is_held() || lease.is_sealed() {
             return;
         }
         let slot = s.slot(&lease, at);
@@ -276,15 +276,15 @@ fn due(core: &Core, lease: &Lease, from: Moment) -> Moment {
 async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
-    if !lease.is_valid(started) {
-        // The lease was released or reached its deadline while it waited in the queue. The renewer
+    if !lease.is_valid(started) || lease.is_sealed() {
+        // The lease was released, is handed over or reached its deadline while it waited in the queue. The renewer
         // reports the loss of a lease at the lease's deadline.
         return true;
     }
     core.check_outlives(&lease);
     lease.renewing(started);
     let operation = operation!("renew", of = %lease.resource());
-    match core.extend_in(&lease, operation).await {
+    match core.extend_in(&lease, operation, true).await {
         Ok(until) => {
             tracing::trace!(of = %lease.resource(), token = %lease.token, ?until, "renewed");
             lease.renewed(core.env.now(), None);
@@ -292,6 +292,8 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             core.renewer.schedule(Arc::clone(&lease), due);
             true
         }
+        // The holder, which hands the lease over, learns from its own extension if it is lost.
+        Err(ExtendError::Lost(_)) if lease.is_sealed() => true,
         Err(ExtendError::Lost(_)) => {
             lease.lose(core.env.now());
             true

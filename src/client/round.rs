@@ -52,7 +52,7 @@ impl Core {
                     let deadline = self.node_deadline(now).min(until);
                     let send = |node, op| self.send(node, op, deadline, replies);
                     match of {
-                        Some(lease) => drop(lease.send(now, asks, send)),
+                        Some(lease) => drop(lease.send(now, false, asks, send)),
                         None => asks.into_iter().for_each(|(node, op)| send(node, op)),
                     }
                     at

@@ -47,7 +47,7 @@ async fn a_renewal_of_what_was_told_as_lost_meanwhile_is_none() {
     let keys = LockKeys::new("k");
     let won = core.attempt(ask(&keys)).await.expect("free");
     let lease = Arc::new(lease_of(&core, &keys, won));
-    let mut renewal = std::pin::pin!(core.extend(&lease));
+    let mut renewal = std::pin::pin!(core.extend(&lease, true));
     assert!(futures_util::poll!(renewal.as_mut()).is_pending(), "the nodes have yet to answer");
     lease.lose(core.env.now());
     assert_eq!(renewal.await, Err(ExtendError::Lost(lease.resource())));
@@ -66,7 +66,7 @@ async fn a_renewal_never_brings_back_what_was_released() {
             let (core, lease, at) = (Arc::clone(&core), Arc::clone(&lease), Arc::clone(&at));
             tokio::spawn(async move {
                 meet(&at, turn);
-                let _ = core.extend(&lease).await;
+                let _ = core.extend(&lease, true).await;
             })
         };
         meet(&at, turn);

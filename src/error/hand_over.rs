@@ -10,7 +10,8 @@ pub enum HandOverError {
     /// The lock is lost.
     #[error("{0}: not handed over, it is lost; stop the work, a new holder may exist")]
     Lost(Resource),
-    /// Too few nodes confirmed the last extension.
+    /// Too few nodes confirmed the last extension. The guard is gone, so the call cannot be
+    /// repeated.
     #[error("not handed over, the lock is released: {0}")]
     Unconfirmed(NoQuorum),
     /// The lock is held for reading, or the guard is a permit of a semaphore. So other processes
@@ -33,8 +34,17 @@ impl HandOverError {
     pub fn advice(&self) -> Advice {
         match self {
             Self::Lost(_) | Self::NotExclusive(_) => Advice::GiveUp,
-            Self::Unconfirmed(e) => e.advice(),
+            Self::Unconfirmed(e) => final_advice(e),
         }
+    }
+}
+
+/// Returns the advice for an error after which the same call cannot succeed, however long it waits.
+/// A cause that a person has to remove is named, because the next acquire meets it, too.
+fn final_advice(why: &NoQuorum) -> Advice {
+    match why.advice() {
+        Advice::RetryAfter(_) => Advice::GiveUp,
+        cause => cause,
     }
 }
 
@@ -50,8 +60,11 @@ pub enum ResumeError {
     )]
     Gone(Resource),
     /// Too few nodes gave an answer that counts before the lease of the ticket ended. What nodes
-    /// had transferred is released in the background, so the ticket may be used up.
-    #[error("not resumed, acquire the lock anew: {0}")]
+    /// had transferred is released in the background, so the ticket may be used up. Neither waiting
+    /// nor another `resume` helps: the call has tried until the ticket was over, which is before
+    /// the end of a quarantine. Only where the advice is `Misconfigured` or `Rebuild` it ended
+    /// earlier: then a handle without that fault may still redeem the ticket at once.
+    #[error("not resumed, acquire the lock anew: {}", .0.without_wait())]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.
     #[error("{0}: not resumed, the handle was closed; build a new one")]
@@ -67,7 +80,7 @@ impl ResumeError {
     pub fn advice(&self) -> Advice {
         match self {
             Self::Gone(_) => Advice::GiveUp,
-            Self::NoQuorum(e) => e.advice(),
+            Self::NoQuorum(e) => final_advice(e),
             Self::Closed(_) => Advice::Rebuild,
             Self::Config(e) => e.advice(),
         }

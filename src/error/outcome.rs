@@ -92,6 +92,12 @@ impl NoQuorum {
         Self { of: Some(resource), ..self }
     }
 
+    /// Returns the error without the time that the call waited, and so without a hint at
+    /// `acquire_timeout`, for calls that no time-out bounds.
+    pub(crate) fn without_wait(&self) -> Self {
+        Self { waited: None, ..self.clone() }
+    }
+
     /// Returns the next step after the error. If the fault of one node is temporary, the advice is
     /// to retry after the shortest time of all temporary faults. Otherwise the advice is that for
     /// the last failed node.

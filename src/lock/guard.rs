@@ -149,7 +149,7 @@ impl LockGuard {
     /// longer.
     pub async fn extend(&self) -> Result<Moment, ExtendError> {
         let operation = operation!("extend", of = %self.resource());
-        let result = self.core.extend_in(&self.lease, operation).await;
+        let result = self.core.extend_in(&self.lease, operation, false).await;
         if matches!(result, Err(ExtendError::Lost(_))) {
             self.lease.lose(self.core.env.now());
         }
@@ -202,6 +202,14 @@ impl LockGuard {
         self.core.renewer.remove(&self.lease);
         self.core.release(&self.lease, held).await
     }
+
+    /// Releases the lock of a lease that has ended, in the background.
+    pub(super) fn undo(&self, now: Moment) {
+        if let Some(op) = self.lease.release_op(now) {
+            let until = self.core.forgotten_at(now, self.lease.on_nodes());
+            self.core.undo(&op, &self.lease.replies, until);
+        }
+    }
 }
 
 impl Drop for LockGuard {
@@ -211,9 +219,8 @@ impl Drop for LockGuard {
         let now = self.core.env.now();
         let first = self.lease.end(now);
         self.core.renewer.remove(&self.lease);
-        if first && let Some(op) = self.lease.release_op(now) {
-            let until = self.core.forgotten_at(now, self.lease.on_nodes());
-            self.core.undo(&op, &self.lease.replies, until);
+        if first {
+            self.undo(now);
         }
     }
 }

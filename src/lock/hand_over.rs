@@ -51,7 +51,8 @@ pub struct HandOver {
     /// Time for which the old holder could still have relied on the lock.
     rest: Duration,
     /// Time for which a guard of the lock must not release it, because the old holder had taken it
-    /// from another one (locks 13).
+    /// from another one (locks 13). At most the ttl, which was not shorter than what that one had
+    /// left; the guard adds the drift of its own clock.
     closed: Duration,
     /// Time for which the lock is renewed; `None`: no limit.
     max_hold: Option<Duration>,
@@ -114,6 +115,11 @@ fn whole(span: Duration) -> Duration {
     Duration::from_micros(micros(span))
 }
 
+/// Returns the span in whole µs, rounded up.
+fn whole_up(span: Duration) -> Duration {
+    whole(span.saturating_add(Duration::from_nanos(999)))
+}
+
 impl From<HandOver> for Written {
     fn from(of: HandOver) -> Self {
         Self {
@@ -152,7 +158,7 @@ impl TryFrom<Written> for HandOver {
             token: of.token,
             ttl,
             rest: Duration::from_micros(of.rest).min(ttl),
-            closed: Duration::from_micros(of.closed),
+            closed: Duration::from_micros(of.closed).min(ttl),
             max_hold: of.max_hold.map(Duration::from_micros),
             renew: of.renew,
             level: match of.replicas {
@@ -169,7 +175,8 @@ impl LockGuard {
     /// release, and returns the ticket with which [`Redlock::resume`](crate::Redlock::resume) goes
     /// on. No other owner gets the lock in between, as long as the ticket is redeemed within about
     /// one ttl. The ticket carries the ttl, the durability level, what is left of `max_hold`, and
-    /// whether the lock is renewed.
+    /// whether the lock is renewed. The time for which the ticket travels does not count towards
+    /// `max_hold`, because the clocks of two machines have no moment in common.
     ///
     /// # Errors
     /// [`HandOverError::Lost`] if the lock is lost. [`HandOverError::Unconfirmed`] if too few nodes
@@ -198,11 +205,18 @@ impl LockGuard {
         if lease.mode() != LockMode::Exclusive {
             return Err(HandOverError::NotExclusive(self.resource()));
         }
-        // From here on no further renewal begins, so that none is sent after the extension, which
-        // could put the lock back where the next holder has released it.
+        // From here on no further renewal begins, and one that is under way schedules none, so that
+        // none is sent after the extension, which could put the lock back where the next holder has
+        // released it.
+        lease.seal();
         core.renewer.remove(lease);
         let until = self.extend().await?;
-        let now = core.env.now();
+        self.ticket(until, core.env.now())
+    }
+
+    /// Ends the lease, which was extended until `until`, and returns its ticket.
+    fn ticket(&self, until: Moment, now: Moment) -> Result<HandOver, HandOverError> {
+        let lease = self.lease();
         let lost = || Err(HandOverError::Lost(self.resource()));
         let Subject::Lock { keys, .. } = &lease.subject else { return lost() };
         let ticket = HandOver {
@@ -210,19 +224,21 @@ impl LockGuard {
             key: keys.lock().into(),
             owner: lease.owner,
             token: lease.token,
-            ttl: whole(lease.ttl),
+            // Not rounded down: a node gives the lock only for at least what the owner has left.
+            ttl: whole_up(lease.ttl),
             rest: whole(until.since(now)),
-            closed: whole(lease.lapses_before.since(now) + Duration::from_nanos(999)),
+            closed: whole_up(lease.lapses_before.since(now)).min(whole_up(lease.ttl)),
             max_hold: lease.renew_until.map(|end| whole(end.since(now))),
             renew: self.renews(),
             level: lease.replies.level(),
         };
-        // The drop of a guard whose lease has ended releases nothing.
-        if !lease.is_held() || !lease.end_held(now) {
-            return lost();
+        if lease.end_held(now) {
+            return Ok(ticket);
         }
-        core.renewer.remove(lease);
-        Ok(ticket)
+        // The deadline has passed, or the lock was lost meanwhile. The drop of a guard whose lease
+        // has ended releases nothing.
+        self.undo(now);
+        lost()
     }
 }
 
@@ -252,8 +268,8 @@ impl Attempt for Resume<'_> {
         core.attempt(AcquireRequest { if_held, taker, ..self.acquire.ask(terms) }).await
     }
 
-    /// A majority that refuses will not change its mind: a node that has lost the old holder does
-    /// not get it back.
+    /// So many nodes refused that the others are no majority. They will not change their mind: a
+    /// node that has lost the old holder does not get it back.
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
         match loss {
             Loss::Taken(_) => None,
@@ -308,7 +324,10 @@ fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
 fn mutex_of(core: &Arc<Core>, ticket: &HandOver) -> Result<Mutex, ResumeError> {
     let HandOver { name, key, ttl, max_hold, renew, level, .. } = ticket;
     let builder = MutexBuilder::<Mutex>::new(Arc::clone(core), name);
-    let builder = builder.ttl(*ttl).auto_renew(*renew).durability(*level);
+    // The ticket's ttl is rounded up to µs, also where it is the longest that the handle allows.
+    let longest = core.config.max_ttl;
+    let ttl = if *ttl == whole_up(longest) { longest } else { *ttl };
+    let builder = builder.ttl(ttl).auto_renew(*renew).durability(*level);
     let builder = match max_hold {
         Some(limit) => builder.max_hold(*limit),
         None => builder,
@@ -358,4 +377,24 @@ async fn redeem(
     resume.owed = None;
     let closed = ticket.closed + core.config.drift.of(ticket.closed);
     Ok(mutex.guard_of(mutex.lease(won).lapsing_before(core.env.now() + closed)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryNode, Redlock, TryAcquire};
+
+    /// The nodes may still have the lock for a while when its holder may not rely on it any more.
+    #[tokio::test]
+    async fn a_hand_over_past_the_deadline_releases_the_lock() {
+        let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
+        let mutex = redlock.mutex("job").build().unwrap();
+        let guard = mutex.acquire().await.unwrap();
+        let until = guard.valid_until();
+        let late = guard.ticket(until, until + Duration::from_millis(1));
+        assert!(matches!(late, Err(HandOverError::Lost(_))));
+        drop(guard);
+        let next = mutex.try_acquire().await.unwrap();
+        assert!(matches!(next, TryAcquire::Acquired(_)), "it is left taken");
+    }
 }

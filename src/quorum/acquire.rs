@@ -45,7 +45,8 @@ type Step = Progress<Outcome>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// A majority answered, and it did not grant: another owner has the lock, or several attempts
-    /// split the votes.
+    /// split the votes. With [`Acquire::taken_if_refused`]: no majority is left beside the nodes
+    /// that refused.
     Taken(Taken),
     /// Too few nodes gave an answer that counts. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
@@ -81,6 +82,8 @@ pub struct Acquire {
     phase: Phase,
     /// See [`awaiting_all`](Self::awaiting_all).
     awaits_all: bool,
+    /// See [`taken_if_refused`](Self::taken_if_refused).
+    if_refused: bool,
 }
 
 /// Shortest and longest wait for one more answer, which may save the round trip that raises fences.
@@ -93,14 +96,21 @@ impl Acquire {
     /// later.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         let (by, votes) = (until.min(sent + patience), vec![Vote::Silent; n]);
-        let (largest, phase, awaits_all) = (None, Phase::Asking, false);
-        Self { raise, sent, until, patience, by, votes, largest, phase, awaits_all }
+        let (largest, phase, awaits_all, if_refused) = (None, Phase::Asking, false, false);
+        Self { raise, sent, until, patience, by, votes, largest, phase, awaits_all, if_refused }
     }
 
     /// Sets whether the attempt ends as *no quorum* only after each node has answered or the time
     /// for answers is over. Default: as soon as no majority can answer any more.
     pub fn awaiting_all(self, awaits_all: bool) -> Self {
         Self { awaits_all, ..self }
+    }
+
+    /// Sets whether the attempt ends as *taken* only if so many nodes refused that the others are no
+    /// majority. Default: if a majority answered, because a further attempt waits in both cases. The
+    /// redeemer of a ticket does not: for it *taken* is final (hand_over 5).
+    pub fn taken_if_refused(self, if_refused: bool) -> Self {
+        Self { if_refused, ..self }
     }
 
     /// Returns the moment until which the answers to the last request are awaited.
@@ -253,11 +263,13 @@ impl Acquire {
         // After the wait, a node that did not answer the raise does not count as having answered.
         let unraised = late && matches!(self.phase, Phase::Raising(_));
         let spoke = self.count(|v| match v {
-            Vote::Granted(_) => !unraised,
-            Vote::Settled | Vote::Fell(None) | Vote::Held { .. } => true,
+            Vote::Held { .. } => true,
+            Vote::Granted(_) => !unraised && !self.if_refused,
+            Vote::Settled | Vote::Fell(None) => !self.if_refused,
             _ => false,
         });
         let need = majority(self.n());
+        let need = if self.if_refused { self.n() - need + 1 } else { need };
         let silent = self.silent();
         if !late && spoke < need && (spoke + silent >= need || self.awaits_all && silent > 0) {
             // The answers that are still awaited decide between "taken" and "no quorum", or the
@@ -311,9 +323,9 @@ impl Acquire {
         let free = granted + if late { 0 } else { self.silent() };
         // A key without an expiry may stay busy for ever, so it sorts last.
         busy.sort_by_key(|r| r.unwrap_or(Duration::MAX));
-        // A majority of the nodes answered, so `busy` has at least `must_free` entries.
+        // If a majority of the nodes answered, `busy` has at least `must_free` entries.
         let must_free = need.saturating_sub(free).max(1);
-        Taken { retry_after: busy[must_free - 1], foreign: any_foreign }
+        Taken { retry_after: busy.get(must_free - 1).copied().flatten(), foreign: any_foreign }
     }
 
     fn no_quorum(&self) -> Step {

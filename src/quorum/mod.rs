@@ -19,8 +19,9 @@
 //! 3. The validity of an extension counts from the moment at which the extension was sent. It
 //!    counts only if a majority answered before the old validity ended (renewal 1). A failed
 //!    extension releases nothing.
-//! 4. The result is "taken" only if a majority answered. Otherwise the result is "no quorum", with
-//!    the answer of each node (locks 7).
+//! 4. The result is "taken" only if a majority answered, or for the redeemer of a ticket only if
+//!    the nodes that did not refuse are no majority (hand_over 5). Otherwise the result is "no
+//!    quorum", with the answer of each node (locks 7).
 
 use crate::error::NodeError;
 use crate::op::{Op, Reply};

@@ -146,6 +146,13 @@ fn acquire_awaiting_all() {
 }
 
 #[test]
+fn acquire_taken_if_refused() {
+    let attempt = |n| attempt(n).taken_if_refused(true);
+    let table = include_str!("testdata/taken_if_refused.txt");
+    check(table, |case| attempted(run(attempt(case.n), case)));
+}
+
+#[test]
 fn acquire_slot() {
     let acquire = Op::Acquire {
         mode: LockMode::Slot(Slots::any(4)),

@@ -1,6 +1,8 @@
 //! A lock is handed over to another process: it is never free in between, and a ticket is redeemed
 //! once, whatever happens to the requests and to the two processes.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -208,6 +210,105 @@ async fn a_call_that_is_dropped_gives_back_what_it_took() {
     }
 }
 
+/// The first attempt takes the lock and its answer is lost; the call is dropped while the request of
+/// a later attempt waits in the queue.
+#[tokio::test]
+async fn a_call_that_is_dropped_during_a_repetition_gives_back_what_it_took() {
+    let run = async |n: usize, polls: usize| {
+        let world = World::memory(n);
+        job(&world.to).acquire().await.unwrap().release().await.unwrap();
+        let ticket = world.held().await.hand_over().await.unwrap();
+        world.script(&[Step::lose_reply()]);
+        let mut resume = Box::pin(world.to.resume(&ticket));
+        let mut left = polls;
+        let done = poll_fn(|cx| match resume.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => {
+                left -= 1;
+                Poll::Pending
+            }
+        });
+        drop(done.await);
+        drop(resume);
+        sleep(2 * SHORT).await;
+        let is_good = world.others.resume(&ticket).await.is_ok();
+        assert!(is_good || !world.is_taken().await, "{n} nodes, {polls} polls: it is left taken");
+    };
+    join_all([1, 3].into_iter().flat_map(|n| (0..24).map(move |polls| run(n, polls)))).await;
+}
+
+/// A renewal that is under way when the lock is handed over is the last one: none follows the
+/// extension of the hand-over.
+#[tokio::test]
+async fn no_renewal_follows_the_extension_of_a_hand_over() {
+    join_all((0..12).map(|_| async {
+        let world = World::memory(1);
+        let control = world.network[0].control();
+        let guard = job(&world.to).acquire().await.unwrap();
+        world.script(&[Step::delay(SHORT / 2), Step::delay(2 * SHORT - SHORT / 3)]);
+        let before = control.calls();
+        while control.calls() == before {
+            sleep(Duration::from_millis(1)).await;
+        }
+        sleep(SHORT / 2 - SHORT / 30).await;
+        let ticket = guard.hand_over().await.unwrap();
+        assert_eq!(control.calls(), before + 2, "it was renewed after the last extension");
+        assert!(world.others.resume(&ticket).await.is_ok());
+    }))
+    .await;
+}
+
+/// One node has nothing of the old holder, and the request to another is lost: a majority can still
+/// be won.
+#[tokio::test]
+async fn a_refusal_and_a_lost_request_do_not_use_the_ticket_up() {
+    let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
+    let world = World::of(|i| Fault::new(nodes[i].clone()), 3, Vec::new());
+    job(&world.to).acquire().await.unwrap().release().await.unwrap();
+    assert!(nodes[2].close(SHORT));
+    let ticket = world.held().await.hand_over().await.unwrap();
+    sleep(2 * SHORT).await;
+    world.network[1].control().script([Step::lose_request()]);
+    let guard = world.to.resume(&ticket).await.expect("two of three nodes have the old holder");
+    assert!(guard.extend().await.is_ok());
+}
+
+#[tokio::test]
+async fn a_ttl_with_a_part_below_a_microsecond_is_not_cut() {
+    World::each(async |world| {
+        let mutex = world.from.mutex("job").ttl(TTL + Duration::from_nanos(20));
+        let mutex = mutex.build().unwrap();
+        for _ in 0..20 {
+            let ticket = mutex.acquire().await.unwrap().hand_over().await.unwrap();
+            let guard = world.to.resume(&sent(&ticket)).await;
+            guard.expect("its lease is as long as the owner's").release().await.unwrap();
+        }
+    })
+    .await;
+    // Rounded up it is not above the longest lease.
+    let node = MemoryNode::new();
+    let ttl = TTL + Duration::from_nanos(20);
+    let builder = Redlock::builder().node(node).ttl(ttl).max_ttl(ttl);
+    let redlock = builder.build().unwrap();
+    let ticket = job(&redlock).acquire().await.unwrap().hand_over().await.unwrap();
+    assert!(redlock.resume(&sent(&ticket)).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_forged_ticket_closes_the_lock_for_a_ttl_at_most() {
+    let world = World::memory(1);
+    let ticket = world.held().await.hand_over().await.unwrap();
+    let text = serde_json::to_string(&ticket).unwrap();
+    let forged = text.replace("\"closed\":0", &format!("\"closed\":{}", u64::MAX));
+    assert_ne!(text, forged);
+    let guard = world.to.resume(&serde_json::from_str(&forged).unwrap()).await.unwrap();
+    sleep(TTL + SHORT).await;
+    assert!(guard.is_valid());
+    guard.release().await.unwrap();
+    assert!(!world.is_taken().await, "the release freed nothing");
+}
+
 #[tokio::test]
 async fn a_hand_over_that_is_dropped_releases_the_lock() {
     World::each(async |world| {
@@ -243,7 +344,10 @@ async fn a_node_that_was_down_does_not_matter() {
     let refused = world.from.resume(&ticket).await;
     let Err(ResumeError::NoQuorum(why)) = &refused else { panic!("{refused:?}") };
     assert!(why.waited.is_some() && why.quarantine().is_some(), "{why}");
-    let text = refused.unwrap_err().to_string();
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.advice(), Advice::GiveUp, "the ticket is over before the quarantine");
+    let text = refused.to_string();
+    assert!(!text.contains("acquire_timeout"), "{text}");
     assert!(text.starts_with("not resumed, acquire the lock anew: lock \"job\": no quorum"));
 }
 
@@ -258,6 +362,7 @@ async fn too_few_nodes_hand_nothing_over() {
     let failed = guard.hand_over().await;
     let Err(HandOverError::Unconfirmed(why)) = &failed else { panic!("{failed:?}") };
     assert_eq!(why.needed, 2);
+    assert_eq!(failed.as_ref().unwrap_err().advice(), Advice::GiveUp, "the guard is gone");
     // The lock is released, on those nodes as soon as they answer again.
     let began = Instant::now();
     sleep(2 * SHORT).await;

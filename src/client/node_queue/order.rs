@@ -8,7 +8,8 @@
 //!
 //! If an acquire and the release of the same owner both wait in the queue, neither is sent. A
 //! release is also not sent if the acquire was dropped because of its deadline. Otherwise the queue
-//! of a frozen node would soon contain only such releases.
+//! of a frozen node would soon contain only such releases. Both hold only for an acquire that is the
+//! first request of its owner ([`Op::begins_owner`]): after another one the node may hold something.
 
 use std::collections::HashSet;
 
@@ -41,7 +42,7 @@ impl BatchOrder {
 
     /// Records that an op is not sent, because the deadline of the op has passed.
     pub(super) fn leave_out(&mut self, op: &Op) {
-        if op.is_new_work() {
+        if op.begins_owner() {
             self.unsent.extend(op.owner());
         }
     }
@@ -68,13 +69,14 @@ impl BatchOrder {
         if first { &mut self.releases } else { &mut self.others }.push(pending);
     }
 
-    /// Returns the index of the acquire of owner `me`, if the batch has no other request of this
-    /// owner.
+    /// Returns the index of the acquire of owner `me`, if it is the first request of this owner and
+    /// the batch has no other.
     fn acquire_of(&self, me: &OwnerToken) -> Option<usize> {
         let mine = |pending: &Pending| pending.op.owner() == Some(me);
         let at = self.others.iter().position(mine)?;
         let alone = !self.others[at + 1..].iter().any(mine);
-        (alone && matches!(self.others[at].op, Op::Acquire { .. })).then_some(at)
+        let op = &self.others[at].op;
+        (alone && matches!(op, Op::Acquire { .. }) && op.begins_owner()).then_some(at)
     }
 
     /// Removes an acquire from the batch, because its caller gave it up. Answers the acquire and
@@ -237,6 +239,35 @@ mod tests {
         assert_eq!(sent(&acquire, &put_back), put_back);
         // The acquire before a late extension may have been sent.
         assert_eq!(sent(&extend, std::slice::from_ref(&release)), [release]);
+    }
+
+    /// An acquire that takes a lock from its holder, or a permit in another slot, may repeat one that
+    /// the node has executed.
+    #[test]
+    fn a_release_follows_an_acquire_that_may_be_a_repetition() {
+        use crate::op::{IfHeld, Slots};
+        let from = OwnerToken::from_random(9);
+        let only = IfHeld::TakeOnly { from, token: FencingToken::new(1) };
+        let moved = LockMode::Slot(Slots::any(3).exactly(1));
+        let repeats = [
+            (LockMode::Exclusive, Some(only)),
+            (LockMode::Exclusive, Some(IfHeld::TakeFrom(from))),
+            (moved, None),
+        ];
+        for (its_mode, take) in repeats {
+            let (mut acquire, release) = (op(0, 0, 1, 1), op(4, 0, 1, 2));
+            if let Op::Acquire { mode, if_held, .. } = &mut acquire {
+                (*mode, *if_held) = (its_mode, take);
+            }
+            let both = [acquire.clone(), release.clone()];
+            let sent: Vec<Op> = gathered(&both).iter().map(|pending| pending.op.clone()).collect();
+            assert_eq!(sent, both, "only the first attempt was taken back");
+            let mut batch = BatchOrder::default();
+            batch.leave_out(&acquire);
+            let replies = ReplyCollector::new(1);
+            batch.take(Pending::new(release, Moment::default(), 0, &replies));
+            assert_eq!(batch.len(), 1, "an earlier attempt may have been executed");
+        }
     }
 
     #[test]
