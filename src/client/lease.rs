@@ -6,6 +6,8 @@
 //! 3. `is_valid` reads a clock that also counts during a suspend of the machine, and needs no
 //!    timer. So the first call after a pause of the process returns the right answer.
 
+mod ops;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -226,10 +228,10 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Sends these extensions and returns true. If the lease is over, or if this is a renewal by the
-    /// renewer (`automatic`) and the lease is sealed, sends nothing and returns false. This function
-    /// and `end` lock the same mutex, so no extension is sent after `end`. An extension behind the
-    /// release in a node's queue would create the deleted lock again.
+    /// Sends these extensions and returns true. If the lease is over, or if this is a renewal by
+    /// the renewer (`automatic`) and the lease is sealed, sends nothing and returns false. This
+    /// function and `end` lock the same mutex, so no extension is sent after `end`. An extension
+    /// behind the release in a node's queue would create the deleted lock again.
     pub(crate) fn send(
         &self,
         now: Moment,
@@ -462,50 +464,10 @@ impl Lease {
         }
     }
 
-    /// Returns the op that extends this lease on a node. [`send`](Self::send) adds the metadata.
-    /// The quorum machine adds the name of a quarantine.
-    pub(crate) fn extension(&self) -> Op {
-        let (owner, token) = (self.owner, self.token);
-        match &self.subject {
-            Subject::Lock { keys, .. } => Op::Extend {
-                mode: self.lock().mode,
-                keys: keys.clone(),
-                owner,
-                ttl: self.on_nodes(),
-                token,
-                meta: None,
-                reassert: None,
-            },
-            Subject::Claim { key, retention, fingerprint } => Op::ExtendClaim {
-                key: Arc::clone(key),
-                owner,
-                token,
-                lease: self.ttl,
-                retention: *retention,
-                fingerprint: *fingerprint,
-                reassert: None,
-            },
-        }
-    }
-
     /// Returns the state of this lease on one node: the time until which the node has confirmed the
     /// lease, and the node's quarantine.
     pub(crate) fn known(&self, node: usize) -> Known {
         self.replies.known(node, self.until())
-    }
-
-    /// Returns the op that releases the lock on a node. Returns `None` if the lock must end by
-    /// itself. Also returns `None` for a claim, because [`ClaimEnd`](crate::op::ClaimEnd) ends a
-    /// claim.
-    pub(crate) fn release_op(&self, now: Moment) -> Option<Op> {
-        let Subject::Lock { keys, .. } = &self.subject else { return None };
-        if now < self.lapses_before {
-            return None;
-        }
-        let s = self.lock();
-        let (mode, meta) = (s.mode, s.meta.is_some());
-        drop(s);
-        Some(Op::Release { mode, keys: keys.clone(), owner: self.owner, meta })
     }
 
     /// Changes the metadata of the holder. The next extension sends the metadata to the nodes.

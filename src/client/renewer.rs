@@ -277,8 +277,8 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
     if !lease.is_valid(started) || lease.is_sealed() {
-        // The lease was released, is handed over or reached its deadline while it waited in the queue. The renewer
-        // reports the loss of a lease at the lease's deadline.
+        // The lease was released, is handed over or reached its deadline while it waited in the
+        // queue. The renewer reports the loss of a lease at the lease's deadline.
         return true;
     }
     core.check_outlives(&lease);

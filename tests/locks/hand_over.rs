@@ -210,8 +210,8 @@ async fn a_call_that_is_dropped_gives_back_what_it_took() {
     }
 }
 
-/// The first attempt takes the lock and its answer is lost; the call is dropped while the request of
-/// a later attempt waits in the queue.
+/// The first attempt takes the lock and its answer is lost; the call is dropped while the request
+/// of a later attempt waits in the queue.
 #[tokio::test]
 async fn a_call_that_is_dropped_during_a_repetition_gives_back_what_it_took() {
     let run = async |n: usize, polls: usize| {

@@ -8,8 +8,9 @@
 //!
 //! If an acquire and the release of the same owner both wait in the queue, neither is sent. A
 //! release is also not sent if the acquire was dropped because of its deadline. Otherwise the queue
-//! of a frozen node would soon contain only such releases. Both hold only for an acquire that is the
-//! first request of its owner ([`Op::begins_owner`]): after another one the node may hold something.
+//! of a frozen node would soon contain only such releases. Both hold only for an acquire that is
+//! the first request of its owner ([`Op::begins_owner`]): after another one the node may hold
+//! something.
 
 use std::collections::HashSet;
 
@@ -241,8 +242,8 @@ mod tests {
         assert_eq!(sent(&extend, std::slice::from_ref(&release)), [release]);
     }
 
-    /// An acquire that takes a lock from its holder, or a permit in another slot, may repeat one that
-    /// the node has executed.
+    /// An acquire that takes a lock from its holder, or a permit in another slot, may repeat one
+    /// that the node has executed.
     #[test]
     fn a_release_follows_an_acquire_that_may_be_a_repetition() {
         use crate::op::{IfHeld, Slots};
