@@ -11,7 +11,7 @@ use palisade::node::spi::LockKeys;
 use palisade::node::spi::LockNode;
 use palisade::node::spi::{Op, Reply};
 use palisade::{Durability, Redlock};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::{Actor, Guard, cut};
@@ -71,6 +71,8 @@ struct Stage {
     nodes: Vec<Arc<Node>>,
     net: Arc<Mutex<NetPlan>>,
     seats: Mutex<Vec<Seat>>,
+    /// Tasks that end faults after their time.
+    ends: Mutex<JoinSet<()>>,
 }
 
 impl Stage {
@@ -81,7 +83,14 @@ impl Stage {
         let world = World::new(Instant::now(), kept_on, plan.promises());
         let nodes: Vec<_> = (0..plan.nodes.len()).map(|i| Node::new(i, &world, &plan)).collect();
         let net = Arc::new(Mutex::new(plan.net));
-        let stage = Self { plan: Arc::new(plan), world, nodes, net, seats: Mutex::new(Vec::new()) };
+        let stage = Self {
+            plan: Arc::new(plan),
+            world,
+            nodes,
+            net,
+            seats: Mutex::new(Vec::new()),
+            ends: Mutex::default(),
+        };
         for client in 0..stage.plan.clients.len() {
             let wires: Vec<_> = stage.nodes.iter().map(|_| Arc::new(Wire::default())).collect();
             let (process, redlock) = stage.process(client, (0, 0), &wires);
@@ -93,6 +102,10 @@ impl Stage {
             stage.seats().push(seat);
         }
         Arc::new(stage)
+    }
+
+    fn ends(&self) -> std::sync::MutexGuard<'_, JoinSet<()>> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn seats(&self) -> std::sync::MutexGuard<'_, Vec<Seat>> {
@@ -179,6 +192,7 @@ impl Stage {
             self.aftermath().await;
         }
         self.seats().clear();
+        self.ends().abort_all();
         if self.world.violation().is_none() {
             sleep(Duration::from_secs(4)).await;
             let left = tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -312,7 +326,7 @@ impl Stage {
             return then(self);
         }
         let stage = Arc::clone(self);
-        tokio::spawn(async move {
+        self.ends().spawn(async move {
             sleep(ms(span)).await;
             then(&stage);
         });
