@@ -37,7 +37,7 @@ const VERSION: u8 = 1;
 /// has it can take the lock. `Debug` shows neither the owner token nor the key.
 ///
 /// It is redeemed at most once, and only while the nodes still have the lock for the old holder, so
-/// for about one ttl. A ticket that nobody redeems leaves the lock taken for that time.
+/// for about one ttl. A ticket that is not redeemed leaves the lock taken for that time.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 #[must_use = "the lock stays taken until the ticket is redeemed or the ttl is over"]
@@ -268,8 +268,8 @@ impl Attempt for Resume<'_> {
         core.attempt(AcquireRequest { if_held, taker, ..self.acquire.ask(terms) }).await
     }
 
-    /// So many nodes refused that the others are no majority. They will not change their mind: a
-    /// node that has lost the old holder does not get it back.
+    /// The nodes that did not refuse are no majority, and a node that refused refuses again, because
+    /// it does not get the old holder's lock back. So a further attempt cannot win.
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
         match loss {
             Loss::Taken(_) => None,

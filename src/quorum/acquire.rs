@@ -106,9 +106,9 @@ impl Acquire {
         Self { awaits_all, ..self }
     }
 
-    /// Sets whether the attempt ends as *taken* only if so many nodes refused that the others are
-    /// no majority. Default: if a majority answered, because a further attempt waits in both cases.
-    /// The redeemer of a ticket does not: for it *taken* is final (hand_over 5).
+    /// Sets whether the attempt ends as *taken* only if the nodes that did not refuse are no
+    /// majority. By default it ends as *taken* if a majority answered and did not grant. For the
+    /// redeemer of a ticket, *taken* is final, so the attempt has to be sure (hand_over 5).
     pub fn taken_if_refused(self, if_refused: bool) -> Self {
         Self { if_refused, ..self }
     }

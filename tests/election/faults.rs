@@ -266,7 +266,7 @@ async fn a_campaign_ends_after_a_minute_at_another_programs_value_and_not_before
         let election = world.election();
         let campaign = tokio::spawn(async move { election.campaign("me").await });
         sleep(Duration::from_secs(59)).await;
-        assert!(!campaign.is_finished(), "somebody may delete the value in this time");
+        assert!(!campaign.is_finished(), "an operator may delete the value in this time");
         if goes_away {
             world.nodes.iter().for_each(|node| node.delete_foreign(key));
         }

@@ -196,7 +196,7 @@ async fn a_call_that_is_dropped_gives_back_what_it_took() {
                 }
             }
             drop(resume);
-            // Either the ticket is still good on a majority, or it is used up; nobody has both.
+            // Either the ticket is still good on a majority, or it is used up, never both.
             match world.others.resume(&ticket).await {
                 Ok(guard) => assert!(guard.extend().await.is_ok()),
                 Err(ResumeError::Gone(_)) => {

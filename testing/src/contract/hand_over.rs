@@ -169,7 +169,7 @@ async fn rule_5_nothing_is_handed_over_in_quarantine(b: Bench) {
     let refused = matches!(got[1], Reply::Quarantined { .. });
     b.check(refused, "nothing is granted in quarantine", &got);
     let named = |reply: &Reply| matches!(reply, Reply::Holder(Some(_)));
-    b.check(named(&got[0]) == named(&got[2]), "… and nobody loses what it has", &got);
+    b.check(named(&got[0]) == named(&got[2]), "… and no owner loses what it has", &got);
 }
 
 async fn rule_5_a_settling_node_hands_over_what_is_there_and_keeps_nothing_for_it(b: Bench) {

@@ -1,4 +1,4 @@
-//! A ticket of a hand-over is redeemed at most once, and nobody else holds the lock between the old
+//! A ticket of a hand-over is redeemed at most once, and no other owner holds the lock between the old
 //! holder and the new one (hand_over 3).
 
 use std::collections::{BTreeMap, BTreeSet};
