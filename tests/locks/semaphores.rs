@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use palisade::error::{AcquireError, NodeError};
 use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, LockNode, NodeSignal, Replies, Reply};
 use palisade::{
-    Durability, LockGuard, MemoryNode, Moment, Permit, Redlock, RetryPolicy, Semaphore, TryAcquire,
+    Durability, LockGuard, MemoryNode, Moment, NodePermits, Permit, Redlock, RetryPolicy,
+    Semaphore, TryAcquire,
 };
+use palisade_testing::fault::{Fault, Odds};
 use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 
@@ -354,4 +356,38 @@ async fn a_counter_lets_in_too_many_and_a_semaphore_does_not() {
     let all = nodes();
     let numbered = || all.iter().fold(Redlock::builder(), |b, n| b.node(n.clone()));
     assert_eq!(holders(&all, || numbered().build().unwrap()).await, 2);
+}
+
+/// The replies of the nodes are late. So many attempts have slots of different numbers, and their
+/// callers give up before, during or after the move to one slot.
+#[tokio::test(start_paused = true)]
+async fn callers_that_give_up_at_any_time_leave_no_permit_behind() {
+    let odds = Odds { delay: 1.0, max_delay: Duration::from_millis(10), ..Odds::default() };
+    let mut builder = Redlock::builder();
+    for seed in 0..3 {
+        let node = Fault::new(MemoryNode::new());
+        node.control().dice(seed, odds);
+        builder = builder.node(node);
+    }
+    let redlock = builder.build().unwrap();
+    let pool = redlock.semaphore("gpu", 10).ttl(Duration::from_secs(10)).build().unwrap();
+    let callers = (0..20_u64).map(|caller| {
+        let pool = pool.clone();
+        tokio::spawn(async move {
+            for turn in 0..40_u64 {
+                let patience = 1_000 + (caller * 7_919 + turn * 104_729) % 40_000;
+                let got = timeout(Duration::from_micros(patience), pool.acquire()).await;
+                if let Ok(Ok(permit)) = got {
+                    let _ = permit.release().await;
+                }
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+    sleep(Duration::from_secs(1)).await;
+    for (node, seen) in pool.inspect().await.unwrap().nodes {
+        assert!(matches!(&seen, NodePermits::Held(all) if all.is_empty()), "{node}: {seen:?}");
+    }
 }
