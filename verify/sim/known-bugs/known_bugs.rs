@@ -8,7 +8,7 @@ use sim::soak::{Soak, Sum};
 use sim::{Order, Scene, Tamper};
 
 /// Maximum number of seeds for one bug.
-const WITHIN: u64 = 10_000;
+const WITHIN: u64 = 40_000;
 
 /// Seeds and plans for the search for a bug.
 #[derive(Clone, Copy)]
