@@ -268,8 +268,8 @@ impl Attempt for Resume<'_> {
         core.attempt(AcquireRequest { if_held, taker, ..self.acquire.ask(terms) }).await
     }
 
-    /// The nodes that did not refuse are no majority, and a node that refused refuses again, because
-    /// it does not get the old holder's lock back. So a further attempt cannot win.
+    /// The nodes that did not refuse are no majority, and a node that refused refuses again,
+    /// because it does not get the old holder's lock back. So a further attempt cannot win.
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
         match loss {
             Loss::Taken(_) => None,

@@ -240,18 +240,18 @@ async fn a_call_that_is_dropped_during_a_repetition_gives_back_what_it_took() {
 
 /// A renewal that is under way when the lock is handed over is the last one: none follows the
 /// extension of the hand-over.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn no_renewal_follows_the_extension_of_a_hand_over() {
     join_all((0..12).map(|_| async {
         let world = World::memory(1);
         let control = world.network[0].control();
         let guard = job(&world.to).acquire().await.unwrap();
-        world.script(&[Step::delay(SHORT / 2), Step::delay(2 * SHORT - SHORT / 3)]);
+        world.script(&[Step::delay(SHORT / 2), Step::delay(SHORT * 5 / 3)]);
         let before = control.calls();
         while control.calls() == before {
             sleep(Duration::from_millis(1)).await;
         }
-        sleep(SHORT / 2 - SHORT / 30).await;
+        sleep(SHORT * 7 / 15).await;
         let ticket = guard.hand_over().await.unwrap();
         assert_eq!(control.calls(), before + 2, "it was renewed after the last extension");
         assert!(world.others.resume(&ticket).await.is_ok());

@@ -1,5 +1,5 @@
-//! A ticket of a hand-over is redeemed at most once, and no other owner holds the lock between the old
-//! holder and the new one (hand_over 3).
+//! A ticket of a hand-over is redeemed at most once, and no other owner holds the lock between the
+//! old holder and the new one (hand_over 3).
 
 use std::collections::{BTreeMap, BTreeSet};
 
