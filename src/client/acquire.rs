@@ -124,7 +124,7 @@ impl Core {
             None => {
                 let mut machine = machine;
                 let outcome = self.run(sent, &mut machine, round).await;
-                self.saw(keys.lock(), machine.largest(), proposal);
+                keys.all().for_each(|keys| self.saw(keys.lock(), machine.largest(), proposal));
                 (outcome?, mode)
             }
             Some((slots, acquire)) => {
