@@ -253,12 +253,9 @@ async fn no_renewal_follows_the_extension_of_a_hand_over() {
         }
         sleep(SHORT * 7 / 15).await;
         // On a slow machine another renewal may have begun before, or the lock may be lost.
-        if control.calls() > before + 1 {
-            return;
-        }
-        let Ok(ticket) = guard.hand_over().await else { return };
-        assert!(control.calls() <= before + 2, "it was renewed after the last extension");
-        let _ = world.others.resume(&ticket).await;
+        let is_late = control.calls() > before + 1;
+        let renewed = guard.hand_over().await.is_ok() && control.calls() > before + 2;
+        assert!(is_late || !renewed, "it was renewed after the last extension");
     }))
     .await;
 }
