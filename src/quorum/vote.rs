@@ -36,14 +36,16 @@ impl Witness<'_> {
         if let Some(error) = self.objection {
             // The node executed the op, but its grant does not count as a vote. The answer "the
             // name is free" does not count either, because a clock that stepped forward ends leases
-            // early. A refusal counts, because a refusal can only make the caller more careful.
-            if votes && reply.is_grant() || reply == Reply::Holder(None) {
+            // early; nor does a list, which may lack the leases that it ended. A refusal counts,
+            // because a refusal can only make the caller more careful.
+            let free = matches!(reply, Reply::Holder(None) | Reply::Permits(_) | Reply::Readers(_));
+            if votes && reply.is_grant() || free {
                 return Err(error.clone());
             }
         }
         match &reply {
             Reply::Holder(holder) => Ok(self.old_data(holder.as_ref()).unwrap_or(reply)),
-            Reply::Permits(_) => Ok(self.old_data(None).unwrap_or(reply)),
+            Reply::Permits(_) | Reply::Readers(_) => Ok(self.old_data(None).unwrap_or(reply)),
             Reply::Granted { fence }
             | Reply::Permit { fence, .. }
             | Reply::Claimed { fence, .. }
@@ -118,7 +120,7 @@ impl Servers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Began;
+    use crate::op::{Began, Readers};
 
     const SECOND: Duration = Duration::from_secs(1);
     const TERMS: Terms = Terms { max_ttl: Duration::from_secs(6), clock_error: SECOND };
@@ -165,6 +167,8 @@ mod tests {
                 "done" => Reply::Done,
                 "other" => Reply::NotOwner,
                 "free" => Reply::Holder(None),
+                "permits" => Reply::Permits(vec![]),
+                "readers" => Reply::Readers(Readers { fence: 1, count: 0, listed: vec![] }),
                 "holder" => Reply::Holder(Some(holder(Duration::from_micros(fence)))),
                 _ => panic!("unknown answer {word}"),
             };
