@@ -162,6 +162,7 @@ minimal:
 
 lint:
 	@scripts/need cargo kafka
+	scripts/lint-lua
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --all-features

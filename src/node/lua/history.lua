@@ -23,8 +23,8 @@
 -- ARGV[4]  see batch.lua
 -- Returns  the present marker and the bits of the answer (see main.lua); or an error reply
 local function history(marker, replid, now_us, now_ms)
-  local call, find, sub, format, match =
-    redis.call, string.find, string.sub, string.format, string.match
+  local call, sub, format, match =
+    redis.call, string.sub, string.format, string.match
   local q, first_q, clock_error, trust, knows, window =
     match(ARGV[4], '^%d+ %d+ (%d+) (%d+) (%d+) %d+ (%d) %d+ (%d+) (%d+)$')
   q, clock_error, knows, window =

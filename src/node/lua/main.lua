@@ -28,7 +28,7 @@ local whole = 0 -- number of runs executed as requested, while there is no list 
 -- first needed.
 local life, id, now_ms
 while a < last do
-  local kind, count, keys, args, rest, found = ARGV[a + 1], nil, nil, nil, true, nil
+  local kind, rest, count, keys, args, found = ARGV[a + 1], true
   if kind == 'A' or kind == 'W' or kind == 'V' or kind == 'T' then
     count = tonumber(ARGV[a + 2])
     keys, args, rest = kind == 'A' and 2 * count or 3, 4 + 2 * count, 0

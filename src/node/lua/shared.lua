@@ -125,7 +125,8 @@ if find('SHG', kind, 1, true) then
       return refuse(HELD, math.max(first - now_ms, 0))
     end
   end
-  local given, p = stored(fence), nil
+  local p
+  local given = stored(fence)
   if not given then return put(WRONG_TYPE) end
   if given == 0 then
     p = in_range(ARGV[a + 3])
