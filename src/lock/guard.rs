@@ -12,6 +12,7 @@ use crate::client::runtime::within;
 use crate::client::{Core, WATCH};
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseError, Resource};
+use crate::lock::inspect::digest;
 use crate::lock::{LostSignal, is_lost};
 use crate::op::LockMode;
 use crate::span::operation;
@@ -83,6 +84,12 @@ impl LockGuard {
     /// reader's is not below that of any earlier writer, and need not differ from other readers'.
     pub fn fencing_token(&self) -> FencingToken {
         self.lease.token
+    }
+
+    /// Returns the identifier of this holder that [`Mutex::inspect`](crate::Mutex::inspect) and
+    /// `palisade inspect` show. Log it, to find the process that holds a lock.
+    pub fn owner(&self) -> String {
+        digest(self.lease.owner)
     }
 
     /// Returns the deadline until which the lock is valid, unless it is renewed. Compare it with

@@ -48,8 +48,11 @@ pub enum NodeView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockHolder {
-    /// Identifier of the attempt that holds the lock. It is the same on every node and different
-    /// for every attempt, and does not suffice to release the lock.
+    /// Identifier of the attempt that holds the lock, as [`LockGuard::owner`] returns it. It is the
+    /// same on every node and different for every attempt, and does not suffice to release the
+    /// lock.
+    ///
+    /// [`LockGuard::owner`]: super::LockGuard::owner
     pub owner: String,
     /// Largest fencing token that the node has for the lock or, if a majority reports the holder,
     /// the largest of these nodes. It is not below the holder's own token.
@@ -260,6 +263,7 @@ mod tests {
         assert!(holder.fence >= guard.fencing_token());
         assert!(holder.remaining > Duration::from_secs(3), "{:?}", holder.remaining);
         assert!(guard.is_valid());
+        assert_eq!(guard.owner(), holder.owner);
     }
 
     #[test]
