@@ -23,7 +23,7 @@ use crate::error::{AcquireError, ReleaseError, Taken};
 type Slot = TokioMutex<Weak<LockGuard>>;
 
 /// The holder of a [`ReentrantMutex`]: a request, a session, or an order. Clones are the same
-/// owner.
+/// owner. The locks of each handle are separate, even if they have the same name.
 ///
 /// Pass the owner to the functions that acquire the same lock again, or make it the
 /// [`current`](Self::current) one of a task by [`scope`](Self::scope).
