@@ -97,12 +97,18 @@ impl Redlock {
 
     /// Redeems the ticket of a lock that its holder has
     /// [handed over](crate::LockGuard::hand_over), and returns a guard of the lock, with a fencing
-    /// token above that of the old holder. No other owner had the lock in between. The lock is
-    /// taken from that holder only: a ticket that is delivered twice is redeemed once, and one that
-    /// comes too late is refused.
+    /// token above that of the old holder. No other owner had the lock in between. The guard has
+    /// the ttl, the durability level and the renewal of the old one, and what was left of its
+    /// `max_hold`.
+    ///
+    /// A ticket is redeemed at most once. A second or late delivery normally gets
+    /// [`ResumeError::Gone`], or [`ResumeError::NoQuorum`] if too few nodes answer. If two
+    /// deliveries come at the same time, it can happen that neither gets the lock; then acquire it
+    /// as usual.
     ///
     /// If too few nodes answer, the call tries again while the nodes may still have the lock for
-    /// the old holder. This handle needs the nodes and the prefix of the old holder's handle.
+    /// the old holder: for [`HandOver::rest`] at most, counted from the call. This handle needs the
+    /// nodes and the prefix of the old holder's handle, and a `max_ttl` of at least the lock's ttl.
     ///
     /// ```
     /// # async fn demo(text: String) -> Result<(), Box<dyn std::error::Error>> {

@@ -61,8 +61,8 @@ pub enum ResumeError {
     Gone(Resource),
     /// Too few nodes gave an answer that counts before the lease of the ticket ended. What nodes
     /// had transferred is released in the background, so the ticket may be used up. Neither waiting
-    /// nor another `resume` helps: the call has tried until the ticket was over, which is before
-    /// the end of a quarantine. Only where the advice is `Misconfigured` or `Rebuild` it ended
+    /// nor another `resume` helps: the call has tried until the ticket had expired, which is before
+    /// the end of a quarantine. Only if the advice is `Misconfigured` or `Rebuild`, the call ended
     /// earlier: then a handle without that fault may still redeem the ticket at once.
     #[error("not resumed, acquire the lock anew: {}", .0.without_wait())]
     NoQuorum(NoQuorum),

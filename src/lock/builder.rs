@@ -61,7 +61,9 @@ impl<L: From<Mutex>> MutexBuilder<L> {
     }
 
     /// Sets how long after the acquire the lock is renewed, so that a stuck holder cannot keep it
-    /// for ever. Default: no limit.
+    /// for ever. Default: no limit. No automatic renewal begins after this time, so the guard is
+    /// lost about one ttl later at most. [`LockGuard::extend`](super::LockGuard::extend) is not
+    /// limited by it.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.0.max_hold = Some(limit);
         self

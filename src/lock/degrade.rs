@@ -27,7 +27,7 @@ use crate::time::Moment;
 pub enum OnUnavailable {
     /// One caller at a time for each name, in the order of the calls, of those that use the same
     /// handle and this policy. The callers take turns in this way also while the nodes answer, so
-    /// that one that acquired before the outage excludes one that comes in it.
+    /// that one that acquired before the outage excludes one that comes during the outage.
     Local,
     /// All callers.
     Proceed,
@@ -100,7 +100,7 @@ impl DegradingMutex {
     ///
     /// The time runs from the send of the first failed attempt to the end of the last. The attempts
     /// of all degrading mutexes of the handle count, and an attempt that a majority answers, or
-    /// that a node refuses, sets it back. So does a pause of 5 s without an attempt: if calls are
+    /// that a node refuses, resets it. So does a pause of 5 s without an attempt: if calls are
     /// rarer, each of them waits for this time.
     ///
     /// # Errors
@@ -118,15 +118,19 @@ impl DegradingMutex {
     /// Acquires the lock as [`Mutex::acquire`] does, or goes on without it: if attempts of this
     /// handle have failed for [`degrade_after`](Self::degrade_after) because no majority answered,
     /// the guard is degraded. From then on calls return degraded guards at once, except for one
-    /// call a second, which asks the nodes. As soon as a majority answers such a call, all calls
-    /// acquire the lock again; guards that are degraded stay so.
+    /// call a second, which asks the nodes. If no node served the failed attempt, this holds for
+    /// all names of the handle; if one did, for the name of that attempt. As soon as a majority
+    /// answers such a call, all calls acquire their locks again; guards that are degraded stay so.
+    ///
+    /// If no node answers at all, the call cannot know whether the lock is held: a holder from
+    /// before the outage may still have a valid guard, for up to one ttl.
     ///
     /// With [`OnUnavailable::Local`] a call first waits until no other caller of this handle is
     /// inside.
     ///
     /// # Errors
-    /// Those of [`Mutex::acquire`]. There is an error and no degraded guard where it is known that
-    /// the lock may be held, or that waiting is no cure:
+    /// Those of [`Mutex::acquire`]. There is an error and no degraded guard if an answer to this
+    /// call says that the lock may be held, or if an outage is not the cause:
     /// - another owner has the lock, or one node that answers says so
     /// - a node is in quarantine, closed for a handover, or answers and refuses in another way
     /// - the settings of a node, of its user or of this program are wrong, for example a password

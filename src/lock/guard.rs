@@ -22,11 +22,11 @@ use crate::token::FencingToken;
 /// A guard: the right to act as the holder of a lock, until a deadline.
 ///
 /// The deadline is [`valid_until`](Self::valid_until) by this machine's own clock, and lies before
-/// the time at which any other owner can hold the lock, except for readers beside a reader.
-/// Renewals move it. The lock may be lost earlier; [`is_valid`](Self::is_valid) and
-/// [`lost`](Self::lost) report when it is. A write under the lock may arrive at its resource even
-/// later, so send [`fencing_token`](Self::fencing_token) with every write, and let the resource
-/// refuse a late one.
+/// the time at which any other owner can hold the lock, except for readers beside a reader. For a
+/// permit of a semaphore, the lock is that of its slot. Renewals move the deadline. The lock may be
+/// lost earlier; [`is_valid`](Self::is_valid) and [`lost`](Self::lost) report when it is. A write
+/// under the lock may arrive at its resource even later, so send
+/// [`fencing_token`](Self::fencing_token) with every write, and let the resource refuse a late one.
 ///
 /// Dropping the guard releases the lock in the background. [`release`](Self::release) also reports
 /// whether the lock was held until the release.
@@ -75,13 +75,17 @@ impl LockGuard {
         &self.core
     }
 
-    /// Returns the lock's name, as it was given to [`Redlock::mutex`](crate::Redlock::mutex).
+    /// Returns the lock's name, as it was given to [`Redlock::mutex`](crate::Redlock::mutex) or
+    /// another method of the handle. For a lock of several names, it is all of them, sorted and
+    /// joined by `, `.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the fencing token, which is larger than that of every earlier holder of this lock. A
-    /// reader's is not below that of any earlier writer, and need not differ from other readers'.
+    /// reader's is not below that of any earlier writer, and need not differ from other readers'. A
+    /// permit's is larger than that of every earlier holder of the same slot; tokens of two slots
+    /// cannot be compared.
     pub fn fencing_token(&self) -> FencingToken {
         self.lease.token
     }
@@ -194,7 +198,8 @@ impl LockGuard {
     /// [`ReleaseError::TakenByOther`] if another owner has the lock on a majority of the nodes.
     /// [`ReleaseError::Lost`] if the guard was lost before the call, even if nodes still had the
     /// lock, or if a majority of the nodes did not have the lock any more.
-    /// [`ReleaseError::Unconfirmed`] if too few nodes answered.
+    /// [`ReleaseError::Unconfirmed`] if too few nodes answered. The lock was held until this call;
+    /// the release is repeated in the background, and the lock is free after its ttl at the latest.
     ///
     /// # Cancellation safety
     /// If dropped at any await, the release goes on in the background.

@@ -1,8 +1,8 @@
 //! Hand-over of a lock to another process.
 //!
-//! The holder extends the lock once more, ends its lease without a release, and gets a ticket. Who
-//! redeems the ticket takes the lock from that holder, and from no other, under an owner token of
-//! its own. The rules are in `docs/design/hand_over.md`.
+//! The holder extends the lock once more, ends its lease without a release, and gets a ticket. The
+//! process that redeems the ticket takes the lock from that holder, and from no other, under an
+//! owner token of its own. The rules are in `docs/design/hand_over.md`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub struct HandOver {
     /// from another one (locks 13). At most the ttl, which was not shorter than what that one had
     /// left; the guard adds the drift of its own clock.
     closed: Duration,
-    /// Time for which the lock is renewed; `None`: no limit.
+    /// Time after the redemption in which automatic renewals begin; `None`: no limit.
     max_hold: Option<Duration>,
     renew: bool,
     level: Durability,
@@ -82,7 +82,8 @@ impl HandOver {
         self.token
     }
 
-    /// Returns the time for which the ticket could be redeemed, counted from when it was made.
+    /// Returns the time for which the ticket could be redeemed, counted from the moment at which it
+    /// was made. It does not shrink while the ticket travels.
     pub fn rest(&self) -> Duration {
         self.rest
     }
@@ -174,15 +175,25 @@ impl LockGuard {
     /// Hands the lock over to another process: extends it once more, ends this guard without a
     /// release, and returns the ticket with which [`Redlock::resume`](crate::Redlock::resume) goes
     /// on. No other owner gets the lock in between, as long as the ticket is redeemed within about
-    /// one ttl. The ticket carries the ttl, the durability level, what is left of `max_hold`, and
-    /// whether the lock is renewed. The time for which the ticket travels does not count towards
-    /// `max_hold`, because the clocks of two machines have no moment in common.
+    /// one ttl.
+    ///
+    /// **Before the call, finish or stop all work under the guard.** The guard's lost signals
+    /// resolve when the call ends. A late write of this process is refused only once the new holder
+    /// has written under its larger token.
+    ///
+    /// Only the guard of a mutex and a [`WriteGuard`](super::WriteGuard) can be handed over. The
+    /// ticket carries the ttl, the durability level, what is left of `max_hold`, and whether the
+    /// lock is renewed. The time for which the ticket travels does not count towards `max_hold`,
+    /// because the clocks of two machines have no moment in common.
+    ///
+    /// If the ticket cannot be sent, redeem it in this process. If the process dies first, the lock
+    /// is free after one ttl.
     ///
     /// # Errors
     /// [`HandOverError::Lost`] if the lock is lost. [`HandOverError::Unconfirmed`] if too few nodes
-    /// confirmed the extension. [`HandOverError::NotExclusive`] for a lock that is held
-    /// for reading and for a permit.
-    /// After an error there is no ticket, and the lock is released in the background.
+    /// confirmed the extension. [`HandOverError::NotExclusive`] for a lock that is held for reading
+    /// and for a permit. After an error there is no ticket, the guard is gone, and the lock is
+    /// released in the background: stop the work, or acquire the lock again.
     ///
     /// # Cancellation safety
     /// If dropped, there is no ticket, and the lock is released in the background, as by a drop of
@@ -235,8 +246,8 @@ impl LockGuard {
         if lease.end_held(now) {
             return Ok(ticket);
         }
-        // The deadline has passed, or the lock was lost meanwhile. The drop of a guard whose lease
-        // has ended releases nothing.
+        // The deadline has passed, or the lock was lost in the meantime. The drop of a guard whose
+        // lease has ended releases nothing.
         self.undo(now);
         lost()
     }

@@ -53,7 +53,8 @@ impl MultiMutexBuilder {
         Self { settings: self.settings.max_hold(limit), ..self }
     }
 
-    /// Sets the pauses between two attempts, as [`MutexBuilder::retry`].
+    /// Sets the pauses between two attempts, which no release of a name ends earlier. A pause is up
+    /// to twice the policy's `max`: by default up to 500 ms.
     pub fn retry(self, policy: RetryPolicy) -> Self {
         Self { settings: self.settings.retry(policy), ..self }
     }
@@ -98,8 +99,11 @@ impl MultiMutexBuilder {
 /// others.
 ///
 /// A call that waits asks again after growing, random pauses, and has no place in the queues of the
-/// nodes. So it delays no caller of a single name. But beside single locks that are held without a
-/// gap it may wait until its timeout.
+/// nodes. So it delays no caller of a single name. But beside single locks, or readers, that hold
+/// one of the names without a gap it may wait until its timeout.
+///
+/// If an operator [takes](crate::Mutex::take_over) one name away, the whole guard is lost at its
+/// next renewal. The other names are free when the guard is dropped, at the latest after the ttl.
 #[derive(Clone, Debug)]
 pub struct MultiMutex {
     mutex: Mutex,
@@ -113,26 +117,28 @@ impl MultiMutex {
     }
 
     /// Acquires all names, or none: makes attempts until one succeeds or the
-    /// [`acquire_timeout`](MultiMutexBuilder::acquire_timeout) has passed, as
-    /// [`Mutex::acquire`](crate::Mutex::acquire).
+    /// [`acquire_timeout`](MultiMutexBuilder::acquire_timeout) has passed. Between two attempts it
+    /// pauses; no node notifies it of a release.
     ///
     /// # Errors
-    /// As for [`Mutex::acquire`](crate::Mutex::acquire).
+    /// As for [`Mutex::acquire`](crate::Mutex::acquire). The error has all names, and does not say
+    /// which of them is taken: [inspect](crate::Mutex::inspect) each name by a mutex.
     ///
     /// # Cancellation safety
-    /// As for [`Mutex::acquire`](crate::Mutex::acquire): if dropped at any await, no name is held.
+    /// If dropped at any await, no name is held: grants of nodes are released in the background,
+    /// and end with the ttl at the latest.
     pub async fn acquire(&self) -> Result<MultiGuard, AcquireError> {
         self.mutex.acquire().await.map(|guard| self.guard(guard))
     }
 
-    /// Makes one attempt to acquire all names, as
-    /// [`Mutex::try_acquire`](crate::Mutex::try_acquire).
+    /// Makes one attempt to acquire all names. If one of them was just released and is reserved for
+    /// a handle that waits for it alone, they count as taken, too.
     ///
     /// # Errors
     /// As for [`Mutex::try_acquire`](crate::Mutex::try_acquire).
     ///
     /// # Cancellation safety
-    /// As for [`Mutex::try_acquire`](crate::Mutex::try_acquire).
+    /// As for [`acquire`](Self::acquire).
     pub async fn try_acquire(&self) -> Result<TryAcquire<MultiGuard>, AcquireError> {
         Ok(match self.mutex.try_acquire().await? {
             TryAcquire::Acquired(guard) => TryAcquire::Acquired(self.guard(guard)),
@@ -145,9 +151,9 @@ impl MultiMutex {
     }
 }
 
-/// A guard of several names that are held together. It has all methods of [`LockGuard`]: one
-/// deadline, one loss, and one [`fencing_token`](LockGuard::fencing_token), which is above every
-/// earlier one of each of the names.
+/// A guard of several names that are held together. It has all methods of [`LockGuard`] that take
+/// `&self`: one deadline, one loss, and one [`fencing_token`](LockGuard::fencing_token), which is
+/// above every earlier one of each of the names. It cannot be handed over.
 #[derive(Debug)]
 #[must_use = "a dropped guard releases its locks at once"]
 pub struct MultiGuard {
@@ -172,7 +178,8 @@ impl MultiGuard {
     /// Releases all names, as [`LockGuard::release`].
     ///
     /// # Errors
-    /// As [`LockGuard::release`]; `Ok` means that all names were held until this release.
+    /// As [`LockGuard::release`]. `Ok` means that all names were held until this release, and
+    /// [`ReleaseError::TakenByOther`] that other owners have one or more of the names.
     ///
     /// # Cancellation safety
     /// As [`LockGuard::release`].

@@ -23,7 +23,7 @@ use crate::error::{AcquireError, ReleaseError, Taken};
 type Slot = TokioMutex<Weak<LockGuard>>;
 
 /// The holder of a [`ReentrantMutex`]: a request, a session, or an order. Clones are the same
-/// owner.
+/// owner. The locks of each handle are separate, even if they have the same name.
 ///
 /// Pass the owner to the functions that acquire the same lock again, or make it the
 /// [`current`](Self::current) one of a task by [`scope`](Self::scope).
@@ -98,6 +98,10 @@ impl fmt::Debug for Owner {
 /// fencing token. The lock is released when the owner's last guard is released or dropped, in
 /// whatever order. On the nodes it is an ordinary [`Mutex`], which it excludes.
 ///
+/// **This works only for reentrant mutexes of one handle and its clones.** With another handle, or
+/// with a plain mutex, a read-write lock or a multi-lock of the same name, the call waits for its
+/// own owner until the timeout.
+///
 /// The settings of the mutex by which the owner first acquired hold for all its guards: ttl,
 /// durability, and `max_hold`, which a further acquire does not prolong. There is no `run`: await
 /// [`lost`](LockGuard::lost) beside the work of the outermost guard. A reentrant mutex cannot be a
@@ -133,8 +137,8 @@ impl ReentrantMutex {
         self.0.name()
     }
 
-    /// Acquires the lock for this owner: at once if the owner holds it, else as [`Mutex::acquire`]
-    /// does. An owner that holds it may enter again also after
+    /// Acquires the lock for this owner: at once if the owner holds it by this handle, else as
+    /// [`Mutex::acquire`] does. An owner that holds it may enter again also after
     /// [`Redlock::close`](crate::Redlock::close): that asks no node, and running work can end. Of
     /// several calls of one owner at the same time one asks the nodes, and the others wait for its
     /// result.

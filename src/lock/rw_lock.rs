@@ -27,9 +27,9 @@ use crate::span::operation;
 /// There is no call that makes a reader a writer: two readers that both wait to become the writer
 /// would wait for each other. Release the read lock, acquire the write lock, and read again what
 /// may have changed in between. A task that holds a read lock and calls [`write`](Self::write) on
-/// the same name waits for itself, until the timeout. So does one that calls [`read`](Self::read)
-/// again while any writer waits, be it of the same process: the writer waits for the first guard,
-/// and the second read for the writer.
+/// the same name deadlocks with itself, until the timeout. So does one that calls
+/// [`read`](Self::read) again while any writer waits, be it of the same process: the writer waits
+/// for the first guard, and the second read for the writer.
 ///
 /// A read-write lock is neither reentrant nor degrading; these are forms of a [`Mutex`].
 #[derive(Clone, Debug)]
@@ -155,7 +155,8 @@ impl RwLock {
     }
 }
 
-/// A guard of a lock that is held for reading. It has all methods of [`LockGuard`].
+/// A guard of a lock that is held for reading. It has all methods of [`LockGuard`] that take
+/// `&self`.
 ///
 /// Its [`fencing_token`](LockGuard::fencing_token) orders it among the writers: it is not below
 /// that of any earlier writer, and below that of each later one. Readers at the same time may have
@@ -166,7 +167,8 @@ impl RwLock {
 #[must_use = "a dropped guard releases its lock at once"]
 pub struct ReadGuard(LockGuard);
 
-/// A guard of a lock that is held for writing. It has all methods of [`LockGuard`].
+/// A guard of a lock that is held for writing. It has all methods of [`LockGuard`] that take
+/// `&self`.
 #[derive(Debug)]
 #[must_use = "a dropped guard releases its lock at once"]
 pub struct WriteGuard(LockGuard);
@@ -188,7 +190,8 @@ impl Deref for WriteGuard {
 }
 
 impl From<ReadGuard> for LockGuard {
-    /// For code that takes a guard of any kind; the lock is still held for reading.
+    /// For code that takes a guard of any kind. The lock is still held for reading, so it cannot be
+    /// [handed over](LockGuard::hand_over).
     fn from(guard: ReadGuard) -> Self {
         guard.0
     }
@@ -226,7 +229,8 @@ impl WriteGuard {
         self.0.release().await
     }
 
-    /// Hands the lock over to another process, as [`LockGuard::hand_over`].
+    /// Hands the lock over to another process, as [`LockGuard::hand_over`]. There the guard is a
+    /// plain [`LockGuard`].
     ///
     /// # Errors
     /// As [`LockGuard::hand_over`].

@@ -28,8 +28,9 @@ use crate::token::{FencingToken, OwnerToken};
 /// is larger than that of every earlier holder of the same slot. A permit is a lease: one whose
 /// process has died comes back after its ttl.
 ///
-/// The number of permits belongs to the call and is not stored. Who asks with a smaller number gets
-/// only slots below it; holders of the slots above go on until they release.
+/// The number of permits belongs to the call and is not stored. A caller with a smaller number gets
+/// only slots below it; holders of the slots above go on until they release. So while callers give
+/// different numbers, the limit is the largest of them.
 ///
 /// A semaphore and a mutex of the same name have nothing to do with each other.
 ///
@@ -80,7 +81,8 @@ impl SemaphoreBuilder {
         self
     }
 
-    /// Sets how long after the acquire a permit is renewed. Default: no limit.
+    /// Sets how long after the acquire a permit is renewed, as
+    /// [`MutexBuilder::max_hold`](super::MutexBuilder::max_hold).
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.0.base.max_hold = Some(limit);
         self
@@ -142,7 +144,8 @@ impl Semaphore {
 
     /// Acquires a permit: makes attempts until one succeeds or the
     /// [`acquire_timeout`](SemaphoreBuilder::acquire_timeout) has passed. A permit that is released
-    /// is reserved for the handle that has waited longest, which is woken.
+    /// is reserved, for at most 50 ms, for a handle ([`Redlock`](crate::Redlock)) that waits:
+    /// usually the one that has waited longest, but there is no strict order.
     ///
     /// # Errors
     /// As [`Mutex::acquire`].
@@ -207,8 +210,8 @@ impl Semaphore {
     }
 }
 
-/// A permit of a semaphore that is held. It has all methods of [`LockGuard`]. Dropping it releases
-/// the permit in the background.
+/// A permit of a semaphore that is held. It has all methods of [`LockGuard`] that take `&self`.
+/// Dropping it releases the permit in the background.
 ///
 /// Its [`fencing_token`](LockGuard::fencing_token) is larger than that of every earlier holder of
 /// the same [slot](Self::slot). Tokens of different slots are not in any order.
@@ -252,7 +255,8 @@ impl Deref for Permit {
 }
 
 impl From<Permit> for LockGuard {
-    /// For code that takes a guard of any kind.
+    /// For code that takes a guard of any kind. A permit cannot be
+    /// [handed over](LockGuard::hand_over).
     fn from(permit: Permit) -> Self {
         permit.guard
     }
@@ -316,7 +320,9 @@ impl SemaphoreInspection {
     }
 
     /// Returns the number of permits that are free: those that no owner can have on a majority of
-    /// the nodes, even if it has them on all nodes that did not answer.
+    /// the nodes, even if it has them on all nodes that did not answer. So zero may also mean that
+    /// too few nodes answered: see [`nodes`](Self::nodes). A slot that is reserved for a waiting
+    /// handle counts as free.
     pub fn available(&self) -> usize {
         let needed = majority(self.nodes.len());
         let unknown =
