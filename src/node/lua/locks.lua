@@ -62,6 +62,12 @@ local function are_readers(lock)
   return one and is_owner(one) and redis.call('PTTL', lock) >= 0
 end
 
+-- Returns true if a lock's value is palisade's: an owner, a value in its place, or the readers.
+local function is_ours(lock, value)
+  if type(value) == 'string' then return is_owner(value) end
+  return are_readers(lock)
+end
+
 -- Returns the value of a queue (its form is in wake.lua), or nothing if another program wrote it.
 local function queued(queue)
   local v = look(queue, '3120') or '0'
