@@ -21,8 +21,8 @@ const SHOWN: usize = 8;
 /// Prints the holder or the readers of the lock NAME, according to each node, or with --permits who
 /// has the slots of the semaphore NAME. Changes nothing.
 ///
-/// Elections, semaphores and locks have separate names. If the lock is free and an election NAME has a leader,
-/// the command also prints the leader.
+/// Elections, semaphores and locks have separate names. If the lock is free and an election NAME
+/// has a leader, the command also prints the leader.
 ///
 /// Exit code 0 if the lock is held, by a holder or by readers, or free; 69 if a majority shows
 /// none of these, or does not report the permits.
@@ -56,7 +56,7 @@ pub(crate) struct ForceArgs {
     /// Reason, which `inspect` prints until the lock is free again
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Print who has the permits of the semaphore NAME, which has this number of them; none is taken
+    /// Print who has the permits of the semaphore NAME, which has this number of them; takes none
     #[arg(long, value_name = "K")]
     permits: Option<u16>,
     /// Take the lock; without this option, the command only prints the holder who would lose the
