@@ -118,8 +118,9 @@ pub use durability::{Achieved, Durability};
 pub use lock::{
     DegradableGuard, DegradingMutex, HandOver, Inspection, LockGuard, LockHolder, LostSignal,
     MultiGuard, MultiMutex, MultiMutexBuilder, Mutex, MutexBuilder, NodePermits, NodeView,
-    OnUnavailable, Owner, Permit, PermitHolder, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock,
-    Semaphore, SemaphoreBuilder, SemaphoreInspection, TakenOver, TryAcquire, WorkError, WriteGuard,
+    OnUnavailable, Owner, Permit, PermitHolder, Permits, ReadGuard, ReentrantGuard, ReentrantMutex,
+    RwLock, Semaphore, SemaphoreBuilder, SemaphoreInspection, TakenOver, TryAcquire, WorkError,
+    WriteGuard,
 };
 pub use quorum::backoff::RetryPolicy;
 pub use token::FencingToken;

@@ -297,6 +297,11 @@ impl LockKeys {
         std::iter::once(self).chain(self.0.more.iter())
     }
 
+    /// Returns the length of all keys of all locks in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.all().map(|keys| keys.0.text.len()).sum()
+    }
+
     /// Returns the main key. Its value is a string, the owner token; that of a semaphore has all
     /// its slots.
     pub fn lock(&self) -> &str {

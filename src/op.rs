@@ -69,7 +69,8 @@ pub enum Op {
     /// has; else, if it asks for any, one that is reserved for it, else the first free one in its
     /// order; if it asks for exactly one, that slot if it is free, and its other slots become free
     /// (semaphore 1, 2). Each slot has a fence of its own. `TakeFrom` and `TakeOnly` count as
-    /// `None`, too.
+    /// `None`, too. For a slot that the semaphore does not have the answer is `Held` without an
+    /// end, and nothing changes.
     Acquire {
         /// Mode of the grant.
         mode: LockMode,
@@ -333,18 +334,6 @@ impl Op {
                 | Self::Inspect { .. }
                 | Self::Enlist(_)
         )
-    }
-
-    /// Returns the size in bytes of the data that the op asks the node to store.
-    pub(crate) fn payload(&self) -> usize {
-        match self {
-            Self::Complete { value: Some(bytes), .. } | Self::Extend { meta: Some(bytes), .. } => {
-                bytes.len()
-            }
-            Self::Steps { list, .. } => list.len(),
-            Self::Enlist(Enlist { entry: Some(entry), .. }) => entry.len(),
-            _ => 0,
-        }
     }
 }
 

@@ -67,11 +67,14 @@ enum Command {
 const LOCK: &str = "Examples:
   palisade lock deploy --node redis://127.0.0.1 -- ./deploy.sh --all
   palisade lock -n -E 0 nightly --node redis://127.0.0.1 -c 'dump | gzip > dump.gz'
+  palisade lock gpu --permits 4 --node redis://127.0.0.1 -c 'train --gpu $PALISADE_SLOT'
+  palisade lock account-1 --also account-2 --node redis://127.0.0.1 -- ./transfer.sh
 
 The environment of the command has PALISADE_NAME, PALISADE_FENCING_TOKEN (larger than that of every
 earlier holder: send it with each write; with --read, not below that of any earlier holder without
---read) and PALISADE_DEADLINE_MS (milliseconds since 1970: the end of the first lease, which is
-renewed).";
+--read; with --permits, than those of the same permit; with --also, of all these locks),
+PALISADE_DEADLINE_MS (milliseconds since 1970: the end of the first lease, which is renewed), and
+with --permits PALISADE_SLOT (the number of the permit).";
 
 const ELECT: &str = "Examples:
   palisade elect billing --node redis://127.0.0.1 --value 10.0.0.7:8080 -- ./billing

@@ -1,4 +1,5 @@
-//! Lists the locks and elections that are held on the nodes now. The functions only read (`SCAN`).
+//! Lists the locks, elections and permits that are held on the nodes now. The functions only read
+//! (`SCAN`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,12 +22,14 @@ use palisade::node::spi::{Holder, LockKeys, OwnerToken};
 const READ: &str = include_str!("lua/held.lua");
 /// Number of names in one request. The metadata of this number of names fit into one answer.
 const PAGE: usize = 64;
+/// The same for semaphores, each of which has up to 256 permits.
+const SEMAPHORES: usize = 16;
 
-/// The locks and elections that are held on the nodes.
+/// The locks, elections and permits that are held on the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeldList {
-    /// All locks and elections that a node grants to an owner, ordered by name.
+    /// All locks, elections and permits that a node grants to an owner, ordered by name and slot.
     pub held: Vec<Held>,
     /// Number of nodes.
     pub nodes: usize,
@@ -35,22 +38,29 @@ pub struct HeldList {
     pub unread: Vec<(String, String)>,
 }
 
-/// A lock or an election that has an owner on at least one node.
+/// A lock, an election or a permit that has an owner on at least one node, or a lock that readers
+/// hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
-    /// The lock or election.
+    /// The lock, the election or the semaphore.
     pub of: Resource,
-    /// The owner, in the form of [`LockHolder::owner`](palisade::LockHolder::owner).
+    /// Slot of the permit; `None` for a lock or an election.
+    pub slot: Option<u16>,
+    /// Number of readers: the largest number that each node of a majority has, or of all nodes that
+    /// have readers if these are no majority. Zero if one owner holds the name.
+    pub readers: usize,
+    /// The owner, in the form of [`LockHolder::owner`](palisade::LockHolder::owner). Of several
+    /// readers, one whose grant ends last.
     pub owner: String,
     /// Largest fence (last fencing token of the name) on the nodes that grant the name to the
     /// owner. The owner's fencing token is this number or a smaller one.
     pub fence: FencingToken,
-    /// Number of nodes that grant the name to the owner. If this is no majority, the lock or
-    /// election is not held: an attempt is under way, or a release has not reached every node.
+    /// Number of nodes that grant the name to the owner, or have readers. If this is no majority,
+    /// the name is not held: an attempt is under way, or a release has not reached every node.
     pub on: usize,
-    /// Time until the owner has no majority of the nodes, if the lease is not renewed. Zero if the
-    /// owner has no majority now.
+    /// Time until the owner has no majority of the nodes, if the lease is not renewed; of readers,
+    /// the time until no majority has readers. Zero if there is no majority now.
     pub remaining: Duration,
     /// The facts that the leader of an election published about itself. `None` for a lock, if the
     /// leader has published nothing yet, or if it published more than 4 KiB.
@@ -59,20 +69,25 @@ pub struct Held {
     pub note: Option<String>,
 }
 
-/// One node's answer about a name.
+/// Thing that owners hold, on any node: the key of its name, the slot of a permit, and true if it
+/// is held for reading.
+type Thing = (String, Option<u16>, bool);
+
+/// One node's answer about a thing that is held.
 #[derive(Clone, Debug)]
 struct Seen {
     owner: OwnerToken,
     fence: u64,
     left: Duration,
     meta: Option<Arc<[u8]>>,
+    slot: Option<u16>,
+    readers: usize,
 }
 
-/// Lists the locks and elections with this prefix that are held on any node now. An empty prefix
-/// selects the locks and elections of all handles. The function reads the whole key space of each
-/// node in steps (`SCAN`). That takes a while if the key space is large, but blocks no other
-/// client. The list contains neither the locks of other libraries' clients nor the locks that are
-/// held for reading. Inspect such locks by name.
+/// Lists the locks, elections and permits with this prefix that are held on any node now. An empty
+/// prefix selects those of all handles. The function reads the whole key space of each node in
+/// steps (`SCAN`). That takes a while if the key space is large, but blocks no other client. The
+/// list does not contain the locks of other libraries' clients.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
@@ -92,8 +107,8 @@ pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, Con
     for ((node, _), read) in found.iter().zip(join_all(reads).await) {
         match read {
             Ok(seen) => {
-                for (key, seen) in seen {
-                    all.entry(key).or_insert_with(Vec::new).push(seen);
+                for (thing, seen) in seen {
+                    all.entry(thing).or_insert_with(Vec::new).push(seen);
                 }
             }
             Err(why) => unread.push((node.clone(), why)),
@@ -101,19 +116,24 @@ pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, Con
     }
     let held = all
         .into_iter()
-        .filter_map(|(key, seen)| Some(together(of_key(prefix, &key)?, &seen, nodes)));
+        .filter_map(|((key, ..), seen)| Some(together(of_key(prefix, &key)?, &seen, nodes)));
     Ok(HeldList { held: held.collect(), nodes, unread })
 }
 
-/// Combines the answers of the nodes that have a name. `n` is the number of all nodes.
+/// Combines the answers of the nodes that have a thing. `n` is the number of all nodes.
 fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
-    let by = |owner: OwnerToken| seen.iter().filter(move |s| s.owner == owner);
+    // Readers hold a lock together, so all of them count.
+    let by = |owner| seen.iter().filter(move |s| s.owner == owner || s.readers > 0);
     // A name is listed only if a node has it, so `seen` is not empty.
     let owner = seen.iter().map(|s| s.owner).max_by_key(|owner| (by(*owner).count(), *owner));
     let owner = owner.unwrap_or(OwnerToken::from_random(0));
     let mut left: Vec<_> = by(owner).map(|s| s.left).collect();
     left.sort_unstable_by(|a, b| b.cmp(a));
     let remaining = left.get(n / 2).copied().unwrap_or_default();
+    let mut counts: Vec<_> = by(owner).map(|s| s.readers).collect();
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    let readers = counts.get(n / 2).or(counts.last()).copied().unwrap_or_default();
+    let slot = seen.first().and_then(|s| s.slot);
     let fence = by(owner).map(|s| s.fence).max().unwrap_or(0);
     let metas = || by(owner).filter_map(|s| s.meta.clone());
     let (mut leader, mut note) = (None, None);
@@ -127,41 +147,54 @@ fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
         note = metas().find_map(|meta| String::from_utf8(meta.to_vec()).ok());
     }
     let (fence, on) = (FencingToken::new(fence), left.len());
-    Held { of, owner: digest(owner), fence, on, remaining, leader, note }
+    Held { of, slot, readers, owner: digest(owner), fence, on, remaining, leader, note }
 }
 
-/// Reads the names with this prefix that are held on one server. The name of a lock is its key.
+/// Reads the things with this prefix that are held on one server.
 async fn read(
     deployment: &Deployment,
     master: &Master,
     prefix: &str,
-) -> Result<BTreeMap<String, Seen>, String> {
+) -> Result<BTreeMap<Thing, Seen>, String> {
     let mut all = BTreeMap::new();
     let mut scan = Scan::new(deployment, master, Some(format!("{}*", escaped(prefix))));
     while let Some((conn, keys)) = scan.next().await? {
-        let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
-        let keys: Vec<_> = keys.filter(|key| of_key(prefix, key).is_some()).collect();
-        for page in keys.chunks(PAGE) {
-            let seen = holders(&conn, page).await?;
-            all.extend(page.iter().cloned().zip(seen).filter_map(|(key, s)| Some((key, s?))));
+        let (mut semaphores, mut others) = (Vec::new(), Vec::new());
+        for key in keys.into_iter().filter_map(|key| String::from_utf8(key).ok()) {
+            match of_key(prefix, &key) {
+                Some(Resource::Semaphore(_)) => semaphores.push(key),
+                Some(_) => others.push(key),
+                None => {}
+            }
+        }
+        let pages = semaphores.chunks(SEMAPHORES).map(|page| (page, 1));
+        for (page, is_semaphore) in pages.chain(others.chunks(PAGE).map(|page| (page, 0))) {
+            let found = grants(&conn, page, is_semaphore).await?;
+            for (key, grants) in page.iter().zip(found) {
+                let seen = grants.into_iter().filter_map(seen);
+                all.extend(seen.map(|s| ((key.clone(), s.slot, s.readers > 0), s)));
+            }
         }
     }
     Ok(all)
 }
 
-async fn holders(conn: &Conn, page: &[String]) -> Result<Vec<Option<Seen>>, String> {
+/// Reads the grants of each of these names.
+async fn grants(conn: &Conn, page: &[String], is_semaphore: u8) -> Result<Vec<Vec<Value>>, String> {
     let mut command = redis::cmd("EVAL");
     command.arg(READ).arg(3 * page.len());
     for key in page {
         let keys = LockKeys::new(key);
         command.arg(keys.lock()).arg(keys.fence()).arg(keys.meta());
     }
-    let found: Vec<Value> = conn.read(&command, "EVAL").await?;
-    Ok(found.into_iter().map(seen).collect())
+    for _ in page {
+        command.arg(is_semaphore);
+    }
+    conn.read(&command, "EVAL").await
 }
 
 fn seen(found: Value) -> Option<Seen> {
-    let (owner, fence, left, meta): (Vec<u8>, u64, i64, Vec<u8>) =
+    let (owner, fence, left, meta, slot, readers): (Vec<u8>, u64, i64, Vec<u8>, i64, usize) =
         redis::from_redis_value(found).ok()?;
     Some(Seen {
         owner: OwnerToken::parse(&owner).filter(|owner| !is_ownerless(*owner))?,
@@ -170,6 +203,8 @@ fn seen(found: Value) -> Option<Seen> {
         // one.
         left: Duration::from_millis(u64::try_from(left).ok()?),
         meta: (!meta.is_empty()).then(|| meta.into()),
+        slot: u16::try_from(slot).ok(),
+        readers,
     })
 }
 
@@ -182,19 +217,25 @@ mod tests {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let found = |owner: OwnerToken| {
             let parts = [text(owner.as_str()), text("7"), Value::Int(40), text("")];
-            seen(Value::Array(parts.to_vec())).is_some()
+            seen(Value::Array([&parts[..], &[Value::Int(-1), Value::Int(0)]].concat())).is_some()
         };
         assert!(found(OwnerToken::from_random(1)));
         assert!(!found(OwnerToken::reserved_for(1)) && !found(OwnerToken::KEPT));
     }
 
     fn of(cells: &str) -> Held {
-        // A cell has the owner and the seconds until the end of the lease.
-        let seen = |cell: &str| Seen {
-            owner: OwnerToken::from_random(u128::from(cell.as_bytes()[0])),
-            fence: u64::from(cell.as_bytes()[0]),
-            left: Duration::from_secs(cell[1..].parse().unwrap()),
-            meta: None,
+        // A cell has the owner and the seconds until the end of the lease; that of readers, in
+        // capitals, has as many readers.
+        let seen = |cell: &str| {
+            let (letter, number) = (cell.as_bytes()[0], cell[1..].parse().unwrap());
+            Seen {
+                owner: OwnerToken::from_random(u128::from(letter)),
+                fence: u64::from(letter),
+                left: Duration::from_secs(number),
+                meta: None,
+                slot: None,
+                readers: if letter.is_ascii_uppercase() { number as usize } else { 0 },
+            }
         };
         together(Resource::Lock("l".into()), &cells.split(' ').map(seen).collect::<Vec<_>>(), 3)
     }
@@ -211,11 +252,24 @@ mod tests {
     }
 
     #[test]
+    fn readers_count_together_whichever_of_them_ends_last() {
+        for (cells, on, readers) in
+            [("A9 A8 A7", 3, 8), ("A9 B8 C7", 3, 8), ("A9 B2", 2, 2), ("A9", 1, 9), ("a9", 1, 0)]
+        {
+            let held = of(cells);
+            assert_eq!((held.on, held.readers), (on, readers), "{cells}");
+            let left = if on > 1 { readers } else { 0 };
+            assert_eq!(held.remaining.as_secs(), left as u64, "{cells}");
+        }
+    }
+
+    #[test]
     fn what_is_no_holder_is_left_out() {
         let text = |text: &str| Value::BulkString(text.into());
         let owner = OwnerToken::from_random(7);
-        let good = [text(owner.as_str()), text("9"), Value::Int(5), text("")];
-        assert!(seen(Value::Array(good.to_vec())).is_some());
+        let mut good = vec![text(owner.as_str()), text("9"), Value::Int(5), text("")];
+        good.extend([Value::Int(-1), Value::Int(0)]);
+        assert!(seen(Value::Array(good.clone())).is_some());
         for (at, odd) in [
             (0, text("classic client's value")),
             (1, text("9007199254740992")),
@@ -225,7 +279,7 @@ mod tests {
         ] {
             let mut parts = good.clone();
             parts[at] = odd;
-            let is_there = seen(Value::Array(parts.to_vec()));
+            let is_there = seen(Value::Array(parts));
             assert_eq!(is_there.is_some(), at == 3, "{at}");
         }
         assert!(seen(Value::Array(Vec::new())).is_none());

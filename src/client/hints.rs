@@ -34,22 +34,34 @@ const APART: Duration = Duration::from_millis(10);
 const SPARE: Duration = Duration::from_millis(2);
 /// Largest number of attempts of all waiters of a handle, except the first one, during one pause.
 const CROWD: f64 = 64.0;
-/// Largest number of wake-ups without a pause between them.
+/// Largest number of wake-ups without a pause between them. After twice as many useless ones in a
+/// row, and then after each further `BURST`, the time between two is doubled.
 const BURST: u32 = 16;
+/// Number of times that the time between two wake-ups is doubled at most.
+const DOUBLED_MAX: u32 = 4;
 
 /// Limit on the rate of wake-ups. Other programs can forge hints. A forged hint costs its sender
-/// little, but makes the handle send expensive requests to the nodes.
+/// little, but makes the handle send expensive requests to the nodes. And where a node lacks the
+/// grant of a holder, waiters wake each other: each one is granted the lock there, is refused
+/// elsewhere, and gives the grant back. So the more wake-ups in a row were useless, the longer is
+/// the time between two.
 #[derive(Debug, Default)]
 pub(crate) struct Floor {
-    /// Time of the next wake-up if all wake-ups were `APART` from each other.
+    /// Time of the next wake-up if all wake-ups were as far from each other as they have to be.
     next: Moment,
+    /// Number of useless wake-ups in a row.
+    useless: u32,
 }
 
 impl Floor {
     /// Counts a wake-up at `now`. Returns the time to wait before a request is sent to the nodes.
     pub(crate) fn wake(&mut self, now: Moment) -> Duration {
+        if now > self.next + APART * BURST {
+            self.useless = 0;
+        }
         let at = self.next.max(now - APART * BURST);
-        self.next = at + APART;
+        self.next = at + APART * (1 << (self.useless / BURST).saturating_sub(1).min(DOUBLED_MAX));
+        self.useless = self.useless.saturating_add(1);
         at.since(now)
     }
 
@@ -57,6 +69,7 @@ impl Floor {
     /// released.
     fn forgive(&mut self) {
         self.next = self.next - APART;
+        self.useless = 0;
     }
 }
 
@@ -411,6 +424,12 @@ mod tests {
             woken += 1;
         }
         assert!((BURST..=BURST + 102).contains(&woken), "{woken}");
+        let (begun, mut more) = (now, 0);
+        while now.since(begun) < Duration::from_secs(4) {
+            now = now + floor.wake(now) + Duration::from_micros(200);
+            more += 1;
+        }
+        assert!(more < 2 * woken, "the time between them grows: {woken}, then {more}");
         // Without forged hints for one second, wake-ups are not delayed.
         now = now + Duration::from_secs(1);
         for _ in 0..=BURST {

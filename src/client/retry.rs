@@ -297,8 +297,10 @@ impl<'a> Retry<'a> {
         let now = self.core.env.now();
         self.round_trip = now.since(self.sent);
         // The name expires later than it did before the hint, so the wake-up found a change: the
-        // name was released and another owner was faster, or its owner renewed.
+        // name was released and another owner was faster, or its owner renewed. The end of the
+        // first permit changes with every attempt of another waiter, so it shows nothing.
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken)
+            && waiting.mode().slots().is_none()
             && prospect.expires(self.sent) > self.expires + TICK
         {
             waiting.was_right();

@@ -245,8 +245,9 @@ pub enum AcquireError {
     /// nodes. Occurs only with a [`ReentrantMutex`](crate::ReentrantMutex).
     #[error("{0}: lost while this owner held it; end its work, and then acquire again")]
     Lost(Resource),
-    /// The name or a setting is invalid, and nothing was sent to the nodes. Occurs only if a
-    /// [`MutexBuilder`](crate::MutexBuilder) is awaited.
+    /// The name, a setting or an argument is invalid, and nothing was sent to the nodes. Occurs
+    /// only if a [`MutexBuilder`](crate::MutexBuilder) is awaited, and in
+    /// [`acquire_many`](crate::Semaphore::acquire_many).
     #[error("not acquired: {0}")]
     Config(ConfigError),
 }

@@ -169,6 +169,13 @@ impl Deref for MultiGuard {
     }
 }
 
+impl From<MultiGuard> for LockGuard {
+    /// For code that takes a guard of any kind.
+    fn from(guard: MultiGuard) -> Self {
+        guard.guard
+    }
+}
+
 impl MultiGuard {
     /// Returns the names, sorted.
     pub fn names(&self) -> &[Arc<str>] {

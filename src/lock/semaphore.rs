@@ -45,7 +45,7 @@ use crate::token::{FencingToken, OwnerToken};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Semaphore {
-    base: Mutex,
+    pub(super) base: Mutex,
     slots: Slots,
 }
 
@@ -138,7 +138,7 @@ impl Semaphore {
         self.slots.of
     }
 
-    fn mode(&self) -> LockMode {
+    pub(super) fn mode(&self) -> LockMode {
         LockMode::Slot(self.slots)
     }
 
@@ -223,7 +223,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    fn of(guard: LockGuard) -> Self {
+    pub(super) fn of(guard: LockGuard) -> Self {
         let slot = guard.lease().mode().slots().and_then(Slots::slot).unwrap_or_default();
         Self { guard, slot }
     }

@@ -226,9 +226,6 @@ impl Data {
             Op::Raise { keys, owner, token, slot: Some(slot) } => {
                 self.locks.raise_slot(h, keys, (*owner, *slot), *token)
             }
-            Op::Raise { keys, owner, token, slot: None } if keys.is_many() => {
-                self.locks.raise_all(h, keys, *owner, *token)
-            }
             Op::Raise { keys, owner, token, slot: None } => {
                 self.locks.raise(h, keys, *owner, *token)
             }

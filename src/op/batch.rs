@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Facts, NotAfter, Op, Reply};
+use super::{Enlist, Facts, NotAfter, Op, Reply};
 use crate::error::NodeError;
+use crate::name::LockKeys;
 
 /// Bounds that the client states for all ops of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,5 +47,53 @@ impl Replies {
     /// Makes the answer in which all `n` ops have the same fault.
     pub fn fail(n: usize, error: &NodeError) -> Self {
         Self { facts: None, items: (0..n).map(|_| Err(error.clone())).collect() }
+    }
+}
+
+impl Op {
+    /// Returns the keys of an op on several locks.
+    pub(crate) fn several(&self) -> Option<&LockKeys> {
+        match self {
+            Self::Acquire { keys, .. }
+            | Self::Raise { keys, .. }
+            | Self::Extend { keys, .. }
+            | Self::Release { keys, .. } => Some(keys).filter(|keys| keys.is_many()),
+            _ => None,
+        }
+    }
+
+    /// Returns the size in bytes of the data that the op asks the node to store, or of the keys of
+    /// several locks. The keys of one lock are short enough to be limited by the number of ops.
+    pub(crate) fn payload(&self) -> usize {
+        match self {
+            Self::Complete { value: Some(bytes), .. } | Self::Extend { meta: Some(bytes), .. } => {
+                bytes.len()
+            }
+            Self::Steps { list, .. } => list.len(),
+            Self::Enlist(Enlist { entry: Some(entry), .. }) => entry.len(),
+            _ => self.several().map_or(0, LockKeys::bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::LockMode;
+    use crate::token::OwnerToken;
+
+    #[test]
+    fn the_keys_of_several_locks_count_as_bytes_of_a_batch() {
+        let release = |keys: &LockKeys| Op::Release {
+            mode: LockMode::Exclusive,
+            keys: keys.clone(),
+            owner: OwnerToken::from_random(1),
+            meta: false,
+        };
+        let names: Vec<_> = (0..32).map(|n| LockKeys::new(&format!("{n:0500}"))).collect();
+        let one = release(&names[0]).payload();
+        assert_eq!(one, 0, "a batch of ops on one lock each is limited by their number");
+        let all = release(&LockKeys::many(names)).payload();
+        assert!(all > 32 * 3 * 500 && all < 32 * 5 * 500, "{all}");
     }
 }

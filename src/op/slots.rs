@@ -67,6 +67,12 @@ impl Slots {
         }
     }
 
+    /// Returns true if the semaphore has a possible number of slots, and the slot that the op is
+    /// for. A node gives nothing to a request for others.
+    pub(crate) fn are_there(self) -> bool {
+        (1..=Self::MAX).contains(&self.of) && self.slot().is_none_or(|slot| slot < self.of)
+    }
+
     /// Returns the slots in the order in which a node looks for a free one.
     pub(crate) fn order(self) -> impl Iterator<Item = u16> {
         let (start, step, n) = match self.want {

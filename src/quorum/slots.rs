@@ -58,9 +58,15 @@ impl AcquireSlot {
     }
 
     /// Returns the nodes that have the owner in another slot and are not asked to move, and those
-    /// that have not answered yet: each of them may still choose another slot.
+    /// that have not answered yet: each of them may still choose another slot, if there is one.
     pub fn strays(&self) -> impl Iterator<Item = usize> {
-        (0..self.strays.len()).filter(|node| self.strays[*node] || self.first[*node].is_none())
+        let may_choose = match &self.acquire {
+            Op::Acquire { mode, .. } => mode.slots().is_some_and(|slots| slots.of > 1),
+            _ => false,
+        };
+        let is_stray =
+            move |node: &usize| self.strays[*node] || may_choose && self.first[*node].is_none();
+        (0..self.strays.len()).filter(is_stray)
     }
 
     /// Returns the slot that most nodes gave, with their number; of several, the one that the node

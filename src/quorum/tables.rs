@@ -186,6 +186,26 @@ fn acquire_slot() {
     });
 }
 
+#[test]
+fn a_node_that_has_not_answered_is_told_the_slot_if_it_may_choose_another() {
+    for (of, strays) in [(1, vec![]), (2, vec![2])] {
+        let acquire = Op::Acquire {
+            mode: LockMode::Slot(Slots::any(of)),
+            keys: LockKeys::new("k"),
+            owner: OwnerToken::from_random(1),
+            ttl: Duration::from_millis(100),
+            proposal: 1,
+            if_held: None,
+        };
+        let mut machine = AcquireSlot::new(attempt(3), acquire);
+        let permit = Ok(Reply::Permit { fence: 7, slot: 0 });
+        machine.on_reply(at(1), 0, &permit);
+        let last = machine.on_reply(at(2), 1, &permit);
+        assert!(matches!(last, Progress::Decided(Ok(_))), "{last:?}");
+        assert_eq!(machine.strays().collect::<Vec<_>>(), strays, "{of} slots");
+    }
+}
+
 /// Returns the last step of an attempt, in the words of the tables.
 fn attempted(step: Progress<Outcome>) -> String {
     match step {

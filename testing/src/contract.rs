@@ -42,6 +42,7 @@ mod reservations;
 mod results;
 mod runs;
 mod semaphores;
+mod slots;
 mod steps;
 mod takeovers;
 
@@ -226,6 +227,7 @@ pub fn cases() -> Vec<Case> {
     all.extend(reservations::cases());
     all.extend(readers::cases());
     all.extend(semaphores::cases());
+    all.extend(slots::cases());
     all.extend(takeovers::cases());
     all.extend(hand_over::cases());
     all.extend(many::cases());

@@ -12,6 +12,7 @@ mod logs;
 mod multi;
 mod mutex;
 mod node_queue;
+mod permits;
 mod readers;
 mod reentrant;
 mod review;

@@ -10,7 +10,7 @@ use palisade::{Inspection, LockGuard, LockHolder, NodeView};
 use serde_json::{Value, json};
 
 use super::leader::{leader_json, leader_line};
-use super::{Ground, GroundArgs, refused};
+use super::{Ground, GroundArgs, permits, refused};
 use crate::Done;
 use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, UNAVAILABLE, USAGE};
 use crate::say::Say;
@@ -18,30 +18,35 @@ use crate::say::Say;
 /// Number of readers that are printed one by one.
 const SHOWN: usize = 8;
 
-/// Prints the holder or the readers of the lock NAME, according to each node. Changes nothing.
+/// Prints the holder or the readers of the lock NAME, according to each node, or with --permits who
+/// has the slots of the semaphore NAME. Changes nothing.
 ///
-/// Elections and locks have separate names. If the lock is free and an election NAME has a leader,
-/// the command also prints the leader.
+/// Elections, semaphores and locks have separate names. If the lock is free and an election NAME
+/// has a leader, the command also prints the leader.
 ///
 /// Exit code 0 if the lock is held, by a holder or by readers, or free; 69 if a majority shows
-/// none of these.
+/// none of these, or does not report the permits.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     ground: GroundArgs,
-    /// Name of the lock
+    /// Name of the lock, or of the semaphore
     name: String,
+    /// Print the permits of the semaphore NAME, which has this number of them
+    #[arg(long, value_name = "K")]
+    permits: Option<u16>,
 }
 
-/// Takes the lock NAME from a holder that hangs. A lock that is held for reading cannot be taken:
-/// end the processes that read.
+/// Takes the lock NAME from a holder that hangs. A lock that is held for reading cannot be taken,
+/// nor can a permit of a semaphore: end the processes that have them.
 ///
 /// The fence rises at once. So a resource that checks fencing tokens refuses the old holder. The
 /// lock stays closed until the end of the old holder's lease. So two holders never rely on the lock
 /// at the same time. After that the lock is free, even if this command ends early. The command
 /// prints the time until then, and waits.
 ///
-/// Exit code 0 if the lock was taken and is free again, 2 if readers hold it, 75 if it is free.
+/// Exit code 0 if the lock was taken and is free again, 2 if readers hold it or permits are held,
+/// 75 if it is free.
 #[derive(Debug, Args)]
 pub(crate) struct ForceArgs {
     #[command(flatten)]
@@ -51,6 +56,9 @@ pub(crate) struct ForceArgs {
     /// Reason, which `inspect` prints until the lock is free again
     #[arg(long, value_name = "TEXT")]
     reason: String,
+    /// Print who has the permits of the semaphore NAME, which has this number of them; takes none
+    #[arg(long, value_name = "K")]
+    permits: Option<u16>,
     /// Take the lock; without this option, the command only prints the holder who would lose the
     /// lock
     #[arg(long)]
@@ -61,6 +69,9 @@ impl InspectArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
         let json = self.ground.say.json;
         let ground = self.ground.without_signals()?;
+        if let Some(permits) = self.permits {
+            return permits::inspect(&ground, &self.name, permits, json).await;
+        }
         let seen = ground.mutex(&self.name, None)?.inspect().await;
         let seen = seen.map_err(|e| refused(&e, None))?;
         let known = seen.holder().is_some() || seen.reader_count() > 0 || seen.is_free();
@@ -77,6 +88,9 @@ impl InspectArgs {
 impl ForceArgs {
     pub(crate) async fn run(self) -> Result<u8, Fail> {
         let ground = self.ground.ground()?;
+        if let Some(permits) = self.permits {
+            return Err(permits::cannot_be_taken(&ground, &self.name, permits).await);
+        }
         // The guard is not renewed. So the printed end of its lease is correct even if this process
         // dies.
         let mutex = ground.redlock.mutex(&self.name).auto_renew(false).build();

@@ -5,14 +5,15 @@ use palisade::error::Resource;
 use palisade_ops::{Held, HeldList, held};
 use serde_json::{Value, json};
 
+use super::inspect::number;
 use super::leader::leader_json;
 use super::unread_json;
 use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::HandleArgs;
 
-/// Lists the locks and elections that are held now: those with the prefix, or without one all.
-/// Changes nothing. Locks that are held for reading are left out: `inspect` shows them by name.
+/// Lists the locks, elections and permits that are held now: those with the prefix, or without one
+/// all. Changes nothing.
 ///
 /// The command reads the keys of every server in small steps. So it does not block other clients.
 /// Exit code 69 if a node could not be read. Then names may be missing.
@@ -51,21 +52,24 @@ fn is_held(held: &Held, list: &HeldList) -> bool {
 
 fn line(held: &Held, list: &HeldList) -> String {
     let ((kind, name), of) = (kind(held), list.nodes);
+    let slot = held.slot.map(|slot| format!(" slot {slot}")).unwrap_or_default();
+    let what = format!("{kind} {name:?}{slot}");
     if !is_held(held, list) {
-        return format!("{kind} {name:?}: no holder (an attempt on {} of {of} nodes)", held.on);
+        return format!("{what}: no holder (an attempt on {} of {of} nodes)", held.on);
     }
     let who = match &held.leader {
         Some(leader) => super::leader::leader_line(leader),
+        None if held.readers > 0 => format!("held by {}", number(held.readers)),
         None => format!("held by {}, fence {}", held.owner, held.fence),
     };
     let note = held.note.as_ref().map(|note| format!(", {note:?}")).unwrap_or_default();
-    format!("{kind} {name:?}: {who}, {:.1?} left on {} of {of}{note}", held.remaining, held.on)
+    format!("{what}: {who}, {:.1?} left on {} of {of}{note}", held.remaining, held.on)
 }
 
 fn table(list: &HeldList) -> String {
     let mut lines: Vec<_> = list.held.iter().map(|held| line(held, list)).collect();
     if lines.is_empty() && list.unread.is_empty() {
-        lines.push("nothing is held, except perhaps for reading".to_owned());
+        lines.push("nothing is held".to_owned());
     }
     lines.extend(list.unread.iter().map(|(node, why)| format!("not read: {node}: {why}")));
     lines.join("\n")
@@ -75,7 +79,8 @@ fn whole(list: &HeldList) -> Value {
     let held = list.held.iter().map(|held| {
         let (kind, name) = kind(held);
         json!({
-            "kind": kind, "name": name, "held": is_held(held, list), "owner": held.owner,
+            "kind": kind, "name": name, "slot": held.slot, "held": is_held(held, list),
+            "readers": held.readers, "owner": held.owner,
             "fence": held.fence.get(), "on": held.on, "remaining_ms": held.remaining.as_millis(),
             "leader": held.leader.as_ref().map(leader_json), "note": held.note,
         })

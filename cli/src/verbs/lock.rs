@@ -4,11 +4,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use palisade::error::AcquireError;
-use palisade::{Inspection, LockGuard, Mutex, ReleaseError, RwLock, TryAcquire};
+use palisade::{LockGuard, ReleaseError, TryAcquire};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::inspect::{line, number};
+use super::kind::{Acquired, Kind, KindArgs};
 use super::{CommandArgs, Ground, GroundArgs, is_nothing_there, refused};
 use crate::child::{self, Ended};
 use crate::codes::{Fail, INTERNAL, NOT_ACQUIRED};
@@ -23,7 +23,8 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const TRY_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs a command while no other process holds the lock NAME, or with --read while no process holds
-/// it without --read.
+/// it without --read, or with --permits while fewer than K others hold a permit of the semaphore
+/// NAME. With --also, no other process holds any of the locks.
 /// The lock is renewed while the command runs and released when it ends. If it cannot be renewed,
 /// the command gets TERM, and KILL before the lease ends: no process that it excludes can hold the
 /// lock while the command still runs. Processes that the command leaves in its process group are
@@ -34,18 +35,14 @@ pub(crate) struct LockArgs {
     ground: GroundArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
-    /// Name of the lock
-    name: String,
+    #[command(flatten)]
+    of: KindArgs,
     /// Do not wait
     #[arg(short = 'n', long, conflicts_with = "wait")]
     nonblock: bool,
     /// Wait for at most this long [default: until the lock is free]
     #[arg(short = 'w', long, value_name = "SPAN")]
     wait: Option<Span>,
-    /// Hold the lock for reading: other processes with this option may hold it at the same time,
-    /// processes without it may not
-    #[arg(long)]
-    read: bool,
     /// Exit code if another process holds the lock [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
@@ -61,10 +58,12 @@ impl LockArgs {
         let ground = self.metrics.ground(self.ground).await?;
         let command = self.command.command(&ground)?;
         let wait = self.wait.map(|Span(wait)| wait);
-        let mutex = ground.mutex(&self.name, wait)?;
-        let patient = ground.mutex(&self.name, wait.or(Some(FOREVER)))?;
-        let (read, nonblock, waits_forever) = (self.read, self.nonblock, wait.is_none());
-        let wanted = Wanted { mutex, patient, read, nonblock, waits_forever };
+        let wanted = Wanted {
+            lock: self.of.lock(&ground, wait)?,
+            patient: self.of.lock(&ground, wait.or(Some(FOREVER)))?,
+            nonblock: self.nonblock,
+            waits_forever: wait.is_none(),
+        };
         let (began, say) = (Instant::now(), ground.say);
         let acquired = tokio::select! {
             biased;
@@ -74,18 +73,21 @@ impl LockArgs {
             }
             acquired = wanted.acquire(say) => acquired,
         };
-        let guard = match acquired {
-            Ok(guard) => guard,
+        let Acquired { guard, slot } = match acquired {
+            Ok(acquired) => acquired,
             Err(e) => {
                 ground.close().await;
-                return Err(e.refused(&self.name, self.conflict_exit_code));
+                return Err(e.refused(&wanted.lock, self.conflict_exit_code));
             }
         };
         let token = guard.fencing_token();
-        let fields = json!({ "name": self.name, "token": token.get(),
-                             "waited_ms": began.elapsed().as_millis() });
-        ground.say.progress("acquired", fields, &format!("lock {:?}, token {token}", self.name));
-        let env = environment(&self.name, token.get(), guard.remaining());
+        let fields = json!({ "name": self.of.name, "also": self.of.also, "slot": slot,
+                             "token": token.get(), "waited_ms": began.elapsed().as_millis() });
+        let of_slot = slot.map(|slot| format!(", slot {slot}")).unwrap_or_default();
+        let text = format!("{}{of_slot}, token {token}", wanted.lock.title());
+        ground.say.progress("acquired", fields, &text);
+        let mut env = environment(&self.of.name, token.get(), guard.remaining());
+        env.extend(slot.map(|slot| ("PALISADE_SLOT", slot.to_string())));
         let began = Instant::now();
         let ended = child::run(&command, &env, &guard, (&ground.signals, ground.say), None).await;
         if let Some(Span(least)) = self.at_least {
@@ -135,12 +137,9 @@ pub(crate) enum NotAcquired {
 }
 
 impl NotAcquired {
-    pub(crate) fn refused(self, name: &str, code: Option<u8>) -> Fail {
+    fn refused(self, lock: &Kind, code: Option<u8>) -> Fail {
         match self {
-            Self::Taken => {
-                let why = format!("lock {name:?} is held by another owner");
-                Fail::new(code.unwrap_or(NOT_ACQUIRED), why)
-            }
+            Self::Taken => Fail::new(code.unwrap_or(NOT_ACQUIRED), lock.taken()),
             Self::Error(e) => refused(&e, code),
         }
     }
@@ -148,10 +147,9 @@ impl NotAcquired {
 
 /// The lock to acquire, and for how long to wait for it.
 struct Wanted {
-    mutex: Mutex,
+    lock: Kind,
     /// The same lock, whose calls wait for as long as the command does.
-    patient: Mutex,
-    read: bool,
+    patient: Kind,
     nonblock: bool,
     waits_forever: bool,
 }
@@ -162,82 +160,49 @@ impl Wanted {
     ///
     /// The wait for a holder is one call, because a call that gives up loses its place in the
     /// nodes' queues: a writer that began again and again would never get past readers.
-    async fn acquire(&self, say: Say) -> Result<LockGuard, NotAcquired> {
-        let mutex = &self.mutex;
-        let waiting = match self.try_once().await {
-            Ok(TryAcquire::Acquired(guard)) => return Ok(guard),
+    async fn acquire(&self, say: Say) -> Result<Acquired, NotAcquired> {
+        let waiting = match self.lock.try_once().await {
+            Ok(TryAcquire::Acquired(acquired)) => return Ok(acquired),
             Ok(TryAcquire::Taken(_)) if self.nonblock => return Err(NotAcquired::Taken),
-            Ok(TryAcquire::Taken(_)) => held(mutex).await,
+            Ok(TryAcquire::Taken(_)) => self.lock.held().await,
             Err(AcquireError::NoQuorum(why)) if !self.nonblock => {
                 if self.waits_forever && is_nothing_there(&why) {
                     return Err(NotAcquired::Error(AcquireError::NoQuorum(why)));
                 }
-                format!("lock {:?}: {why}; waiting", mutex.name())
+                format!("{}: {why}; waiting", self.lock.title())
             }
             Err(e) => return Err(NotAcquired::Error(e)),
         };
-        say.warn("waiting", json!({ "name": mutex.name() }), &waiting);
+        say.warn("waiting", json!({ "name": self.lock.name() }), &waiting);
         warnings::show(say);
         loop {
             let acquired = tokio::select! {
-                acquired = self.wait_for(&self.patient) => acquired,
+                acquired = self.patient.acquire() => acquired,
                 tried = self.try_again(), if self.waits_forever => match tried {
-                    Some(guard) => Ok(guard),
-                    None => self.wait_for(mutex).await,
+                    Some(acquired) => Ok(acquired),
+                    None => self.lock.acquire().await,
                 },
             };
             match acquired {
-                Ok(guard) => return Ok(guard),
+                Ok(acquired) => return Ok(acquired),
                 Err(AcquireError::TimedOut { .. }) if self.waits_forever => {}
                 Err(e) => return Err(NotAcquired::Error(e)),
             }
         }
     }
 
-    /// Makes one attempt.
-    async fn try_once(&self) -> Result<TryAcquire, AcquireError> {
-        if !self.read {
-            return self.mutex.try_acquire().await;
-        }
-        Ok(match RwLock::from(self.mutex.clone()).try_read().await? {
-            TryAcquire::Acquired(guard) => TryAcquire::Acquired(guard.into()),
-            TryAcquire::Taken(taken) => TryAcquire::Taken(taken),
-        })
-    }
-
     /// Makes single attempts beside the call that waits. Returns `None` when two in a row have
     /// failed because no majority of the nodes can grant.
-    async fn try_again(&self) -> Option<LockGuard> {
+    async fn try_again(&self) -> Option<Acquired> {
         let mut failed = 0;
         while failed < 2 {
             sleep(TRY_EVERY).await;
-            match self.try_once().await {
-                Ok(TryAcquire::Acquired(guard)) => return Some(guard),
+            match self.lock.try_once().await {
+                Ok(TryAcquire::Acquired(acquired)) => return Some(acquired),
                 Ok(TryAcquire::Taken(_)) => failed = 0,
                 Err(_) => failed += 1,
             }
         }
         None
     }
-
-    /// Acquires the lock by one call.
-    async fn wait_for(&self, mutex: &Mutex) -> Result<LockGuard, AcquireError> {
-        if self.read {
-            RwLock::from(mutex.clone()).read().await.map(Into::into)
-        } else {
-            mutex.acquire().await
-        }
-    }
-}
-
-/// Returns the message that names the holder while this program waits for the lock.
-async fn held(mutex: &Mutex) -> String {
-    let seen = mutex.inspect().await.ok();
-    let readers = seen.as_ref().map_or(0, Inspection::reader_count);
-    let by = match seen.and_then(|seen| seen.holder()) {
-        Some(holder) => line(&holder),
-        None if readers > 0 => number(readers),
-        None => "another process".to_owned(),
-    };
-    format!("lock {:?} is held by {by}; waiting", mutex.name())
 }

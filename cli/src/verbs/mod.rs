@@ -5,10 +5,12 @@ pub(crate) mod elect;
 pub(crate) mod idem;
 pub(crate) mod inspect;
 pub(crate) mod inspect_node;
+mod kind;
 pub(crate) mod leader;
 pub(crate) mod list;
 pub(crate) mod lock;
 pub(crate) mod once;
+mod permits;
 
 use std::ffi::OsString;
 use std::fmt::Display;

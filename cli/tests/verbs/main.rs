@@ -5,6 +5,7 @@ mod codes;
 mod cron;
 mod ground;
 mod idem;
+mod kinds;
 mod leaders;
 mod losses;
 mod once;

@@ -62,6 +62,12 @@ local function are_readers(lock)
   return one and is_owner(one) and redis.call('PTTL', lock) >= 0
 end
 
+-- Returns true if a lock's value is palisade's: an owner, a value in its place, or the readers.
+local function is_ours(lock, value)
+  if type(value) == 'string' then return is_owner(value) end
+  return are_readers(lock)
+end
+
 -- Returns the value of a queue (its form is in wake.lua), or nothing if another program wrote it.
 local function queued(queue)
   local v = look(queue, '3120') or '0'
@@ -79,12 +85,13 @@ end
 
 -- Registers a client for a hint. With a `handle` it is a waiter: it gets a place in the queue by
 -- the time that it has waited (in µs), and a released lock is reserved for it for `needs` ms, at
--- most 50; `mode` is x or s (wake.lua). Without a handle it is a watcher. The queue is kept for
--- `ms`, but at most for an hour, even if another program's lock lasts longer, because clients ask
--- again long before. It has 64 places; further handles ask again.
+-- most 50; `mode` is x or s (wake.lua); `known` is the number of slots that a waiter for a permit
+-- knows. Without a handle it is a watcher. The queue is kept for `ms`, but at most for an hour,
+-- even if another program's lock lasts longer, because clients ask again long before. It has 64
+-- places; further handles ask again.
 -- Also records in the marker until when a client waits on this server. That time is later than
 -- needed, so that the marker is seldom written.
-local function wait_for_hint(queue, ms, waited, handle, needs, mode)
+local function wait_for_hint(queue, ms, waited, handle, needs, mode, known)
   local v = queued(queue)
   if not v then return end
   if handle then
@@ -101,7 +108,7 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode)
     at = 2
     while at < #v and sub(v, at, at + 15) <= since do at = at + 48 end
     needs = string.format('%02.0f', math.min(tonumber(needs), 50))
-    local fresh = string.format('%013.0f', b.now_ms + 3000)
+    local fresh = string.format('%013.0f', known or b.now_ms + 3000)
     v = sub(sub(v, 1, at - 1) .. since .. mode .. handle .. needs .. fresh .. sub(v, at), 1, 3073)
   else
     v = '1' .. sub(v, 2)

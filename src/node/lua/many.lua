@@ -61,14 +61,8 @@ if find('NJKB', kind, 1, true) then
     local lock, value = KEYS[at], values[at]
     if value == owner then mine = mine + 1 end
     if value and value ~= owner or not value and b.settling and is_kept(lock, KEYS[at + 2]) then
-      local ours = not value
-      if type(value) == 'string' then
-        ours = is_owner(value)
-      elseif value then
-        ours = are_readers(lock)
-      end
       local ms = call('PTTL', lock)
-      if not ours then code = FOREIGN else code = code or HELD end
+      if value and not is_ours(lock, value) then code = FOREIGN else code = code or HELD end
       if ms == -1 or longest == -1 then longest = -1 else longest = math.max(longest, ms) end
     end
   end
@@ -85,7 +79,9 @@ if find('NJKB', kind, 1, true) then
   end
   local p
   if mine == count then
-    -- The request was repeated.
+    -- The request was repeated. A fence is kept longer than its lock. So if there is none, another
+    -- program has deleted it.
+    if most == 0 then return put(WRONG_TYPE) end
     p = digits(most)
   else
     p = digits(math.max(tonumber(in_range(ARGV[a + 4])), most + 1))

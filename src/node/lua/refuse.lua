@@ -73,14 +73,9 @@ if find('AVWT', kind, 1, true) then
         local given = stored(fence)
         put(given and given > 0 and given or WRONG_TYPE)
       else
-        local ours = not value -- nothing is there to be transferred (T)
-        if type(value) == 'string' then
-          ours = is_owner(value)
-        elseif value then
-          ours = are_readers(lock)
-        end
         local ms = call('PTTL', lock)
-        put(ours and HELD or FOREIGN)
+        -- Where the lock is free, nothing is there to be transferred (T).
+        put((not value or is_ours(lock, value)) and HELD or FOREIGN)
         put(ms)
         ms = ms >= 0 and ms + 1000 or 10000
         if kind == 'V' then wait_for_hint(KEYS[k + 3], ms) end

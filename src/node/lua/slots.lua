@@ -89,30 +89,32 @@ if find('PYFU', kind, 1, true) then
     return freed
   end
 
-  -- Wakes one waiter for each of these free slots, and reserves the slot for it. One without a
-  -- connection is skipped; where this user may not publish to a handle, all are woken on the common
-  -- channel (wake.lua).
+  -- Wakes one waiter for each of these free slots, and reserves the slot for it. The first waiter
+  -- gets the highest of the slots that it knows, so that the lower ones are left for waiters that
+  -- know fewer. One without a connection is skipped; where this user may not publish to a handle,
+  -- all are woken on the common channel (wake.lua).
   local function hand_on(free)
     local queue = b.waited > now_ms and #free > 0 and queued(KEYS[k + 2])
     if not queue then return end
-    local watched, at, n = sub(queue, 1, 1), 2, 1
-    while free[n] and at < #queue do
-      local handle = sub(queue, at + 17, at + 32)
-      local heard = try('PUBLISH', 'palisade:changed:' .. handle, record)
-      if type(heard) == 'table' then
-        watched, at = '1', #queue + 1
-      else
-        local ms = heard > 0 and (tonumber(sub(queue, at + 33, at + 34)) or 0)
-        if ms and ms > 0 then
-          write(free[n], '------' .. handle, now_ms + ms, fence_of(free[n]))
-        end
-        if ms then n = n + 1 end
-        at = at + 48
+    local watched, at, rest = sub(queue, 1, 1), 2, ''
+    while free[1] and at < #queue do
+      local handle, n = sub(queue, at + 17, at + 32), #free
+      local known = tonumber(sub(queue, at + 35, at + 47)) or 0
+      while n > 0 and free[n] >= known do n = n - 1 end
+      local heard = n > 0 and try('PUBLISH', 'palisade:changed:' .. handle, record)
+      if not heard then
+        rest = rest .. sub(queue, at, at + 47)
+      elseif type(heard) == 'table' then
+        watched, at, rest = '1', #queue, ''
+      elseif heard > 0 then
+        local ms, slot = tonumber(sub(queue, at + 33, at + 34)) or 0, table.remove(free, n)
+        if ms > 0 then write(slot, '------' .. handle, now_ms + ms, fence_of(slot)) end
       end
+      at = at + 48
     end
     keep()
     if watched == '1' then try('PUBLISH', 'palisade:changed', record) end
-    queue = '0' .. sub(queue, at)
+    queue = '0' .. rest .. sub(queue, at)
     if queue == '0' then
       call('DEL', KEYS[k + 2])
     else
@@ -182,12 +184,17 @@ if find('PYFU', kind, 1, true) then
     ms = ms >= 0 and ms + 1000 or 10000
     if ARGV[a + 7] == 'v' then wait_for_hint(KEYS[k + 2], ms) end
     if ARGV[a + 7] == 'w' then
-      wait_for_hint(KEYS[k + 2], ms, ARGV[a + 8], ARGV[a + 9], ARGV[a + 10], 'x')
+      wait_for_hint(KEYS[k + 2], ms, ARGV[a + 8], ARGV[a + 9], ARGV[a + 10], 'x', ARGV[a + 3])
     end
   end
 
-  if is_foreign then return refuse(FOREIGN, call('PTTL', record)) end
   local slots, start, step = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
+  if slots < 1 or slots > 256 or step == 0 and start >= slots then
+    -- There is no such slot.
+    put(HELD)
+    return put(-1)
+  end
+  if is_foreign then return refuse(FOREIGN, call('PTTL', record)) end
   make(slots)
   local own, chosen = slot_of(owner), nil
   if own and till(own) <= now then own = nil end

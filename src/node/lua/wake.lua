@@ -6,7 +6,8 @@
 -- longest wait first, 48 characters: the start of the wait by this clock, in µs (16 digits), x for
 -- an exclusive and s for a shared waiter, its handle (16 hex digits), the ms for which the lock is
 -- reserved for it (2 digits), and the time in ms until which it keeps out readers that began to
--- wait later (13 digits).
+-- wait later (13 digits); of a waiter for a permit, instead of this time, the number of slots that
+-- it knows (slots.lua).
 -- A waiter without a connection is skipped. A hint may be lost, so a missing permission to publish
 -- does not fail the op: then all are woken on the common channel, and nothing is reserved.
 -- KEYS, ARGV  none of the op: `lock` and `queue` are keys, `v` the queue's value; `beside` is true

@@ -344,6 +344,7 @@ impl Locks {
         Reply::Granted { fence }
     }
 
+    /// Raises the fence of the lock; of several, all fences or none.
     pub(super) fn raise(
         &mut self,
         h: &Header,
@@ -354,19 +355,19 @@ impl Locks {
         if !h.quarantine.is_zero() {
             return h.quarantined();
         }
-        match self.0.live(keys.lock(), h.now) {
-            // A fence above the token is refused: another owner may have been granted the lock
-            // since.
-            Some(e)
-                if (e.is_owned_by(owner) || e.is_read_by(owner, h.now))
-                    && e.fence <= token.get()
-                    && !h.is_ahead(token.get()) =>
-            {
-                e.set_fence(h, token.get());
-                Reply::Done
-            }
-            _ => Reply::NotOwner,
+        // A fence above the token is refused: another owner may have been granted the lock since.
+        let may = keys.all().all(|name| {
+            self.0.live(name.lock(), h.now).is_some_and(|e| {
+                (e.is_owned_by(owner) || e.is_read_by(owner, h.now)) && e.fence <= token.get()
+            })
+        });
+        if !may || h.is_ahead(token.get()) {
+            return Reply::NotOwner;
         }
+        for name in keys.all() {
+            self.0.open(name.lock(), h.now).set_fence(h, token.get());
+        }
+        Reply::Done
     }
 
     /// Extends a lock. Returns the answer, and the handles to wake because the metadata changed.

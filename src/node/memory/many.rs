@@ -72,30 +72,6 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Raises the fences of all names, or none.
-    pub(super) fn raise_all(
-        &mut self,
-        h: &Header,
-        keys: &LockKeys,
-        owner: OwnerToken,
-        token: FencingToken,
-    ) -> Reply {
-        if !h.quarantine.is_zero() {
-            return h.quarantined();
-        }
-        let may = keys.all().all(|name| {
-            let entry = self.0.live(name.lock(), h.now);
-            entry.is_some_and(|e| e.is_owned_by(owner) && e.fence <= token.get())
-        });
-        if !may || h.is_ahead(token.get()) {
-            return Reply::NotOwner;
-        }
-        for name in keys.all() {
-            self.0.open(name.lock(), h.now).set_fence(h, token.get());
-        }
-        Reply::Done
-    }
-
     /// Extends all names, or none.
     pub(super) fn extend_all(
         &mut self,

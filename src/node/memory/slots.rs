@@ -76,18 +76,16 @@ impl Entry {
         of(owner).or(reserved).or_else(free)
     }
 
-    /// Wakes the first waiter, and reserves a free slot for it. Returns its handle.
-    fn wake_for(&mut self, h: &Header, slot: usize) -> Option<u64> {
-        if self.queue.is_empty() {
-            return None;
-        }
-        let Place { waiter, needs, .. } = self.queue.remove(0).place;
+    /// Takes the waiter with this number in the queue out, and reserves a free slot for it. Returns
+    /// its handle.
+    fn wake_for(&mut self, h: &Header, number: usize, slot: usize) -> u64 {
+        let Place { waiter, needs, .. } = self.queue.remove(number).place;
         let needs = needs.min(Place::RESERVED_MAX);
         if !needs.is_zero() {
             let slot = &mut self.slots[slot];
             (slot.owner, slot.till) = (Some(OwnerToken::reserved_for(waiter)), h.after(needs));
         }
-        Some(waiter)
+        waiter
     }
 
     /// Frees the owner's slots, and returns their numbers.
@@ -98,12 +96,20 @@ impl Entry {
     }
 
     /// Returns the handles to wake because these slots are free: one waiter for each, and all that
-    /// watch.
-    fn hand_on(&mut self, h: &Header, free: Vec<usize>) -> Wake {
+    /// watch. Each waiter gets the highest of the slots that it knows, so that the lower ones are
+    /// left for waiters that know fewer.
+    fn hand_on(&mut self, h: &Header, mut free: Vec<usize>) -> Wake {
         if free.is_empty() {
             return Wake::default();
         }
-        let waiters = free.into_iter().filter_map(|i| self.wake_for(h, i)).collect();
+        let (mut waiters, mut number) = (Vec::new(), 0);
+        while let Some(waiter) = self.queue.get(number) {
+            let known = waiter.mode.slots().map_or(Slots::MAX, |slots| slots.of);
+            match free.iter().rposition(|slot| *slot < usize::from(known)) {
+                Some(at) => waiters.push(self.wake_for(h, number, free.remove(at))),
+                None => number += 1,
+            }
+        }
         Wake { watchers: self.was_watched(h), waiters }
     }
 
@@ -136,6 +142,9 @@ impl Locks {
     ) -> (Reply, Wake) {
         if !h.quarantine.is_zero() {
             return (h.quarantined(), Wake::default());
+        }
+        if !slots.are_there() {
+            return (Reply::Held { remaining: None, foreign: false }, Wake::default());
         }
         let (entry, asked) = (self.0.open(keys.lock(), h.now), (LockMode::Slot(slots), if_held));
         if entry.is_lock() {

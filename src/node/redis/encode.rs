@@ -7,7 +7,6 @@ use redis::Cmd;
 
 use super::script::SCRIPT;
 use super::seen::Seen;
-use crate::name::LockKeys;
 use crate::op::{
     Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, IfHeld, LockMode, Op, Place, QuarantineId,
     Slots, Terms, Want,
@@ -158,7 +157,7 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
 
 fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
     match &run[0] {
-        op if many(op).is_some() => {}
+        op if op.several().is_some() => {}
         Op::Acquire { mode: LockMode::Exclusive, ttl, if_held, .. } => {
             let kind = match if_held {
                 None => "A",
@@ -189,17 +188,6 @@ pub(super) fn whole_millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Returns the keys of an op on several locks.
-fn many(op: &Op) -> Option<&LockKeys> {
-    match op {
-        Op::Acquire { keys, .. }
-        | Op::Raise { keys, .. }
-        | Op::Extend { keys, .. }
-        | Op::Release { keys, .. } => Some(keys).filter(|keys| keys.is_many()),
-        _ => None,
-    }
-}
-
 /// Adds the arguments of an op on several locks, as `lua/many.lua` reads them.
 fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
     let (lease, number, quarantine) = match op {
@@ -219,7 +207,7 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
 }
 
 fn key_count(op: &Op, awaited: bool) -> usize {
-    if let Some(keys) = many(op) {
+    if let Some(keys) = op.several() {
         return 3 * keys.all().count();
     }
     match op {
@@ -245,7 +233,7 @@ fn key_count(op: &Op, awaited: bool) -> usize {
 }
 
 fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
-    if let Some(all) = many(op) {
+    if let Some(all) = op.several() {
         for name in all.all() {
             cmd.arg(name.lock()).arg(name.queue()).arg(name.fence());
         }
@@ -338,7 +326,7 @@ fn waits<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
 }
 
 fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
-    if let Some(keys) = many(op) {
+    if let Some(keys) = op.several() {
         return many_args(cmd, op, keys.all().count());
     }
     match op {

@@ -43,9 +43,9 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// A semaphore of two permits.
-const TWO: Slots = Slots::any(2);
+pub(super) const TWO: Slots = Slots::any(2);
 
-fn ask(keys: &LockKeys, owner: OwnerToken) -> Op {
+pub(super) fn ask(keys: &LockKeys, owner: OwnerToken) -> Op {
     on_slots(acquire(keys, owner, LONG), TWO)
 }
 
@@ -65,11 +65,11 @@ fn wait(keys: &LockKeys, owner: OwnerToken, waiter: (u64, Duration)) -> Op {
     on_slots(acquire_waiting(keys, owner, waiter), TWO)
 }
 
-fn is_held(reply: &Reply) -> bool {
+pub(super) fn is_held(reply: &Reply) -> bool {
     matches!(reply, Reply::Held { remaining: Some(_), foreign: false })
 }
 
-fn slot(reply: &Reply) -> Option<u16> {
+pub(super) fn slot(reply: &Reply) -> Option<u16> {
     match reply {
         Reply::Permit { slot, .. } => Some(*slot),
         _ => None,
@@ -77,7 +77,7 @@ fn slot(reply: &Reply) -> Option<u16> {
 }
 
 /// Acquires a permit, and returns its fence.
-async fn given(b: &Bench, op: Op, want: u16) -> u64 {
+pub(super) async fn given(b: &Bench, op: Op, want: u16) -> u64 {
     match b.ask(op).await {
         Reply::Permit { fence, slot } if slot == want => fence,
         other => b.broken("the slot is given", &(want, other)),
@@ -85,7 +85,7 @@ async fn given(b: &Bench, op: Op, want: u16) -> u64 {
 }
 
 /// Makes a semaphore whose two permits have these owners.
-async fn full(b: &Bench) -> (LockKeys, OwnerToken, OwnerToken) {
+pub(super) async fn full(b: &Bench) -> (LockKeys, OwnerToken, OwnerToken) {
     let (k, (a, c)) = (b.lock(), b.owners());
     given(b, ask(&k, a), 0).await;
     given(b, ask(&k, c), 1).await;
@@ -101,7 +101,7 @@ async fn permits(b: &Bench, k: &LockKeys) -> Vec<SlotGrant> {
 }
 
 /// Checks who has which slot.
-async fn has(b: &Bench, k: &LockKeys, want: &[(u16, OwnerToken)]) {
+pub(super) async fn has(b: &Bench, k: &LockKeys, want: &[(u16, OwnerToken)]) {
     let seen = permits(b, k).await;
     let got: Vec<_> = seen.iter().map(|permit| (permit.slot, permit.owner)).collect();
     b.check(got == want, "the right owners have the right slots", &(want, got));

@@ -157,6 +157,24 @@ async fn a_forged_field_of_a_record_spoils_its_own_op_only() {
 }
 
 #[tokio::test]
+async fn several_locks_without_their_fences_spoil_their_own_op_only() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let mut both = acquire("a", owner());
+    if let Op::Acquire { keys, .. } = &mut both {
+        *keys = LockKeys::many(vec![LockKeys::new("a"), LockKeys::new("b")]);
+    }
+    let first = one(&node, LONG, both.clone()).await;
+    assert!(matches!(first, Ok(Reply::Granted { .. })), "{first:?}");
+    server.cli(&["del", "{a}:fence"]);
+    // The other fence still has the token.
+    assert_eq!(send_between_others(&node, both.clone(), "one fence").await, first);
+    server.cli(&["del", "{a}:fence", "{b}:fence"]);
+    let refused = send_between_others(&node, both, "no fence").await;
+    assert!(refused.is_err(), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_value_of_any_type_under_any_key_of_an_op_spoils_that_op_only() {
     let server = Server::start(&[]);
     let node = fresh(&server);

@@ -1,0 +1,158 @@
+//! Several permits of a semaphore, which are acquired together (semaphore 10).
+
+use futures_util::future::{join_all, select_all, try_join_all};
+use tracing::Instrument as _;
+
+use super::acquire::{LockAttempt, not_acquired};
+use super::acquiring::Acquiring;
+use super::{LockGuard, Permit, Semaphore};
+use crate::client::retry::{Attempt, AttemptTerms, Prospect, Wait, retry};
+use crate::error::{AcquireError, ConfigError, ExtendError, ReleaseError};
+use crate::quorum::acquire::Loss;
+use crate::span::{Call, operation};
+use crate::time::Moment;
+use crate::token::FencingToken;
+
+/// State of one call that acquires several permits.
+struct PermitsAttempt<'a> {
+    semaphore: &'a Semaphore,
+    n: u16,
+    each: LockAttempt<'a>,
+}
+
+impl Attempt for PermitsAttempt<'_> {
+    type Granted = Vec<Permit>;
+    type Refused = Loss;
+
+    /// Makes an attempt for each permit, all at once. As soon as one is refused, the others are
+    /// given up, and what they got is released.
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Vec<Permit>, Loss> {
+        let LockAttempt { core, operation, .. } = self.each;
+        operation.attempt();
+        let (semaphore, each) = (self.semaphore, &self.each);
+        let permit = || async move {
+            let won = core.attempt(each.ask(terms)).await?;
+            // From here on the permit is released when it is dropped.
+            Ok(Permit::of(semaphore.base.guard(won)))
+        };
+        try_join_all((0..self.n).map(|_| permit())).await
+    }
+
+    fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
+        self.each.prospect(loss, deadline)
+    }
+}
+
+impl Semaphore {
+    /// Acquires `n` permits, or none: makes attempts until one gets all of them or the
+    /// [`acquire_timeout`](super::SemaphoreBuilder::acquire_timeout) has passed. A call that waits
+    /// keeps no permit, so callers that want several never wait for each other in a ring, and asks
+    /// again after growing, random pauses. It has no place in the queues of the nodes: beside
+    /// callers that take each permit as soon as it is free it may wait until its timeout.
+    ///
+    /// # Errors
+    /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits.
+    /// Otherwise as [`Mutex::acquire`](super::Mutex::acquire).
+    ///
+    /// # Cancellation safety
+    /// If dropped at any await, no permit is held: grants of nodes are released in the background,
+    /// and end with the ttl at the latest.
+    pub async fn acquire_many(&self, n: u16) -> Result<Permits, AcquireError> {
+        let base = &self.base;
+        if !(1..=self.permits()).contains(&n) {
+            let rule = format!("between 1 and {}, the number of permits", self.permits());
+            let error = ConfigError::new("n", n.to_string(), rule);
+            return Err(AcquireError::Config(error.of(base.resource())));
+        }
+        let operation = operation!("acquire", of = %base.resource());
+        let call = Acquiring::begin(&base.core, &base.name);
+        let acquired = self.wait_for(n, &operation).instrument(operation.span()).await;
+        call.over(operation, acquired.as_ref().map(Permits::first));
+        acquired
+    }
+
+    async fn wait_for(&self, n: u16, operation: &Call) -> Result<Permits, AcquireError> {
+        let base = &self.base;
+        let _operation = base.begin()?;
+        let each = base.attempt(self.mode(), operation);
+        let mut attempt = PermitsAttempt { semaphore: self, n, each };
+        let won = retry(&base.core, &mut attempt, base.retry_terms(Wait::Pauses)).await;
+        won.map(Permits::of).map_err(|given_up| not_acquired(&base.core, base.resource(), given_up))
+    }
+}
+
+/// Several permits of a semaphore that are held together, each of them a lease with a fencing token
+/// of its own. The guard is lost as soon as one of them is; the others are held and renewed until
+/// the guard is released. Dropping it releases all permits in the background. Made by
+/// [`Semaphore::acquire_many`].
+#[derive(Debug)]
+#[must_use = "dropped permits are released at once"]
+pub struct Permits {
+    /// The permits, in the order of their slots; at least one.
+    permits: Vec<Permit>,
+    slots: Box<[(u16, FencingToken)]>,
+}
+
+impl Permits {
+    fn of(mut permits: Vec<Permit>) -> Self {
+        permits.sort_unstable_by_key(Permit::slot);
+        let slots = permits.iter().map(|permit| (permit.slot(), permit.fencing_token())).collect();
+        Self { permits, slots }
+    }
+
+    fn first(&self) -> Option<&LockGuard> {
+        self.permits.first().map(|permit| &**permit)
+    }
+
+    /// Returns the slots, in their order, each with its fencing token, which is larger than that of
+    /// every earlier holder of the same slot.
+    pub fn slots(&self) -> &[(u16, FencingToken)] {
+        &self.slots
+    }
+
+    /// Returns the deadline of the permit that ends first, unless it is renewed.
+    pub fn valid_until(&self) -> Moment {
+        self.permits.iter().map(|permit| permit.valid_until()).min().unwrap_or_default()
+    }
+
+    /// Returns true while all permits are held, as [`LockGuard::is_valid`]. Once it has returned
+    /// false it never returns true again.
+    pub fn is_valid(&self) -> bool {
+        self.permits.iter().all(|permit| permit.is_valid())
+    }
+
+    /// Resolves when one of the permits is lost, as [`LockGuard::lost`].
+    ///
+    /// # Cancellation safety
+    /// May be dropped and called again at any time.
+    pub async fn lost(&self) {
+        select_all(self.permits.iter().map(|permit| Box::pin(permit.lost()))).await;
+    }
+
+    /// Extends all permits, and returns the deadline of the one that ends first, as
+    /// [`LockGuard::extend`]. With automatic renewal this is not needed.
+    ///
+    /// # Errors
+    /// As [`LockGuard::extend`], for the first permit that was not extended.
+    ///
+    /// # Cancellation safety
+    /// As [`LockGuard::extend`].
+    pub async fn extend(&self) -> Result<Moment, ExtendError> {
+        let extended = join_all(self.permits.iter().map(|permit| permit.extend())).await;
+        let extended: Result<Vec<_>, _> = extended.into_iter().collect();
+        Ok(extended?.into_iter().min().unwrap_or_default())
+    }
+
+    /// Releases all permits, as [`LockGuard::release`]. `Ok` means that all were held until this
+    /// release.
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`], for the first permit that was not confirmed.
+    ///
+    /// # Cancellation safety
+    /// If dropped at any await, the release goes on in the background.
+    pub async fn release(self) -> Result<(), ReleaseError> {
+        let released = join_all(self.permits.into_iter().map(Permit::release)).await;
+        released.into_iter().collect()
+    }
+}

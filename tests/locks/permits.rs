@@ -1,0 +1,175 @@
+//! Several permits at once, all or none; and that waiters of a full semaphore are quiet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use palisade::error::AcquireError;
+use palisade::node::spi::{
+    Batch, LockKeys, LockMode, LockNode as _, Op, OwnerToken, Reply, Slots, Terms,
+};
+use palisade::{MemoryNode, Permits, Redlock, Semaphore};
+use tokio::time::{sleep, timeout};
+
+use super::readers::Nodes;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn pool(nodes: &Nodes, wait: Duration) -> Semaphore {
+    nodes.handle().semaphore("gpu", 4).acquire_timeout(wait).build().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_permits_are_held_together_or_none_is() {
+    for nodes in Nodes::all() {
+        let (a, b) = (pool(&nodes, LONG), pool(&nodes, Duration::from_millis(300)));
+        let three = a.acquire_many(3).await.unwrap();
+        let tokens: BTreeMap<_, _> = three.slots().iter().copied().collect();
+        assert_eq!(tokens.len(), 3, "{three:?}");
+        assert!(tokens.keys().all(|slot| *slot < 4) && three.slots().is_sorted());
+        assert!(three.is_valid() && three.extend().await.unwrap() <= three.valid_until());
+        let refused = b.acquire_many(2).await;
+        assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
+        // What the refused call got is given back.
+        let last = timeout(LONG, a.acquire()).await.unwrap().unwrap();
+        assert!(!tokens.contains_key(&last.slot()));
+        three.release().await.unwrap();
+        let next = pool(&nodes, LONG).acquire_many(3).await.unwrap();
+        for (slot, token) in next.slots() {
+            assert!(*token > tokens[slot], "the tokens of a slot grow");
+        }
+        last.release().await.unwrap();
+        drop(next);
+        assert_eq!(a.acquire_many(4).await.unwrap().slots().len(), 4);
+    }
+}
+
+/// Callers whose wishes do not fit together neither wait for each other in a ring nor starve.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_callers_of_three_of_four_permits_both_get_their_turns() {
+    for nodes in Nodes::all() {
+        let inside: Arc<[AtomicUsize; 4]> = Arc::default();
+        let callers: Vec<_> = (0..2)
+            .map(|_| {
+                let (pool, inside) = (pool(&nodes, LONG), Arc::clone(&inside));
+                tokio::spawn(async move {
+                    for _ in 0..10 {
+                        let permits = pool.acquire_many(3).await.expect("a caller starves");
+                        let slots = || permits.slots().iter().map(|(slot, _)| usize::from(*slot));
+                        for slot in slots() {
+                            assert_eq!(inside[slot].fetch_add(1, SeqCst), 0, "two in one slot");
+                        }
+                        sleep(Duration::from_millis(5)).await;
+                        for slot in slots() {
+                            inside[slot].fetch_sub(1, SeqCst);
+                        }
+                        permits.release().await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for caller in callers {
+            timeout(2 * LONG, caller).await.expect("a caller starves").unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_number_of_permits_is_refused_with_the_rule() {
+    let nodes = Nodes::memory(3);
+    let pool = pool(&nodes, LONG);
+    for n in [0, 5, u16::MAX] {
+        let refused = pool.acquire_many(n).await;
+        let Err(AcquireError::Config(error)) = refused else { panic!("{refused:?}") };
+        let text = error.to_string();
+        for words in ["semaphore \"gpu\"", "`n` is", "between 1 and 4, the number of permits"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+    assert_eq!(pool.inspect().await.unwrap().available(), 4);
+}
+
+#[tokio::test]
+async fn permits_end_together_and_a_dropped_call_holds_none() {
+    let nodes = Nodes::memory(3);
+    let redlock = nodes.handle();
+    let brief = redlock.semaphore("gpu", 4).ttl(Duration::from_millis(300)).auto_renew(false);
+    let brief = brief.build().unwrap();
+    for polls in 0..12 {
+        let mut acquire = std::pin::pin!(brief.acquire_many(3));
+        for _ in 0..polls {
+            if futures_util::poll!(acquire.as_mut()).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    let all = timeout(LONG, pool(&nodes, LONG).acquire_many(4)).await.unwrap().unwrap();
+    drop(all);
+    let permits = brief.acquire_many(2).await.unwrap();
+    timeout(LONG, permits.lost()).await.unwrap();
+    assert!(!permits.is_valid() && permits.extend().await.is_err());
+    assert!(permits.release().await.is_err());
+    let permits = pool(&nodes, LONG).acquire_many(2).await.unwrap();
+    drop(permits);
+    let all: Permits = timeout(LONG, pool(&nodes, LONG).acquire_many(4)).await.unwrap().unwrap();
+    all.release().await.unwrap();
+}
+
+/// Sends an op on the slots of the semaphore to a node.
+async fn tell(node: &MemoryNode, handle: &Redlock, op: Op) -> Reply {
+    let terms = Terms { max_ttl: LONG, clock_error: Duration::from_secs(1) };
+    let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
+    let replies = node.call(batch, handle.now() + Duration::from_secs(10)).await;
+    replies.items.into_iter().next().unwrap().unwrap()
+}
+
+/// A full semaphore of two permits, each of whose holders one of three nodes lacks. A waiter gets
+/// another slot on each of these two nodes, is refused the move, and gives both back, which wakes
+/// the next waiter there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_that_wake_each_other_in_vain_get_quiet() {
+    let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
+    let handle = || {
+        let builder = all.iter().fold(Redlock::builder(), |b, n| b.node(n.clone()));
+        builder.ttl(LONG).max_ttl(LONG).build().unwrap()
+    };
+    let waiters: Vec<_> = (0..4).map(|_| handle()).collect();
+    let keys = LockKeys::new("permits:gpu");
+    let two = Slots::any(2);
+    for (node, slot) in [(0, 0), (1, 0), (0, 1), (2, 1)] {
+        let (mode, owner) =
+            (LockMode::Slot(two.exactly(slot)), OwnerToken::from_random(slot.into()));
+        let keys = keys.clone();
+        let op = Op::Acquire { mode, keys, owner, ttl: LONG, proposal: 1, if_held: None };
+        let got = tell(&all[node], &waiters[0], op).await;
+        assert!(matches!(got, Reply::Permit { .. }), "{got:?}");
+    }
+    let tasks: Vec<_> = waiters
+        .iter()
+        .map(|redlock| {
+            let pool = redlock.semaphore("gpu", 2).acquire_timeout(LONG).build().unwrap();
+            tokio::spawn(async move { pool.acquire().await.unwrap() })
+        })
+        .collect();
+    let ops = || -> u64 { waiters.iter().flat_map(Redlock::metrics).map(|node| node.ops).sum() };
+    let begun = Instant::now();
+    sleep(Duration::from_secs(2)).await;
+    let (first, before) = (ops(), begun.elapsed());
+    sleep(Duration::from_secs(4)).await;
+    let (later, after) = (ops() - first, begun.elapsed().saturating_sub(before));
+    let rate = |ops: u64, span: Duration| ops as f64 / span.as_secs_f64();
+    let (first, later) = (rate(first, before), rate(later, after));
+    assert!(later < 400.0, "{later:.0} ops a second, at first {first:.0}");
+    for slot in 0..2 {
+        for node in &all {
+            let (mode, owner) = (LockMode::Slot(two), OwnerToken::from_random(slot));
+            let op = Op::Release { mode, keys: keys.clone(), owner, meta: false };
+            tell(node, &waiters[0], op).await;
+        }
+    }
+    for task in tasks {
+        drop(timeout(LONG, task).await.expect("a waiter is not woken").unwrap());
+    }
+}
