@@ -14,9 +14,9 @@ pub enum HandOverError {
     /// repeated.
     #[error("not handed over, the lock is released: {0}")]
     Unconfirmed(NoQuorum),
-    /// The lock is held for reading, or the guard is a permit of a semaphore. So other processes
-    /// hold it beside this one, and may acquire it, too.
-    #[error("{0}: not handed over, others hold it too; let the other process acquire it itself")]
+    /// The lock is held for reading, the guard is a permit of a semaphore, or it has several names.
+    /// A ticket is for one name that one owner has.
+    #[error("{0}: not one exclusive lock, so not handed over; let the other process acquire it")]
     NotExclusive(Resource),
 }
 

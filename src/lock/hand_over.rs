@@ -191,8 +191,8 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`HandOverError::Lost`] if the lock is lost. [`HandOverError::Unconfirmed`] if too few nodes
-    /// confirmed the extension. [`HandOverError::NotExclusive`] for a lock that is held for reading
-    /// and for a permit. After an error there is no ticket, the guard is gone, and the lock is
+    /// confirmed the extension. [`HandOverError::NotExclusive`] for a lock that is held for reading,
+    /// a permit, and several names. After an error there is no ticket, the guard is gone, and the lock is
     /// released in the background: stop the work, or acquire the lock again.
     ///
     /// # Cancellation safety
@@ -213,7 +213,8 @@ impl LockGuard {
 
     async fn give_up(self) -> Result<HandOver, HandOverError> {
         let (core, lease) = (self.core(), self.lease());
-        if lease.mode() != LockMode::Exclusive {
+        let is_one = matches!(&lease.subject, Subject::Lock { keys, .. } if !keys.is_many());
+        if lease.mode() != LockMode::Exclusive || !is_one {
             return Err(HandOverError::NotExclusive(self.resource()));
         }
         // From here on no further renewal begins, and one that is under way schedules none, so that
