@@ -21,4 +21,5 @@ mod semaphores;
 #[path = "../support/mod.rs"]
 mod support;
 mod taken;
+mod trio;
 mod turns;
