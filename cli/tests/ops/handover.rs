@@ -77,7 +77,14 @@ async fn nothing_is_lost(
     held.extend().await.expect("the holder goes on");
     assert!(held.is_valid());
     assert!(held.release().await.is_ok());
-    let next = redlock.mutex("held").acquire_timeout(SOON).await.expect("free soon");
+    let next = redlock
+        .mutex("held")
+        .acquire_timeout(SOON)
+        .build()
+        .unwrap()
+        .acquire()
+        .await
+        .expect("free soon");
     assert!(next.fencing_token() > token);
 }
 
@@ -133,7 +140,14 @@ async fn a_server_that_settles_is_not_closed_again_and_goes_on_settling() {
     let mut server = Server::start(DURABLE);
     assert!(init(&lone(&server), "").await.unwrap().is_done());
     let redlock = on(&server);
-    let held = redlock.mutex("held").ttl(Duration::from_secs(14)).await.unwrap();
+    let held = redlock
+        .mutex("held")
+        .ttl(Duration::from_secs(14))
+        .build()
+        .unwrap()
+        .acquire()
+        .await
+        .unwrap();
     let handover = Handover::new(lone(&server));
     let restart = async {
         server.restart();
