@@ -15,7 +15,8 @@ use crate::trio::{SHORT, Trio, job};
 
 const TTL: Duration = Duration::from_secs(3);
 
-/// A process that hands the lock over (`first`), one that redeems the ticket (`second`), and others.
+/// A process that hands the lock over (`first`), one that redeems the ticket (`second`), and
+/// others.
 type World = Trio;
 
 impl World {

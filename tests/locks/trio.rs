@@ -11,8 +11,8 @@ use crate::support::server::Server;
 
 pub(crate) const SHORT: Duration = Duration::from_millis(300);
 
-/// Handles of the process that has the lock, of the one that gets it, and of others. The requests of
-/// `second` and their replies can be lost.
+/// Handles of the process that has the lock, of the one that gets it, and of others. The requests
+/// of `second` and their replies can be lost.
 pub(crate) struct Trio {
     pub(crate) first: Redlock,
     pub(crate) second: Redlock,

@@ -22,14 +22,13 @@ mod waiting;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use palisade::FencingToken;
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::LockKeys;
 use palisade::node::spi::{
-    Batch, Began, Claim, Facts, IfHeld, LockMode, NodeSignal, Op, Place, Replies, Reply, Terms,
+    Batch, Began, Claim, Env as _, Facts, IfHeld, LockKeys, LockMode, LockNode, NodeSignal, Op,
+    OwnerToken, Place, Replies, Reply, SystemEnv, Terms,
 };
-use palisade::node::spi::{Env as _, SystemEnv};
-use palisade::node::{NodeEvent, RedisNode, spi::LockNode};
-use palisade::{FencingToken, node::spi::OwnerToken};
+use palisade::node::{NodeEvent, RedisNode};
 
 use crate::support::server::{Server, free_port};
 
@@ -48,15 +47,9 @@ fn owner() -> OwnerToken {
 const PLACE: Place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO };
 
 fn acquire(name: &str, owner: OwnerToken) -> Op {
+    let (mode, keys) = (LockMode::Exclusive, LockKeys::new(name));
     let proposal = SystemEnv.wall_micros();
-    Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: LockKeys::new(name),
-        owner,
-        ttl: TTL,
-        proposal,
-        if_held: None,
-    }
+    Op::Acquire { mode, keys, owner, ttl: TTL, proposal, if_held: None }
 }
 
 /// Returns the op of an acquire that waits in the queue.
