@@ -342,14 +342,30 @@ fn millis(d: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io;
     use std::sync::{Mutex, PoisonError};
 
     use super::*;
 
+    /// Log lines of one thread.
     #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
+    pub(in crate::node) struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Log {
+        /// Runs `work`, and captures the lines that it logs.
+        pub(in crate::node) fn capture(&self, work: impl FnOnce()) {
+            let writer = self.clone();
+            let subscriber =
+                tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+            tracing::subscriber::with_default(subscriber.finish(), work);
+        }
+
+        pub(in crate::node) fn text(&self) -> String {
+            let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            String::from_utf8_lossy(&log).into_owned()
+        }
+    }
 
     impl io::Write for Log {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -367,9 +383,6 @@ mod tests {
     #[test]
     fn the_names_in_the_log_stay() {
         let log = Log::default();
-        let writer = log.clone();
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
         let span = Duration::from_millis(1_500);
         let why: Arc<str> = "because".into();
         let all = [
@@ -417,13 +430,8 @@ mod tests {
                 "lasts_ms=1500 needed_ms=3000 down_after_ms=1500 window_ms=1500 enough_ms=4500",
             ),
         ];
-        tracing::subscriber::with_default(subscriber.finish(), || {
-            for (event, ..) in &all {
-                event.log("orders-a");
-            }
-        });
-        let log = log.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines = String::from_utf8_lossy(&log);
+        log.capture(|| all.iter().for_each(|(event, ..)| event.log("orders-a")));
+        let lines = log.text();
         assert_eq!(lines.lines().count(), all.len(), "{lines}");
         for (line, (_, name, fields)) in lines.lines().zip(&all) {
             for text in ["palisade::node", "node=\"orders-a\"", &format!("event={name:?}"), fields]

@@ -210,6 +210,7 @@ fn good_replicas(rule: &MinReplicasRule, facts: Option<&MinReplicasFacts>) -> (u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::event::tests::Log;
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
@@ -274,35 +275,18 @@ mod tests {
         }
     }
 
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl std::io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
     fn advice_is_logged_once_and_again_after_a_change() {
         let judge = judge(&[]);
         let (events, _heard) = broadcast::channel(4);
         let log = Log::default();
-        let writer = log.clone();
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-        tracing::subscriber::with_default(subscriber.finish(), || {
+        log.capture(|| {
             for (replicas, logged, advised) in [(1, 0, 1), (3, 1, 2), (5, 2, 3), (3, 3, 2)] {
                 for _ in 0..3 {
                     let group = Group { down_after: None, replicas: Some(replicas) };
                     judge.accept("a:1", &master(), (group, Moment::default()), &events).unwrap();
                 }
-                let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+                let text = log.text();
                 let lines: Vec<&str> = text.lines().filter(|line| line.contains("WARN")).collect();
                 assert_eq!(lines.len(), logged, "{text}");
                 let advice = format!("set it to {advised} to prevent that");

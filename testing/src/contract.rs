@@ -70,59 +70,41 @@ pub struct Hooks {
     put_foreign: Option<ForeignHook>,
 }
 
+/// Makes the setters of the hooks without arguments.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name<F: Future<Output = ()> + Send + 'static>(
+            mut self,
+            hook: impl Fn() -> F + Send + Sync + 'static,
+        ) -> Self {
+            self.$name = Some(Arc::new(move || Box::pin(hook())));
+            self
+        }
+    )*};
+}
+
 impl Hooks {
-    /// Sets the hook that restarts the server without its data. The hook returns when the server
-    /// answers again.
-    #[must_use]
-    pub fn restart_empty<F: Future<Output = ()> + Send + 'static>(
-        mut self,
-        hook: impl Fn() -> F + Send + Sync + 'static,
-    ) -> Self {
-        self.restart_empty = Some(Arc::new(move || Box::pin(hook())));
-        self
-    }
+    setters! {
+        /// Sets the hook that restarts the server without its data. The hook returns when the
+        /// server answers again.
+        restart_empty
 
-    /// Sets the hook that restarts the server with all its data. The hook returns when the server
-    /// answers again.
-    #[must_use]
-    pub fn restart_keeping<F: Future<Output = ()> + Send + 'static>(
-        mut self,
-        hook: impl Fn() -> F + Send + Sync + 'static,
-    ) -> Self {
-        self.restart_keeping = Some(Arc::new(move || Box::pin(hook())));
-        self
-    }
+        /// Sets the hook that restarts the server with all its data. The hook returns when the
+        /// server answers again.
+        restart_keeping
 
-    /// Sets the hook that deletes all data of the running server.
-    #[must_use]
-    pub fn flush<F: Future<Output = ()> + Send + 'static>(
-        mut self,
-        hook: impl Fn() -> F + Send + Sync + 'static,
-    ) -> Self {
-        self.flush = Some(Arc::new(move || Box::pin(hook())));
-        self
-    }
+        /// Sets the hook that deletes all data of the running server.
+        flush
 
-    /// Sets the hook that closes the server for one to three seconds, like the beginning of a
-    /// planned handover. The hook does nothing else.
-    #[must_use]
-    pub fn close<F: Future<Output = ()> + Send + 'static>(
-        mut self,
-        hook: impl Fn() -> F + Send + Sync + 'static,
-    ) -> Self {
-        self.close = Some(Arc::new(move || Box::pin(hook())));
-        self
-    }
+        /// Sets the hook that closes the server for one to three seconds, like the beginning of a
+        /// planned handover. The hook does nothing else.
+        close
 
-    /// Sets the hook that hands the node over to another process with all the data (a planned
-    /// handover). The hook returns when the other process answers.
-    #[must_use]
-    pub fn hand_over<F: Future<Output = ()> + Send + 'static>(
-        mut self,
-        hook: impl Fn() -> F + Send + Sync + 'static,
-    ) -> Self {
-        self.hand_over = Some(Arc::new(move || Box::pin(hook())));
-        self
+        /// Sets the hook that hands the node over to another process with all the data (a planned
+        /// handover). The hook returns when the other process answers.
+        hand_over
     }
 
     /// Sets the hook that writes a value of another program under a lock's main key. The value has

@@ -1,19 +1,19 @@
 //! Holds messages after a loss of data. If the loss concerns the key of a message, the message is
 //! held until an operator decides about the loss (consumers 12).
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use palisade::Failed;
+use palisade::idempotency::Decision;
 use palisade::idempotency::consumer::{Consumer, DeadLetterReason, Rules};
-use palisade::idempotency::{Context, Decision};
 use palisade_ops::{Audit, incidents};
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::broker::{Broker, Handed};
+use super::broker::Broker;
 use super::support::idem::{World, at, secs};
 use super::support::logs::Log;
-use super::{Ledger, consumer, empty, once};
+use super::{Ledger, booking, consumer, empty, once};
 
 /// Lets two nodes lose their data. The messages from before the loss are held, and later messages
 /// are handled. One decision ends the hold.
@@ -28,13 +28,8 @@ async fn held(decision: Decision) {
     for n in 0..300 {
         broker.publish(&format!("old-{n}"), "10 GBP");
     }
-    let books = ledger.clone();
-    let book = move |cx: Context, _: Arc<Handed>| {
-        let books = books.clone();
-        async move { books.book(&cx) }
-    };
-    let (connection, _) = broker.connect();
-    let consumer = Consumer::builder(connection, of.clone());
+    let book = booking(&ledger, Duration::ZERO);
+    let consumer = Consumer::builder(broker.connect().0, of.clone());
     let consumer = consumer.rules(Rules::default().concurrency(8)).build().unwrap();
     let consume = consumer.run(book, empty(broker.clone()));
     let operate = async {
@@ -84,23 +79,16 @@ async fn nodes_that_lost_their_data_know_of_messages_made_later() {
     sleep(secs(60)).await;
     broker.publish("order-1", "10 GBP");
     broker.publish("order-2", "10 GBP");
-    let book = |books: Ledger| {
-        move |cx: Context, _: Arc<Handed>| {
-            let books = books.clone();
-            async move { books.book(&cx) }
-        }
-    };
+    let book = || booking(&ledger, Duration::ZERO);
     // This message was made a moment ago, after the loss. So no consumer can have handled it
     // before.
-    let (connection, _) = broker.connect();
-    let connection = connection.created(at(w.now()));
+    let connection = broker.connect().0.created(at(w.now()));
     let one = consumer(&w.redlock, connection, Rules::default().concurrency(1));
-    one.run(book(ledger.clone()), empty(broker.clone())).await.unwrap();
+    one.run(book(), empty(broker.clone())).await.unwrap();
     assert_eq!((ledger.with(1), broker.dead().len()), (2, 0));
     // This message has no birth. With `park_forgotten` it becomes a dead letter.
     broker.publish("order-3", "10 GBP");
-    let (connection, _) = broker.connect();
-    let parks = consumer(&w.redlock, connection, Rules::default().park_forgotten());
-    parks.run(book(ledger.clone()), empty(broker.clone())).await.unwrap();
+    let parks = consumer(&w.redlock, broker.connect().0, Rules::default().park_forgotten());
+    parks.run(book(), empty(broker.clone())).await.unwrap();
     assert_eq!(broker.dead(), [("order-3".to_owned(), DeadLetterReason::Forgotten)]);
 }

@@ -1,20 +1,19 @@
 //! Three losses of data on real servers. A consumer holds the messages, and one call decides about
 //! each loss. The ledger of the test shows the expected effects.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use palisade::idempotency::Decision;
 use palisade::idempotency::consumer::{Consumer, DeadLetterReason, Rules};
-use palisade::idempotency::{Context, Decision};
 use palisade::{Idempotency, RedisNode, Redlock, RedlockBuilder, SentinelNode};
 use palisade_ops::{Audit, incidents};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
-use super::broker::{Broker, Handed};
+use super::broker::Broker;
 use super::support::group::{Groups, cli};
 use super::support::server::Server;
-use super::{Ledger, empty};
+use super::{Ledger, booking, empty};
 
 const TTL: Duration = Duration::from_secs(5);
 const ERROR: Duration = Duration::from_millis(50);
@@ -62,13 +61,8 @@ impl Lab {
 
     /// Consumes messages until the queue is empty.
     async fn consume(&self) {
-        let books = self.ledger.clone();
-        let book = move |cx: Context, _: Arc<Handed>| {
-            let books = books.clone();
-            async move { books.book(&cx) }
-        };
-        let (connection, _) = self.broker.connect();
-        let consumer = Consumer::builder(connection, self.of.clone());
+        let book = booking(&self.ledger, Duration::ZERO);
+        let consumer = Consumer::builder(self.broker.connect().0, self.of.clone());
         let consumer = consumer.rules(Rules::default().concurrency(128)).build().unwrap();
         consumer.run(book, empty(self.broker.clone())).await.unwrap();
     }

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::{ACK_WAIT, Broker, Connection, Handed};
+use futures_util::future::BoxFuture;
 use palisade::idempotency::consumer::{
     ConsumeError, Consumer, DeadLetterReason, Disposition, Rules, probed,
 };
@@ -55,6 +56,23 @@ impl Ledger {
     }
 }
 
+/// Returns a handler that books each message in the ledger after a pause.
+fn booking(
+    ledger: &Ledger,
+    pause: Duration,
+) -> impl Fn(Context, Arc<Handed>) -> BoxFuture<'static, Result<(), Failed>> + use<> {
+    let books = ledger.clone();
+    move |cx, _| {
+        let books = books.clone();
+        Box::pin(async move {
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            books.book(&cx)
+        })
+    }
+}
+
 fn once(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
@@ -81,13 +99,8 @@ async fn duplicates_have_one_effect_and_all_are_acknowledged() {
         broker.publish(&format!("order-{}", n % 50), "10 GBP");
     }
     let run = |i| {
-        let (books, (connection, _)) = (ledger.clone(), broker.connect());
-        let handle = w.handle(i);
-        let consumer = consumer(&handle.redlock, connection, Rules::default());
-        let book = move |cx: Context, _: Arc<Handed>| {
-            let books = books.clone();
-            async move { books.book(&cx) }
-        };
+        let consumer = consumer(&w.handle(i).redlock, broker.connect().0, Rules::default());
+        let book = booking(&ledger, Duration::ZERO);
         let stop = empty(broker.clone());
         async move { consumer.run(book, stop).await.unwrap() }
     };
@@ -102,16 +115,8 @@ async fn a_message_at_work_elsewhere_is_never_acknowledged() {
     let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
     broker.publish("order-1", "10 GBP");
     broker.publish("order-1", "10 GBP");
-    let books = ledger.clone();
-    let slow = move |cx: Context, _: Arc<Handed>| {
-        let books = books.clone();
-        async move {
-            sleep(secs(30)).await;
-            books.book(&cx)
-        }
-    };
-    let (connection, _) = broker.connect();
-    let consumer = consumer(&w.redlock, connection, Rules::default());
+    let slow = booking(&ledger, secs(30));
+    let consumer = consumer(&w.redlock, broker.connect().0, Rules::default());
     let begun = Instant::now();
     consumer.run(slow, empty(broker.clone())).await.unwrap();
     let log = broker.log();
@@ -134,16 +139,8 @@ async fn a_duplicate_of_a_short_handler_waits_for_its_result() {
     let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
     broker.publish("order-1", "10 GBP");
     broker.publish("order-1", "10 GBP");
-    let books = ledger.clone();
-    let slow = move |cx: Context, _: Arc<Handed>| {
-        let books = books.clone();
-        async move {
-            sleep(secs(1) * 7 / 10).await;
-            books.book(&cx)
-        }
-    };
-    let (connection, _) = broker.connect();
-    let consumer = consumer(&w.redlock, connection, Rules::default());
+    let slow = booking(&ledger, secs(1) * 7 / 10);
+    let consumer = consumer(&w.redlock, broker.connect().0, Rules::default());
     let ended = consumer.run(slow, empty(broker.clone())).await.unwrap();
     assert_eq!((ended.acked, ended.retried, ledger.with(1)), (2, 0, 1), "{:?}", broker.log());
 }
@@ -246,17 +243,13 @@ async fn whatever_dies_at_any_crash_point_each_message_has_one_effect() {
         let is_stored = stored(&w.redlock).await > 0;
         assert_eq!(is_stored, matches!(death, Completed | Acknowledged), "{death:?}");
         assert_eq!(broker.left() < 16, death == Acknowledged, "{death:?}");
-        let (connection, _) = broker.connect();
-        let (books, asked) = (ledger.clone(), ledger.clone());
-        let consumer = consumer(&w.redlock, connection, Rules::default());
+        let asked = ledger.clone();
+        let consumer = consumer(&w.redlock, broker.connect().0, Rules::default());
         let probe = move |cx: Context| {
             let asked = asked.clone();
             async move { asked.probe(&cx) }
         };
-        let book = move |cx: Context, _: Arc<Handed>| {
-            let books = books.clone();
-            async move { books.book(&cx) }
-        };
+        let book = booking(&ledger, Duration::ZERO);
         let run = consumer.run(probed(book, probe), empty(broker.clone()));
         let ended = timeout(secs(120), run).await.expect("nothing is left behind").unwrap();
         assert_eq!((ledger.with(1), ledger.with(2)), (8, 0), "{death:?}: {ended:?}");
@@ -279,8 +272,7 @@ async fn without_a_probe_what_died_in_its_effect_is_put_aside_and_nothing_else()
             Ok::<_, Failed>(())
         }
     };
-    let (connection, _) = broker.connect();
-    let consumer = consumer(&w.redlock, connection, Rules::default());
+    let consumer = consumer(&w.redlock, broker.connect().0, Rules::default());
     let ended = consumer.run(book, empty(broker.clone())).await.unwrap();
     assert_eq!(broker.dead(), [("order-2".to_owned(), DeadLetterReason::Lapsed)]);
     assert_eq!((ended.acked, ended.parked, ended.retried), (1, 1, 1), "{ended:?}");
@@ -311,8 +303,7 @@ async fn what_cannot_be_handled_is_put_aside_with_its_reason() {
         }
     };
     let rules = Rules::default().max_failures(3).concurrency(1);
-    let (connection, _) = broker.connect();
-    let consumer = consumer(&w.redlock, connection, rules);
+    let consumer = consumer(&w.redlock, broker.connect().0, rules);
     consumer.run(handler, empty(broker.clone())).await.unwrap();
     let mut dead = broker.dead();
     dead.sort();
@@ -332,16 +323,8 @@ async fn a_stop_finishes_what_runs_and_leaves_the_rest_to_others() {
     for n in 0..20 {
         broker.publish(&format!("order-{n}"), "10 GBP");
     }
-    let books = ledger.clone();
-    let slow = move |cx: Context, _: Arc<Handed>| {
-        let books = books.clone();
-        async move {
-            sleep(secs(2)).await;
-            books.book(&cx)
-        }
-    };
-    let (connection, _) = broker.connect();
-    let consumer = consumer(&w.redlock, connection, Rules::default().concurrency(4));
+    let slow = booking(&ledger, secs(2));
+    let consumer = consumer(&w.redlock, broker.connect().0, Rules::default().concurrency(4));
     let ended = consumer.run(slow, after(secs(1))).await.unwrap();
     assert_eq!((ended.acked, ended.unfinished, ledger.with(1)), (4, 0, 4), "{ended:?}");
     assert_eq!(broker.left(), 16);
@@ -351,24 +334,11 @@ async fn a_stop_finishes_what_runs_and_leaves_the_rest_to_others() {
 async fn what_outlasts_the_grace_is_finished_and_comes_again_as_a_duplicate() {
     let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
     broker.publish("order-1", "10 GBP");
-    let books = ledger.clone();
-    let book = move |pause: Duration| {
-        let books = books.clone();
-        move |cx: Context, _: Arc<Handed>| {
-            let books = books.clone();
-            async move {
-                sleep(pause).await;
-                books.book(&cx)
-            }
-        }
-    };
-    let (connection, _) = broker.connect();
-    let impatient = consumer(&w.redlock, connection, Rules::default().grace(secs(1)));
-    let ended = impatient.run(book(secs(4)), after(secs(1))).await.unwrap();
+    let impatient = consumer(&w.redlock, broker.connect().0, Rules::default().grace(secs(1)));
+    let ended = impatient.run(booking(&ledger, secs(4)), after(secs(1))).await.unwrap();
     assert_eq!((ended.acked, ended.unfinished, broker.left()), (0, 1, 1), "{ended:?}");
-    let (connection, _) = broker.connect();
-    let again = consumer(&w.redlock, connection, Rules::default());
-    again.run(book(Duration::ZERO), empty(broker.clone())).await.unwrap();
+    let again = consumer(&w.redlock, broker.connect().0, Rules::default());
+    again.run(booking(&ledger, Duration::ZERO), empty(broker.clone())).await.unwrap();
     assert_eq!((ledger.with(1), ledger.with(2), broker.dead().len()), (1, 0, 0));
 }
 
@@ -376,16 +346,8 @@ async fn what_outlasts_the_grace_is_finished_and_comes_again_as_a_duplicate() {
 async fn a_dropped_consumer_cancels_no_handler() {
     let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
     broker.publish("order-1", "10 GBP");
-    let books = ledger.clone();
-    let slow = move |cx: Context, _: Arc<Handed>| {
-        let books = books.clone();
-        async move {
-            sleep(secs(3)).await;
-            books.book(&cx)
-        }
-    };
-    let (connection, _) = broker.connect();
-    let consumer = consumer(&w.redlock, connection, Rules::default());
+    let slow = booking(&ledger, secs(3));
+    let consumer = consumer(&w.redlock, broker.connect().0, Rules::default());
     let run = consumer.run(slow, pending());
     assert!(timeout(secs(1), run).await.is_err(), "it runs until it is dropped");
     sleep(secs(5)).await;
@@ -398,16 +360,8 @@ async fn a_dropped_consumer_cancels_no_handler() {
 async fn a_long_handler_keeps_its_message() {
     let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
     broker.publish("order-1", "10 GBP");
-    let books = ledger.clone();
-    let slow = move |cx: Context, _: Arc<Handed>| {
-        let books = books.clone();
-        async move {
-            sleep(6 * ACK_WAIT).await;
-            books.book(&cx)
-        }
-    };
-    let (connection, _) = broker.connect();
-    let consumer = consumer(&w.redlock, connection, Rules::default());
+    let slow = booking(&ledger, 6 * ACK_WAIT);
+    let consumer = consumer(&w.redlock, broker.connect().0, Rules::default());
     let ended = consumer.run(slow, empty(broker.clone())).await.unwrap();
     assert_eq!((ended.delivered, ended.acked, ledger.with(1)), (1, 1, 1), "{ended:?}");
     assert!(broker.extended() >= 12, "{} heartbeats", broker.extended());
@@ -416,8 +370,7 @@ async fn a_long_handler_keeps_its_message() {
 #[tokio::test(start_paused = true)]
 async fn a_broker_that_refuses_for_good_ends_the_consumer_with_its_words() {
     let (w, broker) = (World::new(3), Broker::default());
-    let (connection, _) = broker.connect();
-    let consumer = consumer(&w.redlock, connection.refused(), Rules::default());
+    let consumer = consumer(&w.redlock, broker.connect().0.refused(), Rules::default());
     let run = consumer.run(|_, _| async { Ok::<_, Failed>(()) }, pending());
     let ended = timeout(secs(60), run).await.expect("it ends by itself");
     let Err(ConsumeError::Broker { error, .. }) = ended else { panic!("{ended:?}") };
@@ -441,8 +394,7 @@ async fn no_more_is_fetched_than_can_be_handled_at_once() {
             Ok::<_, Failed>(())
         }
     };
-    let (connection, _) = broker.connect();
-    let consumer = consumer(&w.redlock, connection, Rules::default().concurrency(5));
+    let consumer = consumer(&w.redlock, broker.connect().0, Rules::default().concurrency(5));
     consumer.run(handler, empty(broker.clone())).await.unwrap();
     assert_eq!(most.load(SeqCst), 5);
     assert!(broker.log().iter().all(|(_, how)| *how == Disposition::Ack));
@@ -452,15 +404,10 @@ async fn no_more_is_fetched_than_can_be_handled_at_once() {
 async fn a_broker_that_does_not_answer_delays_the_end_of_the_consumer_only_briefly() {
     let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
     broker.publish("order-1", "10 GBP");
-    let books = ledger.clone();
-    let book = move |cx: Context, _: Arc<Handed>| {
-        let books = books.clone();
-        async move { books.book(&cx) }
-    };
-    let (connection, _) = broker.connect();
+    let book = booking(&ledger, Duration::ZERO);
     let begun = Instant::now();
     let rules = Rules::default().grace(secs(60)).concurrency(1);
-    let consumer = consumer(&w.redlock, connection.silent(), rules);
+    let consumer = consumer(&w.redlock, broker.connect().0.silent(), rules);
     let ended = consumer.run(book, after(secs(1))).await.unwrap();
     assert!(begun.elapsed() < secs(40), "{:?}", begun.elapsed());
     assert_eq!((ended.unsettled, ended.acked, ledger.with(1)), (1, 0, 1), "{ended:?}");
@@ -480,8 +427,7 @@ async fn what_no_message_can_get_past_ends_the_consumer_and_loses_nothing() {
             async { Ok::<_, Failed>(()) }
         }
     };
-    let (connection, _) = broker.connect();
-    let consumer = consumer(&closed.redlock, connection, Rules::default());
+    let consumer = consumer(&closed.redlock, broker.connect().0, Rules::default());
     let run = timeout(secs(10), consumer.run(handler, pending()));
     match run.await.expect("it ends by itself") {
         Err(ConsumeError::Stopped { why, ended, .. }) => {

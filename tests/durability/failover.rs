@@ -178,14 +178,7 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NoPermission, true));
     assert!(e.detail().contains("sentinel|master"), "{e}");
     until("rolled back", || cli(&servers[0], &["EXISTS", "e"]) == "0");
-    let one = blind
-        .mutex("f")
-        .durability(Durability::Replicas(1))
-        .build()
-        .unwrap()
-        .acquire()
-        .await
-        .unwrap();
+    let one = blind.mutex("f").durability(Durability::Replicas(1)).await.unwrap();
     assert_eq!(one.durability().replicas, 1);
 }
 
@@ -207,13 +200,6 @@ async fn a_stranger_does_not_confirm_in_place_of_a_known_replica() {
     assert_eq!(e.fault(), NodeFault::NotDurable);
     assert!(e.detail().contains(&format!("not attached: {}", servers[2])), "{e}");
     until("rolled back", || cli(&servers[0], &["EXISTS", "b"]) == "0");
-    let one = redlock
-        .mutex("c")
-        .durability(Durability::Replicas(1))
-        .build()
-        .unwrap()
-        .acquire()
-        .await
-        .unwrap();
+    let one = redlock.mutex("c").durability(Durability::Replicas(1)).await.unwrap();
     assert!(one.durability().replicas >= 1, "who asks for any gets any");
 }

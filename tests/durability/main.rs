@@ -94,27 +94,14 @@ async fn each_level_is_reached_and_readable() {
     assert_eq!((guard.durability().level, guard.durability().replicas), (Durability::Primary, 0));
     assert_eq!(calls(&trio.master, "wait"), before, "the default asks nobody");
 
-    let one = redlock
-        .mutex("one")
-        .durability(Durability::Replicas(1))
-        .build()
-        .unwrap()
-        .acquire()
-        .await
-        .unwrap();
+    let one = redlock.mutex("one").durability(Durability::Replicas(1)).await.unwrap();
     assert!(trio.have("one") >= 1);
     assert!(one.durability().replicas >= 1);
     assert_eq!(one.durability().level, Durability::Replicas(1));
 
     for turn in 0..50 {
         let name = format!("all-{turn}");
-        let all = redlock
-            .mutex(&name)
-            .durability(Durability::AllReplicas)
-            .build()
-            .unwrap()
-            .acquire()
-            .await;
+        let all = redlock.mutex(&name).durability(Durability::AllReplicas).await;
         assert_eq!(trio.have(&name), 2, "both have it when the guard is there");
         let all = all.unwrap();
         assert_eq!(all.durability().replicas, 2);
@@ -211,14 +198,7 @@ async fn nodes_without_replicas_vote_where_none_can_lack_anything() {
     let lone = Redlock::builder().node(lone).build().unwrap();
     let memory = Redlock::builder().node(MemoryNode::new()).build().unwrap();
     for redlock in [&lone, &memory] {
-        let all = redlock
-            .mutex("k")
-            .durability(Durability::AllReplicas)
-            .build()
-            .unwrap()
-            .acquire()
-            .await
-            .unwrap();
+        let all = redlock.mutex("k").durability(Durability::AllReplicas).await.unwrap();
         assert_eq!(all.durability().replicas, 0, "and it says so");
         assert!(all.release().await.is_ok());
     }

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use palisade::Moment;
 use palisade::node::spi::BarrierPoint;
-use palisade::node::spi::{Batch, NodeSignal, Replies};
+use palisade::node::spi::{Batch, Replies};
 use palisade::node::spi::{BoxFuture, LockNode};
 use palisade_testing::fault::Fault;
-use tokio::sync::broadcast;
+
+use crate::support::forward;
 
 use super::*;
 
@@ -54,13 +55,7 @@ impl LockNode for ReportingNode {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.memory.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.memory.name()
-    }
+    forward!(memory);
 }
 
 struct Three {

@@ -9,12 +9,12 @@ use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
 use palisade::idempotency::{Call, Status};
 use palisade::node::spi::BoxFuture;
-use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply};
+use palisade::node::spi::{Batch, Op, Replies, Reply};
 use palisade::{Idempotency, MemoryNode, Outcome, Redlock, RunError, node::spi::LockNode};
 use palisade_testing::fault::FaultControl;
-use tokio::sync::broadcast;
 use tokio::time::sleep;
 
+use crate::support::forward;
 use crate::support::idem::{World, secs};
 
 fn ms(ms: u64) -> Duration {
@@ -78,13 +78,7 @@ impl LockNode for Deaf {
         self.0.call(batch, deadline)
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.0.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.0.name()
-    }
+    forward!(0);
 }
 
 /// Stores the result of a request with the fingerprint `alice`. Two of three nodes grant the claim.
@@ -166,13 +160,7 @@ impl LockNode for Contested {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.0.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.0.name()
-    }
+    forward!(0);
 }
 
 #[tokio::test]

@@ -14,6 +14,8 @@ use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::support::forward;
+
 /// A memory node that executes one batch after the other, each in the time `takes`.
 struct Slow {
     inner: MemoryNode,
@@ -31,13 +33,7 @@ impl LockNode for Slow {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.inner.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.inner.name()
-    }
+    forward!(inner);
 }
 
 /// A node on which another program sends false hints: one for each acquire that joins the queue.

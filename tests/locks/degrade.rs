@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, NodeSignal, Op, Replies};
+use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, Op, Replies};
 use palisade::test_util::TokioEnv;
 use palisade::{
     AcquireError, DegradableGuard, DegradingMutex, MemoryNode, Moment, OnUnavailable, Redlock,
     TryAcquire,
 };
 use palisade_testing::fault::{Fault, FaultControl};
-use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::cancel::poll_times;
+use crate::support::forward;
 use crate::support::logs::Log;
 
 const S: Duration = Duration::from_secs(1);
@@ -54,13 +54,7 @@ impl LockNode for Node {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.inner.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.inner.name()
-    }
+    forward!(inner);
 }
 
 struct World {

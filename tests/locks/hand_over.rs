@@ -7,72 +7,26 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use palisade::error::{Advice, HandOverError, ResumeError};
-use palisade::node::{MemoryNode, RedisNode};
-use palisade::{Durability, HandOver, LockGuard, Mutex, Redlock, TryAcquire};
+use palisade::{Durability, HandOver, LockGuard, MemoryNode, Redlock, TryAcquire};
 use palisade_testing::fault::{Fault, Step};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::server::Server;
+use crate::trio::{SHORT, Trio, job};
 
 const TTL: Duration = Duration::from_secs(3);
-const SHORT: Duration = Duration::from_millis(300);
 
-/// Handles of two processes, `from` and `to`, and of others, on the same nodes. The requests of
-/// `to` can be lost.
-struct World {
-    from: Redlock,
-    to: Redlock,
-    others: Redlock,
-    network: Vec<Fault>,
-    /// Servers that run until the world is dropped.
-    _servers: Vec<Server>,
-}
+/// A process that hands the lock over (`first`), one that redeems the ticket (`second`), and
+/// others.
+type World = Trio;
 
 impl World {
-    fn of(node: impl Fn(usize) -> Fault, n: usize, servers: Vec<Server>) -> Self {
-        let handle = |nodes: &[Fault]| {
-            let builder = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).clock_error(TTL / 20);
-            let builder = builder.node_deadline(2 * SHORT);
-            nodes.iter().fold(builder, |all, node| all.node(node.clone())).build().unwrap()
-        };
-        let nodes = || (0..n).map(&node).collect::<Vec<_>>();
-        let network = nodes();
-        let [from, to, others] = [&nodes(), &network, &nodes()].map(|nodes| handle(nodes));
-        Self { from, to, others, network, _servers: servers }
-    }
-
-    fn memory(n: usize) -> Self {
-        let nodes: Vec<_> = (0..n).map(|_| MemoryNode::new()).collect();
-        Self::of(|i| Fault::new(nodes[i].clone()), n, Vec::new())
-    }
-
-    fn redis(n: usize) -> Self {
-        let servers: Vec<_> = (0..n).map(|_| Server::start(&[])).collect();
-        let urls: Vec<_> = servers.iter().map(Server::url).collect();
-        let node = |i: usize| RedisNode::builder(&urls[i]).trust_fresh(true).build().unwrap();
-        Self::of(|i| Fault::new(node(i)), n, servers)
-    }
-
-    /// Runs the test in each kind of world at the same time.
-    async fn each(test: impl AsyncFn(Self)) {
-        let all = [Self::memory(1), Self::memory(3), Self::memory(5), Self::redis(1)];
-        join_all(all.into_iter().chain([Self::redis(3)]).map(|world| test(world))).await;
-    }
-
-    async fn held(&self) -> LockGuard {
-        job(&self.from).acquire().await.unwrap()
+    async fn acquired(&self) -> LockGuard {
+        job(&self.first).acquire().await.unwrap()
     }
 
     async fn is_taken(&self) -> bool {
         let tried = job(&self.others).try_acquire().await.unwrap();
         matches!(tried, TryAcquire::Taken(_))
-    }
-
-    /// Scripts the next requests of `to` to each node.
-    fn script(&self, steps: &[Step]) {
-        for node in &self.network {
-            node.control().script(steps.iter().copied());
-        }
     }
 }
 
@@ -81,26 +35,22 @@ fn sent(ticket: &HandOver) -> HandOver {
     serde_json::from_str(&serde_json::to_string(ticket).unwrap()).unwrap()
 }
 
-fn job(redlock: &Redlock) -> Mutex {
-    redlock.mutex("job").build().unwrap()
-}
-
 fn is_gone(resumed: &Result<LockGuard, ResumeError>) -> bool {
     matches!(resumed, Err(ResumeError::Gone(_)))
 }
 
 #[tokio::test]
 async fn a_lock_goes_on_in_another_process_under_a_larger_token() {
-    World::each(async |world| {
-        let guard = world.held().await;
+    World::each(TTL, async |world| {
+        let guard = world.acquired().await;
         let (token, lost) = (guard.fencing_token(), guard.lost_signal());
         let ticket = guard.hand_over().await.unwrap();
         assert_eq!((ticket.name(), ticket.fencing_token()), ("job", token));
         assert!(ticket.rest() > TTL / 2 && ticket.rest() <= TTL);
         timeout(TTL / 4, lost.lost()).await.expect("the old guard is over");
-        assert_eq!(world.from.held(), 0, "it is still renewed");
+        assert_eq!(world.first.held(), 0, "it is still renewed");
         assert!(world.is_taken().await, "it was free in between");
-        let guard = world.to.resume(&sent(&ticket)).await.unwrap();
+        let guard = world.second.resume(&sent(&ticket)).await.unwrap();
         assert!(guard.is_valid() && guard.fencing_token() > token);
         assert!(world.is_taken().await);
         // The new guard is renewed.
@@ -115,9 +65,9 @@ async fn a_lock_goes_on_in_another_process_under_a_larger_token() {
 
 #[tokio::test]
 async fn a_ticket_is_redeemed_once() {
-    World::each(async |world| {
-        let ticket = world.held().await.hand_over().await.unwrap();
-        let guard = world.to.resume(&ticket).await.unwrap();
+    World::each(TTL, async |world| {
+        let ticket = world.acquired().await.hand_over().await.unwrap();
+        let guard = world.second.resume(&ticket).await.unwrap();
         let again = world.others.resume(&ticket).await;
         assert!(is_gone(&again), "{again:?}");
         assert!(guard.extend().await.is_ok(), "the second delivery took something");
@@ -126,7 +76,7 @@ async fn a_ticket_is_redeemed_once() {
         assert!(is_gone(&late), "{late:?}");
         // What the refused calls took is given back.
         let next = job(&world.others).acquire().await.unwrap();
-        assert!(is_gone(&world.to.resume(&ticket).await));
+        assert!(is_gone(&world.second.resume(&ticket).await));
         next.release().await.unwrap();
     })
     .await;
@@ -134,11 +84,11 @@ async fn a_ticket_is_redeemed_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_at_the_same_time_at_most_one_wins() {
-    World::each(async |world| {
+    World::each(TTL, async |world| {
         let mut wins = 0;
         for _ in 0..20 {
-            let ticket = world.held().await.hand_over().await.unwrap();
-            let (a, b) = tokio::join!(world.to.resume(&ticket), world.others.resume(&ticket));
+            let ticket = world.acquired().await.hand_over().await.unwrap();
+            let (a, b) = tokio::join!(world.second.resume(&ticket), world.others.resume(&ticket));
             // Where a slow node has not got the lock of the old holder yet, the others may be split
             // between the two, and none wins.
             assert!(is_gone(&a) || is_gone(&b), "{a:?} and {b:?}");
@@ -155,15 +105,15 @@ async fn of_two_at_the_same_time_at_most_one_wins() {
 
 #[tokio::test]
 async fn a_ticket_that_comes_late_is_refused() {
-    World::each(async |world| {
-        let mutex = world.from.mutex("job").ttl(SHORT).auto_renew(false).build().unwrap();
+    World::each(TTL, async |world| {
+        let mutex = world.first.mutex("job").ttl(SHORT).auto_renew(false).build().unwrap();
         let ticket = mutex.acquire().await.unwrap().hand_over().await.unwrap();
         sleep(2 * SHORT).await;
-        let late = world.to.resume(&ticket).await;
+        let late = world.second.resume(&ticket).await;
         assert!(is_gone(&late), "{late:?}");
         // Another owner has had the lock, and nothing is left of the attempt.
         let mutex = mutex.acquire().await.unwrap();
-        assert!(is_gone(&world.to.resume(&ticket).await));
+        assert!(is_gone(&world.second.resume(&ticket).await));
         assert!(mutex.extend().await.is_ok());
     })
     .await;
@@ -171,10 +121,10 @@ async fn a_ticket_that_comes_late_is_refused() {
 
 #[tokio::test]
 async fn a_lost_answer_does_not_use_the_ticket_up() {
-    World::each(async |world| {
-        let ticket = world.held().await.hand_over().await.unwrap();
+    World::each(TTL, async |world| {
+        let ticket = world.acquired().await.hand_over().await.unwrap();
         world.script(&[Step::lose_reply()]);
-        let guard = world.to.resume(&ticket).await.expect("its own attempt is no obstacle");
+        let guard = world.second.resume(&ticket).await.expect("its own attempt is no obstacle");
         assert!(guard.is_valid() && guard.extend().await.is_ok());
         assert!(is_gone(&world.others.resume(&ticket).await));
     })
@@ -184,9 +134,9 @@ async fn a_lost_answer_does_not_use_the_ticket_up() {
 #[tokio::test]
 async fn a_call_that_is_dropped_gives_back_what_it_took() {
     for polls in 1..12 {
-        World::each(async |world| {
-            let ticket = world.held().await.hand_over().await.unwrap();
-            let mut resume = Box::pin(world.to.resume(&ticket));
+        World::each(TTL, async |world| {
+            let ticket = world.acquired().await.hand_over().await.unwrap();
+            let mut resume = Box::pin(world.second.resume(&ticket));
             for _ in 0..polls {
                 let turn = tokio::time::sleep(Duration::from_micros(200));
                 tokio::select! {
@@ -215,11 +165,11 @@ async fn a_call_that_is_dropped_gives_back_what_it_took() {
 #[tokio::test]
 async fn a_call_that_is_dropped_during_a_repetition_gives_back_what_it_took() {
     let run = async |n: usize, polls: usize| {
-        let world = World::memory(n);
-        job(&world.to).acquire().await.unwrap().release().await.unwrap();
-        let ticket = world.held().await.hand_over().await.unwrap();
+        let world = World::memory(TTL, n);
+        job(&world.second).acquire().await.unwrap().release().await.unwrap();
+        let ticket = world.acquired().await.hand_over().await.unwrap();
         world.script(&[Step::lose_reply()]);
-        let mut resume = Box::pin(world.to.resume(&ticket));
+        let mut resume = Box::pin(world.second.resume(&ticket));
         let mut left = polls;
         let done = poll_fn(|cx| match resume.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
@@ -243,9 +193,9 @@ async fn a_call_that_is_dropped_during_a_repetition_gives_back_what_it_took() {
 #[tokio::test]
 async fn no_renewal_follows_the_extension_of_a_hand_over() {
     join_all((0..12).map(|_| async {
-        let world = World::memory(1);
+        let world = World::memory(TTL, 1);
         let control = world.network[0].control();
-        let guard = job(&world.to).acquire().await.unwrap();
+        let guard = job(&world.second).acquire().await.unwrap();
         world.script(&[Step::delay(SHORT / 2), Step::delay(SHORT * 5 / 3)]);
         let before = control.calls();
         while control.calls() == before {
@@ -265,24 +215,24 @@ async fn no_renewal_follows_the_extension_of_a_hand_over() {
 #[tokio::test]
 async fn a_refusal_and_a_lost_request_do_not_use_the_ticket_up() {
     let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
-    let world = World::of(|i| Fault::new(nodes[i].clone()), 3, Vec::new());
-    job(&world.to).acquire().await.unwrap().release().await.unwrap();
+    let world = World::of(TTL, |i| Fault::new(nodes[i].clone()), 3, Vec::new());
+    job(&world.second).acquire().await.unwrap().release().await.unwrap();
     assert!(nodes[2].close(SHORT));
-    let ticket = world.held().await.hand_over().await.unwrap();
+    let ticket = world.acquired().await.hand_over().await.unwrap();
     sleep(2 * SHORT).await;
     world.network[1].control().script([Step::lose_request()]);
-    let guard = world.to.resume(&ticket).await.expect("two of three nodes have the old holder");
+    let guard = world.second.resume(&ticket).await.expect("two of three nodes have the old holder");
     assert!(guard.extend().await.is_ok());
 }
 
 #[tokio::test]
 async fn a_ttl_with_a_part_below_a_microsecond_is_not_cut() {
-    World::each(async |world| {
-        let mutex = world.from.mutex("job").ttl(TTL + Duration::from_nanos(20));
+    World::each(TTL, async |world| {
+        let mutex = world.first.mutex("job").ttl(TTL + Duration::from_nanos(20));
         let mutex = mutex.build().unwrap();
         for _ in 0..20 {
             let ticket = mutex.acquire().await.unwrap().hand_over().await.unwrap();
-            let guard = world.to.resume(&sent(&ticket)).await;
+            let guard = world.second.resume(&sent(&ticket)).await;
             guard.expect("its lease is as long as the owner's").release().await.unwrap();
         }
     })
@@ -298,12 +248,12 @@ async fn a_ttl_with_a_part_below_a_microsecond_is_not_cut() {
 
 #[tokio::test]
 async fn a_forged_ticket_closes_the_lock_for_a_ttl_at_most() {
-    let world = World::memory(1);
-    let ticket = world.held().await.hand_over().await.unwrap();
+    let world = World::memory(TTL, 1);
+    let ticket = world.acquired().await.hand_over().await.unwrap();
     let text = serde_json::to_string(&ticket).unwrap();
     let forged = text.replace("\"closed\":0", &format!("\"closed\":{}", u64::MAX));
     assert_ne!(text, forged);
-    let guard = world.to.resume(&serde_json::from_str(&forged).unwrap()).await.unwrap();
+    let guard = world.second.resume(&serde_json::from_str(&forged).unwrap()).await.unwrap();
     sleep(TTL + SHORT).await;
     assert!(guard.is_valid());
     guard.release().await.unwrap();
@@ -312,8 +262,8 @@ async fn a_forged_ticket_closes_the_lock_for_a_ttl_at_most() {
 
 #[tokio::test]
 async fn a_hand_over_that_is_dropped_releases_the_lock() {
-    World::each(async |world| {
-        let guard = world.held().await;
+    World::each(TTL, async |world| {
+        let guard = world.acquired().await;
         let mut hand_over = Box::pin(guard.hand_over());
         let polled = futures_util::poll!(hand_over.as_mut());
         if polled.is_pending() {
@@ -330,19 +280,19 @@ async fn a_hand_over_that_is_dropped_releases_the_lock() {
 #[tokio::test]
 async fn a_node_that_was_down_does_not_matter() {
     let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
-    let world = World::of(|i| Fault::new(nodes[i].clone()), 3, Vec::new());
-    let guard = world.held().await;
+    let world = World::of(TTL, |i| Fault::new(nodes[i].clone()), 3, Vec::new());
+    let guard = world.acquired().await;
     // One node answers nothing while the lock is handed over, and has an older lease.
     assert!(nodes[2].close(SHORT));
     let ticket = guard.hand_over().await.unwrap();
     sleep(2 * SHORT).await;
-    let guard = world.to.resume(&ticket).await.unwrap();
+    let guard = world.second.resume(&ticket).await.unwrap();
     assert!(guard.extend().await.is_ok());
     let ticket = guard.hand_over().await.unwrap();
     // Two nodes lose everything: no majority has the old holder, and none grants.
     nodes[0].restart_empty();
     nodes[1].restart_empty();
-    let refused = world.from.resume(&ticket).await;
+    let refused = world.first.resume(&ticket).await;
     let Err(ResumeError::NoQuorum(why)) = &refused else { panic!("{refused:?}") };
     assert!(why.waited.is_some() && why.quarantine().is_some(), "{why}");
     let refused = refused.unwrap_err();
@@ -355,8 +305,8 @@ async fn a_node_that_was_down_does_not_matter() {
 #[tokio::test]
 async fn too_few_nodes_hand_nothing_over() {
     let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
-    let world = World::of(|i| Fault::new(nodes[i].clone()), 3, Vec::new());
-    let guard = world.held().await;
+    let world = World::of(TTL, |i| Fault::new(nodes[i].clone()), 3, Vec::new());
+    let guard = world.acquired().await;
     for node in &nodes[1..] {
         assert!(node.close(SHORT));
     }
@@ -373,15 +323,15 @@ async fn too_few_nodes_hand_nothing_over() {
 
 #[tokio::test]
 async fn a_lock_that_is_lost_or_shared_is_not_handed_over() {
-    let world = World::memory(3);
-    let mutex = world.from.mutex("job").ttl(SHORT).auto_renew(false).build().unwrap();
+    let world = World::memory(TTL, 3);
+    let mutex = world.first.mutex("job").ttl(SHORT).auto_renew(false).build().unwrap();
     let guard = mutex.acquire().await.unwrap();
     sleep(2 * SHORT).await;
     let lost = guard.hand_over().await.unwrap_err();
     assert!(matches!(lost, HandOverError::Lost(_)) && lost.advice() == Advice::GiveUp);
-    let doc = world.from.rw_lock("job").build().unwrap();
-    let pool = world.from.semaphore("job", 2).build().unwrap();
-    let both = world.from.multi(["a", "b"]).build().unwrap();
+    let doc = world.first.rw_lock("job").build().unwrap();
+    let pool = world.first.semaphore("job", 2).build().unwrap();
+    let both = world.first.multi(["a", "b"]).build().unwrap();
     let reader = LockGuard::from(doc.read().await.unwrap());
     let permit = LockGuard::from(pool.acquire().await.unwrap());
     for guard in [reader, permit, both.acquire().await.unwrap().into()] {
@@ -390,7 +340,7 @@ async fn a_lock_that_is_lost_or_shared_is_not_handed_over() {
     }
     let writer = doc.write().await.unwrap();
     let ticket = writer.hand_over().await.unwrap();
-    assert!(world.to.resume(&ticket).await.unwrap().is_valid());
+    assert!(world.second.resume(&ticket).await.unwrap().is_valid());
 }
 
 #[tokio::test]
@@ -415,26 +365,26 @@ async fn a_ticket_fits_the_prefix_and_the_longest_lease_of_its_handle() {
 
 #[tokio::test]
 async fn the_settings_of_the_lock_travel_with_it() {
-    let world = World::memory(1);
-    let mutex = world.from.mutex("job").ttl(SHORT).auto_renew(false);
+    let world = World::memory(TTL, 1);
+    let mutex = world.first.mutex("job").ttl(SHORT).auto_renew(false);
     let mutex = mutex.durability(Durability::AllReplicas).build().unwrap();
     let ticket = mutex.acquire().await.unwrap().hand_over().await.unwrap();
-    let guard = world.to.resume(&sent(&ticket)).await.unwrap();
+    let guard = world.second.resume(&sent(&ticket)).await.unwrap();
     assert_eq!(guard.durability().level, Durability::AllReplicas);
     timeout(2 * SHORT, guard.lost()).await.expect("nothing renews it");
-    let mutex = world.from.mutex("job").max_hold(2 * SHORT).build().unwrap();
+    let mutex = world.first.mutex("job").max_hold(2 * SHORT).build().unwrap();
     let ticket = mutex.acquire().await.unwrap().hand_over().await.unwrap();
     sleep(SHORT).await;
-    let guard = world.to.resume(&sent(&ticket)).await.unwrap();
+    let guard = world.second.resume(&sent(&ticket)).await.unwrap();
     timeout(TTL + 3 * SHORT, guard.lost()).await.expect("it is renewed without end");
 }
 
 #[tokio::test]
 async fn a_closed_handle_redeems_nothing() {
-    let world = World::memory(3);
-    let ticket = world.held().await.hand_over().await.unwrap();
-    assert!(world.to.close(SHORT).await.is_clean());
-    let closed = world.to.resume(&ticket).await.unwrap_err();
+    let world = World::memory(TTL, 3);
+    let ticket = world.acquired().await.hand_over().await.unwrap();
+    assert!(world.second.close(SHORT).await.is_clean());
+    let closed = world.second.resume(&ticket).await.unwrap_err();
     assert!(matches!(closed, ResumeError::Closed(_)), "{closed}");
     assert!(world.others.resume(&ticket).await.unwrap().is_valid());
 }
@@ -443,16 +393,16 @@ async fn a_closed_handle_redeems_nothing() {
 /// also if the taker hands it over and the next one releases at once.
 #[tokio::test]
 async fn a_takeover_that_is_handed_over_stays_closed() {
-    World::each(async |world| {
-        let mutex = world.from.mutex("job").auto_renew(false).build().unwrap();
+    World::each(TTL, async |world| {
+        let mutex = world.first.mutex("job").auto_renew(false).build().unwrap();
         let hangs = mutex.acquire().await.unwrap();
         let operator = job(&world.others);
         let seen = operator.inspect().await.unwrap().holder().unwrap();
         let taken = operator.take_over(&seen, "it hangs").await.unwrap();
         let ticket = taken.guard.hand_over().await.unwrap();
-        let guard = world.to.resume(&sent(&ticket)).await.unwrap();
+        let guard = world.second.resume(&sent(&ticket)).await.unwrap();
         guard.release().await.unwrap();
-        let next = job(&world.from).acquire().await.unwrap();
+        let next = job(&world.first).acquire().await.unwrap();
         assert!(!hangs.is_valid(), "two hold the lock");
         next.release().await.unwrap();
     })
@@ -461,13 +411,13 @@ async fn a_takeover_that_is_handed_over_stays_closed() {
 
 #[tokio::test]
 async fn those_who_wait_come_after_the_ticket() {
-    World::each(async |world| {
-        let guard = world.held().await;
+    World::each(TTL, async |world| {
+        let guard = world.acquired().await;
         let waits = job(&world.others);
         let waits = tokio::spawn(async move { waits.acquire().await.unwrap().is_valid() });
         sleep(SHORT).await;
         let ticket = guard.hand_over().await.unwrap();
-        let guard = world.to.resume(&ticket).await.unwrap();
+        let guard = world.second.resume(&ticket).await.unwrap();
         sleep(SHORT).await;
         assert!(!waits.is_finished(), "it was free in between");
         guard.release().await.unwrap();
@@ -478,8 +428,8 @@ async fn those_who_wait_come_after_the_ticket() {
 
 #[tokio::test]
 async fn a_ticket_is_a_secret_and_checked_when_it_is_read() {
-    let world = World::memory(1);
-    let ticket = world.held().await.hand_over().await.unwrap();
+    let world = World::memory(TTL, 1);
+    let ticket = world.acquired().await.hand_over().await.unwrap();
     let text = serde_json::to_string(&ticket).unwrap();
     let owner = text.split_once("\"owner\":\"").unwrap().1[..22].to_owned();
     let shown = format!("{ticket:?}");
@@ -495,6 +445,6 @@ async fn a_ticket_is_a_secret_and_checked_when_it_is_read() {
         wrong(text.replace(&owner, &forged), "no owner token");
     }
     let damaged = read(&text.replace("\"name\":\"job\"", "\"name\":\"\"")).unwrap();
-    let refused = world.to.resume(&damaged).await;
+    let refused = world.second.resume(&damaged).await;
     assert!(matches!(refused, Err(ResumeError::Config(_))), "{refused:?}");
 }

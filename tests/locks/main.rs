@@ -22,4 +22,5 @@ mod semaphores;
 #[path = "../support/mod.rs"]
 mod support;
 mod taken;
+mod trio;
 mod turns;

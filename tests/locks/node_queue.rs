@@ -10,7 +10,7 @@ use futures_util::FutureExt as _;
 use palisade::Moment;
 use palisade::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use palisade::idempotency::Status;
-use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply};
+use palisade::node::spi::{Batch, Op, Replies, Reply};
 use palisade::node::{
     MemoryNode,
     spi::{BoxFuture, LockNode},
@@ -18,9 +18,11 @@ use palisade::node::{
 use palisade::{Durability, node::spi::BarrierPoint};
 use palisade::{Idempotency, Outcome, Redlock, RunError, TryAcquire};
 use palisade::{node::spi::Env, test_util::TokioEnv};
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
+
+use crate::support::forward;
 
 const DEPTH: usize = 6;
 
@@ -113,13 +115,7 @@ impl LockNode for Connection {
         DEPTH
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.inner.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.inner.name()
-    }
+    forward!(inner);
 }
 
 /// Runs sixty-four callers that compete for a few names. Asserts that each name has one holder at a
@@ -226,13 +222,7 @@ impl LockNode for Stingy {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.inner.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.inner.name()
-    }
+    forward!(inner);
 }
 
 /// Returns a handle over this node, and a namespace. The key `k` of the namespace has a result.

@@ -347,7 +347,7 @@ async fn readers_that_waited_for_a_writer_read_together() {
     }
 }
 
-fn seldom() -> RetryPolicy {
+pub(crate) fn seldom() -> RetryPolicy {
     let pause = Duration::from_secs(20);
     RetryPolicy::exponential(pause, pause, 1.0).unwrap()
 }

@@ -6,18 +6,11 @@ use std::time::Duration;
 use palisade::node::spi::Env;
 use palisade::test_util::TokioEnv;
 use palisade::{AcquireError, MemoryNode, Owner, Redlock, ReentrantMutex, ReleaseError};
-use palisade_testing::fault::{Fault, FaultControl};
 use tokio::time::{Instant, sleep, timeout};
 
-const S: Duration = Duration::from_secs(1);
+use crate::support::memory::linked;
 
-fn world() -> (Redlock, FaultControl) {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let fault = Fault::new(node).env(Arc::clone(&env));
-    let link = fault.control();
-    (Redlock::builder().node(fault).env(env).build().unwrap(), link)
-}
+const S: Duration = Duration::from_secs(1);
 
 fn mutex(redlock: &Redlock, name: &str) -> ReentrantMutex {
     redlock.mutex(name).acquire_timeout(2 * S).build().unwrap().reentrant()
@@ -30,7 +23,7 @@ async fn is_free(redlock: &Redlock, name: &str) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn the_owner_enters_again_without_the_nodes_and_all_others_wait() {
-    let (redlock, link) = world();
+    let (redlock, link) = linked();
     let (owner, other) = (Owner::new(), Owner::new());
     let m = mutex(&redlock, "m");
     let outer = m.acquire(&owner).await.unwrap();
@@ -65,7 +58,7 @@ async fn the_owner_enters_again_without_the_nodes_and_all_others_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_of_one_owner_make_one_attempt_and_share_its_lock() {
-    let (redlock, _) = world();
+    let (redlock, _) = linked();
     let (owner, m) = (Owner::new(), mutex(&redlock, "m"));
     let held = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
     let ask = || {
@@ -92,7 +85,7 @@ async fn calls_of_one_owner_make_one_attempt_and_share_its_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_for_its_owners_other_call_ends_at_its_own_deadline() {
-    let (redlock, _) = world();
+    let (redlock, _) = linked();
     let (owner, m) = (Owner::new(), mutex(&redlock, "m"));
     let _held = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
     let begun = Instant::now();
@@ -115,7 +108,7 @@ async fn a_call_that_waits_for_its_owners_other_call_ends_at_its_own_deadline() 
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_lock_is_not_acquired_again_under_an_outer_guard() {
-    let (redlock, link) = world();
+    let (redlock, link) = linked();
     let (owner, m) = (Owner::new(), mutex(&redlock, "m"));
     let (outer, inner) = (m.acquire(&owner).await.unwrap(), m.acquire(&owner).await.unwrap());
     link.cut();
@@ -137,7 +130,7 @@ async fn a_lost_lock_is_not_acquired_again_under_an_outer_guard() {
 
 #[tokio::test(start_paused = true)]
 async fn running_work_of_a_closed_handle_enters_again_and_new_work_does_not() {
-    let (redlock, _) = world();
+    let (redlock, _) = linked();
     let (owner, m) = (Owner::new(), mutex(&redlock, "m"));
     let outer = m.acquire(&owner).await.unwrap();
     let closing = redlock.clone();
@@ -184,7 +177,7 @@ async fn an_owner_holds_a_name_of_each_handle_by_itself() {
 /// The owner lives as long as its process. It forgets the locks that it has released.
 #[tokio::test(start_paused = true)]
 async fn an_owner_of_many_names_enters_the_one_that_it_holds() {
-    let (redlock, _) = world();
+    let (redlock, _) = linked();
     let owner = Owner::new();
     let first = mutex(&redlock, "0").acquire(&owner).await.unwrap();
     for n in 1..200 {

@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, LockMode, NodeSignal, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Batch, LockMode, Op, Replies, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
 use palisade::node::{
     MemoryNode,
@@ -20,9 +20,9 @@ use palisade::node::{
 use palisade::{RedisNode, Redlock, TryAcquire, node::spi::OwnerToken};
 use palisade_testing::fault::Odds;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 
+use crate::support::forward;
 use crate::support::memory::Cluster;
 use crate::support::server::Server;
 
@@ -220,14 +220,7 @@ async fn colliding_callers_do_not_collide_for_ever() {
             let r = c.redlock();
             tokio::spawn(async move {
                 for _ in 0..ROUNDS {
-                    let guard = r
-                        .mutex("hot")
-                        .acquire_timeout(LONG * 3)
-                        .build()
-                        .unwrap()
-                        .acquire()
-                        .await
-                        .unwrap();
+                    let guard = r.mutex("hot").acquire_timeout(LONG * 3).await.unwrap();
                     assert!(guard.release().await.is_ok());
                 }
             })
@@ -261,12 +254,7 @@ impl LockNode for Deaf {
             self.inner.call(batch, deadline).await
         })
     }
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.inner.events()
-    }
-    fn name(&self) -> Arc<str> {
-        self.inner.name()
-    }
+    forward!(inner);
 }
 
 #[tokio::test]
@@ -314,12 +302,7 @@ impl LockNode for Panics {
         assert!(self.1.swap(true, Ordering::SeqCst), "a node of somebody else's panics");
         self.0.call(batch, deadline)
     }
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.0.events()
-    }
-    fn name(&self) -> Arc<str> {
-        self.0.name()
-    }
+    forward!(0);
 }
 
 #[tokio::test]

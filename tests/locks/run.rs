@@ -6,23 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use palisade::election::CampaignError;
-use palisade::node::spi::Env;
-use palisade::test_util::TokioEnv;
-use palisade::{AcquireError, MemoryNode, Mutex, Redlock, TryAcquire, WorkError};
-use palisade_testing::fault::{Fault, FaultControl};
+use palisade::{AcquireError, Mutex, TryAcquire, WorkError};
+use palisade_testing::fault::FaultControl;
 use tokio::time::{Instant, sleep};
 
-use crate::support::memory::Cluster;
+use crate::support::memory::{Cluster, linked};
 
 const S: Duration = Duration::from_secs(1);
-
-fn world() -> (Redlock, FaultControl) {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let fault = Fault::new(node).env(Arc::clone(&env));
-    let link = fault.control();
-    (Redlock::builder().node(fault).env(env).build().unwrap(), link)
-}
 
 async fn is_free(mutex: &Mutex) -> bool {
     matches!(mutex.try_acquire().await, Ok(TryAcquire::Acquired(_)))
@@ -39,7 +29,7 @@ impl Drop for Stopped {
 
 #[tokio::test(start_paused = true)]
 async fn work_is_done_under_the_lock_and_the_lock_released_after_it() {
-    let (redlock, _) = world();
+    let (redlock, _) = linked();
     let mutex = redlock.mutex("m").build().unwrap();
     let kept = Arc::new(std::sync::Mutex::new(None));
     let (rival, outlives) = (mutex.clone(), Arc::clone(&kept));
@@ -61,7 +51,7 @@ async fn work_is_done_under_the_lock_and_the_lock_released_after_it() {
 
 #[tokio::test(start_paused = true)]
 async fn work_is_stopped_when_the_lock_is_lost() {
-    let (redlock, link) = world();
+    let (redlock, link) = linked();
     let mutex = redlock.mutex("m").auto_renew(false).ttl(5 * S).build().unwrap();
     let stopped = Arc::new(AtomicBool::new(false));
     let guard = Stopped(Arc::clone(&stopped));
@@ -86,7 +76,7 @@ async fn work_is_stopped_when_the_lock_is_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_finished_too_late_is_kept_and_called_so() {
-    let (redlock, _) = world();
+    let (redlock, _) = linked();
     let mutex = redlock.mutex("m").auto_renew(false).ttl(S).build().unwrap();
     // The work does not wait long enough to be stopped, as if the process were paused.
     let ended = mutex.run(|_| async {
@@ -118,7 +108,7 @@ async fn an_unconfirmed_release_keeps_the_value() {
 
 #[tokio::test(start_paused = true)]
 async fn work_that_cannot_begin_is_not_begun() {
-    let (redlock, _) = world();
+    let (redlock, _) = linked();
     let _held = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
     let _leads = redlock.election("e").build().unwrap().campaign("a").await.unwrap();
     let begun = AtomicU32::new(0);
@@ -133,7 +123,7 @@ async fn work_that_cannot_begin_is_not_begun() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_run_drops_its_work_and_gives_the_lock_back() {
-    let (redlock, _) = world();
+    let (redlock, _) = linked();
     let mutex = redlock.mutex("m").build().unwrap();
     let stopped = Arc::new(AtomicBool::new(false));
     let guard = Stopped(Arc::clone(&stopped));
@@ -149,7 +139,7 @@ async fn a_dropped_run_drops_its_work_and_gives_the_lock_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_signal_outlives_its_guard_and_resolves_at_each_kind_of_end() {
-    let (redlock, _) = world();
+    let (redlock, _) = linked();
     let mutex = redlock.mutex("m").auto_renew(false).ttl(5 * S).build().unwrap();
     for how in ["expired", "released", "dropped"] {
         let guard = mutex.acquire().await.unwrap();

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use palisade::error::{AcquireError, NodeError};
-use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, LockNode, NodeSignal, Replies, Reply};
+use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, LockNode, Replies, Reply};
 use palisade::{
-    Durability, LockGuard, MemoryNode, Moment, NodePermits, Permit, Redlock, RetryPolicy,
-    Semaphore, TryAcquire,
+    Durability, LockGuard, MemoryNode, Moment, NodePermits, Permit, Redlock, Semaphore, TryAcquire,
 };
 use palisade_testing::fault::{Fault, Odds};
-use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 
-use super::readers::{Nodes, is_taken};
+use crate::support::forward;
+
+use super::readers::{Nodes, is_taken, seldom};
 
 fn pool(nodes: &Nodes, permits: u16) -> Semaphore {
     nodes.handle().semaphore("gpu", permits).build().unwrap()
@@ -185,11 +185,6 @@ async fn waiting_callers_get_the_permits_that_are_released() {
     }
 }
 
-fn seldom() -> RetryPolicy {
-    let pause = Duration::from_secs(20);
-    RetryPolicy::exponential(pause, pause, 1.0).unwrap()
-}
-
 /// Each release wakes a waiter, long before its own timer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_release_is_handed_over_to_a_waiter() {
@@ -315,13 +310,7 @@ impl LockNode for Counting {
         self.0.barrier(after, level, deadline)
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.0.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.0.name()
-    }
+    forward!(0);
 
     fn server(&self) -> Option<Arc<str>> {
         self.0.server()

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use palisade::node::{MemoryNode, RedisNode};
 use palisade::{AcquireError, LockGuard, LockHolder, Mutex, Redlock};
 use palisade_ops::{Deployment, HandedOver, Handover};
@@ -13,52 +12,15 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::support::server::Server;
+use crate::trio::{SHORT, Trio, job};
 
 const TTL: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_millis(300);
 
-/// A holder that hangs, a waiter, and an operator whose requests or replies can be lost.
-struct World {
-    hangs: Redlock,
-    waits: Redlock,
-    operator: Redlock,
-    network: Vec<Fault>,
-    /// Servers, kept running until the world is dropped.
-    _servers: Vec<Server>,
-}
+/// A holder that hangs (`first`), an operator (`second`), and a waiter (`others`).
+type World = Trio;
 
 impl World {
-    fn of(node: impl Fn(usize) -> Fault, n: usize, servers: Vec<Server>) -> Self {
-        let handle = |nodes: &[Fault]| {
-            let builder = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).clock_error(TTL / 20);
-            let builder = builder.node_deadline(2 * SHORT);
-            nodes.iter().fold(builder, |all, node| all.node(node.clone())).build().unwrap()
-        };
-        let nodes = || (0..n).map(&node).collect::<Vec<_>>();
-        let network = nodes();
-        let [hangs, waits, operator] = [&nodes(), &nodes(), &network].map(|nodes| handle(nodes));
-        Self { hangs, waits, operator, network, _servers: servers }
-    }
-
-    fn memory(n: usize) -> Self {
-        let nodes: Vec<_> = (0..n).map(|_| MemoryNode::new()).collect();
-        Self::of(|i| Fault::new(nodes[i].clone()), n, Vec::new())
-    }
-
-    fn redis(n: usize) -> Self {
-        let servers: Vec<_> = (0..n).map(|_| Server::start(&[])).collect();
-        let urls: Vec<_> = servers.iter().map(Server::url).collect();
-        let node = |i: usize| RedisNode::builder(&urls[i]).trust_fresh(true).build().unwrap();
-        Self::of(|i| Fault::new(node(i)), n, servers)
-    }
-
-    /// Runs the test on each kind of nodes, concurrently.
-    async fn each(test: impl AsyncFn(Self)) {
-        let all = [Self::memory(1), Self::memory(3), Self::redis(1), Self::redis(3)];
-        join_all(all.map(|world| test(world))).await;
-    }
-
     /// Starts the test: a holder acquires the lock without automatic renewal, and another caller
     /// waits for the lock.
     async fn held(&self) -> (Arc<LockGuard>, JoinHandle<bool>) {
@@ -66,9 +28,9 @@ impl World {
     }
 
     async fn held_for(&self, ttl: Duration) -> (Arc<LockGuard>, JoinHandle<bool>) {
-        let mutex = self.hangs.mutex("job").ttl(ttl).auto_renew(false).build().unwrap();
+        let mutex = self.first.mutex("job").ttl(ttl).auto_renew(false).build().unwrap();
         let holder = Arc::new(mutex.acquire().await.unwrap());
-        let (next, before) = (self.waits.mutex("job").acquire_timeout(PATIENCE), holder.clone());
+        let (next, before) = (self.others.mutex("job").acquire_timeout(PATIENCE), holder.clone());
         let next = next.build().unwrap();
         let waits = tokio::spawn(async move {
             let _guard = next.acquire().await.unwrap();
@@ -80,17 +42,10 @@ impl World {
 
     /// Returns the operator's mutex, and the current holder of the lock.
     async fn sees(&self, ttl: Duration) -> (Mutex, LockHolder) {
-        let mutex = self.operator.mutex("job").ttl(ttl).auto_renew(false);
+        let mutex = self.second.mutex("job").ttl(ttl).auto_renew(false);
         let mutex = mutex.acquire_timeout(5 * TTL).build().unwrap();
         let holder = mutex.inspect().await.unwrap().holder().expect("it is held");
         (mutex, holder)
-    }
-
-    /// Sets the faults of the operator's next requests to each node.
-    fn script(&self, steps: &[Step]) {
-        for node in &self.network {
-            node.control().script(steps.iter().copied());
-        }
     }
 }
 
@@ -101,7 +56,7 @@ async fn no_second_holder(waits: JoinHandle<bool>) {
 
 #[tokio::test]
 async fn a_lost_answer_admits_no_second_holder() {
-    World::each(async |world| {
+    World::each(TTL, async |world| {
         let (_held, waits) = world.held().await;
         let (mutex, holder) = world.sees(TTL).await;
         // The operator's first request reads the holder. The reply to its second request, the
@@ -119,10 +74,10 @@ async fn a_lost_answer_admits_no_second_holder() {
 
 #[tokio::test]
 async fn a_takeover_that_is_dropped_midway_admits_no_second_holder() {
-    World::each(async |world| {
+    World::each(TTL, async |world| {
         let (_held, waits) = world.held().await;
         let (mutex, holder) = world.sees(TTL).await;
-        let seen = world.waits.mutex("job").build().unwrap();
+        let seen = job(&world.others);
         world.script(&[Step::fine(), Step::delay_reply(TTL)]);
         let given_away = async {
             let still = |now: Option<LockHolder>| now.is_some_and(|now| now.owner == holder.owner);
@@ -144,7 +99,7 @@ async fn a_takeover_that_is_dropped_midway_admits_no_second_holder() {
 #[tokio::test]
 async fn a_guard_that_is_given_up_at_once_admits_no_second_holder() {
     for released in [true, false] {
-        World::each(async |world| {
+        World::each(TTL, async |world| {
             let (held, waits) = world.held().await;
             let (mutex, holder) = world.sees(TTL).await;
             let won = mutex.take_over(&holder, "it hangs").await.unwrap();
@@ -160,7 +115,7 @@ async fn a_guard_that_is_given_up_at_once_admits_no_second_holder() {
 
 #[tokio::test]
 async fn a_taker_with_a_shorter_lease_admits_no_second_holder() {
-    World::each(async |world| {
+    World::each(TTL, async |world| {
         let (_held, waits) = world.held().await;
         let (mutex, holder) = world.sees(SHORT).await;
         let won = mutex.take_over(&holder, "it hangs").await.unwrap();
@@ -173,7 +128,7 @@ async fn a_taker_with_a_shorter_lease_admits_no_second_holder() {
 
 #[tokio::test]
 async fn a_renewal_between_look_and_request_admits_no_second_holder() {
-    World::each(async |world| {
+    World::each(TTL, async |world| {
         let (held, waits) = world.held().await;
         sleep(TTL / 2).await;
         let (mutex, holder) = world.sees(SHORT).await;
@@ -200,7 +155,7 @@ async fn a_renewal_between_look_and_request_admits_no_second_holder() {
 #[tokio::test]
 async fn a_takeover_soon_after_a_handover_admits_no_second_holder() {
     let node = MemoryNode::new();
-    let world = World::of(|_| Fault::new(node.clone()), 1, Vec::new());
+    let world = World::of(TTL, |_| Fault::new(node.clone()), 1, Vec::new());
     let (_held, waits) = world.held_for(2 * TTL).await;
     assert!(node.close(PATIENCE));
     node.hand_over();
@@ -209,7 +164,7 @@ async fn a_takeover_soon_after_a_handover_admits_no_second_holder() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     let url = server.url();
     let node = || RedisNode::builder(&url).trust_fresh(true).build().unwrap();
-    let world = World::of(|_| Fault::new(node()), 1, Vec::new());
+    let world = World::of(TTL, |_| Fault::new(node()), 1, Vec::new());
     let (_held, waits) = world.held_for(2 * TTL).await;
     let handover = Handover::new(Deployment::new().node(&url));
     let restarted = async {
@@ -222,7 +177,7 @@ async fn a_takeover_soon_after_a_handover_admits_no_second_holder() {
 }
 
 async fn taken_while_it_settles(world: &World, waits: JoinHandle<bool>) {
-    let mutex = world.operator.mutex("job").acquire_timeout(SHORT).build().unwrap();
+    let mutex = world.second.mutex("job").acquire_timeout(SHORT).build().unwrap();
     // On a slow machine, the planned handover may take longer than the lease.
     if let Some(holder) = mutex.inspect().await.unwrap().holder() {
         drop(mutex.take_over(&holder, "it hangs").await);
@@ -232,10 +187,10 @@ async fn taken_while_it_settles(world: &World, waits: JoinHandle<bool>) {
 
 #[tokio::test]
 async fn a_guard_that_is_kept_long_enough_is_released_as_any_other() {
-    World::each(async |world| {
+    World::each(TTL, async |world| {
         let (_held, waits) = world.held().await;
         let (_, holder) = world.sees(TTL).await;
-        let mutex = world.operator.mutex("job").build().unwrap();
+        let mutex = job(&world.second);
         let won = mutex.take_over(&holder, "it hangs").await.unwrap();
         // After this wait the previous holder's lease has ended, even if the clocks are wrong.
         sleep(2 * TTL).await;
@@ -250,16 +205,16 @@ async fn a_guard_that_is_kept_long_enough_is_released_as_any_other() {
 
 #[tokio::test]
 async fn a_takeover_ends_when_its_handle_is_closed() {
-    let world = World::memory(3);
+    let world = World::memory(TTL, 3);
     let (_held, waits) = world.held().await;
     let (mutex, holder) = world.sees(TTL).await;
     waits.abort();
     // By now another caller holds the lock, and does not release it.
-    let well = world.hangs.mutex("job").acquire_timeout(PATIENCE).build().unwrap();
+    let well = world.first.mutex("job").acquire_timeout(PATIENCE).build().unwrap();
     let _well = well.acquire().await.unwrap();
     let closed = async {
         sleep(SHORT).await;
-        world.operator.close(Duration::from_secs(1)).await
+        world.second.close(Duration::from_secs(1)).await
     };
     let (taken, left) = tokio::join!(mutex.take_over(&holder, "it hangs"), closed);
     assert!(matches!(taken, Err(AcquireError::Closed(_))), "{taken:?}");
@@ -284,11 +239,11 @@ async fn a_takeover_does_not_wait_for_what_needs_a_person() {
 
 #[tokio::test]
 async fn a_lock_that_is_taken_over_goes_to_no_other_owner_in_between() {
-    for world in [World::memory(5), World::redis(3)] {
+    for world in [World::memory(TTL, 5), World::redis(TTL, 3)] {
         for _ in 0..3 {
             let (held, waits) = world.held().await;
             let (_, holder) = world.sees(TTL).await;
-            let mutex = world.operator.mutex("job").build().unwrap();
+            let mutex = job(&world.second);
             let won = mutex.take_over(&holder, "it hangs").await.unwrap();
             assert!(won.from.is_some_and(|from| from.fence >= held.fencing_token()));
             assert!(!waits.is_finished(), "who waited had it, beside the one that hangs");

@@ -1,7 +1,7 @@
 //! Values of the metrics after known events. In virtual time.
 
 use palisade::cron::{Cron, Job};
-use palisade::{Failed, OnUnavailable, Outcome, TryAcquire};
+use palisade::{Failed, OnUnavailable, Outcome, Redlock, TryAcquire};
 use tokio::time::sleep;
 
 use crate::recorder::Kept;
@@ -10,12 +10,18 @@ use crate::world::{S, World};
 const LOCK: (&str, &str) = ("kind", "lock");
 const ALL: (&str, &str) = ("name", "");
 
-#[tokio::test(start_paused = true)]
-async fn locks_are_counted_by_outcome_and_while_they_are_held() {
+/// Returns a recorder, nodes, and a handle that counts with this recorder.
+fn counted() -> (&'static Kept, metrics::LocalRecorderGuard<'static>, World, Redlock) {
     let kept = Kept::new();
-    let _recorder = kept.install();
+    let recorder = kept.install();
     let world = World::new();
     let redlock = world.redlock();
+    (kept, recorder, world, redlock)
+}
+
+#[tokio::test(start_paused = true)]
+async fn locks_are_counted_by_outcome_and_while_they_are_held() {
+    let (kept, _recorder, world, redlock) = counted();
     let acquires =
         |outcome| kept.number("palisade_lock_acquires_total", &[("outcome", outcome), ALL]);
     let held = || kept.number("palisade_locks_held", &[ALL]);
@@ -57,10 +63,7 @@ async fn locks_are_counted_by_outcome_and_while_they_are_held() {
 
 #[tokio::test(start_paused = true)]
 async fn guards_without_a_lock_are_counted_by_policy_and_while_they_exist() {
-    let kept = Kept::new();
-    let _recorder = kept.install();
-    let world = World::new();
-    let redlock = world.redlock();
+    let (kept, _recorder, world, redlock) = counted();
     let mutex = |policy| redlock.mutex("a").build().unwrap().on_unavailable(policy);
     let (local, proceed) = (mutex(OnUnavailable::Local), mutex(OnUnavailable::Proceed));
     let begun = || {
@@ -85,10 +88,7 @@ async fn guards_without_a_lock_are_counted_by_policy_and_while_they_exist() {
 
 #[tokio::test(start_paused = true)]
 async fn the_margin_of_renewals_falls_before_a_lease_is_lost() {
-    let kept = Kept::new();
-    let _recorder = kept.install();
-    let world = World::new();
-    let redlock = world.redlock();
+    let (kept, _recorder, world, redlock) = counted();
     let guard = redlock.mutex("a").build().unwrap().acquire().await.unwrap();
     let margins = || kept.sizes("palisade_lease_renewal_margin_ratio", &[LOCK, ALL]);
     let renewals =
@@ -136,10 +136,7 @@ async fn names_of_locks_are_labels_where_that_is_asked_for() {
 
 #[tokio::test(start_paused = true)]
 async fn an_election_counts_who_leads_and_the_time_without_a_leader() {
-    let kept = Kept::new();
-    let _recorder = kept.install();
-    let world = World::new();
-    let redlock = world.redlock();
+    let (kept, _recorder, world, redlock) = counted();
     let election = redlock.election("e").build().unwrap();
     let leading = || kept.number("palisade_election_leading", &[("name", "e")]);
     let leaderless = || kept.number("palisade_election_leaderless_seconds", &[("name", "e")]);
@@ -172,10 +169,7 @@ async fn an_election_counts_who_leads_and_the_time_without_a_leader() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_under_keys_are_counted_once_for_both_readers() {
-    let kept = Kept::new();
-    let _recorder = kept.install();
-    let world = World::new();
-    let redlock = world.redlock();
+    let (kept, _recorder, world, redlock) = counted();
     let keys = redlock.idempotency("pay").at_most_once().build().unwrap();
     let calls = |outcome| {
         let labels = [("outcome", outcome), ("name", "pay")];
@@ -214,10 +208,7 @@ async fn calls_under_keys_are_counted_once_for_both_readers() {
 
 #[tokio::test(start_paused = true)]
 async fn ticks_are_counted_by_what_became_of_them() {
-    let kept = Kept::new();
-    let _recorder = kept.install();
-    let world = World::new();
-    let redlock = world.redlock();
+    let (kept, _recorder, _world, redlock) = counted();
     let cron = Cron::new(&redlock);
     let job = Job::new("job", "* * * * * *").late(S);
     let run = cron.run(job, |tick| async move {
@@ -242,10 +233,7 @@ async fn ticks_are_counted_by_what_became_of_them() {
 
 #[tokio::test(start_paused = true)]
 async fn ticks_that_no_process_can_run_are_missed() {
-    let kept = Kept::new();
-    let _recorder = kept.install();
-    let world = World::new();
-    let redlock = world.redlock();
+    let (kept, _recorder, world, redlock) = counted();
     let cron = Cron::new(&redlock);
     let job = Job::new("job", "* * * * * *").late(S);
     let run = cron.run(job, |_| async { Ok::<_, Failed>(()) });
@@ -294,10 +282,7 @@ async fn ticks_of_before_a_restart_are_not_missed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_handle_says_who_votes_and_what_was_lost() {
-    let kept = Kept::new();
-    let _recorder = kept.install();
-    let world = World::new();
-    let redlock = world.redlock();
+    let (kept, _recorder, world, redlock) = counted();
     let of =
         |name: &str, node: &str| kept.number(&format!("palisade_node_{name}"), &[("node", node)]);
     let ready = || kept.number("palisade_ready", &[]);

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use palisade::Moment;
 use palisade::node::spi::Env;
-use palisade::node::spi::{Batch, NodeSignal, Replies};
+use palisade::node::spi::{Batch, Replies};
 use palisade::node::{
     FailoverTimes, NodeEvent,
     spi::{BoxFuture, LockNode},
 };
 use palisade::test_util::TokioEnv;
 use palisade::{Failover, MemoryNode, Redlock, RedlockBuilder, SentinelNode};
-use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 
+use crate::support::forward;
 use crate::support::group::Groups;
 
 const S: Duration = Duration::from_secs(1);
@@ -32,13 +32,7 @@ impl LockNode for Group {
         Some(self.1)
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.0.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.0.name()
-    }
+    forward!(0);
 }
 
 fn over(groups: usize) -> RedlockBuilder {

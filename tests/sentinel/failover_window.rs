@@ -103,7 +103,7 @@ impl Story {
 
     /// The client `a` acquires the lock for `ttl` from the old master.
     async fn held(&self, ttl: Duration) -> LockGuard {
-        self.a.mutex("job").ttl(ttl).auto_renew(false).build().unwrap().acquire().await.unwrap()
+        self.a.mutex("job").ttl(ttl).auto_renew(false).await.unwrap()
     }
 
     /// Restores the replicated data on the new master, and moves the client `a` to it.
@@ -119,16 +119,8 @@ impl Story {
     /// that `a` and `b` never hold the lock at the same time. Returns true if `b` got the lock.
     async fn never_both(&self, a: &LockGuard, failed_over: Instant) -> bool {
         while failed_over.elapsed() < L {
-            let asked = self
-                .b
-                .mutex("job")
-                .ttl(s(10))
-                .auto_renew(false)
-                .build()
-                .unwrap()
-                .try_acquire()
-                .await;
-            if let TryAcquire::Acquired(b) = asked.unwrap() {
+            let mutex = self.b.mutex("job").ttl(s(10)).auto_renew(false).build().unwrap();
+            if let TryAcquire::Acquired(b) = mutex.try_acquire().await.unwrap() {
                 let both = a.is_valid() && b.is_valid();
                 assert!(!both, "two hold the lock {:?} after the failover", failed_over.elapsed());
                 // `b` still holds the lock, so the guard of `a` must not become valid again.
@@ -141,6 +133,24 @@ impl Story {
         }
         false
     }
+
+    /// Asserts that a renewal after this pause prolongs the lock of `a`, and that `b` does not get
+    /// it.
+    async fn is_renewed(&self, a: &LockGuard, failed_over: Instant, pause: Duration) {
+        let before = a.valid_until();
+        sleep(pause).await;
+        assert!(a.extend().await.unwrap() > before);
+        assert!(!self.never_both(a, failed_over).await);
+        assert!(a.is_valid());
+    }
+
+    /// Asserts that a renewal finds the lock of `a` lost, and that `b` gets it.
+    async fn is_lost(&self, a: &LockGuard, failed_over: Instant) {
+        let renewal = a.extend().await;
+        assert!(self.never_both(a, failed_over).await, "the old master grants what ran out");
+        // The node cannot vote again before the guard's deadline, so the guard is lost at once.
+        assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -150,10 +160,7 @@ async fn a_copy_that_ends_before_the_old_master_stops_is_not_renewed() {
     sleep(s(1)).await;
     story.fail_over(Some(story.old.snapshot()));
     let failed_over = Instant::now();
-    let renewal = a.extend().await;
-    assert!(story.never_both(&a, failed_over).await, "the old master grants what ran out");
-    // The node cannot vote again before the guard's deadline, so the guard is lost at once.
-    assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
+    story.is_lost(&a, failed_over).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,10 +170,7 @@ async fn what_was_not_replicated_is_not_put_back_if_the_old_master_may_give_it_a
     sleep(s(1)).await;
     story.fail_over(None);
     let failed_over = Instant::now();
-    let renewal = a.extend().await;
-    assert!(story.never_both(&a, failed_over).await, "the old master grants what ran out");
-    // The node cannot vote again before the guard's deadline, so the guard is lost at once.
-    assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
+    story.is_lost(&a, failed_over).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,10 +200,7 @@ async fn a_copy_that_outlasts_the_old_master_is_renewed_at_once() {
     sleep(s(2)).await;
     story.fail_over(Some(story.old.snapshot()));
     let failed_over = Instant::now();
-    let before = a.valid_until();
-    assert!(a.extend().await.unwrap() > before);
-    assert!(!story.never_both(&a, failed_over).await);
-    assert!(a.is_valid());
+    story.is_renewed(&a, failed_over, Duration::ZERO).await;
     assert!(a.release().await.is_ok());
 }
 
@@ -214,11 +215,7 @@ async fn a_holder_renews_a_copy_from_before_its_last_renewal() {
     a.extend().await.unwrap();
     story.fail_over(Some(replicated));
     let failed_over = Instant::now();
-    let before = a.valid_until();
-    sleep(s(1)).await;
-    assert!(a.extend().await.unwrap() > before);
-    assert!(!story.never_both(&a, failed_over).await);
-    assert!(a.is_valid());
+    story.is_renewed(&a, failed_over, s(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -228,11 +225,7 @@ async fn what_was_not_replicated_is_put_back_if_the_old_master_keeps_it_until_it
     sleep(s(1)).await;
     story.fail_over(None);
     let failed_over = Instant::now();
-    let before = a.valid_until();
-    sleep(s(1)).await;
-    assert!(a.extend().await.unwrap() > before);
-    assert!(!story.never_both(&a, failed_over).await);
-    assert!(a.is_valid());
+    story.is_renewed(&a, failed_over, s(1)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -249,8 +242,5 @@ async fn failed_renewals_do_not_cost_the_right_to_put_a_lock_back() {
         assert!(matches!(a.extend().await, Err(ExtendError::Unknown(_))));
     }
     story.down.store(false, Ordering::Relaxed);
-    let before = a.valid_until();
-    assert!(a.extend().await.unwrap() > before);
-    assert!(!story.never_both(&a, failed_over).await);
-    assert!(a.is_valid());
+    story.is_renewed(&a, failed_over, Duration::ZERO).await;
 }

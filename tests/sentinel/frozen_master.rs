@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 use palisade::{Redlock, SentinelNode};
 use tokio::time::sleep;
 
+use crate::node::eventually;
 use crate::support::group::{Groups, cli, scripts_run};
 
 const HANDLES: usize = 3;
-/// Time limit for an event that must happen. It is long, because the test does not measure speed.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 fn handle(groups: &Groups) -> Redlock {
     let node = SentinelNode::new(groups.name(0), groups.sentinels(0)).unwrap();
@@ -63,14 +62,6 @@ async fn hold(redlock: Redlock, client: usize) {
             guard.lost().await;
         }
         drop(leading);
-    }
-}
-
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "waited for {what}");
-        sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use palisade::node::MemoryNode;
-use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, NodeSignal, Replies};
+use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, Replies};
 use palisade::{Moment, Redlock, TryAcquire};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
+
+use crate::support::forward;
 
 /// Time by which the new master's clock is behind the old master's clock. Each clock may be wrong
 /// by 2 s.
@@ -66,13 +68,7 @@ impl LockNode for Group {
         Box::pin(async move { arrives.await.expect("it is executed") })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.old.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        "group".into()
-    }
+    forward!(old);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,40 +6,20 @@ use std::time::{Duration, Instant};
 
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, LockMode, NodeSignal, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Batch, LockMode, NodeSignal, Op, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
 use palisade::node::{MinReplicas, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
 use palisade::{Advice, node::spi::OwnerToken};
 use tokio::sync::broadcast;
 
+use crate::node::{MAX_TTL, PATIENCE, acquire, call, eventually};
 use crate::support::group::{Groups, cli};
 use crate::support::server::Server;
 
-const MAX_TTL: Duration = Duration::from_secs(1);
-/// Time limit for an event that must happen. It is long, because the tests do not measure speed.
-const PATIENCE: Duration = Duration::from_secs(40);
 const LAG: Duration = Duration::from_secs(1);
 
 async fn ask(node: &dyn LockNode, name: &str) -> Result<Reply, NodeError> {
-    let op = Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: LockKeys::new(name),
-        owner: OwnerToken::from_random(SystemEnv.random()),
-        ttl: Duration::from_millis(500),
-        proposal: SystemEnv.wall_micros(),
-        if_held: None,
-    };
-    let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
-    let within = Duration::from_secs(1);
-    let call = node.call(
-        Batch { terms, not_after: None, known_since: None, ops: vec![op] },
-        SystemEnv.now() + within,
-    );
-    // The node must reply by its own deadline. The timeout is one second longer, so it fires only
-    // if the node hangs.
-    let answer = tokio::time::timeout(within + Duration::from_secs(1), call);
-    let Replies { mut items, .. } = answer.await.expect("the node answers by its deadline");
-    items.remove(0)
+    call(node, acquire(name), Duration::from_secs(1)).await.items.remove(0)
 }
 
 /// Tries to acquire locks with new names until `holds` returns true for the reply.
@@ -67,14 +47,6 @@ fn granted(got: &Result<Reply, NodeError>) -> bool {
 
 fn missing(got: &Result<Reply, NodeError>) -> bool {
     got.as_ref().is_err_and(|e| e.fault() == NodeFault::MinReplicasMissing)
-}
-
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "waited for {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 /// Returns `min-replicas-to-write` and `min-replicas-max-lag` of the server.

@@ -16,9 +16,9 @@ use crate::support::contract::{group_hooks, quiet_cases};
 use crate::support::group::{Groups, cli, scripts_run};
 use crate::support::server::free_port;
 
-const MAX_TTL: Duration = Duration::from_secs(1);
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(1);
 /// Time limit for an event that must happen. It is long, because the tests do not measure speed.
-const PATIENCE: Duration = Duration::from_secs(40);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
 fn node(groups: &Groups) -> SentinelNode {
     builder(groups).build().unwrap()
@@ -28,7 +28,7 @@ fn builder(groups: &Groups) -> SentinelNodeBuilder {
     SentinelNode::builder(groups.name(0), groups.sentinels(0))
 }
 
-fn acquire(name: &str) -> Op {
+pub(crate) fn acquire(name: &str) -> Op {
     Op::Acquire {
         mode: LockMode::Exclusive,
         keys: LockKeys::new(name),
@@ -39,7 +39,7 @@ fn acquire(name: &str) -> Op {
     }
 }
 
-async fn call(node: &SentinelNode, op: Op, within: Duration) -> Replies {
+pub(crate) async fn call(node: &dyn LockNode, op: Op, within: Duration) -> Replies {
     let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
     let deadline = SystemEnv.now() + within;
     let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
@@ -76,7 +76,7 @@ fn fault(replies: &Replies) -> &NodeError {
     replies.items[0].as_ref().expect_err("a fault")
 }
 
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < PATIENCE, "waited for {what}");

@@ -11,10 +11,9 @@ use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
 use palisade::node::spi::BoxFuture;
 use palisade::node::spi::Env;
-use palisade::node::spi::{Batch, NodeSignal, Op, Replies};
+use palisade::node::spi::{Batch, Op, Replies};
 use palisade::{Idempotency, MemoryNode, Redlock, RedlockBuilder, node::spi::LockNode};
 use palisade_testing::fault::{Fault, FaultControl, Odds};
-use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 type Done = Result<u32, &'static str>;
@@ -222,13 +221,7 @@ impl LockNode for Stranger {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.0.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.0.name()
-    }
+    forward!(0);
 }
 
 /// Returns the fault odds of a bad network: a tenth of the requests and a tenth of the replies are

@@ -1,6 +1,10 @@
 //! Memory nodes behind bad networks. Each test program uses a part of this module.
 #![allow(dead_code, unreachable_pub)]
 
+use std::sync::Arc;
+
+use palisade::node::spi::Env;
+use palisade::test_util::TokioEnv;
 use palisade::{MemoryNode, Redlock, RedlockBuilder};
 use palisade_testing::fault::{Fault, FaultControl};
 
@@ -29,4 +33,13 @@ impl Cluster {
     pub fn redlock(&self) -> Redlock {
         self.builder().build().unwrap()
     }
+}
+
+/// Returns a handle on one node in virtual time, and the faults between them.
+pub fn linked() -> (Redlock, FaultControl) {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let fault = Fault::new(node).env(Arc::clone(&env));
+    let link = fault.control();
+    (Redlock::builder().node(fault).env(env).build().unwrap(), link)
 }

@@ -3,10 +3,25 @@
 // A helper has one signature for all tests, even if no helper body needs `self` or `async`.
 #![allow(clippy::unused_self, clippy::unused_async)]
 
+/// Makes the `events` and the `name` of a `LockNode` those of the node in this field.
+#[allow(unused_macros)]
+macro_rules! forward {
+    ($inner:tt) => {
+        fn events(&self) -> tokio::sync::broadcast::Receiver<palisade::node::spi::NodeSignal> {
+            self.$inner.events()
+        }
+
+        fn name(&self) -> std::sync::Arc<str> {
+            self.$inner.name()
+        }
+    };
+}
+#[allow(unused_imports)]
+pub(crate) use forward;
+
 pub mod contract;
 pub mod fake;
 pub mod group;
-pub mod hostile;
 pub mod idem;
 pub mod logs;
 pub mod memory;

@@ -8,7 +8,8 @@ use super::crash::after;
 use super::handover::{handed_over, slowly};
 use super::hints::{WAITERS, awaited, listening};
 use super::ops::{
-    acquire, acquire_waiting, extend, extend_saying, inspect, release, shared, take_only,
+    acquire, acquire_waiting, extend, extend_saying, inspect, is_held, is_owned_by, release,
+    shared, take_only,
 };
 use super::{Case, list};
 
@@ -31,14 +32,6 @@ pub(super) fn cases() -> Vec<Case> {
 
 fn redeem(keys: &LockKeys, owner: OwnerToken, ticket: (OwnerToken, u64)) -> Op {
     take_only(keys, owner, ticket, LONG)
-}
-
-fn is_held(reply: &Reply) -> bool {
-    matches!(reply, Reply::Held { foreign: false, .. })
-}
-
-fn is_owned_by(reply: &Reply, owner: OwnerToken) -> bool {
-    matches!(reply, Reply::Holder(Some(Holder { owner: Some(is), .. })) if *is == owner)
 }
 
 async fn rule_2_a_lock_is_handed_over_by_its_owner(b: Bench) {

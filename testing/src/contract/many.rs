@@ -6,7 +6,9 @@ use palisade::node::spi::{Holder, LockKeys, OwnerToken, Reply};
 use super::bench::{Bench, LONG, SHORT};
 use super::crash::after;
 use super::handover::{handed_over, slowly};
-use super::ops::{acquire, acquire_at, extend, inspect, raise, reassert, release, shared};
+use super::ops::{
+    acquire, acquire_at, extend, inspect, is_granted, is_held, raise, reassert, release, shared,
+};
 use super::{Case, list};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -31,14 +33,6 @@ fn three(b: &Bench) -> ([LockKeys; 3], LockKeys) {
     let names = [b.lock(), b.lock(), b.lock()];
     let all = LockKeys::many(names.to_vec());
     (names, all)
-}
-
-fn is_held(reply: &Reply) -> bool {
-    matches!(reply, Reply::Held { remaining: Some(_), foreign: false })
-}
-
-fn is_granted(reply: &Reply) -> bool {
-    matches!(reply, Reply::Granted { .. })
 }
 
 fn fence_of(reply: &Reply, owner: OwnerToken) -> Option<u64> {

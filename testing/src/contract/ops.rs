@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use palisade::FencingToken;
 use palisade::node::spi::{
-    Claim, ClaimEnd, FingerprintBytes, IfHeld, LockKeys, LockMode, Op, OwnerToken, Place,
-    QuarantineId, RecordKey, Slots,
+    Claim, ClaimEnd, FingerprintBytes, Holder, IfHeld, LockKeys, LockMode, Op, OwnerToken, Place,
+    QuarantineId, RecordKey, Reply, Slots,
 };
 
 use super::bench::{KEEP, LONG};
@@ -16,14 +16,13 @@ pub(super) fn acquire(keys: &LockKeys, owner: OwnerToken, ttl: Duration) -> Op {
 }
 
 pub(super) fn acquire_at(keys: &LockKeys, owner: OwnerToken, ttl: Duration, proposal: u64) -> Op {
-    Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: keys.clone(),
-        owner,
-        ttl,
-        proposal,
-        if_held: None,
-    }
+    let (mode, keys) = (LockMode::Exclusive, keys.clone());
+    Op::Acquire { mode, keys, owner, ttl, proposal, if_held: None }
+}
+
+fn acquire_if(keys: &LockKeys, owner: OwnerToken, ttl: Duration, if_held: IfHeld) -> Op {
+    let (mode, keys) = (LockMode::Exclusive, keys.clone());
+    Op::Acquire { mode, keys, owner, ttl, proposal: 0, if_held: Some(if_held) }
 }
 
 /// Changes an operation on a lock to the same operation of a reader (`LockMode::Shared`).
@@ -54,29 +53,14 @@ pub(super) fn acquire_waiting(
     owner: OwnerToken,
     (waiter, span): (u64, Duration),
 ) -> Op {
-    let if_held = Some(IfHeld::Queue(Place { waiter, waited: span, needs: RESERVED }));
-    Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: keys.clone(),
-        owner,
-        ttl: LONG,
-        proposal: 0,
-        if_held,
-    }
+    let place = Place { waiter, waited: span, needs: RESERVED };
+    acquire_if(keys, owner, LONG, IfHeld::Queue(place))
 }
 
 /// Makes an acquisition by a candidate. A candidate only watches the lock, and has no place in the
 /// queue.
 pub(super) fn acquire_watching(keys: &LockKeys, owner: OwnerToken) -> Op {
-    let if_held = Some(IfHeld::Watch);
-    Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: keys.clone(),
-        owner,
-        ttl: LONG,
-        proposal: 0,
-        if_held,
-    }
+    acquire_if(keys, owner, LONG, IfHeld::Watch)
 }
 
 /// Makes an acquisition that takes the lock from the owner `from`.
@@ -85,8 +69,7 @@ pub(super) fn take(keys: &LockKeys, owner: OwnerToken, from: OwnerToken) -> Op {
 }
 
 pub(super) fn take_for(keys: &LockKeys, owner: OwnerToken, from: OwnerToken, ttl: Duration) -> Op {
-    let if_held = Some(IfHeld::TakeFrom(from));
-    Op::Acquire { mode: LockMode::Exclusive, keys: keys.clone(), owner, ttl, proposal: 0, if_held }
+    acquire_if(keys, owner, ttl, IfHeld::TakeFrom(from))
 }
 
 /// Makes an acquisition that takes the lock from the owner `from` with this token, or not at all.
@@ -96,8 +79,8 @@ pub(super) fn take_only(
     (from, token): (OwnerToken, u64),
     ttl: Duration,
 ) -> Op {
-    let if_held = Some(IfHeld::TakeOnly { from, token: FencingToken::new(token) });
-    Op::Acquire { mode: LockMode::Exclusive, keys: keys.clone(), owner, ttl, proposal: 0, if_held }
+    let token = FencingToken::new(token);
+    acquire_if(keys, owner, ttl, IfHeld::TakeOnly { from, token })
 }
 
 pub(super) fn raise(keys: &LockKeys, owner: OwnerToken, token: u64) -> Op {
@@ -115,16 +98,8 @@ pub(super) fn reassert(
     token: u64,
     reassert: Option<QuarantineId>,
 ) -> Op {
-    let token = FencingToken::new(token);
-    Op::Extend {
-        mode: LockMode::Exclusive,
-        keys: keys.clone(),
-        owner,
-        ttl,
-        token,
-        meta: None,
-        reassert,
-    }
+    let (keys, token) = (keys.clone(), FencingToken::new(token));
+    Op::Extend { mode: LockMode::Exclusive, keys, owner, ttl, token, meta: None, reassert }
 }
 
 pub(super) fn extend_saying(keys: &LockKeys, owner: OwnerToken, token: u64, meta: &[u8]) -> Op {
@@ -274,26 +249,32 @@ pub(super) fn end_claim(key: &RecordKey, owner: OwnerToken, end: ClaimEnd) -> Op
 }
 
 pub(super) fn lookup(key: &RecordKey) -> Op {
-    lookup_born(key, None)
+    lookup_with(key, None, None)
 }
 
 pub(super) fn lookup_print(key: &RecordKey, fingerprint: FingerprintBytes) -> Op {
-    let fingerprint = Some(fingerprint);
-    Op::Lookup {
-        key: key.clone(),
-        retention: KEEP,
-        fingerprint,
-        born: None,
-        accepted: Duration::ZERO,
-    }
+    lookup_with(key, Some(fingerprint), None)
 }
 
 pub(super) fn lookup_born(key: &RecordKey, born: Option<u64>) -> Op {
-    Op::Lookup {
-        key: key.clone(),
-        retention: KEEP,
-        fingerprint: None,
-        born,
-        accepted: Duration::ZERO,
-    }
+    lookup_with(key, None, born)
+}
+
+fn lookup_with(key: &RecordKey, fingerprint: Option<FingerprintBytes>, born: Option<u64>) -> Op {
+    let (key, accepted) = (key.clone(), Duration::ZERO);
+    Op::Lookup { key, retention: KEEP, fingerprint, born, accepted }
+}
+
+/// Returns true if the reply is a refusal, because a holder of this library has the lock.
+pub(super) fn is_held(reply: &Reply) -> bool {
+    matches!(reply, Reply::Held { remaining: Some(_), foreign: false })
+}
+
+pub(super) fn is_granted(reply: &Reply) -> bool {
+    matches!(reply, Reply::Granted { .. })
+}
+
+/// Returns true if the reply shows this owner as the holder.
+pub(super) fn is_owned_by(reply: &Reply, owner: OwnerToken) -> bool {
+    matches!(reply, Reply::Holder(Some(Holder { owner: Some(is), .. })) if *is == owner)
 }

@@ -11,7 +11,8 @@ use super::crash::after;
 use super::handover::{handed_over, slowly};
 use super::hints::{HUSH, TRIES, awaited, listening, next_hint};
 use super::ops::{
-    RESERVED, acquire, acquire_at, acquire_waiting, extend, inspect, raise, release, shared,
+    RESERVED, acquire, acquire_at, acquire_waiting, extend, inspect, is_granted, is_held, raise,
+    release, shared,
 };
 use super::{Case, list};
 
@@ -56,14 +57,6 @@ fn renew(keys: &LockKeys, owner: OwnerToken, ttl: Duration, token: u64) -> Op {
 
 fn leave(keys: &LockKeys, owner: OwnerToken) -> Op {
     shared(release(keys, owner))
-}
-
-fn is_held(reply: &Reply) -> bool {
-    matches!(reply, Reply::Held { remaining: Some(_), foreign: false })
-}
-
-fn is_granted(reply: &Reply) -> bool {
-    matches!(reply, Reply::Granted { .. })
 }
 
 /// Returns the readers that the node shows.

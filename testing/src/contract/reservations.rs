@@ -10,7 +10,7 @@ use palisade::node::spi::{LockKeys, LockMode, Op, OwnerToken, Reply};
 use super::bench::{Bench, LONG};
 use super::hints::{WAITERS, awaited, listening};
 use super::ops::{
-    RESERVED, acquire, acquire_waiting, acquire_watching, extend, inspect, raise, release,
+    RESERVED, acquire, acquire_waiting, acquire_watching, extend, inspect, is_held, raise, release,
 };
 use super::{Case, list};
 
@@ -52,10 +52,6 @@ where
 /// kind together (a run).
 fn release_alone(keys: &LockKeys, owner: OwnerToken) -> Op {
     Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false }
-}
-
-fn is_held(reply: &Reply) -> bool {
-    matches!(reply, Reply::Held { remaining: Some(_), foreign: false })
 }
 
 async fn a_released_lock_is_reserved_for_the_longest_waiter(b: Bench) {

@@ -10,8 +10,8 @@ use super::crash::after;
 use super::handover::{handed_over, slowly};
 use super::hints::{HUSH, TRIES, listening, next_hint};
 use super::ops::{
-    RESERVED, acquire, acquire_at, acquire_waiting, acquire_watching, extend, inspect, on_slots,
-    raise, reassert, release, shared,
+    RESERVED, acquire, acquire_at, acquire_waiting, acquire_watching, extend, inspect, is_held,
+    on_slots, raise, reassert, release, shared,
 };
 use super::{Case, list};
 
@@ -63,10 +63,6 @@ fn leave(keys: &LockKeys, owner: OwnerToken) -> Op {
 
 fn wait(keys: &LockKeys, owner: OwnerToken, waiter: (u64, Duration)) -> Op {
     on_slots(acquire_waiting(keys, owner, waiter), TWO)
-}
-
-pub(super) fn is_held(reply: &Reply) -> bool {
-    matches!(reply, Reply::Held { remaining: Some(_), foreign: false })
 }
 
 pub(super) fn slot(reply: &Reply) -> Option<u16> {

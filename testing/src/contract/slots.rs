@@ -7,8 +7,8 @@ use palisade::node::spi::{LockKeys, Op, Reply, Slots, Want};
 
 use super::bench::{Bench, LONG};
 use super::hints::listening;
-use super::ops::{acquire, acquire_waiting, on_slots, release};
-use super::semaphores::{TWO, ask, full, given, has, is_held, slot};
+use super::ops::{acquire, acquire_waiting, is_held, on_slots, release};
+use super::semaphores::{TWO, ask, full, given, has, slot};
 use super::{Case, list};
 
 pub(super) fn cases() -> Vec<Case> {

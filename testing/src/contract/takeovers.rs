@@ -10,7 +10,7 @@ use super::crash::after;
 use super::handover::{handed_over, slowly};
 use super::hints::{WAITERS, awaited, listening};
 use super::ops::{
-    acquire, acquire_waiting, extend, extend_saying, inspect, release, take, take_for,
+    acquire, acquire_waiting, extend, extend_saying, inspect, is_owned_by, release, take, take_for,
 };
 use super::{Case, list};
 
@@ -29,10 +29,6 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-fn owned_by(reply: &Reply, owner: OwnerToken) -> bool {
-    matches!(reply, Reply::Holder(Some(Holder { owner: Some(is), .. })) if *is == owner)
-}
-
 async fn a_lock_is_taken_from_its_owner(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let fence = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
@@ -41,7 +37,7 @@ async fn a_lock_is_taken_from_its_owner(b: Bench) {
     let got = b.all(vec![take(&k, c, a), inspect(&k), extend(&k, a, LONG, fence)]).await;
     let higher = matches!(got[0], Reply::Granted { fence: next } if next > fence);
     b.check(higher, "it is granted to who takes it, under a higher fence", &got);
-    b.check(owned_by(&got[1], c), "it has the new owner", &got);
+    b.check(is_owned_by(&got[1], c), "it has the new owner", &got);
     let silent = matches!(&got[1], Reply::Holder(Some(Holder { meta: None, .. })));
     b.check(silent, "no owner is shown with the metadata of another", &got);
     b.check(got[2] == Reply::NotOwner, "the owner before has lost it", &got);
@@ -73,7 +69,7 @@ async fn a_closing_is_never_shortened(b: Bench) {
     b.check(rest, "who would hold it for less than is left is told what is left", &got);
     let same = matches!(&got[1], Reply::Holder(Some(Holder { meta: Some(meta), .. }))
         if **meta == b"its meta"[..]);
-    b.check(same && owned_by(&got[1], a), "and nothing changes", &got);
+    b.check(same && is_owned_by(&got[1], a), "and nothing changes", &got);
     b.expect(extend(&k, a, LONG, fence), Reply::Done, "the owner goes on").await;
     b.granted(take(&k, c, a), "for as long as is left it is given").await;
     let waits = b.ask(acquire(&k, b.owner(), LONG)).await;
@@ -127,14 +123,14 @@ async fn a_held_lock_is_taken_while_a_node_settles(b: Bench) {
     let ops = vec![short, inspect(&k), take(&k, c, a), release(&k, c), third, inspect(&k)];
     let got = b.all(ops).await;
     let refused = matches!(got[0], Reply::Held { remaining: Some(rest), .. } if rest > LONG / 2);
-    b.check(refused && owned_by(&got[1], a), "a refused takeover changes nothing", &got);
+    b.check(refused && is_owned_by(&got[1], a), "a refused takeover changes nothing", &got);
     b.check(matches!(got[2], Reply::Granted { .. }), "it is given at once", &got);
     // The previous owner's lease may have ended early by this server's clock. So the node keeps the
     // name after the release, as it keeps any other name while it settles.
     let kept = matches!(got[4], Reply::Held { remaining: Some(rest), .. }
         if rest <= 2 * b.terms.clock_error);
     b.check(kept, "a released name is kept for as long as clocks may differ", &got);
-    b.check(owned_by(&got[5], OwnerToken::KEPT), "and shown as that", &got);
+    b.check(is_owned_by(&got[5], OwnerToken::KEPT), "and shown as that", &got);
 }
 
 async fn a_lock_is_taken_only_from_the_named_owner(b: Bench) {
@@ -147,7 +143,7 @@ async fn a_lock_is_taken_only_from_the_named_owner(b: Bench) {
     b.check(held, "who names another owner is refused", &got);
     let same = matches!(&got[1], Reply::Holder(Some(Holder { meta: Some(meta), .. }))
         if **meta == b"its meta"[..]);
-    b.check(same && owned_by(&got[1], a), "the owner keeps it, and its metadata", &got);
+    b.check(same && is_owned_by(&got[1], a), "the owner keeps it, and its metadata", &got);
 }
 
 async fn a_free_lock_is_granted_to_who_would_take_it(b: Bench) {

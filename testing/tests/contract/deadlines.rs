@@ -1,13 +1,7 @@
 //! A wrong node: it measures every deadline by its own clock, even if the deadline is by another
 //! server's clock.
 
-use std::sync::Arc;
-
-use palisade::Moment;
-use palisade::node::MemoryNode;
-use palisade::node::spi::{Batch, BoxFuture, LockNode, NodeSignal, Replies};
-use palisade_testing::contract::{self, Hooks};
-use tokio::sync::broadcast;
+use super::*;
 
 struct Credulous(MemoryNode);
 
@@ -31,9 +25,6 @@ impl LockNode for Credulous {
 #[tokio::test]
 async fn a_deadline_of_another_server_that_counts_is_caught() {
     let by = "a_deadline_by_the_clock_of_another_server_is_over";
-    let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
-    let node = Arc::new(Credulous(MemoryNode::new()));
-    let run = tokio::spawn(async move { case.run(node, &Hooks::default()).await }).await;
-    let text = *run.expect_err(by).into_panic().downcast::<String>().unwrap();
-    assert!(text.contains("credulous") && text.contains(by), "{text}");
+    let text = failure(Credulous(MemoryNode::new()), Hooks::default(), by).await;
+    assert!(text.contains("credulous"), "{text}");
 }

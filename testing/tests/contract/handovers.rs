@@ -10,90 +10,51 @@ use super::*;
 async fn caught_by(hooks: impl FnOnce(&MemoryNode) -> Hooks, by: &str) {
     let node = memory();
     let hooks = hooks(&node);
-    let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
-    let result = tokio::spawn(async move { case.run(Arc::new(node), &hooks).await }).await;
-    let text = *result.expect_err(by).into_panic().downcast::<String>().unwrap();
-    assert!(text.contains(by), "{text}");
+    failure(node, hooks, by).await;
 }
 
 #[tokio::test]
 async fn wrong_handovers_are_caught() {
-    let open = |_: &MemoryNode| Hooks::default().close(|| std::future::ready(()));
+    let open = |_: &MemoryNode| Hooks::default().close(at_once(|| ()));
     caught_by(open, "a_closed_node_answers_nothing_and_opens_by_itself").await;
     let restarted = |node: &MemoryNode| {
         let node = node.clone();
-        Hooks::default().hand_over(move || {
-            node.restart_keeping();
-            std::future::ready(())
-        })
+        Hooks::default().hand_over(at_once(move || node.restart_keeping()))
     };
     caught_by(restarted, "a_node_that_takes_over_goes_on").await;
     let emptied = |node: &MemoryNode| {
         let node = node.clone();
-        Hooks::default().hand_over(move || {
+        Hooks::default().hand_over(at_once(move || {
             assert!(node.close(Duration::from_secs(30)));
             node.hand_over();
             node.flush_all();
-            std::future::ready(())
-        })
+        }))
     };
     caught_by(emptied, "a_node_that_takes_over_knows_every_key").await;
-    caught(
-        "gives a name that may still be held away",
-        as_is,
-        |op, reply| {
-            if matches!((op, &*reply), (Op::Acquire { .. }, Reply::Held { .. })) {
-                *reply = Reply::Granted { fence: 1 };
-            }
-        },
+    tells!("gives a name that may still be held away",
         "a_lock_that_may_still_be_held_is_kept_for_a_while",
-    )
-    .await;
-    caught(
-        "takes over a claim that may still run",
-        as_is,
-        |op, reply| {
-            if matches!((op, &*reply), (Op::Claim(_), Reply::InFlight { .. })) {
-                *reply = Reply::Claimed {
-                    fence: 9,
-                    attempt: 9,
-                    record: None,
-                    steps: None,
-                    unsure: Duration::ZERO,
-                    losses: Vec::new(),
-                    fresh: false,
-                };
-            }
-        },
-        "a_claim_that_may_still_run_is_kept_for_a_while",
-    )
-    .await;
+        Op::Acquire { .. }, reply @ Reply::Held { .. } => *reply = Reply::Granted { fence: 1 });
+    tells!("takes over a claim that may still run",
+    "a_claim_that_may_still_run_is_kept_for_a_while",
+    Op::Claim(_), reply @ Reply::InFlight { .. } => {
+        *reply = Reply::Claimed {
+            fence: 9,
+            attempt: 9,
+            record: None,
+            steps: None,
+            unsure: Duration::ZERO,
+            losses: Vec::new(),
+            fresh: false,
+        };
+    });
 }
 
 #[tokio::test]
 async fn nodes_that_keep_for_too_short_are_caught() {
-    caught(
-        "keeps a name for half of the time",
-        as_is,
-        |op, reply| {
-            if let (Op::Acquire { .. }, Reply::Held { remaining: Some(rest), .. }) = (op, reply) {
-                *rest /= 2;
-            }
-        },
-        "a_lock_that_may_still_be_held_is_kept_for_a_while",
-    )
-    .await;
-    caught(
-        "keeps a claim for half of the time",
-        as_is,
-        |op, reply| {
-            if let (Op::Claim(_), Reply::InFlight { remaining }) = (op, reply) {
-                *remaining /= 2;
-            }
-        },
-        "a_claim_that_may_still_run_is_kept_for_a_while",
-    )
-    .await;
+    tells!("keeps a name for half of the time", "a_lock_that_may_still_be_held_is_kept_for_a_while",
+        Op::Acquire { .. }, Reply::Held { remaining: Some(rest), .. } => *rest /= 2);
+    tells!("keeps a claim for half of the time", "a_claim_that_may_still_run_is_kept_for_a_while",
+        Op::Claim(_), Reply::InFlight { remaining } => *remaining /= 2);
 }
 
 #[tokio::test]

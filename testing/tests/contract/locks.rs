@@ -4,39 +4,12 @@ use super::*;
 
 #[tokio::test]
 async fn wrong_answers_about_locks_are_caught() {
-    caught(
-        "says Done to a stranger's release",
-        as_is,
-        |op, reply| {
-            if matches!(op, Op::Release { .. }) && *reply == Reply::NotOwner {
-                *reply = Reply::Done;
-            }
-        },
-        "release_by_another_changes_nothing",
-    )
-    .await;
-    caught(
-        "grants a held lock",
-        as_is,
-        |_, reply| {
-            if matches!(reply, Reply::Held { .. }) {
-                *reply = Reply::Granted { fence: 1 };
-            }
-        },
-        "another_owner_is_held_off",
-    )
-    .await;
-    caught(
-        "rounds large tokens as a float would",
-        as_is,
-        |_, reply| {
-            if let Reply::Granted { fence } = reply {
-                *fence &= !1;
-            }
-        },
-        "tokens_are_exact_up_to_the_largest",
-    )
-    .await;
+    tells!("says Done to a stranger's release", "release_by_another_changes_nothing",
+        Op::Release { .. }, reply @ Reply::NotOwner => *reply = Reply::Done);
+    tells!("grants a held lock", "another_owner_is_held_off",
+        _, reply @ Reply::Held { .. } => *reply = Reply::Granted { fence: 1 });
+    tells!("rounds large tokens as a float would", "tokens_are_exact_up_to_the_largest",
+        _, Reply::Granted { fence } => *fence &= !1);
     caught(
         "gives a fresh fence to a repeated acquire",
         as_is,
@@ -53,76 +26,23 @@ async fn wrong_answers_about_locks_are_caught() {
 
 #[tokio::test]
 async fn wrong_answers_about_permits_are_caught() {
-    caught(
-        "counts permits and does not number them",
-        as_is,
-        |_, reply| {
-            if let Reply::Permit { slot, .. } = reply {
-                *slot = 0;
-            }
-        },
-        "rule_1_each_slot_has_one_owner",
-    )
-    .await;
-    caught(
-        "gives any slot to who moves",
-        |op| {
-            if let Op::Acquire { mode: LockMode::Slot(slots), .. } = op {
-                *slots = Slots::any(slots.of);
-            }
-        },
-        truly,
-        "rule_2_a_move_takes_the_slot_and_leaves_the_other",
-    )
-    .await;
-    caught(
-        "forgets that a permit is extended",
-        as_is,
-        |op, reply| {
-            if matches!(op, Op::Extend { mode: LockMode::Slot(_), .. }) {
-                *reply = Reply::Done;
-            }
-        },
-        "rule_4_an_extension_leaves_a_slot_to_its_owner",
-    )
-    .await;
+    tells!("counts permits and does not number them", "rule_1_each_slot_has_one_owner",
+        _, Reply::Permit { slot, .. } => *slot = 0);
+    asks!("gives any slot to who moves", "rule_2_a_move_takes_the_slot_and_leaves_the_other",
+        Op::Acquire { mode: LockMode::Slot(slots), .. } => *slots = Slots::any(slots.of));
+    tells!("forgets that a permit is extended", "rule_4_an_extension_leaves_a_slot_to_its_owner",
+        Op::Extend { mode: LockMode::Slot(_), .. }, reply => *reply = Reply::Done);
 }
 
 #[tokio::test]
 async fn wrong_refusals_are_caught() {
-    caught(
-        "gives a candidate no hint",
-        |op| {
-            if let Op::Acquire { if_held: if_held @ Some(IfHeld::Watch), .. } = op {
-                *if_held = None;
-            }
-        },
-        truly,
-        "release_wakes_who_watches_and_who_waits",
-    )
-    .await;
-    caught(
-        "refuses who takes a lock from its owner",
-        |op| {
-            if let Op::Acquire { if_held: if_held @ Some(IfHeld::TakeFrom(_)), .. } = op {
-                *if_held = None;
-            }
-        },
-        truly,
-        "a_lock_is_taken_from_its_owner",
-    )
-    .await;
-    caught(
-        "gives away what its owner had for longer",
-        |op| {
-            if let Op::Acquire { ttl, if_held: Some(IfHeld::TakeFrom(_)), .. } = op {
-                *ttl = Duration::from_secs(3_600);
-            }
-        },
-        truly,
-        "a_closing_is_never_shortened",
-    )
-    .await;
+    asks!("gives a candidate no hint", "release_wakes_who_watches_and_who_waits",
+        Op::Acquire { if_held: if_held @ Some(IfHeld::Watch), .. } => *if_held = None);
+    asks!("refuses who takes a lock from its owner", "a_lock_is_taken_from_its_owner",
+        Op::Acquire { if_held: if_held @ Some(IfHeld::TakeFrom(_)), .. } => *if_held = None);
+    asks!("gives away what its owner had for longer", "a_closing_is_never_shortened",
+        Op::Acquire { ttl, if_held: Some(IfHeld::TakeFrom(_)), .. } =>
+            *ttl = Duration::from_secs(3_600));
 }
 
 /// Changes from whom a lock is handed over, and under which token.
@@ -158,40 +78,18 @@ fn first_only(keys: &mut LockKeys) {
 
 #[tokio::test]
 async fn wrong_rules_about_several_locks_are_caught() {
-    let part = |op: &mut Op| {
-        if let Op::Acquire { keys, .. } = op {
-            first_only(keys);
-        }
-    };
-    let all = "rule_1_all_names_are_granted_or_none";
-    caught("grants the first name only", part, truly, all).await;
-    let raises = |op: &mut Op| {
-        if let Op::Raise { keys, .. } = op {
-            first_only(keys);
-        }
-    };
-    caught("raises one fence", raises, truly, "rule_3_all_fences_are_raised_or_none").await;
-    let extends = |op: &mut Op| {
-        if let Op::Extend { keys, .. } = op {
-            first_only(keys);
-        }
-    };
-    caught("extends one name", extends, truly, "rule_4_all_names_are_extended_or_none").await;
+    asks!("grants the first name only", "rule_1_all_names_are_granted_or_none",
+        Op::Acquire { keys, .. } => first_only(keys));
+    asks!("raises one fence", "rule_3_all_fences_are_raised_or_none",
+        Op::Raise { keys, .. } => first_only(keys));
+    asks!("extends one name", "rule_4_all_names_are_extended_or_none",
+        Op::Extend { keys, .. } => first_only(keys));
 }
 
 #[tokio::test]
 async fn wrong_deeds_on_locks_are_caught() {
-    caught(
-        "forgets who waits",
-        |op| {
-            if let Op::Inspect { wait, .. } = op {
-                *wait = false;
-            }
-        },
-        truly,
-        "release_wakes_an_inspector",
-    )
-    .await;
+    asks!("forgets who waits", "release_wakes_an_inspector",
+        Op::Inspect { wait, .. } => *wait = false);
     caught(
         "ignores the ttl of an extension",
         |op| {
@@ -207,17 +105,8 @@ async fn wrong_deeds_on_locks_are_caught() {
         "extend_prolongs",
     )
     .await;
-    caught(
-        "forgets the holder's metadata",
-        |op| {
-            if let Op::Extend { meta, .. } = op {
-                *meta = None;
-            }
-        },
-        truly,
-        "metadata_is_kept_and_replaced",
-    )
-    .await;
+    asks!("forgets the holder's metadata", "metadata_is_kept_and_replaced",
+        Op::Extend { meta, .. } => *meta = None);
     caught(
         "takes all metadata for new",
         |op| {
@@ -231,44 +120,18 @@ async fn wrong_deeds_on_locks_are_caught() {
         "metadata_wakes_an_inspector_once_and_only_if_it_is_new",
     )
     .await;
-    caught(
-        "grants in quarantine",
-        as_is,
-        |_, reply| {
-            if matches!(reply, Reply::Quarantined { .. }) {
-                *reply = Reply::Granted { fence: 1 };
-            }
-        },
-        "a_restarted_node_grants_after_the_quarantine",
-    )
-    .await;
+    tells!("grants in quarantine", "a_restarted_node_grants_after_the_quarantine",
+        _, reply @ Reply::Quarantined { .. } => *reply = Reply::Granted { fence: 1 });
 }
 
 #[tokio::test]
 async fn wrong_rules_about_quarantines_are_caught() {
-    caught(
-        "extends in quarantine without its name",
-        as_is,
-        |op, reply| {
-            let extends = matches!(op, Op::Extend { .. } | Op::ExtendClaim { .. });
-            if extends && matches!(reply, Reply::Quarantined { .. }) {
-                *reply = Reply::Done;
-            }
-        },
+    tells!("extends in quarantine without its name",
         "a_forgotten_lock_is_put_back_only_for_this_quarantine",
-    )
-    .await;
-    caught(
-        "raises in quarantine",
-        as_is,
-        |op, reply| {
-            if matches!(op, Op::Raise { .. }) && matches!(reply, Reply::Quarantined { .. }) {
-                *reply = Reply::Done;
-            }
-        },
-        "a_restart_with_data_is_quarantined_too",
-    )
-    .await;
+        Op::Extend { .. } | Op::ExtendClaim { .. }, reply @ Reply::Quarantined { .. } =>
+            *reply = Reply::Done);
+    tells!("raises in quarantine", "a_restart_with_data_is_quarantined_too",
+        Op::Raise { .. }, reply @ Reply::Quarantined { .. } => *reply = Reply::Done);
 }
 
 /// Changes a reader's op to a writer's op.
@@ -282,64 +145,28 @@ fn writes(op: &mut Op) {
 async fn wrong_rules_about_readers_are_caught() {
     let beside = "rule_1_readers_are_granted_beside_readers";
     caught("takes readers for owners", writes, truly, beside).await;
-    let raises = |op: &Op, reply: &mut Reply| {
-        if let (Op::Acquire { mode: LockMode::Shared, .. }, Reply::Granted { fence }) = (op, reply)
-        {
-            *fence += 1;
-        }
-    };
-    let keeps = "rule_2_reading_does_not_raise_the_fence";
-    caught("raises the fence for readers", as_is, raises, keeps).await;
-    let lets_in = |op: &Op, reply: &mut Reply| {
-        if let (Op::Acquire { mode: LockMode::Shared, .. }, Reply::Held { .. }) = (op, &*reply) {
-            *reply = Reply::Granted { fence: 1 };
-        }
-    };
-    let owner = "rule_1_an_owner_keeps_readers_out";
-    caught("grants to a reader beside an owner", as_is, lets_in, owner).await;
-    let upgrades = |op: &mut Op| {
-        if let Op::Extend { mode, .. } = op {
-            *mode = LockMode::Shared;
-        }
-    };
-    let never = "rule_6_no_extension_makes_a_reader_a_writer";
-    caught("extends a reader that asks as a writer", upgrades, truly, never).await;
+    tells!("raises the fence for readers", "rule_2_reading_does_not_raise_the_fence",
+        Op::Acquire { mode: LockMode::Shared, .. }, Reply::Granted { fence } => *fence += 1);
+    tells!("grants to a reader beside an owner", "rule_1_an_owner_keeps_readers_out",
+        Op::Acquire { mode: LockMode::Shared, .. }, reply @ Reply::Held { .. } =>
+            *reply = Reply::Granted { fence: 1 });
+    asks!("extends a reader that asks as a writer", "rule_6_no_extension_makes_a_reader_a_writer",
+        Op::Extend { mode, .. } => *mode = LockMode::Shared);
     let downgrade = "rule_6_a_writer_becomes_a_reader";
     caught("keeps a writer that becomes a reader", writes, truly, downgrade).await;
-    let forgets = |op: &mut Op| {
-        if let Op::Acquire { if_held, .. } = op {
-            *if_held = None;
-        }
-    };
-    let waits = "rule_9_a_writer_that_waits_keeps_later_readers_out";
-    caught("forgets the writers that wait", forgets, truly, waits).await;
+    asks!("forgets the writers that wait", "rule_9_a_writer_that_waits_keeps_later_readers_out",
+        Op::Acquire { if_held, .. } => *if_held = None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn wrong_lists_of_candidates_are_caught() {
-    let order = "the_list_shows_who_is_in_it_in_order_of_arrival";
-    let turned = |_: &Op, reply: &mut Reply| {
-        if let Reply::Candidates(all) = reply {
-            all.reverse();
-        }
-    };
-    caught("shows the last first", as_is, turned, order).await;
-    let forever = |op: &mut Op| {
-        if let Op::Enlist(enlist) = op {
-            enlist.ttl = Duration::from_secs(3_600);
-        }
-    };
-    let lapse = "an_entry_that_is_not_written_again_is_gone_after_its_ttl";
-    caught("keeps the entries of the dead", forever, truly, lapse).await;
-    let adds = |_: &Op, reply: &mut Reply| {
-        if let Reply::Candidates(all) = reply
-            && let Some(last) = all.last().cloned()
-        {
-            all.push(last);
-        }
-    };
-    let full = "a_full_list_takes_no_candidate_until_one_leaves";
-    caught("has room without end", as_is, adds, full).await;
+    tells!("shows the last first", "the_list_shows_who_is_in_it_in_order_of_arrival",
+        _, Reply::Candidates(all) => all.reverse());
+    asks!("keeps the entries of the dead",
+        "an_entry_that_is_not_written_again_is_gone_after_its_ttl",
+        Op::Enlist(enlist) => enlist.ttl = Duration::from_secs(3_600));
+    tells!("has room without end", "a_full_list_takes_no_candidate_until_one_leaves",
+        _, Reply::Candidates(all) => all.extend(all.last().cloned()));
     let keeps = |op: &mut Op| {
         if let Op::Enlist(enlist) = op {
             enlist.entry.get_or_insert_with(|| b"stays"[..].into());
@@ -349,13 +176,8 @@ async fn wrong_lists_of_candidates_are_caught() {
     caught("lets no candidate leave", keeps, truly, alone).await;
     let read = "a_list_that_is_only_read_is_not_made";
     caught("lists who only reads", keeps, truly, read).await;
-    let cut = |_: &Op, reply: &mut Reply| {
-        if let Reply::Candidates(all) = reply {
-            for listed in all {
-                listed.entry = listed.entry.split(|byte| *byte == 0).next().unwrap().into();
-            }
-        }
-    };
-    let bytes = "what_an_entry_says_comes_back_byte_for_byte";
-    caught("cuts texts at a zero", as_is, cut, bytes).await;
+    tells!("cuts texts at a zero", "what_an_entry_says_comes_back_byte_for_byte",
+    _, Reply::Candidates(all) => for listed in all {
+        listed.entry = listed.entry.split(|byte| *byte == 0).next().unwrap().into();
+    });
 }

@@ -1,6 +1,7 @@
 //! Tests of the contract suite: the reference node passes all cases, and the suite finds each node
 //! that breaks one rule.
 
+use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,6 +21,40 @@ use palisade_testing::contract::{self, Hooks};
 use palisade_testing::fault::Fault;
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
+
+/// Checks that the suite finds a node that changes the ops of this form before it executes them.
+macro_rules! asks {
+    ($what:literal, $by:literal, $op:pat => $change:expr) => {
+        caught(
+            $what,
+            |op| {
+                if let $op = op {
+                    $change
+                }
+            },
+            truly,
+            $by,
+        )
+        .await
+    };
+}
+
+/// Checks that the suite finds a node that changes its answers of this form to ops of this form.
+macro_rules! tells {
+    ($what:literal, $by:literal, $op:pat, $reply:pat => $change:expr) => {
+        caught(
+            $what,
+            as_is,
+            |op, reply| {
+                if let ($op, $reply) = (op, reply) {
+                    $change
+                }
+            },
+            $by,
+        )
+        .await
+    };
+}
 
 mod deadlines;
 mod handovers;
@@ -59,33 +94,28 @@ fn memory() -> MemoryNode {
     MemoryNode::new()
 }
 
+/// Makes a hook of a function that returns at once.
+fn at_once(act: impl Fn()) -> impl Fn() -> Ready<()> {
+    move || {
+        act();
+        ready(())
+    }
+}
+
 fn hooks(node: &MemoryNode) -> Hooks {
     let [emptied, restarted, flushed, lost, closed, handed] = [(); 6].map(|()| node.clone());
     Hooks::default()
-        .restart_empty(move || {
-            emptied.restart_empty();
-            std::future::ready(())
-        })
-        .restart_keeping(move || {
-            restarted.restart_keeping();
-            std::future::ready(())
-        })
-        .flush(move || {
-            flushed.flush_all();
-            std::future::ready(())
-        })
-        .close(move || {
-            assert!(closed.close(Duration::from_secs(1)));
-            std::future::ready(())
-        })
-        .hand_over(move || {
+        .restart_empty(at_once(move || emptied.restart_empty()))
+        .restart_keeping(at_once(move || restarted.restart_keeping()))
+        .flush(at_once(move || flushed.flush_all()))
+        .close(at_once(move || assert!(closed.close(Duration::from_secs(1)))))
+        .hand_over(at_once(move || {
             assert!(handed.close(Duration::from_secs(30)));
             handed.hand_over();
-            std::future::ready(())
-        })
+        }))
         .put_foreign(move |key, ttl| {
             lost.put_foreign(&key, ttl);
-            std::future::ready(())
+            ready(())
         })
 }
 
@@ -160,15 +190,20 @@ impl LockNode for Mutant {
     }
 }
 
+/// Runs the case `by`, which must fail for this node. Returns the message of its panic.
+async fn failure(node: impl LockNode, hooks: Hooks, by: &str) -> String {
+    let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
+    let result = tokio::spawn(async move { case.run(Arc::new(node), &hooks).await }).await;
+    let text = *result.expect_err(by).into_panic().downcast::<String>().unwrap();
+    assert!(text.contains(by), "{text}");
+    text
+}
+
 async fn caught(what: &str, ask: fn(&mut Op), tell: fn(&Op, &mut Reply), by: &str) {
     let inner = memory();
     let hooks = hooks(&inner);
-    let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
-    let node = Arc::new(Mutant { inner, ask, tell });
-    let result = tokio::spawn(async move { case.run(node, &hooks).await }).await;
-    let error = result.expect_err(what);
-    let text = *error.into_panic().downcast::<String>().unwrap();
-    assert!(text.contains("mutant") && text.contains(by) && text.contains(';'), "{what}: {text}");
+    let text = failure(Mutant { inner, ask, tell }, hooks, by).await;
+    assert!(text.contains("mutant") && text.contains(';'), "{what}: {text}");
 }
 
 /// A node that confirms every barrier, or never answers a barrier.
@@ -227,28 +262,15 @@ async fn a_node_that_calls_lost_data_new_is_caught() {
     ] {
         let inner = memory();
         let hooks = hooks(&inner);
-        let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
-        let run = tokio::spawn(async move { case.run(Arc::new(Deaf(inner)), &hooks).await }).await;
-        let text = *run.expect_err(by).into_panic().downcast::<String>().unwrap();
-        assert!(text.contains("deaf") && text.contains(by), "{text}");
+        let text = failure(Deaf(inner), hooks, by).await;
+        assert!(text.contains("deaf"), "{text}");
     }
-    for fresh in [true, false] {
-        let by = "an_empty_node_is_fresh_until_a_client_remembers_its_data";
-        let tell: fn(&Op, &mut Reply) = if fresh { says_fresh } else { says_known };
-        caught("says one thing of all data", as_is, tell, by).await;
-    }
-}
-
-fn says_fresh(_: &Op, reply: &mut Reply) {
-    if let Reply::Claimed { fresh, .. } = reply {
-        *fresh = true;
-    }
-}
-
-fn says_known(_: &Op, reply: &mut Reply) {
-    if let Reply::Claimed { fresh, .. } = reply {
-        *fresh = false;
-    }
+    tells!("says of all data that they are new",
+        "an_empty_node_is_fresh_until_a_client_remembers_its_data",
+        _, Reply::Claimed { fresh, .. } => *fresh = true);
+    tells!("says of no data that they are new",
+        "an_empty_node_is_fresh_until_a_client_remembers_its_data",
+        _, Reply::Claimed { fresh, .. } => *fresh = false);
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,11 +280,8 @@ async fn wrong_barriers_are_caught() {
         (false, "a_barrier_without_enough_replicas_refuses"),
         (true, "a_barrier_over_all_replicas_is_answered"),
     ] {
-        let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
-        let node = Arc::new(Eager { inner: memory(), hangs });
-        let run = tokio::spawn(async move { case.run(node, &Hooks::default()).await }).await;
-        let text = *run.expect_err(by).into_panic().downcast::<String>().unwrap();
-        assert!(text.contains("eager") && text.contains(by), "{text}");
+        let text = failure(Eager { inner: memory(), hangs }, Hooks::default(), by).await;
+        assert!(text.contains("eager"), "{text}");
     }
 }
 

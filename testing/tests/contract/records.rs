@@ -4,43 +4,16 @@ use super::*;
 
 #[tokio::test]
 async fn wrong_rules_about_steps_are_caught() {
-    caught(
-        "stores steps under any ballot",
-        |op| {
-            if let Op::Steps { token, .. } = op {
-                *token = palisade::FencingToken::new(token.get() + (1 << 20));
-            }
-        },
-        truly,
-        "late_steps_below_the_promise_are_refused",
-    )
-    .await;
-    caught(
-        "forgets steps",
-        as_is,
-        |_, reply| {
-            if let Reply::Claimed { steps, .. } = reply {
-                *steps = None;
-            }
-        },
-        "steps_are_shown_to_the_next_claim",
-    )
-    .await;
+    asks!("stores steps under any ballot", "late_steps_below_the_promise_are_refused",
+        Op::Steps { token, .. } => *token = palisade::FencingToken::new(token.get() + (1 << 20)));
+    tells!("forgets steps", "steps_are_shown_to_the_next_claim",
+        _, Reply::Claimed { steps, .. } => *steps = None);
 }
 
 #[tokio::test]
 async fn wrong_rules_about_records_are_caught() {
-    caught(
-        "compares ballots by their number alone",
-        |op| {
-            if let Op::Complete { token, .. } = op {
-                *token = palisade::FencingToken::new(token.get() + 1);
-            }
-        },
-        truly,
-        "an_equal_ballot_of_another_owner_is_refused",
-    )
-    .await;
+    asks!("compares ballots by their number alone", "an_equal_ballot_of_another_owner_is_refused",
+        Op::Complete { token, .. } => *token = palisade::FencingToken::new(token.get() + 1));
     caught(
         "takes `force` for a licence to take over",
         as_is,
@@ -57,66 +30,24 @@ async fn wrong_rules_about_records_are_caught() {
         "a_running_lease_keeps_others_off",
     )
     .await;
-    caught(
-        "does not compare fingerprints",
-        |op| {
-            if let Op::Claim(c) = op {
-                c.fingerprint = None;
-            }
-        },
-        truly,
-        "another_fingerprint_is_a_mismatch",
-    )
-    .await;
-    caught(
-        "hides the record from a repair",
-        as_is,
-        |_, reply| {
-            if let Reply::Claimed { record, .. } = reply {
-                *record = None;
-            }
-        },
-        "force_is_granted_on_top_of_a_result",
-    )
-    .await;
-    caught(
-        "cuts values at a zero byte",
-        as_is,
-        |_, reply| {
-            if let Reply::Completed(StoredRecord { value, .. }) = reply {
-                let cut = value.as_deref().map(|v| v.split(|b| *b == 0).next().unwrap().into());
-                *value = cut;
-            }
-        },
-        "values_keep_every_byte",
-    )
-    .await;
+    asks!("does not compare fingerprints", "another_fingerprint_is_a_mismatch",
+        Op::Claim(c) => c.fingerprint = None);
+    tells!("hides the record from a repair", "force_is_granted_on_top_of_a_result",
+        _, Reply::Claimed { record, .. } => *record = None);
+    tells!("cuts values at a zero byte", "values_keep_every_byte",
+    _, Reply::Completed(StoredRecord { value, .. }) => {
+        let cut = value.as_deref().map(|v| v.split(|b| *b == 0).next().unwrap().into());
+        *value = cut;
+    });
 }
 
 #[tokio::test]
 async fn wrong_ends_of_claims_are_caught() {
-    caught(
-        "takes every end for an attempt that did nothing",
-        |op| {
-            if let Op::Unclaim { end, .. } = op {
-                *end = ClaimEnd::Undone;
-            }
-        },
-        truly,
-        "a_claim_can_lapse_before_its_time",
-    )
-    .await;
-    caught(
-        "forgets the fingerprint of what may be repeated",
-        |op| {
-            if let Op::Unclaim { end: end @ ClaimEnd::Repeatable, .. } = op {
-                *end = ClaimEnd::Undone;
-            }
-        },
-        truly,
+    asks!("takes every end for an attempt that did nothing", "a_claim_can_lapse_before_its_time",
+        Op::Unclaim { end, .. } => *end = ClaimEnd::Undone);
+    asks!("forgets the fingerprint of what may be repeated",
         "what_may_be_repeated_leaves_its_fingerprint",
-    )
-    .await;
+        Op::Unclaim { end: end @ ClaimEnd::Repeatable, .. } => *end = ClaimEnd::Undone);
     caught(
         "leaves the lease of an ended claim as it is",
         |op| {
@@ -143,67 +74,25 @@ async fn wrong_ends_of_claims_are_caught() {
 
 #[tokio::test]
 async fn wrong_rules_about_memory_are_caught() {
-    caught(
-        "says of a key that it forgot that it was never there",
-        as_is,
-        |_, reply| {
-            if let Reply::Record { unsure, .. } = reply {
-                *unsure = Duration::ZERO;
-            }
-        },
+    tells!("says of a key that it forgot that it was never there",
         "an_emptied_node_does_not_claim_to_remember",
-    )
-    .await;
-    caught(
-        "says that it forgot, and not by which loss",
-        as_is,
-        |_, reply| {
-            if let Reply::Claimed { losses, .. } = reply {
-                losses.clear();
-            }
-        },
+        _, Reply::Record { unsure, .. } => *unsure = Duration::ZERO);
+    tells!("says that it forgot, and not by which loss",
         "an_emptied_node_does_not_claim_to_remember",
-    )
-    .await;
-    caught(
-        "claims to remember after a loss",
-        as_is,
-        |_, reply| {
-            if let Reply::Claimed { unsure, .. } = reply {
-                *unsure = Duration::ZERO;
-            }
-        },
-        "an_emptied_node_does_not_claim_to_remember",
-    )
-    .await;
+        _, Reply::Claimed { losses, .. } => losses.clear());
+    tells!("claims to remember after a loss", "an_emptied_node_does_not_claim_to_remember",
+        _, Reply::Claimed { unsure, .. } => *unsure = Duration::ZERO);
 }
 
 /// A node may defer an op that returns a result. It must not defer all such ops of a batch, and
 /// must not defer an op that it has executed.
 #[tokio::test]
 async fn wrong_ways_to_put_off_are_caught() {
-    caught(
-        "puts every result off",
-        as_is,
-        |_, reply| {
-            if matches!(reply, Reply::Completed(_) | Reply::Record { state: Some(_), .. }) {
-                *reply = Reply::Deferred;
-            }
-        },
-        "many_large_results_are_shown_or_put_off",
-    )
-    .await;
-    caught(
-        "puts off what shows no result",
-        as_is,
-        |op, reply| {
-            if let (Op::Lookup { .. }, Reply::Record { state: None, .. }) = (op, &*reply) {
-                *reply = Reply::Deferred;
-            }
-        },
-        "many_large_results_are_shown_or_put_off",
-    )
-    .await;
+    tells!("puts every result off", "many_large_results_are_shown_or_put_off",
+        _, reply @ (Reply::Completed(_) | Reply::Record { state: Some(_), .. }) =>
+            *reply = Reply::Deferred);
+    tells!("puts off what shows no result", "many_large_results_are_shown_or_put_off",
+        Op::Lookup { .. }, reply @ Reply::Record { state: None, .. } => *reply = Reply::Deferred);
     caught(
         "puts off what it has executed",
         as_is,

@@ -8,11 +8,12 @@ use futures_util::FutureExt as _;
 use palisade::Moment;
 use palisade::error::NodeError;
 
-use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, NodeSignal, Op, Replies};
+use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, Op, Replies};
 use palisade::test_util::TokioEnv;
 use palisade::{Durability, Failover, MemoryNode, Outcome, Redlock, RedlockBuilder};
-use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep};
+
+use crate::support::forward;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -164,13 +165,7 @@ impl LockNode for Scripted {
         Box::pin(std::future::ready(Replies::fail(batch.ops.len(), &error)))
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.node.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.node.name()
-    }
+    forward!(node);
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,13 +207,7 @@ impl LockNode for Moved {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.0.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.0.name()
-    }
+    forward!(0);
 }
 
 #[tokio::test(start_paused = true)]

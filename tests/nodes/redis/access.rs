@@ -22,37 +22,11 @@ async fn users_and_passwords() {
 #[tokio::test]
 async fn few_rights_are_enough_and_a_missing_one_is_reported() {
     let server = Server::start(&[]);
-    let rights = [
-        "+evalsha",
-        "+script|load",
-        "+hello",
-        "+info",
-        "+time",
-        "+get",
-        "+getrange",
-        "+mget",
-        "+exists",
-        "+set",
-        "+del",
-        "+pttl",
-        "+pexpire",
-        "+pexpireat",
-        "+hset",
-        "+hmget",
-        "+hstrlen",
-        "+hdel",
-        "+zadd",
-        "+zrem",
-        "+zrange",
-        "+zcard",
-        "+zscore",
-        "+zremrangebyscore",
-        "+publish",
-        "+subscribe",
-        "+select",
-    ];
-    let common = ["acl", "setuser", "joe", "on", ">pw", "~*", "-@all"];
-    let text = [&common[..], &["&palisade:changed*"], &rights[..]].concat();
+    let text = "acl setuser joe on >pw ~* -@all &palisade:changed* +evalsha +script|load +hello \
+                +info +time +get +getrange +mget +exists +set +del +pttl +pexpire +pexpireat \
+                +hset +hmget +hstrlen +hdel +zadd +zrem +zrange +zcard +zscore +zremrangebyscore \
+                +publish +subscribe +select";
+    let text: Vec<_> = text.split(' ').collect();
     assert_eq!(server.cli(&text), "OK");
     let joe = || {
         let b = RedisNode::builder(server.url()).username("joe").password("pw");

@@ -62,12 +62,6 @@ impl Drop for Publisher {
     }
 }
 
-fn scripts(server: &Server) -> u64 {
-    let stats = server.cli(&["info", "commandstats"]);
-    let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls="));
-    calls.and_then(|c| c.split(',').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
-}
-
 /// Returns the median time of `n` acquires of the lock `name`, one after the other. No other caller
 /// wants this lock.
 async fn median(redlock: &Redlock, name: &str, n: usize) -> Duration {

@@ -32,13 +32,9 @@ const RETENTION: Duration = Duration::from_secs(60);
 fn about_lock(name: &str, owner: OwnerToken) -> Vec<Op> {
     let keys = || LockKeys::new(name);
     let token = FencingToken::new(SystemEnv.wall_micros());
-    let mut waiting = acquire(name, owner);
-    if let Op::Acquire { if_held, .. } = &mut waiting {
-        *if_held = Some(IfHeld::Queue(PLACE));
-    }
     vec![
         acquire(name, owner),
-        waiting,
+        waiting(name, owner),
         Op::Raise { keys: keys(), owner, token, slot: None },
         extend(name, owner, token.get(), None),
         extend(name, owner, token.get(), Some(b"m")),
@@ -130,19 +126,9 @@ async fn a_forged_field_of_a_record_spoils_its_own_op_only() {
             for done in [false, true] {
                 for op in about_record("r", me) {
                     put(&mut con, &[b"DEL", b"r"]).await;
-                    let mine = me.as_str().as_bytes();
-                    let honest: [&[u8]; 9] = [
-                        b"HSET",
-                        b"r",
-                        b"own",
-                        mine,
-                        b"fence",
-                        b"5",
-                        b"till",
-                        now.as_bytes(),
-                        b"att",
-                    ];
-                    put(&mut con, &[&honest[..], &[b"1"]].concat()).await;
+                    let honest = format!("HSET r own {} fence 5 till {now} att 1", me.as_str());
+                    let honest: Vec<_> = honest.split(' ').map(str::as_bytes).collect();
+                    put(&mut con, &honest).await;
                     if done {
                         put(&mut con, &[b"HSET", b"r", b"rf", b"5", b"val", b"v"]).await;
                     }

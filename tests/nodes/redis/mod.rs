@@ -22,14 +22,13 @@ mod waiting;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use palisade::FencingToken;
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::LockKeys;
 use palisade::node::spi::{
-    Batch, Began, Claim, Facts, IfHeld, LockMode, NodeSignal, Op, Place, Replies, Reply, Terms,
+    Batch, Began, Claim, Env as _, Facts, IfHeld, LockKeys, LockMode, LockNode, NodeSignal, Op,
+    OwnerToken, Place, Replies, Reply, SystemEnv, Terms,
 };
-use palisade::node::spi::{Env as _, SystemEnv};
-use palisade::node::{NodeEvent, RedisNode, spi::LockNode};
-use palisade::{FencingToken, node::spi::OwnerToken};
+use palisade::node::{NodeEvent, RedisNode};
 
 use crate::support::server::{Server, free_port};
 
@@ -48,15 +47,18 @@ fn owner() -> OwnerToken {
 const PLACE: Place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO };
 
 fn acquire(name: &str, owner: OwnerToken) -> Op {
+    let (mode, keys) = (LockMode::Exclusive, LockKeys::new(name));
     let proposal = SystemEnv.wall_micros();
-    Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: LockKeys::new(name),
-        owner,
-        ttl: TTL,
-        proposal,
-        if_held: None,
+    Op::Acquire { mode, keys, owner, ttl: TTL, proposal, if_held: None }
+}
+
+/// Returns the op of an acquire that waits in the queue.
+fn waiting(name: &str, owner: OwnerToken) -> Op {
+    let mut op = acquire(name, owner);
+    if let Op::Acquire { if_held, .. } = &mut op {
+        *if_held = Some(IfHeld::Queue(PLACE));
     }
+    op
 }
 
 fn release(name: &str, owner: OwnerToken) -> Op {
@@ -75,6 +77,13 @@ fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op 
         meta,
         reassert: None,
     }
+}
+
+/// Returns the number of scripts that the server has executed.
+fn scripts(server: &Server) -> u64 {
+    let stats = server.cli(&["info", "commandstats"]);
+    let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls="));
+    calls.and_then(|c| c.split(',').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 /// Changes an op on a lock to the op of a reader.
@@ -202,11 +211,7 @@ async fn a_release_sends_a_hint_to_a_waiter() {
     let mut events = node.events();
     one(&node, LONG, acquire("k", a)).await.unwrap();
     assert_eq!(events.recv().await, Ok(NodeEvent::Up.into()));
-    let mut waiting = acquire("k", b);
-    if let Op::Acquire { if_held, .. } = &mut waiting {
-        *if_held = Some(IfHeld::Queue(PLACE));
-    }
-    one(&node, LONG, waiting).await.unwrap();
+    one(&node, LONG, waiting("k", b)).await.unwrap();
     one(&node, LONG, release("k", a)).await.unwrap();
     let reported = tokio::time::timeout(Duration::from_secs(5), events.recv()).await;
     assert_eq!(reported.expect("a hint"), Ok(NodeSignal::Changed("k".into())));

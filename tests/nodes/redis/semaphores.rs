@@ -136,10 +136,7 @@ async fn the_rights_of_a_mutex_are_enough() {
     let extended = on_slots(extend("p", a, fence, None), TWO.exactly(1));
     assert_eq!(one(&node, LONG, extended).await, Ok(Reply::Done));
     assert_eq!(slot(one(&node, LONG, on_slots(acquire("p", b), TWO)).await), 0);
-    let mut waits = on_slots(acquire("p", owner()), TWO);
-    if let Op::Acquire { if_held, .. } = &mut waits {
-        *if_held = Some(IfHeld::Queue(PLACE));
-    }
+    let waits = on_slots(waiting("p", owner()), TWO);
     assert!(matches!(one(&node, LONG, waits).await, Ok(Reply::Held { foreign: false, .. })));
     assert_eq!(permits(&node, "p").await.len(), 2);
     assert_eq!(one(&node, LONG, on_slots(release("p", a), TWO)).await, Ok(Reply::Done));

@@ -9,13 +9,6 @@ use super::*;
 
 const CALLERS: u64 = 64;
 
-/// Returns the number of scripts that the server has executed.
-fn scripts(server: &Server) -> u64 {
-    let stats = server.cli(&["info", "commandstats"]);
-    let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls="));
-    calls.and_then(|c| c.split(',').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
-}
-
 #[tokio::test]
 async fn callers_whose_answers_come_together_share_the_next_batch() {
     let server = Server::start(&[]);

@@ -67,14 +67,7 @@ async fn a_fence_of_tomorrow_keeps_no_caller_out_until_tomorrow() {
     let redlock = builder.clock_error(Duration::from_millis(100)).build().unwrap();
     let tomorrow = SystemEnv.wall_micros() + 86_400_000_000;
     server.cli(&["set", "{k}:fence", &tomorrow.to_string()]);
-    let guard = redlock
-        .mutex("k")
-        .acquire_timeout(Duration::from_secs(20))
-        .build()
-        .unwrap()
-        .acquire()
-        .await
-        .unwrap();
+    let guard = redlock.mutex("k").acquire_timeout(Duration::from_secs(20)).await.unwrap();
     let token = guard.fencing_token().get();
     assert!(token < SystemEnv.wall_micros() + 2_000_000, "{token}");
     assert!(guard.release().await.is_ok());

@@ -14,18 +14,6 @@ fn marker(server: &Server) -> Vec<String> {
     words.split_whitespace().map(str::to_owned).collect()
 }
 
-fn waiting(name: &str, owner: OwnerToken) -> Op {
-    let proposal = SystemEnv.wall_micros();
-    Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: LockKeys::new(name),
-        owner,
-        ttl: TTL,
-        proposal,
-        if_held: Some(IfHeld::Queue(PLACE)),
-    }
-}
-
 fn release_plainly(name: &str, owner: OwnerToken) -> Op {
     Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new(name), owner, meta: false }
 }

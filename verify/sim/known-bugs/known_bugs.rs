@@ -144,56 +144,27 @@ known_bugs! {
 }
 
 /// Changes of settings in an order that the manual forbids.
-mod unsafe_orders {
-    use super::*;
+macro_rules! unsafe_orders {
+    ($($test:ident: $order:ident,)*) => {
+        mod unsafe_orders {
+            use super::*;
+            $(#[test]
+            fn $test() {
+                let sum = hunt(None, SeedSet::Changed(Tamper::Unsafe(Order::$order)));
+                must_be_caught(stringify!($order), &sum);
+            })*
+        }
+    };
+}
 
-    fn order(order: Order) {
-        let name = format!("{order:?}");
-        must_be_caught(&name, &hunt(None, SeedSet::Changed(Tamper::Unsafe(order))));
-    }
-
-    #[test]
-    fn max_ttl_up() {
-        order(Order::MaxTtlUp);
-    }
-
-    #[test]
-    fn max_ttl_down() {
-        order(Order::MaxTtlDown);
-    }
-
-    #[test]
-    fn clock_error() {
-        order(Order::ClockError);
-    }
-
-    #[test]
-    fn drift() {
-        order(Order::Drift);
-    }
-
-    #[test]
-    fn retention() {
-        order(Order::Retention);
-    }
-
-    #[test]
-    fn nodes_added() {
-        order(Order::NodesAdded);
-    }
-
-    #[test]
-    fn node_replaced() {
-        order(Order::NodeReplaced);
-    }
-
-    #[test]
-    fn node_leaves_early() {
-        order(Order::NodeLeavesEarly);
-    }
-
-    #[test]
-    fn node_joins_as_new() {
-        order(Order::NodeJoinsAsNew);
-    }
+unsafe_orders! {
+    max_ttl_up: MaxTtlUp,
+    max_ttl_down: MaxTtlDown,
+    clock_error: ClockError,
+    drift: Drift,
+    retention: Retention,
+    nodes_added: NodesAdded,
+    node_replaced: NodeReplaced,
+    node_leaves_early: NodeLeavesEarly,
+    node_joins_as_new: NodeJoinsAsNew,
 }

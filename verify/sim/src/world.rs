@@ -136,27 +136,13 @@ impl World {
     ) -> HoldId {
         let at = self.micros();
         let mut inner = self.inner();
-        let hold = inner.hold();
         let left = belief().unwrap_or_default().as_micros() as u64;
-        let since = at;
         if is_taker {
             let overruled = inner.overruled.entry(name).or_default();
             *overruled = token.max(*overruled);
         }
-        let lapsed = false;
-        let believer = Believer {
-            hold,
-            name,
-            client,
-            belief,
-            token,
-            requested_at,
-            since,
-            is_taker,
-            shared,
-            lapsed,
-        };
-        inner.beliefs.push(believer);
+        let terms = (token, is_taker, shared);
+        let hold = inner.believes((client, name), terms, (requested_at, at), belief);
         inner.tell(
             at,
             Event::Holds { hold, client, name, token, is_taker, shared, requested_at, left },
@@ -178,22 +164,7 @@ impl World {
     ) -> HoldId {
         let at = self.micros();
         let mut inner = self.inner();
-        let hold = inner.hold();
-        let (requested_at, is_taker, shared, lapsed) = (at, false, false, false);
-        let since = at;
-        let believer = Believer {
-            hold,
-            name,
-            client,
-            belief,
-            token,
-            requested_at,
-            since,
-            is_taker,
-            shared,
-            lapsed,
-        };
-        inner.beliefs.push(believer);
+        let hold = inner.believes((client, name), (token, false, false), (at, at), belief);
         inner.compare(at);
         hold
     }
@@ -280,10 +251,28 @@ impl World {
 }
 
 impl Inner {
-    /// Returns a new number for a hold.
-    fn hold(&mut self) -> HoldId {
-        let hold = self.next_hold;
+    /// Registers a holder's belief that begins at `since`. Returns a new number for the hold.
+    fn believes(
+        &mut self,
+        (client, name): (usize, u16),
+        (token, is_taker, shared): (u64, bool, bool),
+        (requested_at, since): (u64, u64),
+        belief: Belief,
+    ) -> HoldId {
+        let (hold, lapsed) = (self.next_hold, false);
         self.next_hold += 1;
+        self.beliefs.push(Believer {
+            hold,
+            name,
+            client,
+            belief,
+            token,
+            requested_at,
+            since,
+            is_taker,
+            shared,
+            lapsed,
+        });
         hold
     }
 
