@@ -15,6 +15,7 @@
 mod common;
 mod consumer;
 mod faults;
+mod invoice;
 mod ledger;
 mod report;
 mod stream;
@@ -134,7 +135,8 @@ async fn main() -> ExitCode {
 async fn demo(args: &Args) -> Result<bool, Failure> {
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let run: u32 = rand::random();
-    let invoices = stream::load(args.limit)?;
+    let invoices =
+        invoice::load(concat!(env!("CARGO_MANIFEST_DIR"), "/data/invoices.csv"), args.limit)?;
     println!("{} invoices, {} consumers, --seed {seed}", invoices.len(), args.consumers);
     let place = Place::find(args).await?;
     let lease = place.lease();

@@ -2,38 +2,16 @@
 //! the deliveries.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// An invoice, in the form of the file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Invoice {
-    #[serde(rename = "InvoiceNo")]
-    pub number: Arc<str>,
-    #[serde(rename = "InvoiceDate")]
-    pub day: String,
-    #[serde(rename = "CustomerID")]
-    pub customer: String,
-    /// The total as text. Two floats of the same amount can differ in the last bit; their texts in
-    /// the file are equal.
-    #[serde(rename = "TotalPrice")]
-    pub total: String,
-}
-
-/// Reads the first `limit` invoices.
-pub fn load(limit: Option<usize>) -> Result<Vec<Invoice>, csv::Error> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/invoices.csv");
-    let mut reader = csv::Reader::from_path(path)?;
-    reader.deserialize().take(limit.unwrap_or(usize::MAX)).collect()
-}
+use crate::invoice::Invoice;
 
 /// The rule that decides if two deliveries belong to the same order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

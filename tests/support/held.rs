@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use palisade::idempotency::consumer::{Broker, ConsumerBuilder, ConsumerReport, Rules};
 use palisade::idempotency::{Context, Decision};
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
 use palisade_ops::{Audit, incidents};
@@ -37,14 +38,30 @@ impl Held {
         Self { of, node, books: Arc::default() }
     }
 
-    /// Handles a message by counting its effect.
-    pub fn book(&self, cx: &Context) {
-        *self.books.lock().unwrap().entry(cx.key().to_owned()).or_default() += 1;
+    /// Runs a consumer of the namespace from before the loss until all messages have been handled
+    /// and `drained` resolves.
+    pub async fn consume<B: Broker>(
+        &self,
+        consumer: ConsumerBuilder<B>,
+        publish: impl AsyncFn(&str, SystemTime),
+        drained: impl Future<Output = ()>,
+    ) -> ConsumerReport {
+        self.lose(&publish).await;
+        let books = Arc::clone(&self.books);
+        let book = move |cx: Context, _: Arc<B::Delivery>| {
+            *books.lock().unwrap().entry(cx.key().to_owned()).or_default() += 1;
+            async { Ok::<_, Failed>(()) }
+        };
+        let stop = async {
+            self.judge(&publish).await;
+            drained.await;
+        };
+        let consumer = consumer.rules(Rules::default().concurrency(64)).build().unwrap();
+        consumer.run(book, stop).await.unwrap()
     }
 
-    /// Publishes messages, and then deletes the node's data. Must be called before the consumer
-    /// runs.
-    pub async fn lose(&self, publish: impl AsyncFn(&str, SystemTime)) {
+    /// Publishes messages, and then deletes the node's data.
+    async fn lose(&self, publish: &impl AsyncFn(&str, SystemTime)) {
         for n in 0..OLD {
             publish(&format!("old-{n}"), SystemTime::now()).await;
         }
@@ -56,7 +73,7 @@ impl Held {
 
     /// Publishes more messages and makes the operator's decision while the consumer runs. Returns
     /// after all messages have been handled.
-    pub async fn judge(&self, publish: impl AsyncFn(&str, SystemTime)) {
+    async fn judge(&self, publish: &impl AsyncFn(&str, SystemTime)) {
         self.until("all are held", || self.of.metrics().held == OLD as u64).await;
         for n in 0..NEW {
             publish(&format!("new-{n}"), SystemTime::now()).await;

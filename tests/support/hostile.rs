@@ -4,7 +4,17 @@
 //! The test of a broker leaves out the messages that the broker or its client cannot send.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use palisade::idempotency::Context;
+use palisade::idempotency::consumer::{Broker, Consumer, ConsumerBuilder, Rules};
+use palisade::{Failed, MemoryNode, Redlock};
+use tokio::time::timeout;
+
+/// Timeout that only a hang exceeds.
+const HANG: Duration = Duration::from_secs(90);
 
 /// One message of the set.
 #[derive(Clone, Debug)]
@@ -27,12 +37,31 @@ pub(crate) struct Became {
     pub(crate) dead: BTreeMap<String, u32>,
 }
 
-/// Counts the effect of a message with this key.
-///
-/// # Errors
-///
-/// A text with the reason, if the message is refused permanently.
-pub(crate) fn handle(became: &Mutex<Became>, key: &str) -> Result<(), &'static str> {
+/// Returns a consumer of the set.
+pub(crate) fn consumer<B: Broker>(from: B) -> ConsumerBuilder<B> {
+    let node = MemoryNode::new();
+    let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(2)).build().unwrap();
+    Consumer::builder(from, redlock.idempotency("orders").at_least_once().build().unwrap())
+}
+
+/// Consumes messages until `stop` resolves. Returns the effects.
+pub(crate) async fn consume<B: Broker>(
+    consumer: ConsumerBuilder<B>,
+    became: &Arc<Mutex<Became>>,
+    stop: impl Future<Output = ()>,
+) -> Became {
+    let ours = Arc::clone(became);
+    let handler = move |cx: Context, _: Arc<B::Delivery>| {
+        let handled = handle(&ours, cx.key());
+        async move { handled.map_err(Failed::permanent) }
+    };
+    let consumer = consumer.rules(Rules::default().max_failures(2)).build().unwrap();
+    timeout(HANG, consumer.run(handler, stop)).await.expect("nothing is stopped").unwrap();
+    std::mem::take(&mut *became.lock().unwrap())
+}
+
+/// Counts the effect of a message with this key. Returns the reason if the message is refused.
+fn handle(became: &Mutex<Became>, key: &str) -> Result<(), &'static str> {
     assert_ne!(key, PANICS, "as it is meant to");
     if key == LARGEST {
         return Err("too much");

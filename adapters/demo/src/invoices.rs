@@ -1,33 +1,20 @@
 //! The messages of the demo. Most are real invoices, some of them published several times. The
 //! others have to become dead letters.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
-use serde::{Deserialize, Serialize};
 
 use crate::Failure;
+use crate::invoice;
+pub(crate) use crate::invoice::Invoice;
 
 /// Number of messages whose body cannot be parsed.
 const POISON: usize = 7;
 /// Number of messages that have the key of another message and a different body.
 const FORGERIES: usize = 3;
-
-/// An invoice in the body of a message.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Invoice {
-    #[serde(rename = "InvoiceNo")]
-    pub(crate) number: Arc<str>,
-    #[serde(rename = "InvoiceDate")]
-    pub(crate) day: String,
-    #[serde(rename = "CustomerID")]
-    pub(crate) customer: String,
-    #[serde(rename = "TotalPrice")]
-    pub(crate) total: String,
-}
 
 /// A message to be published, with its idempotency key and its body.
 #[derive(Clone, Debug)]
@@ -52,10 +39,8 @@ pub(crate) struct Plan {
 /// Reads the first `limit` invoices from the file of real invoices. Reads all invoices if `limit`
 /// is `None`.
 pub(crate) fn load(limit: Option<usize>) -> Result<Vec<Invoice>, Failure> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data/invoices.csv");
-    let mut reader = csv::Reader::from_path(path)?;
-    let invoices = reader.deserialize().take(limit.unwrap_or(usize::MAX));
-    Ok(invoices.collect::<Result<_, _>>()?)
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/data/invoices.csv");
+    Ok(invoice::load(file, limit)?)
 }
 
 impl Plan {

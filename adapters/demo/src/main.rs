@@ -22,6 +22,9 @@ mod child;
 mod crash_points;
 mod fleet;
 mod group;
+#[path = "../../../examples/orders/invoice.rs"]
+#[allow(unreachable_pub)]
+mod invoice;
 mod invoices;
 mod ledger;
 mod process;

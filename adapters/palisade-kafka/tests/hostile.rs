@@ -6,29 +6,23 @@ mod hostile;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use hostile::{Became, Letter, letters, promised};
-use palisade::idempotency::Context;
-use palisade::idempotency::consumer::Rules;
+use hostile::{Letter, consume, consumer, letters, promised};
 use palisade::idempotency::consumer::headers::{CREATED, KEY, LEFT_OUT, ORIGIN, REASON};
-use palisade::{Failed, MemoryNode, Redlock};
-use palisade_kafka::{Consumer, Message, Topic, dead_letters};
+use palisade_kafka::{Topic, dead_letters};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::task::block_in_place;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 const TOPIC: &str = "orders";
 const GROUP: &str = "billing";
-const LEASE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Timeout that only a hang exceeds.
-const HANG: Duration = Duration::from_secs(90);
 /// Maximum size of a body in bytes: librdkafka limits a record with its headers to a million bytes.
 const LARGEST_BODY: usize = 999_880;
 
@@ -131,24 +125,13 @@ async fn no_record_stops_another_one() {
         let record = FutureRecord::<[u8], _>::to(TOPIC).payload(&letter.body);
         producer.send(record.headers(headers(letter)), Duration::ZERO).await.unwrap();
     }
-    let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
-    let of = redlock.idempotency("orders").at_least_once().build().unwrap();
-    let consumer = Consumer::builder(Topic::new(&cluster.bootstrap_servers(), TOPIC, GROUP), of);
-    let consumer = consumer.rules(Rules::default().max_failures(2)).build().unwrap();
-    let became = Arc::new(Mutex::new(Became::default()));
-    let ours = Arc::clone(&became);
-    let handler = move |cx: Context, _: Arc<Message>| {
-        let became = Arc::clone(&ours);
-        async move { hostile::handle(&became, cx.key()).map_err(Failed::permanent) }
-    };
+    let consumer = consumer(Topic::new(&cluster.bootstrap_servers(), TOPIC, GROUP));
     let committed = async {
         while left(&observer) > 0 {
             sleep(Duration::from_millis(50)).await;
         }
     };
-    let run = consumer.run(handler, committed);
-    timeout(HANG, run).await.expect("nothing is stopped").unwrap();
-    let mut became = std::mem::take(&mut *became.lock().unwrap());
+    let mut became = consume(consumer, &Arc::default(), committed).await;
     let mut all = TopicPartitionList::new();
     all.add_partition_offset(&dead_letters(TOPIC), 0, Offset::Beginning).unwrap();
     observer.assign(&all).unwrap();

@@ -1,20 +1,23 @@
 //! Guarantees of the consumers, on librdkafka's mock cluster. The sockets and the groups are real,
 //! but the broker is not. The tests of `broker-demo` kill processes at each crash point.
 
+#[path = "../../../tests/support/books.rs"]
+#[allow(dead_code, reason = "shared with tests that use all of it")]
+mod books;
 #[path = "../../../tests/support/held.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod held;
 
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use books::{HANG, LEASE, Ledger, handle, judge, repeatable, run};
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, KEY, ORIGIN, REASON};
-use palisade::idempotency::consumer::{ConsumerBuilder, ConsumerReport, Rules};
-use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade::idempotency::consumer::{ConsumerBuilder, Rules};
+use palisade::{Failed, MemoryNode, Redlock};
 use palisade_kafka::{Consumer, Message, Publisher, Topic, dead_letters};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _};
@@ -28,10 +31,7 @@ use tokio::time::{sleep, timeout};
 
 const TOPIC: &str = "orders";
 const GROUP: &str = "billing";
-const LEASE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Timeout that only a hang exceeds.
-const HANG: Duration = Duration::from_secs(120);
 
 /// A mock cluster with one topic, and a client that observes the topic.
 struct Kafka {
@@ -131,50 +131,6 @@ impl Kafka {
     }
 }
 
-fn handle(node: &MemoryNode) -> Redlock {
-    Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
-}
-
-/// Returns a namespace for handlers that may run twice for a message.
-fn repeatable(redlock: &Redlock) -> Idempotency {
-    redlock.idempotency("orders").at_least_once().build().unwrap()
-}
-
-#[derive(Clone, Default)]
-struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>);
-
-impl Ledger {
-    fn effects(&self) -> Vec<u32> {
-        self.0.lock().unwrap().values().copied().collect()
-    }
-
-    async fn has(&self, keys: usize) {
-        while self.effects().len() < keys {
-            sleep(Duration::from_millis(5)).await;
-        }
-    }
-}
-
-/// Runs a consumer until `stop` resolves. Each message takes the time `takes`.
-async fn run(
-    consumer: ConsumerBuilder<Topic>,
-    ledger: &Ledger,
-    takes: Duration,
-    stop: impl Future<Output = ()>,
-) -> ConsumerReport {
-    let books = ledger.clone();
-    let book = move |cx: Context, _: Arc<Message>| {
-        let books = books.clone();
-        async move {
-            sleep(takes).await;
-            *books.0.lock().unwrap().entry(cx.key().to_owned()).or_default() += 1;
-            Ok::<_, Failed>(())
-        }
-    };
-    let consumer = consumer.build().unwrap();
-    timeout(HANG, consumer.run(book, stop)).await.expect("it ends").expect("it was asked to")
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duplicates_have_one_effect_and_everything_is_committed() {
     let (kafka, node, ledger) = (Kafka::start(4), MemoryNode::new(), Ledger::default());
@@ -261,17 +217,9 @@ async fn a_message_that_cannot_be_handled_is_put_aside_and_delays_no_other() {
     let handler = move |cx: Context, _: Arc<Message>| {
         let (seen, then) = (Arc::clone(&seen), Arc::clone(&then));
         async move {
-            match cx.key() {
-                "refused" => Err(Failed::permanent("no such customer")),
-                "fails" => {
-                    seen.fetch_add(1, SeqCst);
-                    Err(Failed::no_effect("the bank is closed"))
-                }
-                _ => {
-                    then.store(seen.load(SeqCst), SeqCst);
-                    Ok(())
-                }
-            }
+            judge(cx.key(), &seen)?;
+            then.store(seen.load(SeqCst), SeqCst);
+            Ok::<_, Failed>(())
         }
     };
     let rules = Rules::default().max_failures(3).retry(Duration::from_millis(300), LEASE);
@@ -409,18 +357,7 @@ async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
     let publish = async |key: &str, made: SystemTime| {
         kafka.publisher.publish(key, made, b"10 GBP").await.unwrap();
     };
-    held.lose(publish).await;
-    let books = held.clone();
-    let book = move |cx: Context, _: Arc<Message>| {
-        books.book(&cx);
-        async { Ok::<_, Failed>(()) }
-    };
     let consumer = Consumer::builder(kafka.topic(), held.of.clone());
-    let consumer = consumer.rules(Rules::default().concurrency(64));
-    let stop = async {
-        held.judge(publish).await;
-        kafka.drained().await;
-    };
-    let ended = consumer.build().unwrap().run(book, stop).await.unwrap();
+    let ended = held.consume(consumer, publish, kafka.drained()).await;
     assert_eq!((ended.acked, ended.parked), (25, 0), "{ended:?}");
 }

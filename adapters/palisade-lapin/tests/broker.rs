@@ -1,39 +1,29 @@
 //! Guarantees of the consumers, on a real RabbitMQ. The tests of `broker-demo` kill processes at
 //! each crash point.
 
+#[path = "../../../tests/support/books.rs"]
+#[allow(dead_code, reason = "shared with tests that use all of it")]
+mod books;
 mod server;
 
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use books::{HANG, LEASE, Ledger, handle, judge, repeatable, run};
 use lapin::options::{BasicGetOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, ORIGIN, REASON};
 use palisade::idempotency::consumer::{ConsumerBuilder, ConsumerReport, Rules};
-use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade::{Failed, MemoryNode, Redlock};
 use palisade_lapin::{Consumer, Message, Publisher, dead_letters, retry_queue};
 use server::Queue;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 type Builder = ConsumerBuilder<palisade_lapin::Queue>;
-
-const LEASE: Duration = Duration::from_secs(2);
-/// Timeout that only a hang exceeds.
-const HANG: Duration = Duration::from_secs(60);
-
-fn handle(node: &MemoryNode) -> Redlock {
-    Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
-}
-
-/// Returns a namespace for handlers that may run twice for a message.
-fn repeatable(redlock: &Redlock) -> Idempotency {
-    redlock.idempotency("orders").at_least_once().build().unwrap()
-}
 
 fn builder(uri: &str, queue: &Queue, redlock: &Redlock) -> Builder {
     let from = palisade_lapin::Queue::new(uri, &queue.name);
@@ -44,46 +34,6 @@ async fn publish(queue: &Queue, orders: impl Iterator<Item = (String, &str)>) {
     let publisher = Publisher::new(&queue.uri, &queue.name);
     for (key, body) in orders {
         publisher.publish(&key, SystemTime::now(), body.as_bytes()).await.unwrap();
-    }
-}
-
-#[derive(Clone, Default)]
-struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>, Arc<Notify>);
-
-impl Ledger {
-    fn book(&self, cx: &Context) {
-        *self.0.lock().unwrap().entry(cx.key().to_owned()).or_default() += 1;
-        self.1.notify_one();
-    }
-
-    fn effects(&self) -> Vec<u32> {
-        self.0.lock().unwrap().values().copied().collect()
-    }
-}
-
-/// Runs a consumer until `stop` resolves. Each message takes the time `takes`.
-async fn run(
-    consumer: Builder,
-    ledger: &Ledger,
-    takes: Duration,
-    stop: impl Future<Output = ()>,
-) -> ConsumerReport {
-    let books = ledger.clone();
-    let book = move |cx: Context, _: Arc<Message>| {
-        let books = books.clone();
-        async move {
-            sleep(takes).await;
-            books.book(&cx);
-            Ok::<_, Failed>(())
-        }
-    };
-    let consumer = consumer.build().unwrap();
-    timeout(HANG, consumer.run(book, stop)).await.expect("it ends").expect("it was asked to")
-}
-
-async fn booked(ledger: &Ledger, effects: usize) {
-    while ledger.effects().len() < effects {
-        sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -196,7 +146,7 @@ async fn a_connection_that_breaks_before_the_acknowledgement_costs_no_second_eff
         }
     };
     let consumer = builder(&uri, &queue, &redlock).build().unwrap();
-    let ended = timeout(HANG, consumer.run(book, booked(&ledger, 20))).await.expect("it ends");
+    let ended = timeout(HANG, consumer.run(book, ledger.has(20))).await.expect("it ends");
     let ended = ended.unwrap();
     let last = rest(&queue, &redlock, &ledger).await;
     assert!(ended.delivered > 20, "what was in hand came again: {ended:?}");
@@ -213,16 +163,7 @@ async fn what_cannot_be_handled_is_put_aside_with_its_reason() {
     let seen = Arc::clone(&tries);
     let handler = move |cx: Context, _: Arc<Message>| {
         let seen = Arc::clone(&seen);
-        async move {
-            match cx.key() {
-                "refused" => Err(Failed::permanent("no such customer")),
-                "fails" => {
-                    seen.fetch_add(1, SeqCst);
-                    Err(Failed::no_effect("the bank is closed"))
-                }
-                _ => Ok(()),
-            }
-        }
+        async move { judge(cx.key(), &seen) }
     };
     let rules = Rules::default().max_failures(3).retry(Duration::from_millis(50), LEASE);
     let consumer = builder(&queue.uri, &queue, &redlock).rules(rules).build().unwrap();
@@ -257,7 +198,7 @@ async fn a_stop_finishes_what_runs_and_returns_the_rest() {
     let (redlock, ledger) = (handle(&node), Ledger::default());
     publish(&queue, (0..10).map(|n| (format!("order-{n}"), "10 GBP"))).await;
     let few = builder(&queue.uri, &queue, &redlock).rules(Rules::default().concurrency(2));
-    let a = run(few, &ledger, Duration::from_millis(300), booked(&ledger, 1)).await;
+    let a = run(few, &ledger, Duration::from_millis(300), ledger.has(1)).await;
     assert_eq!((a.unfinished, a.unsettled), (0, 0), "{a:?}");
     assert_eq!(ledger.effects().len() as u64, a.acked, "{a:?}");
     assert!(a.acked < 10, "{a:?}");

@@ -9,12 +9,11 @@ mod server;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hostile::{Became, Letter, letters, promised};
-use lapin::BasicProperties;
+use hostile::{Became, Letter, consume, consumer, letters, promised};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel};
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::Rules;
 use palisade::idempotency::consumer::headers::{FAILURES, LEFT_OUT, ORIGIN, REASON};
 use palisade::{Failed, MemoryNode, Redlock};
 use palisade_lapin::{Consumer, Message, dead_letters};
@@ -58,34 +57,42 @@ fn properties(letter: &Letter) -> Option<BasicProperties> {
     Some(properties.with_headers(headers))
 }
 
-#[tokio::test]
-async fn no_message_stops_another_one() {
-    let queue = Queue::new("hostile").await;
+/// Declares a durable queue, and returns it with a channel that confirms what is published.
+async fn declared(name: &str) -> (Queue, Channel) {
+    let queue = Queue::new(name).await;
     let channel = queue.channel().await;
     channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    let (name, none) = (queue.name.as_str(), FieldTable::default());
-    channel.queue_declare(name.into(), durable, none).await.unwrap();
+    let declared =
+        channel.queue_declare(queue.name.as_str().into(), durable, FieldTable::default());
+    declared.await.unwrap();
+    (queue, channel)
+}
+
+async fn publish(channel: &Channel, queue: &str, body: &[u8], properties: BasicProperties) {
+    let options = BasicPublishOptions::default();
+    let published = channel.basic_publish("".into(), queue.into(), options, body, properties);
+    assert!(published.await.unwrap().await.unwrap().is_ack());
+}
+
+/// Returns the properties of a message with headers that nearly fill a frame.
+fn full() -> BasicProperties {
+    let mut headers = FieldTable::default();
+    headers.insert("x-fill".into(), AMQPValue::LongString(vec![b'x'; FILL - 40].into()));
+    BasicProperties::default().with_message_id("full".into()).with_headers(headers)
+}
+
+#[tokio::test]
+async fn no_message_stops_another_one() {
+    let (queue, channel) = declared("hostile").await;
+    let name = queue.name.as_str();
     let mut sent = letters(1 << 20);
     sent.retain(|letter| properties(letter).is_some());
     assert!(sent.len() >= 11, "most of them can be sent");
     for letter in &sent {
-        let (properties, options) = (properties(letter).unwrap(), BasicPublishOptions::default());
-        let publish =
-            channel.basic_publish("".into(), name.into(), options, &letter.body, properties);
-        assert!(publish.await.unwrap().await.unwrap().is_ack());
+        publish(&channel, name, &letter.body, properties(letter).unwrap()).await;
     }
-    let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
-    let of = redlock.idempotency("orders").at_least_once().build().unwrap();
-    let consumer = Consumer::builder(palisade_lapin::Queue::new(&queue.uri, name), of)
-        .rules(Rules::default().max_failures(2));
-    let consumer = consumer.build().unwrap();
     let became = Arc::new(Mutex::new(Became::default()));
-    let ours = Arc::clone(&became);
-    let handler = move |cx: Context, _: Arc<Message>| {
-        let became = Arc::clone(&ours);
-        async move { hostile::handle(&became, cx.key()).map_err(Failed::permanent) }
-    };
     let want = promised(&sent);
     let dead: u32 = want.dead.values().sum();
     let settled = async {
@@ -95,8 +102,8 @@ async fn no_message_stops_another_one() {
             sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(HANG, consumer.run(handler, settled)).await.expect("nothing is stopped").unwrap();
-    let mut became = std::mem::take(&mut *became.lock().unwrap());
+    let from = palisade_lapin::Queue::new(&queue.uri, name);
+    let mut became = consume(consumer(from), &became, settled).await;
     while let Some(letter) = queue.dead().await {
         let headers = letter.delivery.properties.headers().as_ref().map(FieldTable::inner);
         let text = |name: &str| match headers.and_then(|all| all.get(name)) {
@@ -117,20 +124,11 @@ async fn no_message_stops_another_one() {
 
 #[tokio::test]
 async fn a_message_without_room_for_the_count_of_its_failures_is_put_aside() {
-    let queue = Queue::new("full").await;
-    let channel = queue.channel().await;
-    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
-    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let (queue, channel) = declared("full").await;
     let name = queue.name.as_str();
-    channel.queue_declare(name.into(), durable, FieldTable::default()).await.unwrap();
-    let mut headers = FieldTable::default();
-    headers.insert("x-fill".into(), AMQPValue::LongString(vec![b'x'; FILL - 40].into()));
-    let full = BasicProperties::default().with_message_id("full".into()).with_headers(headers);
     let plain = BasicProperties::default().with_message_id("plain".into());
-    for properties in [full, plain] {
-        let options = BasicPublishOptions::default();
-        let publish = channel.basic_publish("".into(), name.into(), options, b"{}", properties);
-        assert!(publish.await.unwrap().await.unwrap().is_ack());
+    for properties in [full(), plain] {
+        publish(&channel, name, b"{}", properties).await;
     }
     let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
     let of = redlock.idempotency("orders").at_least_once().build().unwrap();
@@ -160,18 +158,9 @@ async fn a_message_without_room_for_the_count_of_its_failures_is_put_aside() {
 
 #[tokio::test]
 async fn a_message_without_room_for_a_copy_that_waits_breaks_no_connection() {
-    let queue = Queue::new("waits").await;
-    let channel = queue.channel().await;
-    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
-    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let (queue, channel) = declared("waits").await;
     let name = queue.name.as_str();
-    channel.queue_declare(name.into(), durable, FieldTable::default()).await.unwrap();
-    let mut headers = FieldTable::default();
-    headers.insert("x-fill".into(), AMQPValue::LongString(vec![b'x'; FILL - 40].into()));
-    let full = BasicProperties::default().with_message_id("full".into()).with_headers(headers);
-    let options = BasicPublishOptions::default();
-    let publish = channel.basic_publish("".into(), name.into(), options, b"{}", full);
-    assert!(publish.await.unwrap().await.unwrap().is_ack());
+    publish(&channel, name, b"{}", full()).await;
     // The quarantine is longer than the maximum time for the broker's reply. The node grants no key
     // in the quarantine.
     let node = MemoryNode::builder().quarantined().build();

@@ -6,14 +6,10 @@ mod held;
 #[expect(dead_code, reason = "each file of tests needs a part of it")]
 mod server;
 
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use held::Held;
-use palisade::Failed;
-use palisade::idempotency::Context;
-use palisade::idempotency::consumer::Rules;
-use palisade_nats::{Consumer, Message};
+use palisade_nats::Consumer;
 use server::Nats;
 
 #[tokio::test]
@@ -23,18 +19,7 @@ async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
     let publish = async |key: &str, made: SystemTime| {
         publisher.publish(key, made, b"10 GBP").await.unwrap();
     };
-    held.lose(publish).await;
-    let books = held.clone();
-    let book = move |cx: Context, _: Arc<Message>| {
-        books.book(&cx);
-        async { Ok::<_, Failed>(()) }
-    };
-    let rules = Rules::default().concurrency(64);
     let consumer = Consumer::builder(nats.durable(), held.of.clone());
-    let stop = async {
-        held.judge(publish).await;
-        nats.drained().await;
-    };
-    let ended = consumer.rules(rules).build().unwrap().run(book, stop).await.unwrap();
+    let ended = held.consume(consumer, publish, nats.drained()).await;
     assert_eq!((ended.acked, ended.parked), (25, 0), "{ended:?}");
 }

@@ -6,22 +6,14 @@ mod hostile;
 #[expect(dead_code, reason = "each file of tests needs a part of it")]
 mod server;
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
-use hostile::{Became, Letter, letters, promised};
-use palisade::idempotency::Context;
-use palisade::idempotency::consumer::Rules;
+use hostile::{Letter, consume, consumer, letters, promised};
 use palisade::idempotency::consumer::headers::{CREATED, LEFT_OUT, ORIGIN, REASON};
-use palisade::{Failed, MemoryNode, Redlock};
-use palisade_nats::{Consumer, Message};
+use palisade_nats::Message;
 use server::{Nats, STREAM};
-use tokio::time::timeout;
 
-const LEASE: Duration = Duration::from_secs(2);
-/// Timeout that only a hang exceeds.
-const HANG: Duration = Duration::from_secs(60);
 /// Header with the key. With the header `Nats-Msg-Id` the stream would drop the second of two equal
 /// messages.
 const ORDER: &str = "order";
@@ -59,21 +51,9 @@ async fn no_message_stops_another_one() {
         let sent = nats.context.publish_with_headers(STREAM, headers, body).await.unwrap();
         sent.await.unwrap();
     }
-    let redlock = Redlock::builder().node(MemoryNode::new()).ttl(LEASE).build().unwrap();
-    let of = redlock.idempotency("orders").at_least_once().build().unwrap();
     let key = |message: &Message| message.header(ORDER).map(str::to_owned);
-    let rules = Rules::default().max_failures(2);
-    let consumer = Consumer::builder(nats.durable(), of).key(key);
-    let consumer = consumer.rules(rules).build().unwrap();
-    let became = Arc::new(Mutex::new(Became::default()));
-    let ours = Arc::clone(&became);
-    let handler = move |cx: Context, _: Arc<Message>| {
-        let became = Arc::clone(&ours);
-        async move { hostile::handle(&became, cx.key()).map_err(Failed::permanent) }
-    };
-    let run = consumer.run(handler, nats.drained());
-    timeout(HANG, run).await.expect("nothing is stopped").unwrap();
-    let mut became = std::mem::take(&mut *became.lock().unwrap());
+    let consumer = consumer(nats.durable()).key(key);
+    let mut became = consume(consumer, &Arc::default(), nats.drained()).await;
     for letter in nats.dead().await {
         let text = |name| letter.headers.get(name).map(|v| v.as_str().to_owned());
         let reason = text(REASON).expect("each has one");

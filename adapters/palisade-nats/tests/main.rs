@@ -1,75 +1,33 @@
 //! Guarantees of the consumers, on a real server. The tests of `broker-demo` kill processes at each
 //! crash point.
 
+#[path = "../../../tests/support/books.rs"]
+#[allow(dead_code, reason = "shared with tests that use all of it")]
+mod books;
 mod server;
 
 use std::collections::BTreeMap;
-use std::future::{Future, pending};
+use std::future::pending;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, pull};
+use books::{HANG, LEASE, Ledger, handle, judge, repeatable, run};
 use palisade::idempotency::Context;
 use palisade::idempotency::consumer::headers::{DETAIL, KEY, ORIGIN, REASON};
 use palisade::idempotency::consumer::{ConsumerBuilder, ConsumerReport, Rules};
-use palisade::{Failed, Idempotency, MemoryNode, Redlock};
+use palisade::{Failed, MemoryNode, Redlock};
 use palisade_nats::{Consumer, Durable, Message, dead_letters};
 use server::{DURABLE, Nats, STREAM};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
-
-const LEASE: Duration = Duration::from_secs(2);
-/// Timeout that only a hang exceeds.
-const HANG: Duration = Duration::from_secs(60);
-
-fn handle(node: &MemoryNode) -> Redlock {
-    Redlock::builder().node(node.clone()).ttl(LEASE).build().unwrap()
-}
-
-/// Returns a namespace for handlers that may run twice for a message.
-fn repeatable(redlock: &Redlock) -> Idempotency {
-    redlock.idempotency("orders").at_least_once().build().unwrap()
-}
 
 /// Returns a consumer that reads the key from the header `order`. So the stream does not drop the
 /// copies of a message.
 fn builder(nats: &Nats, redlock: &Redlock) -> ConsumerBuilder<Durable> {
     let key = |message: &Message| message.header("order").map(str::to_owned);
     Consumer::builder(nats.durable(), repeatable(redlock)).key(key)
-}
-
-#[derive(Clone, Default)]
-struct Ledger(Arc<Mutex<BTreeMap<String, u32>>>);
-
-impl Ledger {
-    fn book(&self, cx: &Context) {
-        *self.0.lock().unwrap().entry(cx.key().to_owned()).or_default() += 1;
-    }
-
-    fn effects(&self) -> Vec<u32> {
-        self.0.lock().unwrap().values().copied().collect()
-    }
-}
-
-/// Runs a consumer until `stop` resolves. Each message takes the time `takes`.
-async fn run(
-    consumer: ConsumerBuilder<Durable>,
-    ledger: &Ledger,
-    takes: Duration,
-    stop: impl Future<Output = ()>,
-) -> ConsumerReport {
-    let books = ledger.clone();
-    let book = move |cx: Context, _: Arc<Message>| {
-        let books = books.clone();
-        async move {
-            sleep(takes).await;
-            books.book(&cx);
-            Ok::<_, Failed>(())
-        }
-    };
-    let consumer = consumer.build().unwrap();
-    timeout(HANG, consumer.run(book, stop)).await.expect("it ends").expect("it was asked to")
 }
 
 #[tokio::test]
@@ -247,14 +205,7 @@ async fn what_cannot_be_handled_is_put_aside_once_with_its_reason() {
         let seen = Arc::clone(&seen);
         async move {
             assert_eq!(message.subject(), STREAM);
-            match cx.key() {
-                "refused" => Err(Failed::permanent("no such\ncustomer")),
-                "fails" => {
-                    seen.fetch_add(1, SeqCst);
-                    Err(Failed::no_effect("the bank is closed"))
-                }
-                _ => Ok(()),
-            }
+            judge(cx.key(), &seen)
         }
     };
     let of = repeatable(&redlock);

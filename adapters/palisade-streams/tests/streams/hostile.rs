@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use palisade::idempotency::Context;
-use palisade::idempotency::consumer::Rules;
 use palisade::{Failed, Idempotency, MemoryNode, Redlock};
 use palisade_streams::{Consumer, Message, Publisher, Stream};
 use tokio::io::AsyncWriteExt as _;
@@ -59,18 +58,9 @@ fn add(server: &Server, letter: &Letter) {
 
 /// Consumes until no entry is left. Returns the outcome of each entry.
 async fn consume(server: &Server, entries: usize) -> Became {
-    let became = Arc::new(std::sync::Mutex::new(Became::default()));
-    let ours = Arc::clone(&became);
-    let handler = move |cx: Context, _: Arc<Message>| {
-        let became = Arc::clone(&ours);
-        async move { letters::handle(&became, cx.key()).map_err(Failed::permanent) }
-    };
-    let rules = Rules::default().max_failures(2);
-    let consumer = Consumer::builder(stream(server), orders());
-    let consumer = consumer.rules(rules).build().unwrap();
-    let run = consumer.run(handler, drained(server, entries));
-    timeout(HANG, run).await.expect("nothing is stopped").unwrap();
-    let mut became = std::mem::take(&mut *became.lock().unwrap());
+    let stop = drained(server, entries);
+    let mut became =
+        letters::consume(letters::consumer(stream(server)), &Arc::default(), stop).await;
     let letters = ask(server, &["XRANGE", "{orders}:dead", "-", "+"]);
     let lines: Vec<_> = letters.lines().collect();
     for pair in lines.windows(2).filter(|pair| pair[0] == "reason") {

@@ -27,19 +27,8 @@ async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
     let publish = async |key: &str, made: SystemTime| {
         publisher.publish(key, made, b"10 GBP").await.unwrap();
     };
-    held.lose(publish).await;
-    let books = held.clone();
-    let book = move |cx: Context, _: Arc<Message>| {
-        books.book(&cx);
-        async { Ok::<_, Failed>(()) }
-    };
     let consumer = Consumer::builder(stream(&server), held.of.clone());
-    let consumer = consumer.rules(Rules::default().concurrency(64)).build().unwrap();
-    let stop = async {
-        held.judge(publish).await;
-        drained(&server, 25).await;
-    };
-    let ended = consumer.run(book, stop).await.unwrap();
+    let ended = held.consume(consumer, publish, drained(&server, 25)).await;
     assert_eq!((ended.acked, ended.parked), (25, 0), "{ended:?}");
 }
 

@@ -1,0 +1,27 @@
+//! Real invoices, read from their file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// An invoice, in the form of the file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Invoice {
+    #[serde(rename = "InvoiceNo")]
+    pub number: Arc<str>,
+    #[serde(rename = "InvoiceDate")]
+    pub day: String,
+    #[serde(rename = "CustomerID")]
+    pub customer: String,
+    /// The total as text. Two floats of the same amount can differ in the last bit; their texts in
+    /// the file are equal.
+    #[serde(rename = "TotalPrice")]
+    pub total: String,
+}
+
+/// Reads the first `limit` invoices of the file. `None` stands for all.
+pub fn load(file: impl AsRef<Path>, limit: Option<usize>) -> Result<Vec<Invoice>, csv::Error> {
+    let mut reader = csv::Reader::from_path(file)?;
+    reader.deserialize().take(limit.unwrap_or(usize::MAX)).collect()
+}
