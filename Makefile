@@ -15,6 +15,8 @@
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
 # make demo-cron      ticks of one second on three processes while the leader is killed, frozen, cut
 #                      off or resigned every 20 s, on real Sentinel groups (Linux, root): SECONDS=600
+# make demo-locks     every kind of lock on three real servers, which are frozen, restarted and killed
+#                      while eight clients work and are killed, judged from outside: SECONDS=60
 # make failover-table  what each fault does to one Sentinel group's locks, a row each (Linux, root):
 #                      ARGS=--json, ARGS=--plain for plain writes under each setting, too
 # make ordinary        what a start, a restart, a crash and a planned handover cost each ordinary
@@ -54,7 +56,7 @@ PUBLISHED = palisade palisade-ops palisade-cli palisade-testing $(ADAPTERS:broke
 # Packages that only test, for minutes.
 FAULTS = hostile nemesis sim
 
-.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak mutants fuzz minimal lint package doc
+.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak mutants fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -134,6 +136,10 @@ demo-cron:
 	@scripts/need netns cargo redis
 	@$(CARGO) run --release --quiet -p nemesis -- cron --seconds $(SECONDS) || \
 	{ code=$$?; [ $$code -ne 77 ] || { echo 'demo-cron: skipped' >&2; exit 0; }; exit $$code; }
+
+demo-locks:
+	@scripts/need cargo redis
+	@$(CARGO) run --release --quiet -p nemesis -- locks --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench:
 	@scripts/need cargo redis
