@@ -8,8 +8,8 @@
 #                      Prometheus) included
 # make test-faults     the simulator finds every bug that is put back; servers that lie, stall and
 #                      flood; faults on real processes (as root with netns, else skipped); the nodes'
-#                      tests on a current Redis and a current Valkey, too (from PyPI; skipped without
-#                      pip)
+#                      tests on a current Redis and a current Valkey, too, and lock clients of other
+#                      libraries on our servers (from PyPI and npm; skipped without pip or npm)
 # make test-adapters   the packages in adapters/, on the real brokers and databases (Debian)
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
@@ -22,7 +22,8 @@
 # make ordinary        what a start, a restart, a crash and a planned handover cost each ordinary
 #                      deployment, on real servers: ARGS=--json, ARGS='--only "one group:"'
 # make doctor          is a deployment right?  ARGS='--node sentinel://s1,s2,s3/orders'
-# make bench           this library beside another one, in ratios
+# make bench           this library beside another one, in ratios: ARGS='--locks --json' for each
+#                      kind of lock beside the mutex
 # make bench-idempotency  what an idempotency key costs: round trips, batches, bytes
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
 # make mutants         which small changes of the code the quick tests do not notice: a hundred of
@@ -98,6 +99,7 @@ test-faults:
 	$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000
 	$(CARGO) test -p hostile -p nemesis --no-fail-fast
 	scripts/other-servers
+	scripts/other-clients
 	@echo 'make test-faults: everything passed'
 
 test-adapters:
@@ -143,7 +145,7 @@ demo-locks:
 
 bench:
 	@scripts/need cargo redis
-	$(CARGO) bench --bench pair $(ARGS)
+	$(CARGO) bench --bench pair -- $(filter-out --,$(ARGS))
 
 bench-idempotency:
 	@scripts/need cargo redis
