@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_millis(400);
 const DARK: Duration = Duration::from_secs(5);
 
 /// The faults of the servers, until the sender of `stop` is gone.
-pub(super) struct Servers<'a> {
+pub(super) struct Faults<'a> {
     pub(super) servers: &'a mut [Server],
     pub(super) stop: Receiver<()>,
     pub(super) kinds: &'a [Kind],
@@ -30,7 +30,7 @@ pub(super) struct Servers<'a> {
     pub(super) dir: &'a Path,
 }
 
-impl Servers<'_> {
+impl Faults<'_> {
     /// Injects faults, and leaves all servers running. The first fault hits the server `first`.
     pub(super) fn strike(&mut self, first: usize) {
         let _ = self.strike_in_turn(first);

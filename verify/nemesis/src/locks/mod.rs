@@ -24,7 +24,7 @@ use rand::rngs::StdRng;
 use crate::event::now;
 use crate::ordinary::server::Server;
 use crate::world::Failure;
-use faults::{Clients, Servers};
+use faults::{Clients, Faults};
 use judge::Found;
 
 const CLIENTS: u8 = 8;
@@ -125,7 +125,7 @@ pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
 
 /// Initialises the servers, as `palisade init` does.
 fn initialise(urls: &[String]) -> Result<(), Failure> {
-    let deployment = urls.iter().fold(Deployment::new(), |all, url| all.node(url));
+    let deployment = urls.iter().fold(Deployment::new(), Deployment::node);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(init(&deployment, ""))?;
     if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
@@ -151,7 +151,7 @@ impl Phase<'_> {
         // The kernel kills the clients with the thread that starts them, so that is this one.
         let mut clients = Clients::start(self.kinds, self.urls, self.dir, self.seed)?;
         let (end, stop) = mpsc::channel();
-        let mut faults = Servers { servers, stop, kinds: self.kinds, dir: self.dir };
+        let mut faults = Faults { servers, stop, kinds: self.kinds, dir: self.dir };
         std::thread::scope(|scope| {
             let faults = scope.spawn(move || faults.strike(first));
             let worked = clients_work(&mut clients, length, dice);
