@@ -21,7 +21,7 @@ enum Classic {
     Program { run: Vec<String>, variable: (&'static str, PathBuf), ports: String },
 }
 
-/// What such a client has for a lock that it holds.
+/// A lock that such a client holds.
 enum Held {
     Rslock(rslock::Lock),
     Value(String),
@@ -34,8 +34,8 @@ impl Classic {
     }
 
     /// Returns a client that is a program with the script `script`. Its library is in the folder
-    /// that the variable `folder` names, where `variable` leads the program. Returns `None` if there
-    /// is no such folder.
+    /// that the variable `folder` names. The program finds it by `variable`. Returns `None` if
+    /// there is no such folder.
     fn program(
         servers: &[Server],
         folder: &str,

@@ -61,8 +61,8 @@ pub fn value(token: FencingToken) -> i64 {
 }
 
 /// Checks the number of rows that an `UPDATE … WHERE … AND fence <= $1` affected, in any database,
-/// also that of a reader. In MariaDB and MySQL, sqlx returns the number of rows that the statement found. The statement
-/// may have left these rows unchanged.
+/// also that of a reader. In MariaDB and MySQL, sqlx returns the number of rows that the statement
+/// found. The statement may have left these rows unchanged.
 ///
 /// # Errors
 /// [`Stale`] if `rows` is zero. `rows` is also zero if the resource does not exist.

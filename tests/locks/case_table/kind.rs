@@ -27,7 +27,7 @@ pub(super) enum Kind {
 /// Tokens of a holder, for each slot. A lock without slots has the slot 0.
 pub(super) type Tokens = BTreeMap<u16, FencingToken>;
 
-/// What a holder has.
+/// The guards of one holder.
 pub(super) enum Held {
     One(LockGuard),
     Permits(BTreeMap<u16, LockGuard>),

@@ -235,7 +235,7 @@ impl Task {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(e.into()),
         };
-        // Where all try at the same time, the nodes may be split among them.
+        // If all try at the same time, the nodes may be split among them.
         if self.chance(75) {
             return Ok(());
         }

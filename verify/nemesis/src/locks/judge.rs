@@ -1,5 +1,5 @@
-//! Checks what the clients of one kind of lock observed: holders that conflict at the same time, the
-//! order of fencing tokens, and what each kind promises besides.
+//! Checks what the clients of one kind of lock observed: holders that conflict at the same time,
+//! the order of fencing tokens, and what each kind promises besides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ impl Hold {
     }
 }
 
-/// Findings about one kind of lock. The fields that only some kinds have are left out of the others.
+/// Findings about one kind of lock. Fields that only some kinds have are left out of the others.
 #[derive(Debug, Default, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Found {

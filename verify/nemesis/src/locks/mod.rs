@@ -106,7 +106,7 @@ pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     initialise(&urls)?;
     let mut found = BTreeMap::new();
     for n in 0..phases {
-        // Where there are fewer phases than kinds, several kinds are in one.
+        // If there are fewer phases than kinds, several kinds are in one.
         let kinds: Vec<_> = Kind::ALL.into_iter().skip(n).step_by(phases).collect();
         let dir = out.join(format!("locks-{n}"));
         let _ = fs::remove_dir_all(&dir);
