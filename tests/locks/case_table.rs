@@ -107,7 +107,7 @@ impl Cell {
             assert!(held.release().await.is_err(), "{self}: the lease is over");
             assert!(degrades, "{self}: no node answers");
         } else {
-            // In quarantine nobody else gets the lock, however the work of a degrading lock is set.
+            // In quarantine no other caller goes on, with or without the lock.
             assert!(!degrades, "{self}: a node in quarantine answers");
             // The node has lost the lock, and may have it back by a renewal.
             let _ = held.release().await;

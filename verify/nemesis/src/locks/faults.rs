@@ -3,11 +3,13 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rand::RngExt as _;
 use rand::rngs::StdRng;
+use serde::Serialize;
 
 use super::record::{self, Mode, What};
 use super::{CLIENTS, Kind, QUARANTINE};
@@ -21,6 +23,24 @@ const REST: Duration = Duration::from_millis(400);
 /// Longest time for which two servers are frozen, so that work goes on without locks.
 const DARK: Duration = Duration::from_secs(5);
 
+/// Number of faults of each kind.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Struck {
+    pub(super) frozen: u32,
+    pub(super) restarted: u32,
+    pub(super) killed: u32,
+    pub(super) clients_killed: u32,
+}
+
+impl Struck {
+    pub(super) fn add(&mut self, other: Self) {
+        self.frozen += other.frozen;
+        self.restarted += other.restarted;
+        self.killed += other.killed;
+        self.clients_killed += other.clients_killed;
+    }
+}
+
 /// The faults of the servers, until the sender of `stop` is gone.
 pub(super) struct Faults<'a> {
     pub(super) servers: &'a mut [Server],
@@ -28,24 +48,29 @@ pub(super) struct Faults<'a> {
     pub(super) kinds: &'a [Kind],
     /// Folder of the clients' files.
     pub(super) dir: &'a Path,
+    /// Becomes true when each fault has happened once.
+    pub(super) all_happened: &'a AtomicBool,
 }
 
 impl Faults<'_> {
     /// Injects faults, and leaves all servers running. The first fault hits the server `first`.
-    pub(super) fn strike(&mut self, first: usize) {
-        let _ = self.strike_in_turn(first);
+    pub(super) fn strike(&mut self, first: usize) -> Struck {
+        let mut struck = Struck::default();
+        let _ = self.strike_in_turn(first, &mut struck);
         for server in &*self.servers {
             server.resume();
         }
+        struck
     }
 
     /// Returns `None` when it was stopped.
-    fn strike_in_turn(&mut self, first: usize) -> Option<()> {
+    fn strike_in_turn(&mut self, first: usize, struck: &mut Struck) -> Option<()> {
         self.wait(REST)?;
         for n in first.. {
             let all = self.servers.len();
             let [frozen, restarted, killed] = [n, n + 1, n + 2].map(|at| at % all);
             self.servers[frozen].freeze();
+            struck.frozen += 1;
             let thawed = self.wait(AWAY);
             self.servers[frozen].resume();
             thawed?;
@@ -54,10 +79,13 @@ impl Faults<'_> {
                 self.darken()?;
             }
             self.servers[restarted].restart();
+            struck.restarted += 1;
             self.wait(QUARANTINE)?;
             self.servers[killed].kill();
             let gone = self.wait(AWAY);
             self.servers[killed].again();
+            struck.killed += 1;
+            self.all_happened.store(true, Ordering::Relaxed);
             gone?;
             self.wait(QUARANTINE)?;
         }

@@ -249,7 +249,8 @@ fn inner(lines: &[Line]) -> (usize, usize) {
     (all, wrong)
 }
 
-/// Returns how often nobody held a name for too long, from the first grant until `end`.
+/// Returns the number of times in which no caller held the names for too long, from the first grant
+/// until `end`.
 fn stuck(holds: &[Hold], end: Nanos) -> usize {
     let Some(first) = holds.first() else { return 0 };
     let (mut free_from, mut found) = (first.from, 0);

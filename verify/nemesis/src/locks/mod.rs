@@ -14,6 +14,7 @@ mod record;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ use rand::rngs::StdRng;
 use crate::event::now;
 use crate::ordinary::server::Server;
 use crate::world::Failure;
-use faults::{Clients, Faults};
+use faults::{Clients, Faults, Struck};
 use judge::Found;
 
 const CLIENTS: u8 = 8;
@@ -104,7 +105,7 @@ pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     let mut servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
     let urls: Vec<_> = servers.iter().map(Server::url).collect();
     initialise(&urls)?;
-    let mut found = BTreeMap::new();
+    let (mut found, mut faults) = (BTreeMap::new(), Struck::default());
     for n in 0..phases {
         // If there are fewer phases than kinds, several kinds are in one.
         let kinds: Vec<_> = Kind::ALL.into_iter().skip(n).step_by(phases).collect();
@@ -112,14 +113,16 @@ pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir)?;
         let phase = Phase { kinds: &kinds, urls: &urls, dir: &dir, seed: seed ^ n as u64 };
-        for (kind, of) in phase.run(&mut servers, n, length / phases as u32)? {
+        let (of_kinds, struck) = phase.run(&mut servers, n, length / phases as u32)?;
+        faults.add(struck);
+        for (kind, of) in of_kinds {
             let fine = if of.is_good() { "" } else { "  NOT GOOD" };
             println!("{:>10}: {}{fine}", kind.name(), serde_json::to_string(&of)?);
             found.insert(kind.name(), of);
         }
     }
     let good = found.values().all(Found::is_good);
-    println!("{}", serde_json::json!({ "kinds": found }));
+    println!("{}", serde_json::json!({ "kinds": found, "faults": faults }));
     Ok(good)
 }
 
@@ -140,42 +143,52 @@ struct Phase<'a> {
 }
 
 impl Phase<'_> {
-    /// Runs the phase. The first fault hits the server `first`.
+    /// Runs the phase, at least until each fault has happened once. The first fault hits the server
+    /// `first`.
     fn run(
         &self,
         servers: &mut [Server],
         first: usize,
         length: Duration,
-    ) -> Result<Vec<(Kind, Found)>, Failure> {
+    ) -> Result<(Vec<(Kind, Found)>, Struck), Failure> {
         let dice = &mut StdRng::seed_from_u64(self.seed);
         // The kernel kills the clients with the thread that starts them, so that is this one.
         let mut clients = Clients::start(self.kinds, self.urls, self.dir, self.seed)?;
         let (end, stop) = mpsc::channel();
-        let mut faults = Faults { servers, stop, kinds: self.kinds, dir: self.dir };
-        std::thread::scope(|scope| {
+        let all_happened = &AtomicBool::new(false);
+        let mut faults = Faults { servers, stop, kinds: self.kinds, dir: self.dir, all_happened };
+        let struck = std::thread::scope(|scope| {
             let faults = scope.spawn(move || faults.strike(first));
-            let worked = clients_work(&mut clients, length, dice);
+            let begun = Instant::now();
+            let is_over = || {
+                let all_happened = all_happened.load(Ordering::Relaxed) || faults.is_finished();
+                all_happened && begun.elapsed() >= length
+            };
+            let worked = clients_work(&mut clients, is_over, dice);
             drop(end);
-            faults.join().map_err(|_| "the servers could not be disturbed")?;
-            worked
+            let struck = faults.join().map_err(|_| "the servers could not be disturbed")?;
+            worked.map(|clients_killed| Struck { clients_killed, ..struck })
         })?;
         clients.end();
         let (lines, end) = (record::read(self.dir)?, now());
-        Ok(self.kinds.iter().map(|kind| (*kind, judge::judge(*kind, &lines, end))).collect())
+        let found = self.kinds.iter().map(|kind| (*kind, judge::judge(*kind, &lines, end)));
+        Ok((found.collect(), struck))
     }
 }
 
-/// Lets the clients work for `length`, and kills one of them now and then.
+/// Lets the clients work until `is_over`, and kills one of them now and then. Returns the number of
+/// kills.
 fn clients_work(
     clients: &mut Clients<'_>,
-    length: Duration,
+    is_over: impl Fn() -> bool,
     dice: &mut StdRng,
-) -> Result<(), Failure> {
-    let begun = Instant::now();
-    while begun.elapsed() < length {
-        std::thread::sleep(CRASH_EVERY.min(length.saturating_sub(begun.elapsed())));
+) -> Result<u32, Failure> {
+    let mut killed = 0;
+    while !is_over() {
+        std::thread::sleep(CRASH_EVERY);
         clients.look()?;
         clients.crash_one(dice)?;
+        killed += 1;
     }
-    Ok(())
+    Ok(killed)
 }
