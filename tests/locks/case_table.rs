@@ -140,8 +140,8 @@ async fn all_cells(mut nodes: Nodes) {
     }
     join_all(cells.iter().map(Cell::healthy)).await;
     for fault in [Fault::Frozen, Fault::Restarted] {
-        let names = cells.iter().map(|cell| format!("{:?}-{fault:?}", cell.kind));
-        let named: Vec<_> = cells.iter().zip(names).collect();
+        let name_of = cells.iter().map(|cell| format!("{:?}-{fault:?}", cell.kind));
+        let named: Vec<_> = cells.iter().zip(name_of).collect();
         let held = join_all(named.iter().map(|(cell, name)| cell.hold(name))).await;
         nodes.break_first(fault);
         let of = named.iter().zip(held).map(|((cell, name), held)| cell.faulty(fault, name, held));

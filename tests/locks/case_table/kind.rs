@@ -163,27 +163,27 @@ impl Kind {
     ) -> Result<bool, AcquireError> {
         let lock = redlock.rw_lock(name).build().expect("a name");
         Ok(match self {
-            Self::Reader => is_taken(lock.try_write().await?),
-            Self::Writer => is_taken(lock.try_read().await?),
+            Self::Reader => is_taken(&lock.try_write().await?),
+            Self::Writer => is_taken(&lock.try_read().await?),
             Self::Semaphore => {
                 let semaphore = redlock.semaphore(name, PERMITS).build().expect("a name");
-                is_taken(semaphore.try_acquire().await?)
+                is_taken(&semaphore.try_acquire().await?)
             }
             Self::Reentrant => {
                 let lock = redlock.mutex(name).build().expect("a name").reentrant();
-                is_taken(lock.try_acquire(&Owner::new()).await?)
+                is_taken(&lock.try_acquire(&Owner::new()).await?)
             }
             Self::Multi => {
                 let names = [format!("{name}-too"), format!("{name}-else")];
-                is_taken(redlock.multi(names).build().expect("names").try_acquire().await?)
+                is_taken(&redlock.multi(names).build().expect("names").try_acquire().await?)
             }
             Self::Mutex | Self::Degrading | Self::HandOver => {
-                is_taken(redlock.mutex(name).build().expect("a name").try_acquire().await?)
+                is_taken(&redlock.mutex(name).build().expect("a name").try_acquire().await?)
             }
         })
     }
 }
 
-fn is_taken<G>(tried: TryAcquire<G>) -> bool {
+fn is_taken<G>(tried: &TryAcquire<G>) -> bool {
     matches!(tried, TryAcquire::Taken(_))
 }
