@@ -46,6 +46,7 @@ const CRASH_EVERY: Duration = Duration::from_millis(700);
 ///
 /// A fair lock becomes a variant here and a method of the client's tasks, which reports in
 /// [`queued`](record::Grant::queued) when its place counted. The judge then checks the order.
+/// Its order has an exception where a node loses data, so its phase may only freeze servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Kind {
