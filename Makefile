@@ -8,19 +8,22 @@
 #                      Prometheus) included
 # make test-faults     the simulator finds every bug that is put back; servers that lie, stall and
 #                      flood; faults on real processes (as root with netns, else skipped); the nodes'
-#                      tests on a current Redis and a current Valkey, too (from PyPI; skipped without
-#                      pip)
+#                      tests on a current Redis and a current Valkey, too, and lock clients of other
+#                      libraries on our servers (from PyPI and npm; skipped without pip or npm)
 # make test-adapters   the packages in adapters/, on the real brokers and databases (Debian)
 # make test-conf       the scripts in sentinel-conf, on real groups (Linux, a minute)
 # make nemesis         faults on real processes, judged from outside (Linux, root): SECONDS=600 SEED=7
 # make demo-cron      ticks of one second on three processes while the leader is killed, frozen, cut
 #                      off or resigned every 20 s, on real Sentinel groups (Linux, root): SECONDS=600
+# make demo-locks     every kind of lock on three real servers, which are frozen, restarted and killed
+#                      while eight clients work and are killed, judged from outside: SECONDS=60
 # make failover-table  what each fault does to one Sentinel group's locks, a row each (Linux, root):
 #                      ARGS=--json, ARGS=--plain for plain writes under each setting, too
 # make ordinary        what a start, a restart, a crash and a planned handover cost each ordinary
 #                      deployment, on real servers: ARGS=--json, ARGS='--only "one group:"'
 # make doctor          is a deployment right?  ARGS='--node sentinel://s1,s2,s3/orders'
-# make bench           this library beside another one, in ratios
+# make bench           this library beside another one, in ratios: ARGS='--locks --json' for each
+#                      kind of lock beside the mutex
 # make bench-idempotency  what an idempotency key costs: round trips, batches, bytes
 # make soak            seeds of the simulator: SEEDS=100000; one again: ARGS='--reproduce SEED'
 # make mutants         which small changes of the code the quick tests do not notice: a hundred of
@@ -54,7 +57,7 @@ PUBLISHED = palisade palisade-ops palisade-cli palisade-testing $(ADAPTERS:broke
 # Packages that only test, for minutes.
 FAULTS = hostile nemesis sim
 
-.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak mutants fuzz minimal lint package doc
+.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak mutants fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -96,6 +99,7 @@ test-faults:
 	$(CARGO) run --quiet --release -p sim --bin soak -- --seeds 1000
 	$(CARGO) test -p hostile -p nemesis --no-fail-fast
 	scripts/other-servers
+	scripts/other-clients
 	@echo 'make test-faults: everything passed'
 
 test-adapters:
@@ -135,9 +139,13 @@ demo-cron:
 	@$(CARGO) run --release --quiet -p nemesis -- cron --seconds $(SECONDS) || \
 	{ code=$$?; [ $$code -ne 77 ] || { echo 'demo-cron: skipped' >&2; exit 0; }; exit $$code; }
 
+demo-locks:
+	@scripts/need cargo redis
+	@$(CARGO) run --release --quiet -p nemesis -- locks --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 bench:
 	@scripts/need cargo redis
-	$(CARGO) bench --bench pair $(ARGS)
+	$(CARGO) bench --bench pair -- $(filter-out --,$(ARGS))
 
 bench-idempotency:
 	@scripts/need cargo redis

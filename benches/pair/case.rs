@@ -32,7 +32,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    fn p50(&self) -> f64 {
+    /// Median time of a pair, in µs.
+    pub(crate) fn p50(&self) -> f64 {
         quantile_us(&self.latencies, 0.5)
     }
 }

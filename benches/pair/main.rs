@@ -10,6 +10,7 @@ mod contenders;
 mod delay;
 mod elections;
 mod handoff;
+mod locks;
 mod records;
 mod replay;
 mod scale;
@@ -66,6 +67,9 @@ struct Args {
     /// Measure only idempotency keys of many callers, executed and replayed.
     #[arg(long)]
     records: bool,
+    /// Measure only the kinds of locks beside the mutex.
+    #[arg(long)]
+    locks: bool,
     /// Time for which each holder has the lock with `handoff`, in µs.
     #[arg(long, default_value_t = 1_000)]
     hold_us: u64,
@@ -87,7 +91,7 @@ fn main() {
     }
     let special = args.scale || args.elections || args.handoff;
     let special = special || args.worker.is_some() || args.frozen_for.is_some();
-    if !args.json && !special && !args.records && !args.handoff {
+    if !args.json && !special && !args.records && !args.locks {
         println!("{}", case::heading());
     }
     for name in runtimes.into_iter().take(if special { 1 } else { 2 }) {
@@ -125,6 +129,9 @@ async fn tables(args: &Args, runtime: &str) {
     }
     if args.records {
         return records(args, runtime).await;
+    }
+    if args.locks {
+        return locks::table(args, runtime).await;
     }
     let mut cases = Vec::new();
     for nodes in [1, 3, 5] {

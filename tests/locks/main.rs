@@ -2,6 +2,8 @@
 
 mod ahead;
 mod cancel;
+mod case_table;
+mod classic;
 mod close;
 mod crowded;
 mod defects;

@@ -25,9 +25,14 @@ impl Cluster {
 
     /// Returns the builder of a handle on all nodes.
     pub fn builder(&self) -> RedlockBuilder {
+        self.builder_of(self.faults.len())
+    }
+
+    /// Returns the builder of a handle on the first `n` nodes.
+    pub fn builder_of(&self, n: usize) -> RedlockBuilder {
         let minute = std::time::Duration::from_secs(60);
         let builder = Redlock::builder().max_ttl(minute);
-        self.faults.iter().fold(builder, |b, f| b.node(f.clone()))
+        self.faults.iter().take(n).fold(builder, |b, f| b.node(f.clone()))
     }
 
     pub fn redlock(&self) -> Redlock {

@@ -24,8 +24,10 @@ CREATE TABLE IF NOT EXISTS palisade_inbox (
     KEY palisade_inbox_counts_until (namespace, counts_until)
 ) ENGINE = InnoDB;
 
--- The largest fencing token that each resource has seen.
+-- The largest fencing tokens that each resource was written and read with.
 CREATE TABLE IF NOT EXISTS palisade_fence (
-    resource varbinary(512) NOT NULL PRIMARY KEY,
-    fence    bigint         NOT NULL
+    resource   varbinary(512) NOT NULL PRIMARY KEY,
+    fence      bigint         NOT NULL,
+    -- Of readers of a read-write lock. 0 if there were none.
+    read_fence bigint         NOT NULL DEFAULT 0
 ) ENGINE = InnoDB;

@@ -24,8 +24,10 @@ CREATE TABLE IF NOT EXISTS palisade_inbox (
 CREATE INDEX IF NOT EXISTS palisade_inbox_counts_until
     ON palisade_inbox (namespace, counts_until);
 
--- The largest fencing token that each resource has seen.
+-- The largest fencing tokens that each resource was written and read with.
 CREATE TABLE IF NOT EXISTS palisade_fence (
-    resource text   PRIMARY KEY,
-    fence    bigint NOT NULL
+    resource   text   PRIMARY KEY,
+    fence      bigint NOT NULL,
+    -- Of readers of a read-write lock. 0 if there were none.
+    read_fence bigint NOT NULL DEFAULT 0
 );

@@ -68,18 +68,19 @@ pub struct Changed {
     pub version: i64,
 }
 
-/// The error of a refused write. A newer holder of the lock has already written.
+/// The error of a refused write or read. A later holder of the lock has already written; or, for a
+/// write, a later reader has read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{resource:?} was not written under fencing token {token}{}: a newer holder has written it; \
-     stop and acquire again",
+    "{resource:?} refused fencing token {token}{}: a later holder has used it; stop and acquire \
+     again",
     .seen.map(|seen| format!(", for it has seen {seen}")).unwrap_or_default()
 )]
 #[non_exhaustive]
 pub struct Stale {
-    /// Name of the resource that was to be written.
+    /// Name of the resource that was to be written or read.
     pub resource: String,
-    /// The fencing token of the refused write.
+    /// The fencing token of the refused write or read.
     pub token: FencingToken,
     /// The largest fencing token of the resource; `None` if it was not read.
     pub seen: Option<i64>,

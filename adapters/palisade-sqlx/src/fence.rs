@@ -20,6 +20,31 @@
 //! [`raise`]. `raise` stores the resource's newest token in another table. All later writes of the
 //! transaction are fenced.
 //!
+//! Readers of a read-write lock are fenced, too. The resource keeps the largest token that it was
+//! written with in `fence`, and the largest that it was read with in `read_fence`. A reader is
+//! refused if a later writer has written, and a writer also if a later reader has read:
+//!
+//! ```no_run
+//! # async fn demo(mut conn: sqlx::PgConnection, reader: palisade::FencingToken,
+//! #     writer: palisade::FencingToken) -> Result<(), Box<dyn std::error::Error>> {
+//! use palisade_sqlx::fence;
+//! let read = "UPDATE doc SET read_fence = greatest(read_fence, $1) \
+//!             WHERE id = $2 AND fence <= $1 RETURNING body";
+//! let read = sqlx::query_scalar::<_, String>(read).bind(fence::value(reader)).bind(7);
+//! let body = read.fetch_optional(&mut conn).await?;
+//! fence::applied(body.iter().len() as u64, "doc 7", reader)?;
+//!
+//! let write = "UPDATE doc SET body = $3, fence = $1 \
+//!              WHERE id = $2 AND fence <= $1 AND read_fence < $1";
+//! let write = sqlx::query(write).bind(fence::value(writer)).bind(7).bind("new");
+//! fence::applied(write.execute(&mut conn).await?.rows_affected(), "doc 7", writer)?;
+//! # Ok(()) }
+//! ```
+//!
+//! In the table it is [`raise_read`] for a reader, and [`raise`] for a writer. A writer that reads
+//! under its own token sets no `read_fence`, or its next write would be refused. Who does not want
+//! to write with each read leaves `read_fence` out, and only readers are refused.
+//!
 //! Without a lock, use a column with the version of the row. Then a write that is based on an older
 //! version of the row is refused: see [`unchanged`].
 
@@ -35,9 +60,9 @@ pub fn value(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// Checks the number of rows that an `UPDATE … WHERE … AND fence <= $1` affected, in any database.
-/// In MariaDB and MySQL, sqlx returns the number of rows that the statement found. The statement
-/// may have left these rows unchanged.
+/// Checks the number of rows that an `UPDATE … WHERE … AND fence <= $1` affected, in any database,
+/// also that of a reader. In MariaDB and MySQL, sqlx returns the number of rows that the statement
+/// found. The statement may have left these rows unchanged.
 ///
 /// # Errors
 /// [`Stale`] if `rows` is zero. `rows` is also zero if the resource does not exist.
@@ -63,7 +88,8 @@ pub fn unchanged(rows: u64, resource: &str, version: i64) -> Result<(), Changed>
 ///
 /// # Errors
 /// The outer error comes from the database. The inner error is [`Stale`]: a newer holder has
-/// already stored its token. Then roll the transaction back.
+/// already stored its token, or a reader has stored one that is not smaller. Then roll the
+/// transaction back.
 ///
 /// # Cancellation safety
 /// If the future is dropped, the token may or may not be stored in the transaction. Then roll the
@@ -73,24 +99,60 @@ pub async fn raise(
     resource: &str,
     token: FencingToken,
 ) -> Result<Result<(), Stale>, sqlx::Error> {
-    let raised = sqlx::query(
-        "INSERT INTO palisade_fence AS f (resource, fence) VALUES ($1, $2) \
-         ON CONFLICT (resource) DO UPDATE SET fence = excluded.fence \
-         WHERE f.fence <= excluded.fence",
-    )
-    .bind(resource)
-    .bind(value(token))
-    .persistent(keeps_statements(conn))
-    .execute(&mut *conn)
-    .await?;
+    let raise = "INSERT INTO palisade_fence AS f (resource, fence) VALUES ($1, $2) \
+                 ON CONFLICT (resource) DO UPDATE SET fence = excluded.fence \
+                 WHERE f.fence <= excluded.fence AND f.read_fence < excluded.fence";
+    store(conn, raise, resource, token).await
+}
+
+/// Stores `token` of a reader in the table `palisade_fence`, unless a larger one of a reader is
+/// there. Locks the row of the resource until the transaction ends, as [`raise`] does. So readers
+/// of one resource wait for each other: keep the transaction short.
+///
+/// Call this function first in a transaction, under the token of a
+/// [`ReadGuard`](palisade::ReadGuard). After a downgrade the guard is a reader's, and can write no
+/// more.
+///
+/// # Errors
+/// The outer error comes from the database. The inner error is [`Stale`]: a later writer has
+/// already stored its token. Then roll the transaction back.
+///
+/// # Cancellation safety
+/// If the future is dropped, the token may or may not be stored in the transaction. Then roll the
+/// transaction back.
+pub async fn raise_read(
+    conn: &mut PgConnection,
+    resource: &str,
+    token: FencingToken,
+) -> Result<Result<(), Stale>, sqlx::Error> {
+    let raise = "INSERT INTO palisade_fence AS f (resource, fence, read_fence) VALUES ($1, 0, $2) \
+                 ON CONFLICT (resource) DO UPDATE \
+                 SET read_fence = greatest(f.read_fence, excluded.read_fence) \
+                 WHERE f.fence <= excluded.read_fence";
+    store(conn, raise, resource, token).await
+}
+
+/// Runs a statement that stores the token, or affects no row if the token is refused.
+async fn store(
+    conn: &mut PgConnection,
+    raise: &'static str,
+    resource: &str,
+    token: FencingToken,
+) -> Result<Result<(), Stale>, sqlx::Error> {
+    let raised = sqlx::query(raise)
+        .bind(resource)
+        .bind(value(token))
+        .persistent(keeps_statements(conn))
+        .execute(&mut *conn)
+        .await?;
     if raised.rows_affected() > 0 {
         return Ok(Ok(()));
     }
-    let seen: Option<i64> =
-        sqlx::query_scalar("SELECT fence FROM palisade_fence WHERE resource = $1")
-            .bind(resource)
-            .persistent(keeps_statements(conn))
-            .fetch_optional(conn)
-            .await?;
+    let seen = "SELECT greatest(fence, read_fence) FROM palisade_fence WHERE resource = $1";
+    let seen: Option<i64> = sqlx::query_scalar(seen)
+        .bind(resource)
+        .persistent(keeps_statements(conn))
+        .fetch_optional(conn)
+        .await?;
     Ok(Err(Stale { resource: resource.to_owned(), token, seen }))
 }

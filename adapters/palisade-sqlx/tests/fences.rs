@@ -36,7 +36,7 @@ async fn an_older_token_writes_no_row_and_an_equal_one_does() {
     write(new, 8).await.expect("a newer one");
     write(new, 7).await.expect("the same one again");
     let refused: Stale = write(old, 100).await.expect_err("an older one");
-    assert!(refused.to_string().contains("\"stock 42\" was not written"), "{refused}");
+    assert!(refused.to_string().contains("\"stock 42\" refused fencing token"), "{refused}");
     let rest: i32 =
         sqlx::query_scalar("SELECT rest FROM stock").fetch_one(&lab.pool).await.expect("a row");
     assert_eq!(rest, 7);
@@ -65,6 +65,89 @@ async fn a_raised_token_holds_for_the_transaction() {
     assert_eq!((stale.token, stale.seen), (old, Some(fence::value(new))));
     fence::raise(&mut conn, "stock 42", new).await.expect("it writes").expect("the same again");
     fence::raise(&mut conn, "stock 43", old).await.expect("it writes").expect("another resource");
+}
+
+/// Returns the tokens of a writer, of a reader after it, and of a later writer and reader.
+async fn tokens_of_readers_and_writers() -> [FencingToken; 4] {
+    let lock = memory().rw_lock("doc:7").build().expect("a name");
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        let writer = lock.write().await.expect("free");
+        tokens.push(writer.fencing_token());
+        let _ = writer.release().await;
+        let reader = lock.read().await.expect("free");
+        tokens.push(reader.fencing_token());
+        let _ = reader.release().await;
+    }
+    tokens.try_into().expect("four")
+}
+
+#[tokio::test]
+async fn a_late_reader_and_a_late_writer_are_refused_by_columns() {
+    let lab = Lab::new().await;
+    let doc = "CREATE TABLE doc (id int, body text, fence bigint NOT NULL DEFAULT 0,
+                                 read_fence bigint NOT NULL DEFAULT 0);
+               INSERT INTO doc VALUES (7, 'first')";
+    sqlx::raw_sql(doc).execute(&lab.pool).await.expect("a table");
+    let [writer, reader, later, last] = tokens_of_readers_and_writers().await;
+    let read = async |token| {
+        let sql = "UPDATE doc SET read_fence = greatest(read_fence, $1) \
+                   WHERE id = 7 AND fence <= $1 RETURNING body";
+        let read = sqlx::query_scalar::<_, String>(sql).bind(fence::value(token));
+        let body = read.fetch_optional(&lab.pool).await.expect("the database reads");
+        fence::applied(body.iter().len() as u64, "doc 7", token).map(|()| body)
+    };
+    let write = async |token, body: &str| {
+        let sql = "UPDATE doc SET body = $2, fence = $1 \
+                   WHERE id = 7 AND fence <= $1 AND read_fence < $1";
+        let write = sqlx::query(sql).bind(fence::value(token)).bind(body);
+        let done = write.execute(&lab.pool).await.expect("the database writes");
+        fence::applied(done.rows_affected(), "doc 7", token)
+    };
+    write(writer, "second").await.expect("the first writer");
+    write(writer, "third").await.expect("the same writer again");
+    for _ in 0..2 {
+        let body = read(reader).await.expect("readers do not refuse each other");
+        assert_eq!(body.as_deref(), Some("third"));
+    }
+    write(writer, "late").await.expect_err("a reader has read after it");
+    write(later, "fourth").await.expect("the later writer");
+    read(reader).await.expect_err("a later writer has written");
+    assert_eq!(read(last).await.expect("the last reader").as_deref(), Some("fourth"));
+}
+
+#[tokio::test]
+async fn a_late_reader_and_a_late_writer_are_refused_by_the_table() {
+    let lab = Lab::new().await;
+    let [writer, reader, later, last] = tokens_of_readers_and_writers().await;
+    let mut conn = lab.pool.acquire().await.expect("one");
+    let mut write = async |token| fence::raise(&mut conn, "doc 7", token).await.expect("it writes");
+    let mut conn = lab.pool.acquire().await.expect("one");
+    let mut read =
+        async |token| fence::raise_read(&mut conn, "doc 7", token).await.expect("it writes");
+    write(writer).await.expect("the first writer");
+    read(reader).await.expect("the first reader");
+    read(reader).await.expect("the same one again");
+    let late = write(writer).await.expect_err("a reader has read after it");
+    assert_eq!((late.token, late.seen), (writer, Some(fence::value(reader))));
+    write(later).await.expect("the later writer");
+    let late = read(reader).await.expect_err("a later writer has written");
+    assert_eq!((late.token, late.seen), (reader, Some(fence::value(later))));
+    read(last).await.expect("the last reader");
+    // A reader with a smaller token than another reader's is not refused, and lowers nothing.
+    read(later).await.expect("a reader that was granted before");
+    write(last).await.expect_err("the largest token of readers is still there");
+}
+
+#[tokio::test]
+async fn a_resource_that_was_only_read_refuses_an_earlier_writer() {
+    let lab = Lab::new().await;
+    let [writer, reader, later, _] = tokens_of_readers_and_writers().await;
+    let mut conn = lab.pool.acquire().await.expect("one");
+    fence::raise_read(&mut conn, "doc 7", reader).await.expect("it writes").expect("the first");
+    let late = fence::raise(&mut conn, "doc 7", writer).await.expect("it writes");
+    assert_eq!(late.expect_err("late").seen, Some(fence::value(reader)));
+    fence::raise(&mut conn, "doc 7", later).await.expect("it writes").expect("a later writer");
 }
 
 #[tokio::test]

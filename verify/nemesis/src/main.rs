@@ -5,6 +5,7 @@
 //! nemesis table                     effects of each fault on one group, as a table
 //! nemesis ordinary                  cost of ordinary events for ordinary deployments
 //! nemesis cron --seconds 600        ticks of a cron job while its leader is struck
+//! nemesis locks --seconds 60        all kinds of locks while servers and clients are struck
 //! nemesis judge target/nemesis/events.jsonl    the judgement of a log, again
 //! ```
 
@@ -18,6 +19,7 @@ mod handover;
 mod judge;
 mod kind;
 mod ledger;
+mod locks;
 mod machine;
 mod ordinary;
 mod report;
@@ -92,6 +94,11 @@ enum Verb {
     /// Runs a process of `cron`. Started by `cron`.
     #[command(hide = true)]
     CronClient(client::Args),
+    /// Runs all kinds of locks on real servers, and injects faults into servers and clients.
+    Locks(locks::Args),
+    /// Runs a client of `locks`. Started by `locks`.
+    #[command(hide = true)]
+    LocksClient(locks::client::Args),
     /// Runs a client of the table. Started by `table`.
     #[command(hide = true)]
     TableClient(table::client::Args),
@@ -124,6 +131,8 @@ fn main() -> ExitCode {
             possible().map_err(|why| Cannot(why).into()).and_then(|()| cron::demo(cron, &args.out))
         }
         Some(Verb::CronClient(client)) => cron::run_client(client).map(|()| true),
+        Some(Verb::Locks(locks)) => locks::demo(locks, &args.out),
+        Some(Verb::LocksClient(client)) => locks::client::run(client).map(|()| true),
         Some(Verb::TableClient(client)) => table::client::run(client).map(|()| true),
         Some(Verb::TableWatch(watch)) => table::watch::run(watch).map(|()| true),
         Some(Verb::TableWriter(writer)) => table::writer::run(writer).map(|()| true),

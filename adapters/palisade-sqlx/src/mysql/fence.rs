@@ -14,7 +14,8 @@ use crate::fence::value;
 ///
 /// # Errors
 /// The outer error comes from the database. The inner error is [`Stale`]: a newer holder has
-/// already stored its token. Then roll the transaction back.
+/// already stored its token, or a reader has stored one that is not smaller. Then roll the
+/// transaction back.
 ///
 /// # Cancellation safety
 /// If the future is dropped, the token may or may not be stored in the transaction. Then roll the
@@ -24,23 +25,56 @@ pub async fn raise(
     resource: &str,
     token: FencingToken,
 ) -> Result<Result<(), Stale>, sqlx::Error> {
-    sqlx::query(
-        "INSERT INTO palisade_fence (resource, fence) VALUES (?, ?) \
-         ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))",
-    )
-    .bind(resource.as_bytes())
-    .bind(value(token))
-    .execute(&mut *conn)
-    .await?;
+    let raise = "INSERT INTO palisade_fence (resource, fence) VALUES (?, ?) \
+                 ON DUPLICATE KEY UPDATE \
+                 fence = IF(read_fence < VALUES(fence), GREATEST(fence, VALUES(fence)), fence)";
+    let (written, read) = store(conn, raise, resource, token).await?;
+    let good = written <= value(token) && read < value(token);
+    Ok(judge(good, resource, token, written.max(read)))
+}
+
+/// Stores `token` of a reader in the table `palisade_fence`, unless a larger one of a reader is
+/// there; see [`fence::raise_read`](crate::fence::raise_read).
+///
+/// # Errors
+/// The outer error comes from the database. The inner error is [`Stale`]: a later writer has
+/// already stored its token. Then roll the transaction back.
+///
+/// # Cancellation safety
+/// If the future is dropped, the token may or may not be stored in the transaction. Then roll the
+/// transaction back.
+pub async fn raise_read(
+    conn: &mut MySqlConnection,
+    resource: &str,
+    token: FencingToken,
+) -> Result<Result<(), Stale>, sqlx::Error> {
+    let raise = "INSERT INTO palisade_fence (resource, fence, read_fence) VALUES (?, 0, ?) \
+                 ON DUPLICATE KEY UPDATE read_fence = IF(fence <= VALUES(read_fence), \
+                 GREATEST(read_fence, VALUES(read_fence)), read_fence)";
+    let (written, read) = store(conn, raise, resource, token).await?;
+    Ok(judge(written <= value(token), resource, token, written.max(read)))
+}
+
+/// Runs a statement that stores the token or leaves the row unchanged. Returns the largest tokens
+/// with which the resource was written and read.
+async fn store(
+    conn: &mut MySqlConnection,
+    raise: &'static str,
+    resource: &str,
+    token: FencingToken,
+) -> Result<(i64, i64), sqlx::Error> {
+    let raise = sqlx::query(raise).bind(resource.as_bytes()).bind(value(token));
+    raise.execute(&mut *conn).await?;
     // The first statement has locked the row. This locking read returns the current state of the
     // row. A plain read may return an older state from the transaction's snapshot.
-    let seen: i64 =
-        sqlx::query_scalar("SELECT fence FROM palisade_fence WHERE resource = ? FOR UPDATE")
-            .bind(resource.as_bytes())
-            .fetch_one(conn)
-            .await?;
-    if seen <= value(token) {
-        return Ok(Ok(()));
+    let seen = "SELECT fence, read_fence FROM palisade_fence WHERE resource = ? FOR UPDATE";
+    sqlx::query_as(seen).bind(resource.as_bytes()).fetch_one(conn).await
+}
+
+fn judge(good: bool, resource: &str, token: FencingToken, seen: i64) -> Result<(), Stale> {
+    if good {
+        Ok(())
+    } else {
+        Err(Stale { resource: resource.to_owned(), token, seen: Some(seen) })
     }
-    Ok(Err(Stale { resource: resource.to_owned(), token, seen: Some(seen) }))
 }

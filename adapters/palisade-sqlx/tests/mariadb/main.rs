@@ -292,3 +292,35 @@ async fn an_older_token_is_refused_by_column_and_by_table() {
     assert_eq!(stale.seen, Some(value(new)));
     fence::raise(&mut conn, "stock 42", new).await.expect("it writes").expect("the same again");
 }
+
+#[tokio::test]
+async fn a_late_reader_and_a_late_writer_are_refused() {
+    let lab = Lab::new().await;
+    let lock = redlock().rw_lock("doc:7").build().expect("a name");
+    let mut tokens = Vec::new();
+    for _ in 0..2 {
+        let writer = lock.write().await.expect("free");
+        tokens.push(writer.fencing_token());
+        let _ = writer.release().await;
+        let reader = lock.read().await.expect("free");
+        tokens.push(reader.fencing_token());
+        let _ = reader.release().await;
+    }
+    let [writer, reader, later, last] = tokens.try_into().expect("four");
+    let mut conn = lab.pool.acquire().await.expect("one");
+    let mut write = async |token| fence::raise(&mut conn, "doc 7", token).await.expect("it writes");
+    let mut conn = lab.pool.acquire().await.expect("one");
+    let mut read =
+        async |token| fence::raise_read(&mut conn, "doc 7", token).await.expect("it writes");
+    read(reader).await.expect("the first reader");
+    let late = write(writer).await.expect_err("a reader has read after it");
+    assert_eq!((late.token, late.seen), (writer, Some(value(reader))));
+    write(later).await.expect("the later writer");
+    write(later).await.expect("the same one again");
+    let late = read(reader).await.expect_err("a later writer has written");
+    assert_eq!((late.token, late.seen), (reader, Some(value(later))));
+    read(last).await.expect("the last reader");
+    // A reader with a smaller token than another reader's is not refused, and lowers nothing.
+    read(later).await.expect("a reader that was granted before");
+    write(last).await.expect_err("the largest token of readers is still there");
+}

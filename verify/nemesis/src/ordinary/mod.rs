@@ -19,7 +19,7 @@ mod row;
 /// killed.
 #[path = "../../../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub)]
-mod server;
+pub(crate) mod server;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -1,0 +1,212 @@
+//! Costs of each kind of lock beside the mutex, on the same servers and in the same rounds.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::{Owner, Permit, Redlock, ReentrantGuard, TryAcquire};
+
+use super::Args;
+use super::case::{Case, Run, run};
+use super::contenders::{Contender, Ours};
+use super::server::Server;
+use super::stats::Spread;
+
+/// Permits of the semaphore. Half of them are held all the time.
+const PERMITS: u16 = 10;
+/// Tasks that read under one name.
+const READERS: usize = 64;
+
+/// A kind of lock. A fair lock is another row: it becomes a variant here.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Read,
+    Write,
+    Permit,
+    ThreeNames,
+    Inner,
+    Readers,
+}
+
+impl Kind {
+    const ALL: [Self; 6] =
+        [Self::Read, Self::Write, Self::Permit, Self::ThreeNames, Self::Inner, Self::Readers];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read lock",
+            Self::Write => "write lock",
+            Self::Permit => "permit, 5 of 10 held",
+            Self::ThreeNames => "three names",
+            Self::Inner => "reentrant, inner",
+            Self::Readers => "64 readers of a name",
+        }
+    }
+
+    /// Returns the target, as a figure of the row and its bound. There is none for the write lock,
+    /// which is a mutex.
+    fn target(self) -> &'static str {
+        match self {
+            Self::Read => "p50_over_mutex <= 1.15",
+            Self::Write => "",
+            Self::Permit => "p50_over_mutex <= 1.25",
+            Self::ThreeNames => "p50_over_mutex <= 1.4",
+            Self::Inner => "p50_us <= 1",
+            Self::Readers => "rate_over_mutex >= 0.8",
+        }
+    }
+
+    /// Returns the number of tasks. A mutex has one name for each of them.
+    fn tasks(self, args: &Args) -> usize {
+        if self == Self::Readers { READERS } else { args.tasks.unwrap_or(1) }
+    }
+}
+
+/// One kind of lock, with what is held while it is measured.
+struct Of {
+    redlock: Redlock,
+    kind: Kind,
+    owner: Owner,
+    _permits: Vec<Permit>,
+    _outer: Option<ReentrantGuard>,
+}
+
+impl Of {
+    async fn new(kind: Kind, urls: &[String]) -> Self {
+        let Ours(redlock) = Ours::connect(urls);
+        let (owner, mut permits, mut outer) = (Owner::new(), Vec::new(), None);
+        if kind == Kind::Permit {
+            let semaphore = redlock.semaphore("permits", PERMITS).build().unwrap();
+            for _ in 0..PERMITS / 2 {
+                permits.push(semaphore.acquire().await.expect("a permit"));
+            }
+        }
+        if kind == Kind::Inner {
+            let lock = redlock.mutex("inner").build().unwrap().reentrant();
+            outer = Some(lock.acquire(&owner).await.expect("the lock is free"));
+        }
+        Self { redlock, kind, owner, _permits: permits, _outer: outer }
+    }
+}
+
+impl Contender for Of {
+    fn pair(&self, name: String) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        let redlock = &self.redlock;
+        match self.kind {
+            Kind::Read => Box::pin(read(redlock, name)),
+            Kind::Readers => Box::pin(read(redlock, "readers".to_owned())),
+            Kind::Write => Box::pin(async move {
+                match redlock.rw_lock(name).build().unwrap().try_write().await {
+                    Ok(TryAcquire::Acquired(guard)) => guard.release().await.is_ok(),
+                    _ => false,
+                }
+            }),
+            Kind::Permit => Box::pin(async move {
+                match redlock.semaphore("permits", PERMITS).build().unwrap().try_acquire().await {
+                    Ok(TryAcquire::Acquired(permit)) => permit.release().await.is_ok(),
+                    _ => false,
+                }
+            }),
+            Kind::ThreeNames => Box::pin(async move {
+                let names = ["a", "b", "c"].map(|part| format!("{name}:{part}"));
+                match redlock.multi(names).build().unwrap().try_acquire().await {
+                    Ok(TryAcquire::Acquired(guard)) => guard.release().await.is_ok(),
+                    _ => false,
+                }
+            }),
+            Kind::Inner => Box::pin(async move {
+                let lock = redlock.mutex("inner").build().unwrap().reentrant();
+                match lock.acquire(&self.owner).await {
+                    Ok(guard) => guard.release().await.is_ok(),
+                    Err(_) => false,
+                }
+            }),
+        }
+    }
+}
+
+async fn read(redlock: &Redlock, name: String) -> bool {
+    match redlock.rw_lock(name).build().unwrap().try_read().await {
+        Ok(TryAcquire::Acquired(guard)) => guard.release().await.is_ok(),
+        _ => false,
+    }
+}
+
+pub(crate) async fn table(args: &Args, runtime: &str) {
+    if !args.json {
+        println!("{}", heading());
+    }
+    for nodes in [1, 3, 5] {
+        if args.nodes.is_none_or(|only| only == nodes) {
+            for kind in Kind::ALL {
+                println!("{}", measure(args, runtime, nodes, kind).await);
+            }
+        }
+    }
+}
+
+fn heading() -> String {
+    format!(
+        "{:>20} {:>7} {:>5} {:>5} | {:>8} {:>8} | {:>18} {:>20} | target",
+        "kind", "runtime", "nodes", "tasks", "p50 µs", "mutex", "p50 over mutex", "rate over mutex"
+    )
+}
+
+/// Measures one kind and the mutex in turn. Each ratio is computed within one round.
+async fn measure(args: &Args, runtime: &str, nodes: usize, kind: Kind) -> String {
+    let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
+    let urls: Vec<String> = servers.iter().map(Server::url).collect();
+    let case = Case { nodes, tasks: kind.tasks(args), frozen: false, delay: Duration::ZERO };
+    let span = Duration::from_secs_f64(args.seconds);
+    let mutex: Arc<dyn Contender> = Arc::new(Ours::connect(&urls));
+    let both = [mutex, Arc::new(Of::new(kind, &urls).await)];
+    let once =
+        async |i: usize, span| run(&both[i], ["mutex", "kind"][i], case, &servers, span).await;
+    for i in 0..2 {
+        once(i, Duration::from_millis(300)).await;
+    }
+    let mut rounds: Vec<[Run; 2]> = Vec::new();
+    for round in 0..args.rounds {
+        // In the course of the rounds, each of the two is first equally often.
+        rounds.push(if round % 2 == 0 {
+            let mutex = once(0, span).await;
+            [mutex, once(1, span).await]
+        } else {
+            let of = once(1, span).await;
+            [once(0, span).await, of]
+        });
+    }
+    row(args, runtime, (nodes, case.tasks), kind, &rounds)
+}
+
+fn row(
+    args: &Args,
+    runtime: &str,
+    (nodes, tasks): (usize, usize),
+    kind: Kind,
+    rounds: &[[Run; 2]],
+) -> String {
+    let over =
+        |of: fn(&Run) -> f64| Spread::of(rounds.iter().map(|[m, k]| of(k) / of(m)).collect());
+    let median = |i: usize| Spread::of(rounds.iter().map(|r| r[i].p50()).collect()).median;
+    let (p50, rate) = (over(Run::p50), over(|run| run.per_s));
+    let (mutex_us, us) = (median(0), median(1));
+    let (name, target) = (kind.name(), kind.target());
+    if args.json {
+        return format!(
+            "{{\"kind\":\"{name}\",\"runtime\":\"{runtime}\",\"nodes\":{nodes},\"tasks\":{tasks},\
+             \"p50_over_mutex\":{:.3},\"p50_over_mutex_min\":{:.3},\"p50_over_mutex_max\":{:.3},\
+             \"rate_over_mutex\":{:.3},\"rate_over_mutex_min\":{:.3},\
+             \"rate_over_mutex_max\":{:.3},\"p50_us\":{us:.2},\"mutex_p50_us\":{mutex_us:.2},\
+             \"target\":\"{target}\"}}",
+            p50.median, p50.min, p50.max, rate.median, rate.min, rate.max
+        );
+    }
+    // The ratio of an inner acquire is far below two decimals.
+    let p50 = if kind == Kind::Inner { format!("{:.4}", p50.median) } else { p50.to_string() };
+    format!(
+        "{name:>20} {runtime:>7} {nodes:>5} {tasks:>5} | {us:>8.1} {mutex_us:>8.1} | {p50:>18} \
+         {rate:>20} | {target}"
+    )
+}

@@ -1,0 +1,168 @@
+//! Every kind of lock on every kind of node: memory, a Redis server, a Sentinel group; one, three
+//! and five of them; healthy, with one frozen, and with one restarted. A cell of this table checks
+//! that conflicting holders exclude each other, that the next holder's token is larger, what
+//! survives, the error of a call that cannot succeed, and the release.
+//!
+//! The nodes of a handle with one node are the first of those with three, and so on. So a fault
+//! of the first node hits all cells at the same time.
+
+mod kind;
+mod nodes;
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use palisade::{AcquireError, OnUnavailable, Redlock};
+use tokio::time::{sleep, timeout};
+
+use kind::{Held, Kind};
+use nodes::Nodes;
+
+const TTL: Duration = Duration::from_secs(4);
+/// Long, so that a healthy node answers in time on a busy machine, too.
+const NODE_DEADLINE: Duration = Duration::from_secs(1);
+/// Time limit of an acquire that must succeed at last. It is long, because no test measures speed.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of an acquire that must fail.
+const SHORT: Duration = Duration::from_millis(1_500);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Frozen,
+    Restarted,
+}
+
+/// One cell: a kind of lock on `n` nodes, which two handles share.
+struct Cell {
+    kind: Kind,
+    n: usize,
+    handles: [Redlock; 2],
+}
+
+impl Cell {
+    /// Acquires the lock for the first handle.
+    async fn hold(&self, name: &str) -> Held {
+        let held = self.kind.hold(&self.handles, name, PATIENCE).await;
+        held.unwrap_or_else(|e| panic!("{self}: {e}"))
+    }
+
+    /// Checks that a conflicting holder is refused, because the lock is taken.
+    async fn is_exclusive(&self, name: &str, held: &Held) {
+        // On a busy machine a majority may not answer in time.
+        let taken = loop {
+            match self.kind.conflict(&self.handles[1], name).await {
+                Err(AcquireError::NoQuorum(_)) => sleep(Duration::from_millis(50)).await,
+                taken => break taken,
+            }
+        };
+        assert!(matches!(taken, Ok(true)), "{self}: not taken: {taken:?}");
+        assert!(held.guards().iter().all(|guard| guard.is_valid()), "{self}");
+    }
+
+    /// Checks that the lock can be had after `held`, with a larger token, and released.
+    async fn next(&self, name: &str, before: &kind::Tokens) {
+        let next = self.kind.next(&self.handles, name, PATIENCE).await;
+        let next = next.unwrap_or_else(|e| panic!("{self}: {e}"));
+        let tokens = next.tokens();
+        let above = before.iter().all(|(slot, token)| tokens.get(slot).is_some_and(|t| t > token));
+        assert!(above, "{self}: {tokens:?} after {before:?}");
+        next.release().await.unwrap_or_else(|e| panic!("{self}: {e}"));
+    }
+
+    async fn healthy(&self) {
+        let name = format!("{:?}-healthy", self.kind);
+        let held = self.hold(&name).await;
+        self.is_exclusive(&name, &held).await;
+        for guard in held.guards() {
+            guard.extend().await.unwrap_or_else(|e| panic!("{self}: {e}"));
+        }
+        let tokens = held.tokens();
+        held.release().await.unwrap_or_else(|e| panic!("{self}: {e}"));
+        self.next(&name, &tokens).await;
+    }
+
+    /// Checks what becomes of `held` while one node is faulty. Returns its tokens.
+    async fn faulty(&self, fault: Fault, name: &str, held: Held) -> kind::Tokens {
+        let tokens = held.tokens();
+        if self.n > 1 {
+            // Longer than the lease: it is renewed on the others.
+            sleep(TTL * 3 / 2).await;
+            self.is_exclusive(name, &held).await;
+            held.release().await.unwrap_or_else(|e| panic!("{self}: {e}"));
+            self.next(name, &tokens).await;
+            return tokens;
+        }
+        let [ours, other] = self.handles.clone();
+        let refused = self.kind.hold(&[other, ours], name, SHORT).await;
+        let typed =
+            matches!(&refused, Err(AcquireError::NoQuorum(_) | AcquireError::TimedOut { .. }));
+        assert!(typed, "{self}: {refused:?}");
+        let degrades = self.goes_on_without_the_lock(name).await;
+        if fault == Fault::Frozen {
+            assert!(matches!(refused, Err(AcquireError::NoQuorum(_))), "{self}: {refused:?}");
+            for guard in held.guards() {
+                let lost = timeout(TTL * 2, guard.lost()).await;
+                assert!(lost.is_ok() && !guard.is_valid(), "{self}: not lost");
+            }
+            assert!(held.release().await.is_err(), "{self}: the lease is over");
+            assert!(degrades, "{self}: no node answers");
+        } else {
+            // In quarantine no other caller goes on, with or without the lock.
+            assert!(!degrades, "{self}: a node in quarantine answers");
+            // The node has lost the lock, and may have it back by a renewal.
+            let _ = held.release().await;
+        }
+        tokens
+    }
+
+    /// Returns true if a call of a degrading lock returns a guard without a lock. Other kinds have
+    /// no such call, so for them the lock has a name of its own.
+    async fn goes_on_without_the_lock(&self, name: &str) -> bool {
+        let name = format!("{name}-degrading");
+        let mutex = self.handles[1].mutex(name).acquire_timeout(SHORT * 2).build().unwrap();
+        let mutex = mutex.on_unavailable(OnUnavailable::Proceed);
+        mutex.acquire().await.is_ok_and(|guard| guard.is_degraded())
+    }
+}
+
+impl std::fmt::Display for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} on {} nodes", self.kind, self.n)
+    }
+}
+
+/// Runs all cells of one kind of node, those of one state at the same time.
+async fn all_cells(mut nodes: Nodes) {
+    let mut cells = Vec::new();
+    for n in [1, 3, 5] {
+        let handles = [nodes.handle(n), nodes.handle(n)];
+        cells.extend(Kind::ALL.map(|kind| Cell { kind, n, handles: handles.clone() }));
+    }
+    join_all(cells.iter().map(Cell::healthy)).await;
+    for fault in [Fault::Frozen, Fault::Restarted] {
+        let name_of = cells.iter().map(|cell| format!("{:?}-{fault:?}", cell.kind));
+        let named: Vec<_> = cells.iter().zip(name_of).collect();
+        let held = join_all(named.iter().map(|(cell, name)| cell.hold(name))).await;
+        nodes.break_first(fault);
+        let of = named.iter().zip(held).map(|((cell, name), held)| cell.faulty(fault, name, held));
+        let tokens = join_all(of).await;
+        nodes.mend_first(fault);
+        let of = named.iter().zip(&tokens).map(|((cell, name), before)| cell.next(name, before));
+        join_all(of).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_kind_of_lock_on_nodes_in_memory() {
+    all_cells(Nodes::memory()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_kind_of_lock_on_servers() {
+    all_cells(Nodes::servers().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_kind_of_lock_on_groups() {
+    all_cells(Nodes::groups()).await;
+}

@@ -1,0 +1,195 @@
+//! The kinds of locks under faults, on three real servers, with eight client processes. The ledger
+//! is this process: it reads what the clients observed, and looks for holders that conflict and for
+//! fencing tokens in a wrong order.
+//!
+//! ```text
+//! nemesis locks --seconds 60    the last line is JSON, a member for each kind
+//! ```
+
+pub(crate) mod client;
+mod faults;
+mod judge;
+mod record;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use palisade_ops::{Deployment, init};
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+
+use crate::event::now;
+use crate::ordinary::server::Server;
+use crate::world::Failure;
+use faults::{Clients, Faults, Struck};
+use judge::Found;
+
+const CLIENTS: u8 = 8;
+/// Permits of the semaphore.
+const PERMITS: u16 = 4;
+/// Lease of all clients.
+const TTL: Duration = Duration::from_millis(800);
+const CLOCK_ERROR: Duration = Duration::from_millis(100);
+const NODE_DEADLINE: Duration = Duration::from_millis(150);
+/// Time after a restart of a server until it grants again, with some to spare.
+const QUARANTINE: Duration = Duration::from_millis(1_500);
+/// Shortest time in which all faults happen once.
+const PHASE: Duration = Duration::from_secs(8);
+/// Time between two kills of clients.
+const CRASH_EVERY: Duration = Duration::from_millis(700);
+
+/// A kind of lock. Its name is also the name of its lock, or the beginning of it.
+///
+/// A fair lock becomes a variant here and a method of the client's tasks, which reports in
+/// [`queued`](record::Grant::queued) when its place counted. The judge then checks the order.
+/// Its order has an exception where a node loses data, so its phase may only freeze servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    ReadWrite,
+    Semaphore,
+    Reentrant,
+    Multi,
+    Degrade,
+    HandOver,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [
+        Self::ReadWrite,
+        Self::Semaphore,
+        Self::Reentrant,
+        Self::Multi,
+        Self::Degrade,
+        Self::HandOver,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::ReadWrite => "read_write",
+            Self::Semaphore => "semaphore",
+            Self::Reentrant => "reentrant",
+            Self::Multi => "multi",
+            Self::Degrade => "degrade",
+            Self::HandOver => "hand_over",
+        }
+    }
+
+    /// Returns the kind of the lock with this name.
+    fn of(lock: &str) -> Option<Self> {
+        let kind = lock.split(':').next();
+        Self::ALL.into_iter().find(|of| Some(of.name()) == kind)
+    }
+}
+
+/// Arguments of `nemesis locks`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Duration of the faults, in seconds. Each kind has its own phase if this is long enough.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Seed of the clients' work. Random by default, and printed at the start.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// Runs all kinds. Returns true if nothing was broken and each kind was seen at work.
+pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
+    let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let length = Duration::from_secs(args.seconds);
+    let phases = (length.as_secs() / PHASE.as_secs()).clamp(1, Kind::ALL.len() as u64) as usize;
+    println!("seed {seed}, {length:?}: three servers, {CLIENTS} clients, {phases} phases");
+    let mut servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
+    let urls: Vec<_> = servers.iter().map(Server::url).collect();
+    initialise(&urls)?;
+    let (mut found, mut faults) = (BTreeMap::new(), Struck::default());
+    for n in 0..phases {
+        // If there are fewer phases than kinds, several kinds are in one.
+        let kinds: Vec<_> = Kind::ALL.into_iter().skip(n).step_by(phases).collect();
+        let dir = out.join(format!("locks-{n}"));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir)?;
+        let phase = Phase { kinds: &kinds, urls: &urls, dir: &dir, seed: seed ^ n as u64 };
+        let (of_kinds, struck) = phase.run(&mut servers, n, length / phases as u32)?;
+        faults.add(struck);
+        for (kind, of) in of_kinds {
+            let fine = if of.is_good() { "" } else { "  NOT GOOD" };
+            println!("{:>10}: {}{fine}", kind.name(), serde_json::to_string(&of)?);
+            found.insert(kind.name(), of);
+        }
+    }
+    let good = found.values().all(Found::is_good);
+    println!("{}", serde_json::json!({ "kinds": found, "faults": faults }));
+    Ok(good)
+}
+
+/// Initialises the servers, as `palisade init` does.
+fn initialise(urls: &[String]) -> Result<(), Failure> {
+    let deployment = urls.iter().fold(Deployment::new(), Deployment::node);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(init(&deployment, ""))?;
+    if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
+}
+
+/// Some kinds under load at the same time, while all faults happen.
+struct Phase<'a> {
+    kinds: &'a [Kind],
+    urls: &'a [String],
+    dir: &'a Path,
+    seed: u64,
+}
+
+impl Phase<'_> {
+    /// Runs the phase, at least until each fault has happened once. The first fault hits the server
+    /// `first`.
+    fn run(
+        &self,
+        servers: &mut [Server],
+        first: usize,
+        length: Duration,
+    ) -> Result<(Vec<(Kind, Found)>, Struck), Failure> {
+        let dice = &mut StdRng::seed_from_u64(self.seed);
+        // The kernel kills the clients with the thread that starts them, so that is this one.
+        let mut clients = Clients::start(self.kinds, self.urls, self.dir, self.seed)?;
+        let (end, stop) = mpsc::channel();
+        let all_happened = &AtomicBool::new(false);
+        let mut faults = Faults { servers, stop, kinds: self.kinds, dir: self.dir, all_happened };
+        let struck = std::thread::scope(|scope| {
+            let faults = scope.spawn(move || faults.strike(first));
+            let begun = Instant::now();
+            let is_over = || {
+                let all_happened = all_happened.load(Ordering::Relaxed) || faults.is_finished();
+                all_happened && begun.elapsed() >= length
+            };
+            let worked = clients_work(&mut clients, is_over, dice);
+            drop(end);
+            let struck = faults.join().map_err(|_| "the servers could not be disturbed")?;
+            worked.map(|clients_killed| Struck { clients_killed, ..struck })
+        })?;
+        clients.end();
+        let (lines, end) = (record::read(self.dir)?, now());
+        let found = self.kinds.iter().map(|kind| (*kind, judge::judge(*kind, &lines, end)));
+        Ok((found.collect(), struck))
+    }
+}
+
+/// Lets the clients work until `is_over`, and kills one of them now and then. Returns the number of
+/// kills.
+fn clients_work(
+    clients: &mut Clients<'_>,
+    is_over: impl Fn() -> bool,
+    dice: &mut StdRng,
+) -> Result<u32, Failure> {
+    let mut killed = 0;
+    while !is_over() {
+        std::thread::sleep(CRASH_EVERY);
+        clients.look()?;
+        clients.crash_one(dice)?;
+        killed += 1;
+    }
+    Ok(killed)
+}
