@@ -121,6 +121,7 @@ pub use lock::{
     OnUnavailable, Owner, Permit, PermitHolder, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock,
     Semaphore, SemaphoreBuilder, SemaphoreInspection, TakenOver, TryAcquire, WorkError, WriteGuard,
 };
+pub use op::Queued;
 pub use quorum::backoff::RetryPolicy;
 pub use token::FencingToken;
 

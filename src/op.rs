@@ -30,7 +30,7 @@ pub use batch::{Batch, Replies, Terms};
 pub use began::Began;
 pub use claim::{Claim, ClaimEnd};
 pub use facts::{Facts, TimedFacts};
-pub use if_held::{IfHeld, Place};
+pub use if_held::{IfHeld, Place, Queued};
 pub use loss::Loss;
 pub use mode::LockMode;
 pub use not_after::NotAfter;
@@ -58,6 +58,9 @@ pub enum Op {
     /// proposal to the node's clock ± E, and answers `Granted`. If the lock belongs to the same
     /// owner already, the answer is `Granted` with the present fence. Otherwise the answer is
     /// `Held`, and the node registers the hint of `if_held`.
+    ///
+    /// With [`IfHeld::Fair`] the lock is also refused while a fresh fair place is ahead, and the
+    /// answer to a refusal is `Queued` if the handle has its place now (fair 1 to 3).
     ///
     /// A shared acquire is granted beside other shared grants, and refused where an exclusive
     /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the fence:
@@ -136,6 +139,10 @@ pub enum Op {
     /// [`Place`] out of the queue, notifies the handle of this place, and reserves the lock for it;
     /// if that place is a reader's, the same for all readers before the first exclusive waiter that
     /// asked lately (readers 10).
+    ///
+    /// The place of a fair waiter stays in the queue when it is woken and when it is granted the
+    /// lock (fair 4, 5). It is removed by a release with `meta` whose owner is
+    /// [`OwnerToken::reserved_for`] this waiter, whoever has the lock.
     ///
     /// A shared release removes the owner's shared grant, or its exclusive one, which a downgrade
     /// may have left (readers 7).
@@ -379,6 +386,15 @@ pub enum Reply {
         remaining: Option<Duration>,
         /// True if the key has another program's value.
         foreign: bool,
+    },
+    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle has its place.
+    Queued {
+        /// As in `Held`; where only places ahead keep the lock, the time until they count no more.
+        remaining: Option<Duration>,
+        /// As in `Held`.
+        foreign: bool,
+        /// Ticket of the place on this node, and the number of fresh fair places ahead of it.
+        queued: Queued,
     },
     /// Answer to `Acquire`, `Claim` and `Raise`: the node is in quarantine and grants nothing.
     /// Answer to `Extend` and `ExtendClaim`: the node is in quarantine, which `reassert` did not

@@ -254,10 +254,10 @@ impl Data {
                 }
                 reply
             }
-            Op::Release { mode, keys, owner, .. } => {
+            Op::Release { mode, keys, owner, meta } => {
                 let (reply, wake) = match mode.slots() {
                     Some(slots) => self.locks.release_slots(h, keys, *owner, slots),
-                    None => self.locks.release(h, keys, *owner, *mode),
+                    None => self.locks.release(h, keys, *owner, (*mode, *meta)),
                 };
                 wake_up(hints, keys, wake);
                 reply

@@ -366,6 +366,8 @@ pub(crate) struct Plan {
     permits: u64,
     /// Number of locks per thousand that are handed over to another process.
     hand_overs: u64,
+    /// Number of locks per thousand whose callers wait in the order of tickets.
+    fair: u64,
     /// Number of locks per thousand that are two names at once.
     several: u64,
     pub(crate) durability: Durability,
@@ -401,6 +403,12 @@ pub(crate) struct Promises {
     pub(crate) window: Ms,
     /// A free lock is granted. This needs tokens that are not too far in the future.
     pub(crate) served: bool,
+    /// Number of nodes.
+    pub(crate) nodes: usize,
+    /// Time for which the place of a fair caller that asked counts by every clock, in ms.
+    pub(crate) fresh: Ms,
+    /// No message is lost, and nothing fails.
+    pub(crate) calm: bool,
 }
 
 impl Plan {
@@ -461,6 +469,13 @@ impl Plan {
             steps: self.orders.policy != Policy::Least,
             vacant: self.stages.iter().all(|s| s.nodes == self.stages[0].nodes),
             served: !self.apart,
+            nodes: self.nodes.len(),
+            fresh: 2_950_u64
+                .saturating_sub(u64::from(self.truth.drift_ppm) * 3 / 1_000)
+                .saturating_sub(2 * self.truth.error / 1_000),
+            calm: self.net.lose_request + self.net.lose_reply == 0
+                && self.faults.is_empty()
+                && self.clients.iter().all(|client| !client.twin),
         }
     }
 
