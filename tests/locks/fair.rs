@@ -249,12 +249,44 @@ async fn a_slow_policy_keeps_its_place() {
     assert_eq!(*served.lock().unwrap(), [0, 1]);
 }
 
+/// A node has 64 places. Who finds none has no position, and comes after those that have one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_without_a_place_has_no_position() {
+    for nodes in [Nodes::memory(1), Nodes::redis(1)] {
+        let holder = fair(&nodes.handle()).acquire().await.unwrap();
+        let served = Served::default();
+        let mut tasks = Vec::new();
+        for number in 0..64 {
+            tasks.push(queue_up(fair(&nodes.handle()), number, &served).await);
+        }
+        let (queued, redlock) = (Arc::new(AtomicUsize::new(0)), nodes.handle());
+        let late = tokio::spawn({
+            let (queued, served) = (Arc::clone(&queued), Arc::clone(&served));
+            async move {
+                let on_queued = |_| {
+                    queued.fetch_add(1, SeqCst);
+                };
+                let guard = fair(&redlock).acquire_with(on_queued).await.unwrap();
+                served.lock().unwrap().push(64);
+                guard.release().await.unwrap();
+            }
+        });
+        sleep(Duration::from_millis(500)).await;
+        assert_eq!(queued.load(SeqCst), 0);
+        holder.release().await.unwrap();
+        for task in tasks.into_iter().chain([late]) {
+            timeout(LONG, task).await.unwrap().unwrap();
+        }
+        assert!(served.lock().unwrap().iter().copied().eq(0..65));
+    }
+}
+
 /// Waiters of many handles on three servers, ten of which end while they wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_waiters_are_served_in_order_though_ten_end() {
     const HANDLES: usize = 50;
     const WAITERS: usize = 200;
-    let nodes = Nodes::all().pop().unwrap();
+    let nodes = Nodes::redis(3);
     let holder = fair(&nodes.handle()).acquire().await.unwrap();
     let served = Served::default();
     let handles: Vec<_> = (0..HANDLES).map(|_| nodes.handle()).collect();
