@@ -220,7 +220,7 @@ struct Retry<'a> {
     waiting: Option<Waiting>,
     /// True if the nodes know that this handle waits for a hint.
     registered: bool,
-    /// Number of attempts.
+    /// Number of attempts; zero again if the first one was granted.
     asked: u32,
     /// Resolves when a claim ends. It is made before the attempt is sent, so that no hint is
     /// missed.

@@ -4,6 +4,7 @@
 //! The node answers at once, and its entries expire by the clock of its [`Env`].
 
 mod builder;
+mod fair;
 #[cfg(feature = "test-util")]
 mod faults;
 mod lists;

@@ -136,7 +136,7 @@ async fn a_call_ends_at_its_deadline_and_says_who_came_first() {
     let third = queue_up(fair(&nodes.handle()), 1, &served).await;
     holder.release().await.unwrap();
     for task in [first, third] {
-        timeout(Duration::from_secs(2), task).await.expect("nobody else is ahead").unwrap();
+        timeout(Duration::from_secs(2), task).await.expect("no other is ahead").unwrap();
     }
     assert_eq!(*served.lock().unwrap(), [0, 1]);
 }

@@ -107,10 +107,11 @@ local function give_up(queue, handle)
 end
 
 -- Registers a client for a hint. With a `handle` it is a waiter: it gets a place in the queue by
--- the time that it has waited (in µs) or by its `ticket`, and a released lock is reserved for it for
--- `needs` ms, at most 50; `mode` is x, s or X (wake.lua). Returns true if it has a place. Without a handle it is a watcher. The queue is kept for
--- `ms`, but at most for an hour, even if another program's lock lasts longer, because clients ask
--- again long before. It has 64 places; further handles ask again.
+-- the time that it has waited (in µs) or by its `ticket`, and a released lock is reserved for it
+-- for `needs` ms, at most 50; `mode` is x, s or X (wake.lua). Returns true if it has a place.
+-- Without a handle it is a watcher. The queue is kept for `ms`, but at most for an hour, even if
+-- another program's lock lasts longer, because clients ask again long before. It has 64 places;
+-- further handles ask again.
 -- Also records in the marker until when a client waits on this server. That time is later than
 -- needed, so that the marker is seldom written.
 local function wait_for_hint(queue, ms, waited, handle, needs, mode, ticket)

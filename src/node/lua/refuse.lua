@@ -1,9 +1,10 @@
--- Slow path of acquire, for the kinds A, V (the client watches the lock), W (waits in its queue),
--- O (the same in the order of tickets) and T (takes it from an owner). The first `rest` acquires are granted already. `found`, if any,
--- is the value that the fence of the next one had, whose lock is set already.
+-- Slow path of acquire, for the kinds A, V (the client watches the lock), W (waits in its queue), O
+-- (the same in the order of tickets) and T (takes it from an owner). The first `rest` acquires are
+-- granted already. `found`, if any, is the value that the fence of the next one had, whose lock is
+-- set already.
 -- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O), meta (T)
 -- ARGV  as in acquire.lua; W also 3 µs that it has waited  4 its handle, in 16 hex digits
---       5 ms for which a released lock is to be reserved for it; O the same, but 3 its ticket, or ''
+--       5 ms for which a released lock is to be reserved for it; O as W, but 3 its ticket or ''
 --       T also 3 the owner it takes from
 --       4 '', or the token of that owner: then only what is transferred is granted, and nothing
 --       is transferred if the fence is above the token
@@ -29,7 +30,8 @@ if find('AVWOT', kind, 1, true) then
   end
 
   -- A lock that is reserved for this handle is free for it.
-  if (kind == 'W' or kind == 'O') and left <= 0 and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
+  if (kind == 'W' or kind == 'O') and left <= 0
+    and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
     call('DEL', KEYS[k + 1])
   end
 

@@ -1,12 +1,12 @@
 -- Wakes those who wait for a lock, takes them out of its queue, and reserves the lock for them: the
 -- first waiter, or, where that is a reader, it and all readers before the first exclusive waiter
--- that asked lately (readers 10). A fair waiter stays in the queue (fair 5). No upvalues: the closure is created on every call
--- (helpers.lua).
+-- that asked lately (readers 10). A fair waiter stays in the queue (fair 5). No upvalues: the
+-- closure is created on every call (helpers.lua).
 -- The queue's value begins with 1 if a client watches the lock, else 0. Then per waiter, the
 -- longest wait first, 48 characters: the start of the wait by this clock, in µs (16 digits), or its
--- ticket, x for an exclusive, s for a shared and X for a fair waiter, its handle (16 hex digits), the
--- ms for which the lock is reserved for it (2 digits), and the time in ms until which it keeps out
--- those that began to wait later (13 digits).
+-- ticket, x for an exclusive, s for a shared and X for a fair waiter, its handle (16 hex digits),
+-- the ms for which the lock is reserved for it (2 digits), and the time in ms until which it keeps
+-- out those that began to wait later (13 digits).
 -- A waiter without a connection is skipped. A hint may be lost, so a missing permission to publish
 -- does not fail the op: then all are woken on the common channel, and nothing is reserved.
 -- KEYS, ARGV  none of the op: `lock` and `queue` are keys, `v` the queue's value; `beside` is true

@@ -9,7 +9,7 @@ use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
 use super::slots::Slot;
 use crate::name::LockKeys;
-use crate::op::{Holder, IfHeld, LockMode, Place, QuarantineId, Queued, Reply};
+use crate::op::{Holder, IfHeld, LockMode, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
 /// Most handles that have a place in the queue of one lock; other handles that wait ask again from
@@ -17,8 +17,6 @@ use crate::token::{FencingToken, OwnerToken};
 const PLACES: usize = 64;
 /// Longest waiting time that counts for a handle's place in the queue of a lock.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
-/// Largest ticket: the script counts in doubles.
-const TICKET_MAX: u64 = 1 << 53;
 
 /// Time after its last request for which an exclusive waiter keeps out readers that began to wait
 /// later (readers 9), and a fair one keeps out those with larger tickets (fair 3).
@@ -245,34 +243,8 @@ impl Entry {
         });
         self.queue.insert(at, Waiter { mode, place, since, is_fair, fresh_till: h.after(FRESH) });
         self.queue.truncate(PLACES);
-        self.queue_till = h.fence_till();
+        self.queue_till = h.fence_till().max(h.after(FRESH));
         at < PLACES
-    }
-
-    /// Returns the ticket that a fair waiter has here, and the number of fresh fair places ahead of
-    /// it (fair 1 to 3). Also returns the time until none of these counts any more.
-    fn standing(
-        &self,
-        h: &Header,
-        place: &Place,
-        ticket: Option<u64>,
-    ) -> (Queued, Option<Duration>) {
-        let fair = self.queue.iter().filter(|w| w.is_fair && w.fresh_till > h.now);
-        let own = fair.clone().filter(|w| ticket.is_none() || w.place.waiter == place.waiter);
-        let largest = own.map(|w| w.since).max().unwrap_or(0);
-        let is_ahead = |w: &&Waiter| {
-            let earlier = |ticket| (w.since, w.place.waiter) < (ticket, place.waiter);
-            w.place.waiter != place.waiter && ticket.is_none_or(earlier)
-        };
-        let ahead: Vec<_> = fair.filter(is_ahead).map(|w| w.fresh_till).collect();
-        let here = ticket.map_or(h.micros.max(largest + 1), |ticket| ticket.max(largest));
-        let queued = Queued { ticket: here.min(TICKET_MAX), ahead: ahead.len() as u16 };
-        (queued, ahead.into_iter().max().map(|till| h.until(till)))
-    }
-
-    /// Removes the place of the fair waiter whose reservation would have this value.
-    fn give_up(&mut self, value: OwnerToken) {
-        self.queue.retain(|w| !w.is_fair || OwnerToken::reserved_for(w.place.waiter) != value);
     }
 
     /// Returns the handles to wake because the lock is free. Takes the first out of the queue,

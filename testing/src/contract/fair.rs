@@ -85,7 +85,7 @@ async fn rule_1_a_granted_call_leaves_no_place(b: Bench) {
     let (k, a) = (b.lock(), b.owner());
     b.granted(fair(&k, a, A, None), "a free lock is granted").await;
     b.expect(release(&k, a), Reply::Done, "the owner releases").await;
-    b.granted(fair(&k, b.owner(), B, None), "nobody is ahead").await;
+    b.granted(fair(&k, b.owner(), B, None), "no other is ahead").await;
 }
 
 async fn rule_2_a_place_moves_to_the_settled_ticket(b: Bench) {
