@@ -2,8 +2,7 @@
 //!
 //! Each op is atomic on its node, and idempotent because of its owner token. The doc of each op
 //! defines what a node must do. `MemoryNode` is the reference, the Lua files implement the same
-//! rules on Redis, and the contract suite of `palisade-testing` checks every kind of node by these
-//! rules.
+//! rules on Redis, and the contract suite of `palisade-testing` holds every kind of node to them.
 
 mod batch;
 mod began;
@@ -53,14 +52,11 @@ pub type FingerprintBytes = [u8; 32];
 pub enum Op {
     /// Takes the lock if it is free, reserved for this handle, or transferred by
     /// [`IfHeld::TakeFrom`], but never in quarantine; with [`IfHeld::TakeOnly`] only if it is
-    /// transferred. To take it, the node sets the lock to `owner`
-    /// for `ttl` and `fence := max(fence + 1, clamp(proposal), floor)`, where `clamp` limits the
-    /// proposal to the node's clock ± E, and answers `Granted`. If the lock belongs to the same
-    /// owner already, the answer is `Granted` with the present fence. Otherwise the answer is
-    /// `Held`, and the node registers the hint of `if_held`.
-    ///
-    /// With [`IfHeld::Fair`] the lock is also refused while a fresh fair place is ahead, and the
-    /// answer to a refusal is `Queued` if the handle has its place now (fair 1 to 3).
+    /// transferred. To take it, the node sets the lock to `owner` for `ttl` and `fence := max(fence
+    /// + 1, clamp(proposal), floor)`, where `clamp` limits the proposal to the node's clock ± E,
+    /// and answers `Granted`. If the lock belongs to the same owner already, the answer is
+    /// `Granted` with the present fence. Otherwise the answer is `Held`, and the node registers the
+    /// hint of `if_held`.
     ///
     /// A shared acquire is granted beside other shared grants, and refused where an exclusive
     /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the fence:
@@ -140,16 +136,12 @@ pub enum Op {
     /// if that place is a reader's, the same for all readers before the first exclusive waiter that
     /// asked lately (readers 10).
     ///
-    /// The place of a fair waiter stays in the queue when it is woken and when it is granted the
-    /// lock (fair 4, 5). It is removed by a release with `meta` whose owner is
-    /// [`OwnerToken::reserved_for`] this waiter, whoever has the lock.
-    ///
     /// A shared release removes the owner's shared grant, or its exclusive one, which a downgrade
     /// may have left (readers 7).
     ///
     /// A release of a permit frees all slots of the owner. For each, one waiter is notified, and
-    /// the slot is reserved for it. `NotOwner` is the answer only if the op names a slot and
-    /// another owner has it (semaphore 5).
+    /// the slot is reserved for it. It is `NotOwner` only if it names another owner's slot
+    /// (semaphore 5).
     Release {
         /// Mode of the grant.
         mode: LockMode,

@@ -149,8 +149,8 @@ impl Hints {
 
     /// Handles a node's hint that a lock is free and that the handle `waiter` is the first in the
     /// queue of the lock. If `waiter` is this handle and none of its callers waits for the lock,
-    /// returns the line for which the lock is reserved. The caller of this function has to give that lock
-    /// back.
+    /// returns the line for which the lock is reserved. The caller of this function has to give
+    /// that lock back.
     pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> Option<Line> {
         let line = LINES.into_iter().find(|line| waiter == self.waiter(*line))?;
         let mut keys = self.keys(line);
@@ -236,9 +236,10 @@ impl Waiting {
     }
 
     /// Resolves at the time of this caller's next attempt: after hints from a majority of nodes or,
-    /// if the caller is in the queue, `soon` after the first hint. A fair caller needs the majority:
-    /// all nodes have the same order, and its own roll-back makes a node hint to it. Callers of one handle are woken
-    /// one by one, in the order of their registration. Readers are woken together.
+    /// if the caller is in the queue, `soon` after the first hint. A fair caller needs the
+    /// majority: all nodes have the same order, and its own roll-back makes a node hint to it.
+    /// Callers of one handle are woken one by one, in the order of their registration. Readers are
+    /// woken together.
     ///
     /// # Cancellation safety
     /// If the future is dropped after this caller was woken, the next waiter of the handle is woken

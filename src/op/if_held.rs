@@ -18,7 +18,10 @@ pub enum IfHeld {
     Queue(Place),
     /// As [`Queue`](Self::Queue), in the order of tickets: no acquire that asks in this way is
     /// granted past a fair place with a smaller ticket whose handle has asked in the last 3 s
-    /// (fair 3). The answer to a refusal is `Queued`. In another mode than
+    /// (fair 3). The answer to a refusal is `Queued` if the handle has its place now (fair 1, 2).
+    /// The place stays when the handle is woken, and when it is granted the lock (fair 4, 5). It is
+    /// removed by a release with `meta` whose owner is the handle's
+    /// [`reserved_for`](OwnerToken::reserved_for), whoever has the lock. In another mode than
     /// [`Exclusive`](super::LockMode::Exclusive) it counts as `Queue`.
     Fair {
         /// Place of the handle; the time that it has waited does not count.

@@ -47,8 +47,8 @@ impl Waiter {
         self.mode == LockMode::Exclusive && self.fresh_till > now
     }
 
-    /// Returns true if the waiter keeps its place. Readers and fair waiters that do not ask any more
-    /// would in time leave no place for others.
+    /// Returns true if the waiter keeps its place. Readers and fair waiters that do not ask any
+    /// more would in time leave no place for others.
     fn stays(&self, now: u64) -> bool {
         !(self.mode.is_shared() || self.is_fair) || self.fresh_till > now
     }

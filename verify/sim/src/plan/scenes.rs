@@ -264,14 +264,16 @@ impl Plan {
 
     fn fair(&mut self, d: &mut Dice) {
         self.readers(d);
+        let mut longest = 5 * TTL;
         if d.chance(500) {
             // Then a lock that stays idle shows that callers keep each other out.
+            longest = 40 * TTL;
             self.net = NetPlan { latency: self.net.latency, ..NetPlan::CALM };
             self.faults.clear();
         }
         for action in self.tasks.iter_mut().flat_map(|task| &mut task.actions) {
             if let Action::Lock { uses, wait, hold, .. } = action {
-                (*uses, *wait, *hold) = (Uses::WritesFairly, 40 * TTL, d.pick(&[0, 3, TTL / 2]));
+                (*uses, *wait, *hold) = (Uses::WritesFairly, longest, d.pick(&[0, 3, TTL / 2]));
             }
         }
     }
