@@ -52,11 +52,11 @@ pub type FingerprintBytes = [u8; 32];
 pub enum Op {
     /// Takes the lock if it is free, reserved for this handle, or transferred by
     /// [`IfHeld::TakeFrom`], but never in quarantine; with [`IfHeld::TakeOnly`] only if it is
-    /// transferred. To take it, the node sets the lock to `owner` for `ttl` and `fence := max(fence
-    /// + 1, clamp(proposal), floor)`, where `clamp` limits the proposal to the node's clock ± E,
-    /// and answers `Granted`. If the lock belongs to the same owner already, the answer is
-    /// `Granted` with the present fence. Otherwise the answer is `Held`, and the node registers the
-    /// hint of `if_held`.
+    /// transferred. To take it, the node sets the lock to `owner` for `ttl` and
+    /// `fence := max(fence + 1, clamp(proposal), floor)`, where `clamp` limits the proposal to the
+    /// node's clock ± E, and answers `Granted`. If the lock belongs to the same owner already, the
+    /// answer is `Granted` with the present fence. Otherwise the answer is `Held`, and the node
+    /// registers the hint of `if_held`.
     ///
     /// A shared acquire is granted beside other shared grants, and refused where an exclusive
     /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the fence:

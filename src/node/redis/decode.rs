@@ -161,9 +161,10 @@ fn reply(
         (Op::Acquire { mode, keys, if_held, .. }, HELD | FOREIGN) => {
             let (remaining, foreign) = (from.ttl()?, code == FOREIGN);
             let is_fair = matches!(if_held, Some(IfHeld::Fair { .. }));
-            match is_fair && *mode == LockMode::Exclusive && !keys.is_many() {
-                true => from.queued(remaining, foreign)?,
-                false => Reply::Held { remaining, foreign },
+            if is_fair && *mode == LockMode::Exclusive && !keys.is_many() {
+                from.queued(remaining, foreign)?
+            } else {
+                Reply::Held { remaining, foreign }
             }
         }
         (_, MISMATCH) if has_fingerprint(op) => Reply::Mismatch,
