@@ -122,6 +122,7 @@ pub use lock::{
     RwLock, Semaphore, SemaphoreBuilder, SemaphoreInspection, TakenOver, TryAcquire, WorkError,
     WriteGuard,
 };
+pub use op::Queued;
 pub use quorum::backoff::RetryPolicy;
 pub use token::FencingToken;
 

@@ -2,8 +2,7 @@
 //!
 //! Each op is atomic on its node, and idempotent because of its owner token. The doc of each op
 //! defines what a node must do. `MemoryNode` is the reference, the Lua files implement the same
-//! rules on Redis, and the contract suite of `palisade-testing` checks every kind of node by these
-//! rules.
+//! rules on Redis, and the contract suite of `palisade-testing` holds every kind of node to them.
 
 mod batch;
 mod began;
@@ -30,7 +29,7 @@ pub use batch::{Batch, Replies, Terms};
 pub use began::Began;
 pub use claim::{Claim, ClaimEnd};
 pub use facts::{Facts, TimedFacts};
-pub use if_held::{IfHeld, Place};
+pub use if_held::{IfHeld, Place, Queued};
 pub use loss::Loss;
 pub use mode::LockMode;
 pub use not_after::NotAfter;
@@ -53,11 +52,11 @@ pub type FingerprintBytes = [u8; 32];
 pub enum Op {
     /// Takes the lock if it is free, reserved for this handle, or transferred by
     /// [`IfHeld::TakeFrom`], but never in quarantine; with [`IfHeld::TakeOnly`] only if it is
-    /// transferred. To take it, the node sets the lock to `owner`
-    /// for `ttl` and `fence := max(fence + 1, clamp(proposal), floor)`, where `clamp` limits the
-    /// proposal to the node's clock ± E, and answers `Granted`. If the lock belongs to the same
-    /// owner already, the answer is `Granted` with the present fence. Otherwise the answer is
-    /// `Held`, and the node registers the hint of `if_held`.
+    /// transferred. To take it, the node sets the lock to `owner` for `ttl` and
+    /// `fence := max(fence + 1, clamp(proposal), floor)`, where `clamp` limits the proposal to the
+    /// node's clock ± E, and answers `Granted`. If the lock belongs to the same owner already, the
+    /// answer is `Granted` with the present fence. Otherwise the answer is `Held`, and the node
+    /// registers the hint of `if_held`.
     ///
     /// A shared acquire is granted beside other shared grants, and refused where an exclusive
     /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the fence:
@@ -142,8 +141,8 @@ pub enum Op {
     /// may have left (readers 7).
     ///
     /// A release of a permit frees all slots of the owner. For each, one waiter is notified, and
-    /// the slot is reserved for it. `NotOwner` is the answer only if the op names a slot and
-    /// another owner has it (semaphore 5).
+    /// the slot is reserved for it. It is `NotOwner` only if it names another owner's slot
+    /// (semaphore 5).
     Release {
         /// Mode of the grant.
         mode: LockMode,
@@ -368,6 +367,15 @@ pub enum Reply {
         remaining: Option<Duration>,
         /// True if the key has another program's value.
         foreign: bool,
+    },
+    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle has its place.
+    Queued {
+        /// As in `Held`; where only places ahead keep the lock, the time until they count no more.
+        remaining: Option<Duration>,
+        /// As in `Held`.
+        foreign: bool,
+        /// Ticket of the place on this node, and the number of fresh fair places ahead of it.
+        queued: Queued,
     },
     /// Answer to `Acquire`, `Claim` and `Raise`: the node is in quarantine and grants nothing.
     /// Answer to `Extend` and `ExtendClaim`: the node is in quarantine, which `reassert` did not

@@ -154,7 +154,9 @@ impl Core {
 fn outcome(reply: Result<Reply, NodeError>) -> NodeOutcome {
     match reply {
         Ok(Reply::Granted { .. }) => NodeOutcome::Granted,
-        Ok(Reply::Held { remaining, .. }) => NodeOutcome::Held(remaining),
+        Ok(Reply::Held { remaining, .. } | Reply::Queued { remaining, .. }) => {
+            NodeOutcome::Held(remaining)
+        }
         Ok(Reply::Quarantined { remaining, began, .. }) => {
             NodeOutcome::quarantined(remaining, began)
         }

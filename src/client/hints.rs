@@ -73,20 +73,49 @@ impl Floor {
     }
 }
 
-/// The kinds of waiters of a handle. For a permit, the kind does not depend on the slots.
-const MODES: [LockMode; 3] = [LockMode::Exclusive, LockMode::Shared, LockMode::Slot(Slots::any(1))];
+/// Kind of waiters of a handle. The waiters of one kind for one key share a place in the nodes'
+/// queues. Callers that only watch count as exclusive ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Exclusive,
+    Shared,
+    /// Waiters for permits, whatever the slots.
+    Permits,
+    /// One fair caller; others of the handle wait in the process until it has the lock.
+    Fair,
+}
+
+const LINES: [Line; 4] = [Line::Exclusive, Line::Shared, Line::Permits, Line::Fair];
+
+impl Line {
+    /// Returns the mode in which callers of this line ask.
+    pub(crate) fn mode(self) -> LockMode {
+        match self {
+            Self::Exclusive | Self::Fair => LockMode::Exclusive,
+            Self::Shared => LockMode::Shared,
+            Self::Permits => LockMode::Slot(Slots::any(1)),
+        }
+    }
+}
+
+impl From<LockMode> for Line {
+    fn from(mode: LockMode) -> Self {
+        match mode {
+            LockMode::Exclusive => Self::Exclusive,
+            LockMode::Shared => Self::Shared,
+            LockMode::Slot(_) => Self::Permits,
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Hints {
     n: usize,
-    /// Number by which this handle is known in the nodes' queues. Its readers, and its waiters for
-    /// permits, wait there under other numbers ([`waiter`](Self::waiter)).
+    /// Number by which this handle is known in the nodes' queues. Each of its lines waits there
+    /// under a number of its own ([`waiter`](Self::waiter)).
     id: u64,
-    keys: Mutex<HashMap<Arc<str>, Entry>>,
-    /// The entries for the readers of each key. `keys` has the entries of all other callers.
-    shared: Mutex<HashMap<Arc<str>, Entry>>,
-    /// The same for the waiters of each semaphore.
-    permits: Mutex<HashMap<Arc<str>, Entry>>,
+    /// The entries of each line, by their keys.
+    lines: [Mutex<HashMap<Arc<str>, Entry>>; LINES.len()],
 }
 
 #[derive(Debug, Default)]
@@ -109,67 +138,57 @@ struct Entry {
 
 impl Hints {
     pub(crate) fn new(n: usize, id: u64) -> Self {
-        Self { n, id, keys: Mutex::default(), shared: Mutex::default(), permits: Mutex::default() }
+        Self { n, id, lines: Default::default() }
     }
 
-    /// Returns the entries of a mode. Callers that only watch are in the exclusive entries.
-    fn keys(&self, mode: LockMode) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
-        let keys = match mode {
-            LockMode::Exclusive => &self.keys,
-            LockMode::Shared => &self.shared,
-            LockMode::Slot(_) => &self.permits,
-        };
-        keys.lock().unwrap_or_else(PoisonError::into_inner)
+    fn keys(&self, line: Line) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
+        self.lines[line as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of this mode's waiters in the queues of the nodes.
-    fn waiter(&self, mode: LockMode) -> u64 {
-        match mode {
-            LockMode::Exclusive => self.id,
-            LockMode::Shared => self.id ^ 1,
-            LockMode::Slot(_) => self.id ^ 2,
-        }
+    /// Returns the number of this line's waiters in the queues of the nodes.
+    fn waiter(&self, line: Line) -> u64 {
+        self.id ^ line as u64
     }
 
     /// Handles a node's hint that the key changed.
     pub(crate) fn changed(&self, node: usize, key: &str) {
-        for mode in MODES {
-            if let Some(entry) = self.keys(mode).get_mut(key) {
+        for line in LINES {
+            if let Some(entry) = self.keys(line).get_mut(key) {
                 entry.news.notify_waiters();
-                entry.hint_from(node, self.n, mode);
+                entry.hint_from(node, self.n, line);
             }
         }
     }
 
     /// Handles a node's hint that a lock is free and that the handle `waiter` is the first in the
     /// queue of the lock. If `waiter` is this handle and none of its callers waits for the lock,
-    /// returns the mode of the reserved lock. The caller of this function has to give that lock
-    /// back.
-    pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> Option<LockMode> {
-        let mode = MODES.into_iter().find(|mode| waiter == self.waiter(*mode))?;
-        let mut keys = self.keys(mode);
+    /// returns the line for which the lock is reserved. The caller of this function has to give
+    /// that lock back.
+    pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> Option<Line> {
+        let line = LINES.into_iter().find(|line| waiter == self.waiter(*line))?;
+        let mut keys = self.keys(line);
         let Some(entry) = keys.get_mut(key).filter(|e| !e.since.is_empty()) else {
-            return Some(mode);
+            return Some(line);
         };
-        entry.hint_from(node, self.n, mode);
+        entry.hint_from(node, self.n, line);
         None
     }
 
     /// Returns the value that a node stores in a lock's key, or as the owner of a slot, while the
     /// lock or the slot is reserved for this handle, or the lock for readers.
-    pub(crate) fn reservation(&self, mode: LockMode) -> OwnerToken {
-        match mode {
-            LockMode::Exclusive | LockMode::Slot(_) => OwnerToken::reserved_for(self.waiter(mode)),
-            LockMode::Shared => OwnerToken::READERS,
+    pub(crate) fn reservation(&self, line: Line) -> OwnerToken {
+        match line {
+            Line::Shared => OwnerToken::READERS,
+            _ => OwnerToken::reserved_for(self.waiter(line)),
         }
     }
 
     /// Registers a caller for hints about the key. If `queued` is `Some`, the caller waits in the
-    /// queue for a grant of that mode since that time. If `queued` is `None`, the caller only
+    /// queue in that line since that time. If `queued` is `None`, the caller only
     /// watches the key.
-    pub(crate) fn wait(self: &Arc<Self>, key: &str, queued: Option<(LockMode, Moment)>) -> Waiting {
-        let mode = queued.map_or(LockMode::Exclusive, |(mode, _)| mode);
-        let mut keys = self.keys(mode);
+    pub(crate) fn wait(self: &Arc<Self>, key: &str, queued: Option<(Line, Moment)>) -> Waiting {
+        let line = queued.map_or(Line::Exclusive, |(line, _)| line);
+        let mut keys = self.keys(line);
         let key: Arc<str> = match keys.get_key_value(key) {
             Some((k, _)) => Arc::clone(k),
             None => Arc::from(key),
@@ -182,29 +201,29 @@ impl Hints {
         let [turn, first, news, all] =
             [&entry.turn, &entry.first, &entry.news, &entry.all].map(Arc::clone);
         drop(keys);
-        Waiting { hints: Arc::clone(self), key, mode, since, turn, first, news, all }
+        Waiting { hints: Arc::clone(self), key, line, since, turn, first, news, all }
     }
 }
 
 impl Entry {
-    fn hint_from(&mut self, node: usize, n: usize, mode: LockMode) {
+    fn hint_from(&mut self, node: usize, n: usize, line: Line) {
         self.hinted.resize(n, false);
         if std::mem::replace(&mut self.hinted[node], true) {
             return;
         }
         let hinted = self.hinted.iter().filter(|hinted| **hinted).count();
         if hinted == majority(n) {
-            wake(&self.turn, mode);
+            wake(&self.turn, line);
             self.all.notify_waiters();
         } else if hinted == 1 {
-            wake(&self.first, mode);
+            wake(&self.first, line);
         }
     }
 }
 
 /// Wakes the next caller. Readers can hold a lock together, so all readers that wait now are woken.
-fn wake(callers: &Notify, mode: LockMode) {
-    if mode.is_shared() {
+fn wake(callers: &Notify, line: Line) {
+    if line == Line::Shared {
         callers.notify_waiters();
     }
     // If no caller waits now, `Notify` stores the wake-up for a caller with a request under way.
@@ -216,7 +235,7 @@ fn wake(callers: &Notify, mode: LockMode) {
 pub(crate) struct Waiting {
     hints: Arc<Hints>,
     key: Arc<str>,
-    mode: LockMode,
+    line: Line,
     since: Option<(Moment, u64)>,
     turn: Arc<Notify>,
     first: Arc<Notify>,
@@ -226,12 +245,14 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
-        self.hints.keys(self.mode)
+        self.hints.keys(self.line)
     }
 
     /// Resolves at the time of this caller's next attempt: after hints from a majority of nodes or,
-    /// if the caller is in the queue, `soon` after the first hint. Callers of one handle are woken
-    /// one by one, in the order of their registration. Readers are woken together.
+    /// if the caller is in the queue, `soon` after the first hint. A fair caller needs the
+    /// majority: all nodes have the same order, and its own roll-back makes a node hint to it.
+    /// Callers of one handle are woken one by one, in the order of their registration. Readers are
+    /// woken together.
     ///
     /// # Cancellation safety
     /// If the future is dropped after this caller was woken, the next waiter of the handle is woken
@@ -243,7 +264,7 @@ impl Waiting {
             () = async {
                 self.first.notified().await;
                 tokio::time::sleep(soon).await;
-            }, if self.is_queued() => {}
+            }, if self.is_queued() && self.line != Line::Fair => {}
         }
     }
 
@@ -264,13 +285,13 @@ impl Waiting {
             entry.hinted.clear();
             entry.since.first().copied()
         });
-        let own = if self.mode.is_shared() { self.since } else { first };
+        let own = if self.is_shared() { self.since } else { first };
         let Some((since, _)) = own.filter(|_| self.is_queued()) else { return IfHeld::Watch };
         // The lock has to stay reserved for three round trips: half a round trip until the hint
         // arrives, two if only a minority of nodes has sent hints, and half a round trip for the
         // request. A fourth round trip is added for safety.
         let needs = (4 * round_trip).saturating_add(SPARE).min(Place::RESERVED_MAX);
-        let waiter = self.hints.waiter(self.mode);
+        let waiter = self.hints.waiter(self.line);
         IfHeld::Queue(Place { waiter, waited: now.since(since), needs })
     }
 
@@ -314,15 +335,14 @@ impl Waiting {
         hinted.iter().enumerate().filter_map(|(node, hinted)| hinted.then_some(node)).collect()
     }
 
-    /// Returns the mode in which this caller waits. A caller that only watches has the exclusive
-    /// mode.
-    pub(crate) fn mode(&self) -> LockMode {
-        self.mode
+    /// Returns the line in which this caller waits.
+    pub(crate) fn line(&self) -> Line {
+        self.line
     }
 
     /// Returns true if several callers of this handle can hold the lock together.
     pub(crate) fn is_shared(&self) -> bool {
-        self.mode.is_shared()
+        self.line == Line::Shared
     }
 
     /// Counts a wake-up of this caller at `now`. Returns the time to wait before the attempt. All
@@ -366,7 +386,7 @@ impl Waiting {
     /// the handle from their queues when they woke it. The attempt puts the handle into the queues
     /// again, although the nodes refuse the lock.
     pub(crate) fn pass_on(&self) {
-        wake(&self.turn, self.mode);
+        wake(&self.turn, self.line);
     }
 }
 

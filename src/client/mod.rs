@@ -65,7 +65,7 @@ mod voting_gauges;
 
 use close::Closing;
 use failover::Failovers;
-use hints::{Hints, forward_hints};
+use hints::{Hints, Line, forward_hints};
 use local_locks::LocalLocks;
 use outage::Outage;
 use proposal::FencesAhead;
@@ -84,6 +84,8 @@ pub(crate) struct Core {
     pub(crate) closing: Closing,
     pub(crate) meters: Meters,
     pub(crate) local_locks: Arc<LocalLocks>,
+    /// The fair callers of each lock, in the order of their calls: the first asks the nodes.
+    pub(crate) fair_lines: Arc<LocalLocks>,
     outage: Mutex<Outage>,
     /// Permits for attempts to acquire a lock. There are `ATTEMPTS_MAX` permits.
     places: Semaphore,
@@ -151,6 +153,7 @@ impl Core {
             closing: Closing::default(),
             meters,
             local_locks: Arc::default(),
+            fair_lines: Arc::default(),
             outage: Mutex::default(),
             places: Semaphore::new(ATTEMPTS_MAX),
             ttl_warning: TtlWarning::new(nodes.len()),
@@ -332,8 +335,8 @@ impl Core {
                 None => core.look_at(i),
                 Some(NodeSignal::Changed(key)) => core.hints.changed(i, &key),
                 Some(NodeSignal::Turn { key, waiter }) => {
-                    if let Some(mode) = core.hints.turn(i, &key, waiter) {
-                        core.pass_on(i, &key, mode);
+                    if let Some(line) = core.hints.turn(i, &key, waiter) {
+                        core.pass_on(i, &key, line, line.mode());
                     }
                 }
                 Some(NodeSignal::Event(event)) => {
@@ -355,14 +358,14 @@ impl Core {
 
     /// Gives back a lock that a node has reserved for this handle or for readers, because no caller
     /// of this handle waits for the lock any more. The next handle in the node's queue then gets
-    /// the lock.
-    pub(crate) fn pass_on(&self, node: usize, key: &str, mode: LockMode) {
-        let owner = self.hints.reservation(mode);
+    /// the lock. A fair caller also gives up its place (fair 4).
+    pub(crate) fn pass_on(&self, node: usize, key: &str, line: Line, mode: LockMode) {
+        let (owner, meta) = (self.hints.reservation(line), line == Line::Fair);
         let mode = match mode {
             LockMode::Exclusive | LockMode::Shared => LockMode::Exclusive,
             LockMode::Slot(slots) => LockMode::Slot(slots),
         };
-        let op = Op::Release { mode, keys: LockKeys::new(key), owner, meta: false };
+        let op = Op::Release { mode, keys: LockKeys::new(key), owner, meta };
         self.send(node, op, self.node_deadline(self.env.now()), &ReplyCollector::new(self.n()));
     }
 

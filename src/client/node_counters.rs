@@ -57,6 +57,7 @@ impl Count {
             }
             Ok(
                 Reply::Held { .. }
+                | Reply::Queued { .. }
                 | Reply::Quarantined { .. }
                 | Reply::NotOwner
                 | Reply::InFlight { .. }

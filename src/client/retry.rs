@@ -20,9 +20,9 @@ use futures_util::FutureExt as _;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{sleep, timeout};
 
-use self::backoff::{Backoff, spread};
+use self::backoff::{Backoff, HINT_MAX, spread};
 use crate::client::Core;
-use crate::client::hints::{Floor, Waiting};
+use crate::client::hints::{Floor, Line, Waiting};
 use crate::error::Taken;
 use crate::op::{IfHeld, LockMode};
 use crate::quorum::acquire::Loss;
@@ -91,6 +91,10 @@ pub(crate) enum Wait {
     /// The call waits for its turn in the nodes' queues for a grant of this mode; a release wakes
     /// the first waiter.
     Queue(LockMode),
+    /// As `Queue` for an exclusive grant, in the order of tickets. The call has a place from its
+    /// first attempt on, asks at least once a second, and gives up its place when it ends (fair 1,
+    /// 4, 5).
+    Fair,
     /// The call waits for any release of the lock, outside of the nodes' queues; a release wakes
     /// all callers that watch the lock.
     Watch,
@@ -115,6 +119,8 @@ pub(crate) enum Prospect {
     /// The name will be decided within this time, or within an unknown time if it is zero. No hint
     /// will announce it.
     Settling(Duration),
+    /// The call has its ticket now, with which it asks at once (fair 2).
+    Ticketed,
     /// Too few nodes gave an answer that counts. `crowded`: some requests were not sent, because
     /// too many wait in a node queue.
     NoQuorum { crowded: bool },
@@ -214,6 +220,8 @@ struct Retry<'a> {
     waiting: Option<Waiting>,
     /// True if the nodes know that this handle waits for a hint.
     registered: bool,
+    /// Number of attempts; zero again if the first one was granted.
+    asked: u32,
     /// Resolves when a claim ends. It is made before the attempt is sent, so that no hint is
     /// missed.
     ended: Option<OwnedNotified>,
@@ -231,6 +239,10 @@ impl<'a> Retry<'a> {
     fn new(core: &'a Arc<Core>, terms: RetryTerms<'a>) -> Self {
         let RetryTerms { key, wait, policy, deadline } = terms;
         let started = core.env.now();
+        let waiting = (wait == Wait::Fair).then(|| {
+            core.listen();
+            core.hints.wait(key, Some((Line::Fair, started)))
+        });
         Self {
             core,
             key,
@@ -240,8 +252,9 @@ impl<'a> Retry<'a> {
             deadline,
             sent: started,
             round_trip: Duration::ZERO,
-            waiting: None,
+            waiting,
             registered: false,
+            asked: 0,
             ended: None,
             woken: false,
             floor: Floor::default(),
@@ -251,8 +264,9 @@ impl<'a> Retry<'a> {
     }
 
     /// Begins an attempt. The first attempt asks for no hint, because in the common case it is
-    /// granted at once.
+    /// granted at once; only that of a fair call has its place in the queue.
     fn begin(&mut self) -> AttemptTerms {
+        self.asked += 1;
         self.sent = self.core.env.now();
         let if_held = self.waiting.as_ref().map(|waiting| {
             self.registered = true;
@@ -281,7 +295,7 @@ impl<'a> Retry<'a> {
     /// Wakes the next waiter of the handle, so that it takes the handle's place at the nodes again.
     /// Also clears the received hints: this call has the lock, so what nodes have reserved for it
     /// need not be given back.
-    fn granted(&self) {
+    fn granted(&mut self) {
         let Some(waiting) = self.waiting.as_ref().filter(|_| self.wait != Wait::Answer) else {
             return;
         };
@@ -290,6 +304,8 @@ impl<'a> Retry<'a> {
         }
         waiting.pass_on();
         waiting.unused();
+        // In most cases a first attempt left no place at any node.
+        self.asked -= u32::from(self.asked == 1);
     }
 
     /// Records a refusal, and registers the call for hints if they can help.
@@ -300,7 +316,7 @@ impl<'a> Retry<'a> {
         // name was released and another owner was faster, or its owner renewed. The end of the
         // first permit changes with every attempt of another waiter, so it shows nothing.
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken)
-            && waiting.mode().slots().is_none()
+            && waiting.line() != Line::Permits
             && prospect.expires(self.sent) > self.expires + TICK
         {
             waiting.was_right();
@@ -310,8 +326,8 @@ impl<'a> Retry<'a> {
         if self.waiting.is_none() && registers {
             self.core.listen();
             let queued = match self.wait {
-                Wait::Queue(mode) => Some((mode, now)),
-                Wait::Watch | Wait::Pauses | Wait::Answer => None,
+                Wait::Queue(mode) => Some((Line::from(mode), now)),
+                Wait::Fair | Wait::Watch | Wait::Pauses | Wait::Answer => None,
             };
             let waiting = self.core.hints.wait(self.key, queued);
             // If other callers of the handle wait, the nodes' queues have a place for the handle
@@ -333,6 +349,9 @@ impl<'a> Retry<'a> {
         };
         if let Some(waiting) = &self.waiting {
             pause = waiting.pause(pause, self.core.env.random());
+        }
+        if self.wait == Wait::Fair {
+            pause = pause.min(HINT_MAX);
         }
         let pause = pause.min(self.left());
         let collided = prospect == Prospect::Collided;
@@ -436,8 +455,17 @@ impl Drop for Retry<'_> {
     fn drop(&mut self) {
         // Locks that nodes have reserved for this call go to the next handle in the nodes' queues.
         let Some(waiting) = &self.waiting else { return };
-        for node in waiting.unused() {
-            self.core.pass_on(node, self.key, waiting.mode());
+        let nodes = match self.wait {
+            // Each node may have a place of the call.
+            Wait::Fair if self.asked > 0 => (0..self.core.n()).collect(),
+            _ => waiting.unused(),
+        };
+        let mode = match self.wait {
+            Wait::Queue(mode) => mode,
+            _ => LockMode::Exclusive,
+        };
+        for node in nodes {
+            self.core.pass_on(node, self.key, waiting.line(), mode);
         }
     }
 }

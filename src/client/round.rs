@@ -92,7 +92,7 @@ impl Core {
 fn word(answer: &Answer) -> &'static str {
     match answer {
         Ok(reply) if reply.is_grant() => "yes",
-        Ok(Reply::Held { .. }) => "held",
+        Ok(Reply::Held { .. } | Reply::Queued { .. }) => "held",
         Ok(Reply::Quarantined { .. }) => "quarantined",
         Ok(Reply::NotOwner) => "not_owner",
         Ok(Reply::InFlight { .. }) => "in_flight",

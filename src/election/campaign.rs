@@ -205,7 +205,7 @@ impl Election {
         let _operation = self.begin(value)?;
         let wait = self.course.campaigns(self.core.env.now(), self.ttl);
         if !wait.is_zero() {
-            let taken = Taken { retry_after: Some(wait), foreign: false };
+            let taken = Taken { retry_after: Some(wait), foreign: false, queued: None };
             return Ok(TryCampaign::Following(taken));
         }
         if !self.is_eligible() {
@@ -325,6 +325,7 @@ impl Election {
             level: self.level,
             waits_for_quarantine: false,
             operation,
+            fair: None,
         };
         let mut candidacy =
             Candidacy { election: self, acquire, value, seat, failing_since: None, warned: false };
@@ -382,7 +383,7 @@ impl Election {
             return Ok(());
         }
         let retry_after = Some(end.since(self.core.env.now()));
-        let taken = Taken { retry_after, foreign: false };
+        let taken = Taken { retry_after, foreign: false, queued: None };
         Err(CampaignError::TimedOut { of: self.resource(), waited: until.since(now), taken })
     }
 
@@ -449,5 +450,5 @@ fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
 /// Returns the refusal after this process acquired the lock and lost it at once. A zero
 /// `retry_after` allows the next attempt immediately.
 fn met() -> Taken {
-    Taken { retry_after: Some(Duration::ZERO), foreign: false }
+    Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }

@@ -160,8 +160,10 @@ mod tests {
     #[test]
     fn a_campaign_that_timed_out_tells_a_leader_from_a_value_of_another_program() {
         for (foreign, told) in [(false, "leads"), (true, "another program's value")] {
-            let (of, taken) =
-                (Resource::Election("e".into()), Taken { retry_after: None, foreign });
+            let (of, taken) = (
+                Resource::Election("e".into()),
+                Taken { retry_after: None, foreign, queued: None },
+            );
             let e = CampaignError::TimedOut { of, waited: Duration::from_secs(2), taken };
             assert!(e.to_string().contains(told), "{e}");
         }
@@ -172,7 +174,7 @@ mod tests {
         let of = || Resource::Election("billing".into());
         let why = || NoQuorum { of: Some(of()), needed: 1, nodes: Vec::new(), waited: None };
         let config = || ConfigError::new("value", "9 bytes", "too long").of(of());
-        let taken = Taken { retry_after: None, foreign: false };
+        let taken = Taken { retry_after: None, foreign: false, queued: None };
         let waited = Duration::from_secs(2);
         let all: [Box<dyn std::error::Error>; 10] = [
             Box::new(CampaignError::Config(config())),

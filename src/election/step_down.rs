@@ -172,6 +172,7 @@ impl Election {
             level: self.level,
             waits_for_quarantine: false,
             operation,
+            fair: None,
         };
         let terms = RetryTerms {
             key: keys.lock(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Advice, Began, ConfigError, NodeError, NodeFault, Resource};
+use crate::op::Queued;
 
 /// Reply of one node to a call, for error reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,6 +190,9 @@ pub struct Taken {
     /// True if the key's value is of another type, or is no owner token of palisade's form: another
     /// program has the key, or it holds readers that this client's user may not read (`+zrange`).
     pub foreign: bool,
+    /// Position of a [fair](crate::MutexBuilder::fair) caller among those who wait; `None` of other
+    /// callers, or if no majority has given it a place.
+    pub queued: Option<Queued>,
 }
 
 impl Taken {
@@ -367,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_value_that_may_be_readers_is_not_to_be_deleted() {
-        let advice = |retry_after| Taken { retry_after, foreign: true }.what_to_do();
+        let advice = |retry_after| Taken { retry_after, foreign: true, queued: None }.what_to_do();
         assert!(advice(None).contains("or delete the key if no program needs it"));
         let may_be_readers = advice(Some(Duration::from_secs(9)));
         assert!(may_be_readers.ends_with("do not delete the key"), "{may_be_readers}");
@@ -414,7 +418,7 @@ mod tests {
     fn an_error_has_its_cause_in_its_sentence_or_as_its_source_and_never_both() {
         let of = || Resource::Lock("a".into());
         let why = || no_quorum("x x .").of(of());
-        let taken = Taken { retry_after: None, foreign: false };
+        let taken = Taken { retry_after: None, foreign: false, queued: None };
         let waited = Duration::from_secs(2);
         let all: [Box<dyn std::error::Error>; 8] = [
             Box::new(AcquireError::NoQuorum(why())),

@@ -8,9 +8,10 @@ use crate::client::Core;
 use crate::client::acquire::{AcquireRequest, Acquired};
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect};
 use crate::durability::Durability;
-use crate::error::{AcquireError, Advice, NoQuorum, Resource};
+use crate::error::{AcquireError, Advice, NoQuorum, Resource, Taken};
+use crate::lock::fair::Fair;
 use crate::name::LockKeys;
-use crate::op::LockMode;
+use crate::op::{IfHeld, LockMode};
 use crate::quorum::acquire::Loss;
 use crate::span::Call;
 use crate::time::Moment;
@@ -33,12 +34,17 @@ pub(crate) struct LockAttempt<'a> {
     pub(crate) waits_for_quarantine: bool,
     /// Tracing span of the operation that makes the attempts; it counts them.
     pub(crate) operation: &'a Call,
+    /// State of a fair call; `None` for all others.
+    pub(crate) fair: Option<Fair<'a>>,
 }
 
 impl<'a> LockAttempt<'a> {
     /// Returns the request that one attempt sends to the nodes.
     pub(super) fn ask(&self, terms: AttemptTerms) -> AcquireRequest<'a> {
-        let AttemptTerms { if_held, left: within } = terms;
+        let AttemptTerms { mut if_held, left: within } = terms;
+        if let (Some(Fair { ticket, .. }), Some(IfHeld::Queue(place))) = (&self.fair, if_held) {
+            if_held = Some(IfHeld::Fair { place, ticket: *ticket });
+        }
         let ask = AcquireRequest::new(self.keys, self.ttl, self.level);
         AcquireRequest { mode: self.mode, if_held, within, ..ask }
     }
@@ -65,6 +71,12 @@ impl Attempt for LockAttempt<'_> {
                 let end = self.core.env.now() + left + AFTER_QUARANTINE;
                 *deadline = deadline.map(|deadline| deadline.max(end));
             }
+        }
+        if let (Some(fair), Loss::Taken(Taken { queued: Some(queued), .. })) =
+            (&mut self.fair, loss)
+            && fair.refused(*queued)
+        {
+            return Some(Prospect::Ticketed);
         }
         Some(Prospect::after(loss))
     }

@@ -117,6 +117,28 @@ impl<L: From<Mutex>> MutexBuilder<L> {
     }
 }
 
+impl MutexBuilder {
+    /// Sets whether [`acquire`](Mutex::acquire) is first come, first served among all fair callers
+    /// of the name. Default: false.
+    ///
+    /// A caller whose position was [reported](Mutex::acquire_with) before another one called comes
+    /// before it. The exceptions: it did not ask for 3 s, it reached no majority of the nodes, a
+    /// node lost its data, or more than 64 handles waited. Callers that begin at the same time have
+    /// some order, which is the same on all nodes. Callers of one handle wait for each other in the
+    /// order of their calls; the first of them has the position among other handles.
+    ///
+    /// The order binds those who ask fairly. A mutex that is not fair,
+    /// [`try_acquire`](Mutex::try_acquire) and classic clients may pass. Readers of a
+    /// [`RwLock`](super::RwLock) that come later do not.
+    ///
+    /// A free lock costs what it costs otherwise. A caller that has to wait makes one more round
+    /// trip. If the first in the queue dies, the others wait up to 3 s for it, and not 50 ms.
+    pub fn fair(mut self, fair: bool) -> Self {
+        self.0.fair = fair;
+        self
+    }
+}
+
 /// Calls [`build`](MutexBuilder::build), whose error becomes [`AcquireError::Config`], and then
 /// [`acquire`](Mutex::acquire). Cancellation is as safe as that of `acquire`.
 impl IntoFuture for MutexBuilder {

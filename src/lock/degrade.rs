@@ -13,8 +13,8 @@ use crate::client::acquire::{AcquireRequest, Acquired};
 use crate::client::local_locks::LocalGuard;
 use crate::client::outage::Finding;
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, Wait, retry};
-use crate::client::runtime::within;
-use crate::error::{AcquireError, ConfigError, NoQuorum, ReleaseError, Taken};
+use crate::error::{AcquireError, ConfigError, NoQuorum, ReleaseError};
+use crate::lock::fair::Fair;
 use crate::op::LockMode;
 use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
@@ -157,13 +157,18 @@ impl DegradingMutex {
     async fn enter(&self, operation: &Call) -> Result<DegradableGuard, AcquireError> {
         let Mutex { core, .. } = &self.mutex;
         let _operation = self.mutex.begin()?;
-        let (began, terms) =
-            (core.env.now(), self.mutex.retry_terms(Wait::Queue(LockMode::Exclusive)));
+        let wait = self.mutex.wait(LockMode::Exclusive);
+        let (began, terms) = (core.env.now(), self.mutex.retry_terms(wait));
         let local = match self.policy {
-            OnUnavailable::Local => Some(self.enter_locally(began, terms.deadline).await?),
+            OnUnavailable::Local => {
+                Some(self.mutex.wait_locally(&core.local_locks, terms.deadline).await?)
+            }
             OnUnavailable::Proceed => None,
         };
-        let acquire = self.mutex.attempt(LockMode::Exclusive, operation);
+        let _line = self.mutex.line_up(terms).await?;
+        let (mut acquire, mut ignore) =
+            (self.mutex.attempt(LockMode::Exclusive, operation), |_| ());
+        acquire.fair = (wait == Wait::Fair).then(|| Fair::new(&mut ignore));
         let (held_until, degrades) = (Moment::default(), false);
         let mut attempt = DegradingAttempt { acquire, after: self.after, held_until, degrades };
         let state = match retry(core, &mut attempt, terms).await {
@@ -182,28 +187,6 @@ impl DegradingMutex {
             }
         };
         Ok(DegradableGuard { state, _local: local })
-    }
-
-    /// Waits until no other caller of this handle is inside.
-    async fn enter_locally(
-        &self,
-        began: Moment,
-        deadline: Option<Moment>,
-    ) -> Result<LocalGuard, AcquireError> {
-        let Mutex { core, keys, .. } = &self.mutex;
-        let wait = async {
-            tokio::select! {
-                biased;
-                () = core.closing.begun() => Err(AcquireError::Closed(self.mutex.resource())),
-                guard = core.local_locks.lock(keys) => Ok(guard),
-            }
-        };
-        let left = deadline.map_or(Duration::MAX, |deadline| deadline.since(began));
-        within(left, wait).await.unwrap_or_else(|| {
-            let (of, waited) = (self.mutex.resource(), core.env.now().since(began));
-            let taken = Taken { retry_after: Some(Duration::ZERO), foreign: false };
-            Err(AcquireError::TimedOut { of, waited, taken })
-        })
     }
 }
 

@@ -4,6 +4,7 @@ mod acquire;
 mod acquiring;
 mod builder;
 mod degrade;
+mod fair;
 mod guard;
 mod hand_over;
 mod inspect;

@@ -9,17 +9,21 @@ use crate::client::Core;
 use crate::client::acquire::{AcquireRequest, Acquired};
 use crate::client::close::Operation;
 use crate::client::lease::{Lease, Subject};
-use crate::client::retry::{RetryTerms, Wait, retry};
+use crate::client::local_locks::{LocalGuard, LocalLocks};
+use crate::client::retry::{GivenUp, RetryTerms, Wait, retry};
+use crate::client::runtime::within;
 use crate::durability::Durability;
 use crate::error::{AcquireError, Resource, Taken};
 use crate::lock::LockGuard;
 use crate::lock::acquire::{LockAttempt, acquire_deadline, not_acquired};
 use crate::lock::acquiring::Acquiring;
+use crate::lock::fair::{Fair, OnQueued};
 use crate::name::LockKeys;
 use crate::op::LockMode;
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 use crate::span::{Call, operation};
+use crate::time::Moment;
 
 /// A lock with a name, which [`acquire`](Self::acquire) acquires. It is cheap to make and to clone,
 /// so a program may keep one for each name, or make one for each call. Made by
@@ -39,6 +43,7 @@ pub struct Mutex {
     pub(super) keys: LockKeys,
     pub(super) ttl: Duration,
     pub(super) acquire_timeout: Option<Duration>,
+    pub(super) fair: bool,
     pub(super) renew: bool,
     pub(super) max_hold: Option<Duration>,
     pub(super) retry: RetryPolicy,
@@ -74,6 +79,7 @@ impl Mutex {
             keys,
             ttl: core.config.ttl,
             acquire_timeout: None,
+            fair: false,
             renew: true,
             max_hold: None,
             retry: RetryPolicy::default(),
@@ -142,7 +148,8 @@ impl Mutex {
     /// [`acquire_timeout`](super::MutexBuilder::acquire_timeout) has passed. The nodes notify the
     /// call when the lock is released; without a notification it tries again after growing, random
     /// pauses. Each attempt has a fresh owner token and is rolled back if it fails. Of several
-    /// handles that wait, the one that has waited longest is usually the next to get the lock.
+    /// handles that wait, the one that has waited longest is usually the next to get the lock; of a
+    /// [fair](super::MutexBuilder::fair) mutex it always is.
     ///
     /// # Errors
     /// [`AcquireError::TimedOut`] if another owner had the lock at the last attempt.
@@ -155,7 +162,7 @@ impl Mutex {
     /// in the queue passes to the next waiter.
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
         let operation = operation!("acquire", of = %self.resource());
-        self.acquire_in(LockMode::Exclusive, operation).await
+        self.acquire_in(LockMode::Exclusive, operation, &mut |_| ()).await
     }
 
     /// Waits for a grant of this mode.
@@ -163,9 +170,11 @@ impl Mutex {
         &self,
         mode: LockMode,
         operation: Call,
+        on_queued: OnQueued<'_>,
     ) -> Result<LockGuard, AcquireError> {
         let call = Acquiring::begin(&self.core, &self.name);
-        let acquired = self.wait_for_it(mode, &operation).instrument(operation.span()).await;
+        let waits = self.wait_for_it(mode, &operation, on_queued);
+        let acquired = waits.instrument(operation.span()).await;
         call.over(operation, acquired.as_ref().map(Some));
         acquired
     }
@@ -174,13 +183,61 @@ impl Mutex {
         &self,
         mode: LockMode,
         operation: &Call,
+        on_queued: OnQueued<'_>,
     ) -> Result<LockGuard, AcquireError> {
         let _operation = self.begin()?;
+        let (began, terms) = (self.core.env.now(), self.retry_terms(self.wait(mode)));
+        let _line = self.line_up(terms).await?;
         let mut attempt = self.attempt(mode, operation);
-        let wait = if self.keys.is_many() { Wait::Pauses } else { Wait::Queue(mode) };
-        let won = retry(&self.core, &mut attempt, self.retry_terms(wait)).await;
-        won.map(|won| self.guard(won))
-            .map_err(|given_up| not_acquired(&self.core, self.resource(), given_up))
+        attempt.fair = (terms.wait == Wait::Fair).then(|| Fair::new(on_queued));
+        let won = retry(&self.core, &mut attempt, terms).await;
+        won.map(|won| self.guard(won)).map_err(|given_up| {
+            let waited = self.core.env.now().since(began);
+            not_acquired(&self.core, self.resource(), GivenUp { waited, ..given_up })
+        })
+    }
+
+    /// Returns the event for which a call that acquires waits between two attempts.
+    pub(super) fn wait(&self, mode: LockMode) -> Wait {
+        match mode {
+            _ if self.keys.is_many() => Wait::Pauses,
+            LockMode::Exclusive if self.fair => Wait::Fair,
+            mode => Wait::Queue(mode),
+        }
+    }
+
+    /// Waits, if the call is fair, until no other fair call of the handle waits for the lock.
+    pub(super) async fn line_up(
+        &self,
+        terms: RetryTerms<'_>,
+    ) -> Result<Option<LocalGuard>, AcquireError> {
+        if terms.wait != Wait::Fair {
+            return Ok(None);
+        }
+        self.wait_locally(&self.core.fair_lines, terms.deadline).await.map(Some)
+    }
+
+    /// Waits for one of the locks inside this process.
+    pub(super) async fn wait_locally(
+        &self,
+        locks: &Arc<LocalLocks>,
+        deadline: Option<Moment>,
+    ) -> Result<LocalGuard, AcquireError> {
+        let (core, began) = (&self.core, self.core.env.now());
+        let wait = async {
+            tokio::select! {
+                biased;
+                () = core.closing.begun() => Err(AcquireError::Closed(self.resource())),
+                guard = locks.lock(&self.keys) => Ok(guard),
+            }
+        };
+        let left = deadline.map_or(Duration::MAX, |deadline| deadline.since(began));
+        within(left, wait).await.unwrap_or_else(|| {
+            let (of, waited) = (self.resource(), core.env.now().since(began));
+            let retry_after = Some(Duration::ZERO);
+            let taken = Taken { retry_after, foreign: false, queued: None };
+            Err(AcquireError::TimedOut { of, waited, taken })
+        })
     }
 
     pub(super) fn attempt<'a>(&'a self, mode: LockMode, operation: &'a Call) -> LockAttempt<'a> {
@@ -192,6 +249,7 @@ impl Mutex {
             level: self.level,
             waits_for_quarantine: self.acquire_timeout.is_none(),
             operation,
+            fair: None,
         }
     }
 

@@ -225,7 +225,7 @@ impl ReentrantMutex {
 
 /// Returns the refusal of a call while another one of the same owner asks the nodes.
 fn same_owner_asks() -> Taken {
-    Taken { retry_after: Some(Duration::ZERO), foreign: false }
+    Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }
 
 /// One of the guards that an [`Owner`] has of a [`ReentrantMutex`]. It dereferences to the

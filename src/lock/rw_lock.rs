@@ -62,7 +62,7 @@ impl RwLock {
 
     async fn read_lock(&self) -> Result<LockGuard, AcquireError> {
         let operation = operation!("acquire", of = %self.0.resource());
-        self.0.acquire_in(LockMode::Shared, operation).await
+        self.0.acquire_in(LockMode::Shared, operation, &mut |_| ()).await
     }
 
     /// Acquires the lock for writing, as [`Mutex::acquire`].

@@ -156,7 +156,7 @@ impl Semaphore {
     /// queue passes to the next waiter.
     pub async fn acquire(&self) -> Result<Permit, AcquireError> {
         let operation = operation!("acquire", of = %self.base.resource());
-        self.base.acquire_in(self.mode(), operation).await.map(Permit::of)
+        self.base.acquire_in(self.mode(), operation, &mut |_| ()).await.map(Permit::of)
     }
 
     /// Makes one attempt to acquire a permit, and does not wait for one. A permit that was just

@@ -66,6 +66,7 @@ pub mod testing {}
     env!("CARGO_PKG_REPOSITORY"),
     "/blob/main/docs/design/idempotency.md"
 )]
+#[doc = concat!("[fair]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/fair.md")]
 #[doc = concat!("[locks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/locks.md")]
 #[doc = concat!(
     "[quarantine]: ",

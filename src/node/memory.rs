@@ -4,6 +4,7 @@
 //! The node answers at once, and its entries expire by the clock of its [`Env`].
 
 mod builder;
+mod fair;
 #[cfg(feature = "test-util")]
 mod faults;
 mod lists;
@@ -251,10 +252,10 @@ impl Data {
                 }
                 reply
             }
-            Op::Release { mode, keys, owner, .. } => {
+            Op::Release { mode, keys, owner, meta } => {
                 let (reply, wake) = match mode.slots() {
                     Some(slots) => self.locks.release_slots(h, keys, *owner, slots),
-                    None => self.locks.release(h, keys, *owner, *mode),
+                    None => self.locks.release(h, keys, *owner, (*mode, *meta)),
                 };
                 wake_up(hints, keys, wake);
                 reply

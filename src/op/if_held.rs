@@ -16,6 +16,19 @@ pub enum IfHeld {
     /// The handle gets this place in the lock's queue. Each release wakes only the first handle in
     /// the queue.
     Queue(Place),
+    /// As [`Queue`](Self::Queue), in the order of tickets: no acquire that asks in this way is
+    /// granted past a fair place with a smaller ticket whose handle has asked in the last 3 s
+    /// (fair 3). The answer to a refusal is `Queued` if the handle has its place now (fair 1, 2).
+    /// The place stays when the handle is woken, and when it is granted the lock (fair 4, 5). It is
+    /// removed by a release with `meta` whose owner is the handle's
+    /// [`reserved_for`](OwnerToken::reserved_for), whoever has the lock. In another mode than
+    /// [`Exclusive`](super::LockMode::Exclusive) it counts as `Queue`.
+    Fair {
+        /// Place of the handle; the time that it has waited does not count.
+        place: Place,
+        /// Ticket of the call; `None` in its first requests, in which it asks for one (fair 1).
+        ticket: Option<u64>,
+    },
     /// If the lock belongs to this owner, or already to the caller, and its remaining ttl is at
     /// most the ttl of the request, the node transfers it to the caller atomically and deletes the
     /// previous owner's metadata. So no third owner can have the lock in between, and the time for
@@ -32,6 +45,15 @@ pub enum IfHeld {
         /// Fencing token of that owner.
         token: FencingToken,
     },
+}
+
+/// Position of a fair caller among those who wait for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// Number of fair callers that come first. The holder does not count.
+    pub ahead: u16,
+    /// Ticket, which orders the fair callers: the smaller one comes first.
+    pub ticket: u64,
 }
 
 /// Place of a handle in a lock's queue of waiting handles. The handle that has waited longest is
@@ -68,7 +90,7 @@ impl IfHeld {
     /// Returns the place in the queue, if the request has one.
     pub(crate) fn place(&self) -> Option<&Place> {
         match self {
-            Self::Queue(place) => Some(place),
+            Self::Queue(place) | Self::Fair { place, .. } => Some(place),
             Self::Watch | Self::TakeFrom(_) | Self::TakeOnly { .. } => None,
         }
     }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault, NodeOutcome, Taken};
-use crate::op::{Began, Op, Reply};
+use crate::op::{Began, Op, Queued, Reply};
 use crate::quorum::fence::{Settled, settle};
 use crate::quorum::majority::{VoteCount, VoteResult, majority};
 use crate::quorum::{Answer, Machine, Progress};
@@ -27,6 +27,7 @@ enum Vote {
     Held {
         remaining: Option<Duration>,
         foreign: bool,
+        queued: Option<Queued>,
     },
     /// Time left of the node's quarantine, and the state of the node's data at its beginning: data
     /// whose past is known, no data, or no data although the node had some before.
@@ -304,7 +305,7 @@ impl Acquire {
         let mut any_foreign = false;
         for vote in &self.votes {
             match vote {
-                Vote::Held { remaining, foreign } => {
+                Vote::Held { remaining, foreign, .. } => {
                     busy.push(*remaining);
                     any_foreign |= *foreign;
                 }
@@ -318,14 +319,31 @@ impl Acquire {
             // The nodes that did not grant are no majority, so no other owner can have one,
             // whatever the silent nodes answer. Several attempts met, and each gives back what it
             // was granted.
-            return Taken { retry_after: Some(Duration::ZERO), foreign: false };
+            let retry_after = Some(Duration::ZERO);
+            return Taken { retry_after, foreign: false, queued: self.queued() };
         }
         let free = granted + if late { 0 } else { self.silent() };
         // A key without an expiry may stay busy for ever, so it sorts last.
         busy.sort_by_key(|r| r.unwrap_or(Duration::MAX));
         // If a majority of the nodes answered, `busy` has at least `must_free` entries.
         let must_free = need.saturating_sub(free).max(1);
-        Taken { retry_after: busy.get(must_free - 1).copied().flatten(), foreign: any_foreign }
+        let retry_after = busy.get(must_free - 1).copied().flatten();
+        Taken { retry_after, foreign: any_foreign, queued: self.queued() }
+    }
+
+    /// Returns the caller's standing if it is fair: the largest ticket, and the most places ahead,
+    /// of a majority that gave it a place or granted (fair 2).
+    fn queued(&self) -> Option<Queued> {
+        let granted =
+            |vote: &Vote| matches!(vote, Vote::Granted(_) | Vote::Settled | Vote::Fell(_));
+        let places = self.votes.iter().filter_map(|vote| match vote {
+            Vote::Held { queued, .. } => *queued,
+            _ => None,
+        });
+        let answers = self.count(granted) + places.clone().count();
+        let ahead = places.clone().map(|queued| queued.ahead).max()?;
+        let ticket = places.map(|queued| queued.ticket).max()?;
+        (answers >= majority(self.n())).then_some(Queued { ahead, ticket })
     }
 
     fn no_quorum(&self) -> Step {
@@ -354,10 +372,13 @@ impl Acquire {
                 Vote::Granted(*fence)
             }
             (Vote::Silent, Ok(Reply::Held { remaining, foreign })) => {
-                Vote::Held { remaining: *remaining, foreign: *foreign }
+                Vote::Held { remaining: *remaining, foreign: *foreign, queued: None }
+            }
+            (Vote::Silent, Ok(Reply::Queued { remaining, foreign, queued })) => {
+                Vote::Held { remaining: *remaining, foreign: *foreign, queued: Some(*queued) }
             }
             (Vote::Silent, Ok(Reply::InFlight { remaining })) => {
-                Vote::Held { remaining: Some(*remaining), foreign: false }
+                Vote::Held { remaining: Some(*remaining), foreign: false, queued: None }
             }
             (Vote::Silent, Ok(Reply::Quarantined { remaining, began, .. })) => {
                 Vote::Quarantined(*remaining, *began)

@@ -29,6 +29,7 @@ mod completes;
 mod crash;
 mod deadlines;
 mod extends;
+mod fair;
 mod hand_over;
 mod handover;
 mod hints;
@@ -204,6 +205,7 @@ impl Case {
 pub fn cases() -> Vec<Case> {
     let mut all = locks::cases();
     all.extend(extends::cases());
+    all.extend(fair::cases());
     all.extend(hints::cases());
     all.extend(lists::cases());
     all.extend(reservations::cases());

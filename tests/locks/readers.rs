@@ -24,8 +24,11 @@ impl Nodes {
 
     /// Returns memory nodes and servers, in groups of different sizes.
     pub(crate) fn all() -> Vec<Self> {
-        let servers = |n: usize| Self::Redis((0..n).map(|_| Server::start(&[])).collect());
-        vec![Self::memory(1), Self::memory(3), Self::memory(5), servers(1), servers(3)]
+        vec![Self::memory(1), Self::memory(3), Self::memory(5), Self::redis(1), Self::redis(3)]
+    }
+
+    pub(crate) fn redis(n: usize) -> Self {
+        Self::Redis((0..n).map(|_| Server::start(&[])).collect())
     }
 
     pub(crate) fn handle(&self) -> Redlock {

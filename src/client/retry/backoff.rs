@@ -17,7 +17,7 @@ const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
 const CROWDED: Duration = Duration::from_millis(50);
 const CROWDED_MAX: u32 = 5;
 /// Longest pause in which a call waits for a hint, because the hint may have been lost.
-const HINT_MAX: Duration = Duration::from_secs(1);
+pub(super) const HINT_MAX: Duration = Duration::from_secs(1);
 /// Longest time that passes after a name has expired until the next attempt.
 const LATE_MAX: Duration = Duration::from_millis(20);
 
@@ -54,6 +54,7 @@ impl Backoff {
             // The nodes register a caller for hints when they refuse its attempt, so this attempt
             // is made at once.
             Prospect::Held(_) if !registered => Duration::ZERO,
+            Prospect::Ticketed => Duration::ZERO,
             Prospect::Held(Some(left)) => (left + delay.min(LATE_MAX)).min(HINT_MAX.max(delay)),
             Prospect::Settling(left) if !left.is_zero() => delay.min(left).max(TICK),
             Prospect::NoQuorum { crowded: true } => {

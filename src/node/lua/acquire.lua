@@ -4,7 +4,7 @@
 -- it is created anew on every call of the script (helpers.lua).
 -- KEYS     per op: 1 lock   2 fence
 -- ARGV     1 kind  2 number of ops  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
---          reserved: value of a lock that is free and reserved for this handle (W)
+--          reserved: value of a lock that is free and reserved for this handle (W, O)
 -- Returns  nothing if each op got its proposal as its fence. Else the number of the ops before the
 --          first op that did not, and, if that op took its lock but not its fence, the previous
 --          value of the fence

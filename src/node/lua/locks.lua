@@ -83,30 +83,64 @@ local function hint(queue, key)
   end
 end
 
+-- Returns the standing of a fair waiter in the queue (fair 1 to 3): its ticket here, the number of
+-- fresh fair places ahead, and the ms until none of these counts any more. `ticket` is that of the
+-- call; '' if it asks for one.
+local function standing(queue, handle, ticket)
+  local v, own, largest, ahead, last = queued(queue) or '0', tonumber(ticket), 0, 0, now_ms
+  for at = 2, #v, 48 do
+    local fresh = tonumber(sub(v, at + 35, at + 47)) or 0
+    if sub(v, at + 16, at + 16) == 'X' and fresh > now_ms then
+      local since, who = tonumber(sub(v, at, at + 15)) or 0, sub(v, at + 17, at + 32)
+      if not own or who == handle then largest = math.max(largest, since) end
+      if who ~= handle and (not own or since < own or since == own and who < handle) then
+        ahead, last = ahead + 1, math.max(last, fresh)
+      end
+    end
+  end
+  local here = own and math.max(own, largest) or math.max(b.now_us, largest + 1)
+  return digits(math.min(here, 2 ^ 53)), ahead, last - now_ms
+end
+
+-- Removes the place of a fair waiter from the queue.
+local function give_up(queue, handle)
+  local v = queued(queue)
+  local own = v and find(v, 'X' .. handle, 1, true)
+  if own then
+    v = sub(v, 1, own - 17) .. sub(v, own + 32)
+    if v == '0' then call('DEL', queue) else call('SET', queue, v, 'KEEPTTL') end
+  end
+end
+
 -- Registers a client for a hint. With a `handle` it is a waiter: it gets a place in the queue by
--- the time that it has waited (in µs), and a released lock is reserved for it for `needs` ms, at
--- most 50; `mode` is x or s (wake.lua); `known` is the number of slots that a waiter for a permit
--- knows. Without a handle it is a watcher. The queue is kept for `ms`, but at most for an hour,
--- even if another program's lock lasts longer, because clients ask again long before. It has 64
--- places; further handles ask again.
+-- Registers a client for a hint. With a `handle` it is a waiter: it gets a place in the queue by
+-- the time that it has waited (in µs) or by its `ticket`, and a released lock is reserved for it
+-- for `needs` ms, at most 50; `mode` is x, s or X (wake.lua); `known` is the number of slots that a
+-- waiter for a permit knows. Returns true if it has a place. Without a handle it is a watcher. The
+-- queue is kept for `ms`, but at most for an hour, even if another program's lock lasts longer,
+-- because clients ask again long before. It has 64 places; further handles ask again.
 -- Also records in the marker until when a client waits on this server. That time is later than
 -- needed, so that the marker is seldom written.
-local function wait_for_hint(queue, ms, waited, handle, needs, mode, known)
+local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, ticket)
   local v = queued(queue)
   if not v then return end
+  local at = 2
   if handle then
-    local since = string.format('%016.0f', b.now_us - math.min(tonumber(waited), 3600000000))
-    local own = find(v, '[xs]' .. handle)
+    local since = ticket or b.now_us - math.min(tonumber(waited), 3600000000)
+    since = string.format('%016.0f', since)
+    local own = find(v, '[xsX]' .. handle)
     if own then v = sub(v, 1, own - 17) .. sub(v, own + 32) end
-    -- Readers that do not ask any more would in time leave no place for others.
-    local at = 2
+    -- Readers and fair waiters that do not ask any more would in time leave no place for others.
     while at < #v do
-      local is_stale = sub(v, at + 16, at + 16) == 's'
+      local is_stale = sub(v, at + 16, at + 16) ~= 'x'
         and (tonumber(sub(v, at + 35, at + 47)) or 0) <= b.now_ms
       if is_stale then v = sub(v, 1, at - 1) .. sub(v, at + 48) else at = at + 48 end
     end
     at = 2
-    while at < #v and sub(v, at, at + 15) <= since do at = at + 48 end
+    while at < #v and (sub(v, at, at + 15) < since
+      or sub(v, at, at + 15) == since and (not ticket or sub(v, at + 17, at + 32) < handle)) do
+      at = at + 48
+    end
     needs = string.format('%02.0f', math.min(tonumber(needs), 50))
     local fresh = string.format('%013.0f', known or b.now_ms + 3000)
     v = sub(sub(v, 1, at - 1) .. since .. mode .. handle .. needs .. fresh .. sub(v, at), 1, 3073)
@@ -122,6 +156,7 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known)
     call('SET', KEYS[1], b.marker)
     out[2] = b.marker
   end
+  return at < 3073
 end
 
 -- Returns true if the key may hold a holder's metadata: a string with an expiry, unlike most keys

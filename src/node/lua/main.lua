@@ -1,7 +1,7 @@
 -- Executes the ops in order. The keys and arguments of each op follow those of the op before. A run
 -- of acquires with the same ttl, and a run of releases, is sent as one.
 -- KEYS     from 2: the ops' keys          ARGV  from 5: per run or single op its kind and then
---          A, V, W, T: number of ops (A only: more than one), ttl, fence life, their arguments
+--          A, V, W, O, T: number of ops (A only: more than one), ttl, fence life, their arguments
 --          D, Q: number of ops, their arguments      else: its arguments
 -- Returns  the clock in µs, if the marker is as the client expects and each op is executed as
 --          requested by its fast path: an acquire or a claim with its proposal as its fence, and a
@@ -29,13 +29,16 @@ local whole = 0 -- number of runs executed as requested, while there is no list 
 local life, id, now_ms
 while a < last do
   local kind, rest, count, keys, args, found = ARGV[a + 1], true
-  if kind == 'A' or kind == 'W' or kind == 'V' or kind == 'T' then
+  if kind == 'A' or kind == 'W' or kind == 'V' or kind == 'T' or kind == 'O' then
     count = tonumber(ARGV[a + 2])
     keys, args, rest = kind == 'A' and 2 * count or 3, 4 + 2 * count, 0
     local reserved
-    if kind == 'W' then args, reserved = 9, '------' .. ARGV[a + 8] end
+    if kind == 'W' or kind == 'O' then args, reserved = 9, '------' .. ARGV[a + 8] end
     if kind == 'T' then
       args = 8
+    elseif kind == 'O' and (ARGV[a + 7] ~= ''
+      or (tonumber(string.sub(marker, 97, 109)) or 0) * 1000 > now_us) then
+      -- Perhaps a fair place is ahead, or the place of this one has to be kept.
     elseif expected then
       rest, found = acquire(k, a, count, reserved)
     end

@@ -1,14 +1,16 @@
--- Slow path of acquire, for the kinds A, V (the client watches the lock), W (waits in its queue)
--- and T (takes it from an owner). The first `rest` acquires are granted already. `found`, if any,
--- is the value that the fence of the next one had, whose lock is set already.
--- KEYS  per op: 1 lock   2 fence   3 queue (V, W), meta (T)
+-- Slow path of acquire, for the kinds A, V (the client watches the lock), W (waits in its queue), O
+-- (the same in the order of tickets) and T (takes it from an owner). The first `rest` acquires are
+-- granted already. `found`, if any, is the value that the fence of the next one had, whose lock is
+-- set already.
+-- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O), meta (T)
 -- ARGV  as in acquire.lua; W also 3 µs that it has waited  4 its handle, in 16 hex digits
---       5 ms for which a released lock is to be reserved for it; T also 3 the owner it takes from
+--       5 ms for which a released lock is to be reserved for it; O as W, but 3 its ticket or ''
+--       T also 3 the owner it takes from
 --       4 '', or the token of that owner: then only what is transferred is granted, and nothing
 --       is transferred if the fence is above the token
 -- Puts  per op: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
---       ms -1: no expiry
-if find('AVWT', kind, 1, true) then
+--       ms -1: no expiry   O: after ms also its ticket here, 0 without a place, and places ahead
+if find('AVWOT', kind, 1, true) then
   -- Completes a grant that has set the fence to `p`: returns the fence to answer, which is above
   -- `old`, the value before. If that was another program's, undoes the grant and returns
   -- WRONG_TYPE.
@@ -28,7 +30,8 @@ if find('AVWT', kind, 1, true) then
   end
 
   -- A lock that is reserved for this handle is free for it.
-  if kind == 'W' and left <= 0 and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
+  if (kind == 'W' or kind == 'O') and left <= 0
+    and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
     call('DEL', KEYS[k + 1])
   end
 
@@ -49,6 +52,8 @@ if find('AVWT', kind, 1, true) then
   end
 
   local ttl, old = ARGV[a + 3], found
+  local ticket, ahead, kept
+  if kind == 'O' then ticket, ahead, kept = standing(KEYS[k + 3], ARGV[a + 8], ARGV[a + 7]) end
   for i = 1, count do
     local lock, fence, owner, p = KEYS[k + 1], KEYS[k + 2], ARGV[a + 5], ARGV[a + 6]
     if i <= rest then
@@ -56,7 +61,7 @@ if find('AVWT', kind, 1, true) then
     elseif left > 0 then
       put(QUARANTINED)
     elseif old or given or not only and not (b.settling and is_kept(lock, fence))
-      and call('SET', lock, owner, 'NX', 'PX', ttl) then
+      and not (ticket and ahead > 0) and call('SET', lock, owner, 'NX', 'PX', ttl) then
       if not old then
         p = in_range(p)
         old = try('SET', fence, p, 'PX', b.fence_life, 'GET')
@@ -65,6 +70,9 @@ if find('AVWT', kind, 1, true) then
       if old and (#old ~= #p or old >= p) then p = above(lock, fence, old, p) end
       put(p)
       old = nil
+      if ticket and ARGV[a + 7] ~= '' then
+        wait_for_hint(KEYS[k + 3], 3000, nil, ARGV[a + 8], ARGV[a + 9], 'X', nil, ticket)
+      end
     else
       local value = look(lock, '22')
       if value == owner then
@@ -74,6 +82,7 @@ if find('AVWT', kind, 1, true) then
         put(given and given > 0 and given or WRONG_TYPE)
       else
         local ms = call('PTTL', lock)
+        if ticket and not value then ms = kept end
         -- Where the lock is free, nothing is there to be transferred (T).
         put((not value or is_ours(lock, value)) and HELD or FOREIGN)
         put(ms)
@@ -81,6 +90,13 @@ if find('AVWT', kind, 1, true) then
         if kind == 'V' then wait_for_hint(KEYS[k + 3], ms) end
         if kind == 'W' then
           wait_for_hint(KEYS[k + 3], ms, ARGV[a + 7], ARGV[a + 8], ARGV[a + 9], 'x')
+        end
+        if ticket then
+          ms = math.max(ms, 3000)
+          local needs = ARGV[a + 9]
+          local placed = wait_for_hint(KEYS[k + 3], ms, nil, ARGV[a + 8], needs, 'X', nil, ticket)
+          put(placed and ticket or 0)
+          put(ahead)
         end
       end
     end

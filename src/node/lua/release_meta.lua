@@ -1,10 +1,12 @@
 -- Releases a lock that may have metadata, and deletes these: the next holder may publish none, and
--- would be shown with those of this holder.
+-- would be shown with those of this holder. With a reservation as the owner it also removes the
+-- place of this fair waiter (fair 4).
 -- KEYS  1 lock   2 queue   3 meta
 -- ARGV  1 owner
 -- Puts  DONE | NOT_OWNER | ABSENT
 if kind == 'M' then
   local value = look(KEYS[k + 1], '22')
+  if is_ownerless(ARGV[a + 1]) then give_up(KEYS[k + 2], sub(ARGV[a + 1], 7)) end
   if value ~= ARGV[a + 1] and is_ownerless(value) then value = false end
   if value and value ~= ARGV[a + 1] then return put(NOT_OWNER) end
   if value and is_meta(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end

@@ -19,7 +19,7 @@ const PLACES: usize = 64;
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
 /// Time after its last request for which an exclusive waiter keeps out readers that began to wait
-/// later (readers 9).
+/// later (readers 9), and a fair one keeps out those with larger tickets (fair 3).
 const FRESH: Duration = Duration::from_secs(3);
 
 /// Handles that receive a hint because a lock has changed: all that watch it (`watchers`), and the
@@ -35,15 +35,22 @@ pub(super) struct Wake {
 pub(super) struct Waiter {
     pub(super) mode: LockMode,
     pub(super) place: Place,
-    /// Start of the wait.
+    /// Start of the wait by the node's wall clock, in µs; the ticket of a fair waiter.
     pub(super) since: u64,
-    /// End of the time for which the waiter keeps out later readers.
+    pub(super) is_fair: bool,
+    /// End of the time for which the waiter keeps out those that come later.
     pub(super) fresh_till: u64,
 }
 
 impl Waiter {
     pub(super) fn is_fresh_writer(&self, now: u64) -> bool {
         self.mode == LockMode::Exclusive && self.fresh_till > now
+    }
+
+    /// Returns true if the waiter keeps its place. Readers and fair waiters that do not ask any
+    /// more would in time leave no place for others.
+    fn stays(&self, now: u64) -> bool {
+        !(self.mode.is_shared() || self.is_fair) || self.fresh_till > now
     }
 }
 
@@ -129,7 +136,7 @@ impl Entry {
         let (from, latest) = match if_held {
             Some(IfHeld::TakeFrom(from)) => (from, u64::MAX),
             Some(IfHeld::TakeOnly { from, token }) => (from, token.get()),
-            Some(IfHeld::Watch | IfHeld::Queue(_)) | None => return false,
+            Some(IfHeld::Watch | IfHeld::Queue(_) | IfHeld::Fair { .. }) | None => return false,
         };
         (self.is_owned_by(from) && self.fence <= latest || self.is_owned_by(asker))
             && self.held.as_ref().and_then(|h| h.till).is_some_and(|till| h.until(till) <= ttl)
@@ -211,34 +218,46 @@ impl Entry {
     ) -> Reply {
         match if_held {
             Some(IfHeld::Watch) => self.watched_till = h.fence_till(),
-            Some(IfHeld::Queue(place)) => self.queue(h, mode, place),
+            Some(IfHeld::Fair { place, ticket }) if mode == LockMode::Exclusive => {
+                let (queued, _) = self.standing(h, &place, ticket);
+                if self.queue(h, mode, place, Some(queued.ticket)) {
+                    return Reply::Queued { remaining, foreign, queued };
+                }
+            }
+            Some(IfHeld::Queue(place) | IfHeld::Fair { place, .. }) => {
+                self.queue(h, mode, place, None);
+            }
             Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) | None => {}
         }
         Reply::Held { remaining, foreign }
     }
 
-    /// Gives the handle a place in the queue by the time for which it has waited. Any place that it
-    /// had before is removed.
-    fn queue(&mut self, h: &Header, mode: LockMode, place: Place) {
-        let since = since(h, &place);
-        // Readers that do not ask any more would in time leave no place for others.
-        let stays = |other: &Waiter| !other.mode.is_shared() || other.fresh_till > h.now;
-        self.queue.retain(|other| other.place.waiter != place.waiter && stays(other));
-        let at = self.queue.partition_point(|other| other.since <= since);
-        self.queue.insert(at, Waiter { mode, place, since, fresh_till: h.after(FRESH) });
+    /// Gives the handle a place in the queue by its ticket, or else by the time for which it has
+    /// waited. Any place that it had before is removed. Returns false if the queue is full.
+    fn queue(&mut self, h: &Header, mode: LockMode, place: Place, ticket: Option<u64>) -> bool {
+        let (since, is_fair) = (ticket.unwrap_or_else(|| since(h, &place)), ticket.is_some());
+        self.queue.retain(|other| other.place.waiter != place.waiter && other.stays(h.now));
+        let at = self.queue.partition_point(|other| {
+            let is_tie = other.since == since;
+            other.since < since || is_tie && (!is_fair || other.place.waiter < place.waiter)
+        });
+        self.queue.insert(at, Waiter { mode, place, since, is_fair, fresh_till: h.after(FRESH) });
         self.queue.truncate(PLACES);
-        self.queue_till = h.fence_till();
+        self.queue_till = h.fence_till().max(h.after(FRESH));
+        at < PLACES
     }
 
-    /// Returns the handles to wake because the lock is free. Takes the first out of the queue and
-    /// reserves the lock for it; if that is a reader, the same for all readers before the first
-    /// exclusive waiter that asked lately.
+    /// Returns the handles to wake because the lock is free. Takes the first out of the queue,
+    /// unless it is a fair one, and reserves the lock for it; if that is a reader, the same for all
+    /// readers before the first exclusive waiter that asked lately.
     pub(super) fn wake(&mut self, h: &Header) -> Wake {
         let watchers = self.was_watched(h);
-        let woken = match self.queue.first().map(|first| first.mode) {
+        self.queue.retain(|waiter| !waiter.is_fair || waiter.stays(h.now));
+        let woken = match self.queue.first() {
             None => Vec::new(),
-            Some(LockMode::Exclusive | LockMode::Slot(_)) => vec![self.queue.remove(0)],
-            Some(LockMode::Shared) => self.first_readers(h),
+            Some(first) if first.is_fair => vec![*first],
+            Some(first) if first.mode.is_shared() => self.first_readers(h),
+            Some(_) => vec![self.queue.remove(0)],
         };
         let needs = woken.iter().map(|waiter| waiter.place.needs.min(Place::RESERVED_MAX)).max();
         let needs = needs.filter(|needs| !needs.is_zero());
@@ -257,7 +276,7 @@ impl Entry {
 
 /// Returns the time at which the handle began to wait.
 pub(super) fn since(h: &Header, place: &Place) -> u64 {
-    h.now.saturating_sub(place.waited.min(WAITED_MAX).as_nanos() as u64)
+    h.micros.saturating_sub(place.waited.min(WAITED_MAX).as_micros() as u64)
 }
 
 /// All locks of a node.
@@ -338,6 +357,15 @@ impl Locks {
         if let Some(last) = entry.readers.iter().map(|(_, till)| *till).max() {
             return entry.refuse(h, asked, (Some(h.until(last)), false));
         }
+        if let Some(IfHeld::Fair { place, ticket }) = if_held {
+            let (queued, kept) = entry.standing(h, &place, ticket);
+            if kept.is_some() {
+                return entry.refuse(h, asked, (kept, false));
+            }
+            if ticket.is_some() {
+                entry.queue(h, LockMode::Exclusive, place, Some(queued.ticket));
+            }
+        }
         entry.held = Some(Held { owner: Some(owner), till: Some(h.after(ttl)), meta: None });
         let fence = h.next_fence(entry.fence, proposal);
         entry.set_fence(h, fence);
@@ -406,11 +434,14 @@ impl Locks {
         h: &Header,
         keys: &LockKeys,
         owner: OwnerToken,
-        mode: LockMode,
+        (mode, meta): (LockMode, bool),
     ) -> (Reply, Wake) {
         let Some(entry) = self.0.live(keys.lock(), h.now) else {
             return (Reply::Absent, Wake::default());
         };
+        if meta && owner.is_ownerless() {
+            entry.give_up(owner);
+        }
         if !entry.readers.is_empty() {
             return if mode.is_shared() {
                 entry.release_shared(h, owner)

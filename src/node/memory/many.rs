@@ -108,7 +108,7 @@ impl Locks {
     ) -> (Reply, Woken) {
         let (mut result, mut woken) = (Reply::Done, Woken::new());
         for name in keys.all() {
-            let (reply, wake) = self.release(h, name, owner, LockMode::Exclusive);
+            let (reply, wake) = self.release(h, name, owner, (LockMode::Exclusive, false));
             woken.push((name.clone(), wake));
             match reply {
                 Reply::NotOwner => result = Reply::NotOwner,

@@ -28,7 +28,8 @@ impl Entry {
     /// Returns the time for which this reader is kept out by exclusive waiters that began to wait
     /// earlier.
     pub(super) fn writers_ahead(&self, h: &Header, if_held: Option<IfHeld>) -> Option<Duration> {
-        let since = if_held.as_ref().and_then(IfHeld::place).map_or(h.now, |place| since(h, place));
+        let since =
+            if_held.as_ref().and_then(IfHeld::place).map_or(h.micros, |place| since(h, place));
         let ahead = self.queue.iter().filter(|w| w.since < since && w.is_fresh_writer(h.now));
         ahead.map(|writer| h.until(writer.fresh_till)).max()
     }

@@ -11,8 +11,8 @@ use super::seen::Seen;
 use crate::error::{NodeError, NodeFault};
 use crate::node::lost_claims::LostClaims;
 use crate::op::{
-    Facts, Holder, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Readers, RecordState, Replies,
-    Reply, SharedGrant, SlotGrant, Slots, StoredRecord, StoredSteps,
+    Facts, Holder, IfHeld, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Queued, Readers,
+    RecordState, Replies, Reply, SharedGrant, SlotGrant, Slots, StoredRecord, StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
 
@@ -158,8 +158,14 @@ fn reply(
             let began = facts.began;
             Reply::Quarantined { remaining: facts.quarantine, id, began }
         }
-        (Op::Acquire { .. }, HELD | FOREIGN) => {
-            Reply::Held { remaining: from.ttl()?, foreign: code == FOREIGN }
+        (Op::Acquire { mode, keys, if_held, .. }, HELD | FOREIGN) => {
+            let (remaining, foreign) = (from.ttl()?, code == FOREIGN);
+            let is_fair = matches!(if_held, Some(IfHeld::Fair { .. }));
+            if is_fair && *mode == LockMode::Exclusive && !keys.is_many() {
+                from.queued(remaining, foreign)?
+            } else {
+                Reply::Held { remaining, foreign }
+            }
         }
         (_, MISMATCH) if has_fingerprint(op) => Reply::Mismatch,
         (Op::Claim(_), TOO_OLD) => Reply::TooOld,
@@ -342,6 +348,16 @@ impl Reader {
             -1 => None,
             -2 => Some(Duration::ZERO),
             ms => Some(Duration::from_millis(self.unsigned(ms))),
+        })
+    }
+
+    /// Reads a fair waiter's ticket, which is zero if it has no place, and the places ahead of it.
+    fn queued(&mut self, remaining: Option<Duration>, foreign: bool) -> Result<Reply, NodeError> {
+        let (ticket, ahead) = (self.number()?, self.number()?);
+        let ahead = u16::try_from(ahead).unwrap_or(u16::MAX);
+        Ok(match ticket {
+            0 => Reply::Held { remaining, foreign },
+            ticket => Reply::Queued { remaining, foreign, queued: Queued { ahead, ticket } },
         })
     }
 

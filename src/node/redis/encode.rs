@@ -163,6 +163,7 @@ fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
                 None => "A",
                 Some(IfHeld::Watch) => "V",
                 Some(IfHeld::Queue(_)) => "W",
+                Some(IfHeld::Fair { .. }) => "O",
                 Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => "T",
             };
             cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(lives.fence);
@@ -255,7 +256,9 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
             let cmd = cmd.arg(keys.lock()).arg(keys.fence());
             match if_held {
                 None => cmd,
-                Some(IfHeld::Watch | IfHeld::Queue(_)) => cmd.arg(keys.queue()),
+                Some(IfHeld::Watch | IfHeld::Queue(_) | IfHeld::Fair { .. }) => {
+                    cmd.arg(keys.queue())
+                }
                 Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => cmd.arg(keys.meta()),
             }
         }
@@ -305,19 +308,26 @@ fn number(cmd: &mut Cmd, number: Option<u64>) -> &mut Cmd {
 fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     match then {
         None | Some(IfHeld::Watch) => cmd,
-        Some(IfHeld::Queue(Place { waiter, waited, needs })) => {
-            cmd.arg(micros(*waited)).arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
-        }
+        Some(IfHeld::Queue(Place { waited, .. })) => place(cmd.arg(micros(*waited)), then),
+        Some(IfHeld::Fair { ticket, .. }) => place(number(cmd, *ticket), then),
         Some(IfHeld::TakeFrom(from)) => cmd.arg(from.as_str()).arg(""),
         Some(IfHeld::TakeOnly { from, token }) => cmd.arg(from.as_str()).arg(token.get()),
     }
+}
+
+/// Adds the handle and the needs of a place.
+fn place<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
+    let Some(Place { waiter, needs, .. }) = if_held.and_then(IfHeld::place) else { return cmd };
+    cmd.arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
 }
 
 /// Adds the arguments of a shared acquire, or of one of a slot, that tell the script if the caller
 /// waits or watches.
 fn waits<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     match if_held {
-        Some(IfHeld::Queue(_)) => held(cmd.arg("w"), if_held),
+        Some(
+            IfHeld::Queue(Place { waited, .. }) | IfHeld::Fair { place: Place { waited, .. }, .. },
+        ) => place(cmd.arg("w").arg(micros(*waited)), if_held),
         Some(IfHeld::Watch) => cmd.arg("v").arg("").arg("").arg(""),
         Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) | None => {
             cmd.arg("").arg("").arg("").arg("")

@@ -178,9 +178,11 @@ impl Drop for Hints {
 /// no hint.
 fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
-        Op::Acquire { keys, if_held: Some(IfHeld::Queue(place)), .. } => {
-            Some((keys.lock(), Some(place)))
-        }
+        Op::Acquire {
+            keys,
+            if_held: Some(IfHeld::Queue(place) | IfHeld::Fair { place, .. }),
+            ..
+        } => Some((keys.lock(), Some(place))),
         Op::Acquire { keys, if_held: Some(IfHeld::Watch), .. }
         | Op::Inspect { keys, wait: true } => Some((keys.lock(), None)),
         Op::Enlist(enlist) if enlist.entry.is_some() => Some((&enlist.key, None)),

@@ -21,7 +21,7 @@ const TEXT: &str = concat!(
     "end\n",
     "local function rare(b, kind, k, a, count, rest, found, release, wake)\n",
     lua!("helpers" "late"),
-    "if find('AVWTDQMRXISHGPYFUNJKB', kind, 1, true) then\n",
+    "if find('AVWOTDQMRXISHGPYFUNJKB', kind, 1, true) then\n",
     lua!("locks" "refuse" "missed" "release_meta" "raise" "extend" "inspect" "shared" "slots"),
     lua!("many"),
     "end\n",

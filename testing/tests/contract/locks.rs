@@ -45,6 +45,33 @@ async fn wrong_refusals_are_caught() {
             *ttl = Duration::from_secs(3_600));
 }
 
+#[tokio::test]
+async fn wrong_orders_are_caught() {
+    let unfair = |op: &mut Op| {
+        if let Op::Acquire { if_held, .. } = op
+            && let Some(IfHeld::Fair { place, .. }) = *if_held
+        {
+            *if_held = Some(IfHeld::Queue(place));
+        }
+    };
+    let passes = "rule_3_no_grant_passes_a_fresh_place";
+    caught("lets fair callers pass each other", unfair, truly, passes).await;
+    let forgetful = |op: &mut Op| {
+        if let Op::Acquire { if_held: Some(IfHeld::Fair { ticket, .. }), .. } = op {
+            *ticket = None;
+        }
+    };
+    let settled = "rule_2_a_place_moves_to_the_settled_ticket";
+    caught("gives a new ticket to who has one", forgetful, truly, settled).await;
+    let sticky = |op: &mut Op| {
+        if let Op::Release { meta, .. } = op {
+            *meta = false;
+        }
+    };
+    let gives_up = "rule_4_only_its_handle_gives_a_place_up";
+    caught("keeps a place that was given up", sticky, truly, gives_up).await;
+}
+
 /// Changes from whom a lock is handed over, and under which token.
 fn handing(op: &mut Op, change: impl FnOnce(&mut OwnerToken, &mut FencingToken)) {
     if let Op::Acquire { if_held: Some(IfHeld::TakeOnly { from, token }), .. } = op {

@@ -139,6 +139,11 @@ pub enum Bug {
     ManyTokensDiffer,
     /// Several locks are granted where the first one is free (multi_lock 1).
     PartialMany,
+    /// Each node serves fair callers in the order in which it gave them tickets, whatever the other
+    /// nodes gave (fair 2).
+    TicketsUnsettled,
+    /// A node that grants the lock to a fair caller removes its place (fair 4).
+    GrantTakesPlace,
     /// A batch overtakes a batch that was sent earlier (overview 2).
     BatchesOvertake,
 }

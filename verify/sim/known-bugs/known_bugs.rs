@@ -37,6 +37,7 @@ const READERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Readers));
 const PERMITS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Permits));
 const HAND_OVERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::HandOvers));
 const SEVERAL: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Several));
+const FAIR: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Fair));
 const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
 /// Runs seeds until one of them fails.
@@ -139,6 +140,8 @@ known_bugs! {
     resume_from_nothing: ResumeFromNothing in HAND_OVERS,
     many_tokens_differ: ManyTokensDiffer in SEVERAL,
     partial_many: PartialMany in SEVERAL,
+    tickets_unsettled: TicketsUnsettled in FAIR,
+    grant_takes_place: GrantTakesPlace in FAIR,
     batches_yield: BatchesYield in FAILOVERS,
     batches_overtake: BatchesOvertake in MIXED,
 }

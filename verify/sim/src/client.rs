@@ -235,12 +235,18 @@ impl Actor {
         if uses == Uses::ReadsBriefly && !renew {
             mutex = mutex.ttl(ms(self.settings.ttl / 4));
         }
-        let mutex = mutex.build().expect("settings fit together");
+        let is_fair = uses == Uses::WritesFairly && wait > 0;
+        let mutex = mutex.fair(is_fair).build().expect("settings fit together");
+        if is_fair {
+            self.world.tell(Event::AsksFairly { client, task, name: n });
+        }
+        let on_queued = |_| self.world.tell(Event::Queued { client, task, name: n });
         let env = Gated(Arc::clone(&self.process));
         let (began, lost) = (env.now(), self.process.stood_still().1);
         let lock = RwLock::from(mutex.clone());
         let got = match (uses, wait) {
-            (Uses::Writes, 0) => tried(mutex.try_acquire().await, Guard::Lock),
+            (Uses::Writes | Uses::WritesFairly, 0) => tried(mutex.try_acquire().await, Guard::Lock),
+            (Uses::WritesFairly, _) => waited(mutex.acquire_with(on_queued).await, Guard::Lock),
             (Uses::Writes | Uses::Permit, _) => waited(mutex.acquire().await, Guard::Lock),
             (Uses::Reads | Uses::ReadsBriefly, 0) => tried(lock.try_read().await, Guard::Read),
             (Uses::Reads | Uses::ReadsBriefly, _) => waited(lock.read().await, Guard::Read),
@@ -249,7 +255,12 @@ impl Actor {
         };
         self.must_be_in_time((began, lost), wait);
         match got {
-            Ok(guard) => Some(guard),
+            Ok(guard) => {
+                if is_fair {
+                    self.world.tell(Event::ItsTurn { client, task, name: n });
+                }
+                Some(guard)
+            }
             Err(taken) => {
                 self.world.tell(Event::Refused { client, task, name: n, taken });
                 let requested_at = self.world.micros();

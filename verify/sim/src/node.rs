@@ -23,7 +23,7 @@ use tokio::sync::broadcast;
 
 use self::clock::ServerClock;
 use self::copies::Copies;
-use self::describe::{answer, describe, stands};
+use self::describe::{answer, describe, places, stands};
 pub(crate) use self::server::Job;
 use self::server::{Role, Server, at_once, now_or_never};
 use crate::dice::Dice;
@@ -225,6 +225,9 @@ impl Node {
             let (verb, name, owner) = describe(op);
             let answer = reply.as_ref().map_or(Answer::Failed, answer);
             self.world.tell(Event::Served { node, server, client, verb, name, owner, answer });
+            if let Some(with_ticket) = places(op, reply) {
+                self.world.tell(Event::Placed { node, client, name, with_ticket });
+            }
             if matches!(answer, Answer::Granted(_) | Answer::Claimed(..)) {
                 self.world.tell(Event::Granting { node, server, life, at });
                 granted = true;

@@ -10,6 +10,7 @@ mod draw;
 mod episodes;
 mod faults;
 mod fleet;
+mod promises;
 mod scenes;
 mod show;
 
@@ -22,6 +23,7 @@ pub(crate) use self::actions::{Decision, HandlerPlan, Parting, TaskPlan, Uses};
 pub(crate) use self::clock::{ClockPlan, Truth, Wave, wall};
 use self::draw::Theme;
 pub use self::fleet::Order;
+pub(crate) use self::promises::{Clocks, Promises};
 pub use self::scenes::Scene;
 use crate::dice::Dice;
 
@@ -366,41 +368,12 @@ pub(crate) struct Plan {
     permits: u64,
     /// Number of locks per thousand that are handed over to another process.
     hand_overs: u64,
+    /// Number of locks per thousand whose callers wait in the order of tickets.
+    fair: u64,
     /// Number of locks per thousand that are two names at once.
     several: u64,
     pub(crate) durability: Durability,
     pub(crate) tamper: Option<Tamper>,
-}
-
-/// State of the server clocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clocks {
-    /// All clocks are within E of true time.
-    Right,
-    /// Some clocks are not within E. There is one holder, but tokens and terms may decrease.
-    Apart,
-    /// Clocks step without being noticed, so a lease may end early.
-    Step,
-}
-
-/// Guarantees that hold under the assumptions of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a promise of its own")]
-pub(crate) struct Promises {
-    pub(crate) clocks: Clocks,
-    /// The handler of a parked key is not started again.
-    pub(crate) once: bool,
-    /// The handler of a forgotten key does not run again. So a finished step does not run again
-    /// either.
-    pub(crate) steps: bool,
-    /// A name with a holder is never reported as vacant. All processes use the same nodes.
-    pub(crate) vacant: bool,
-    /// Maximum length of a loss, in milliseconds, after which handlers may run again.
-    pub(crate) accepts: Ms,
-    /// Maximum time, in milliseconds, for which a replaced master still grants.
-    pub(crate) window: Ms,
-    /// A free lock is granted. This needs tokens that are not too far in the future.
-    pub(crate) served: bool,
 }
 
 impl Plan {
@@ -442,26 +415,6 @@ impl Plan {
     pub(crate) fn clocks_apart(&self) -> Ms {
         let widest = self.nodes.iter().flat_map(|n| &n.servers).map(|s| s.clock.bound).max();
         2 * (widest.unwrap_or(0) + self.wildest()) / 1_000 + 1
-    }
-
-    /// Returns the guarantees that hold under the assumptions of this plan.
-    pub(crate) fn promises(&self) -> Promises {
-        let unnoticed = self.steps == Steps::Unnoticed;
-        // Small steps stay within the permitted clock error.
-        let is_wild = self.apart || self.steps == Steps::Noticed && self.wildest() > 0;
-        Promises {
-            clocks: match (unnoticed, is_wild) {
-                (true, _) => Clocks::Step,
-                (false, true) => Clocks::Apart,
-                (false, false) => Clocks::Right,
-            },
-            once: self.orders.policy == Policy::Once,
-            accepts: self.orders.accepts,
-            window: self.window(),
-            steps: self.orders.policy != Policy::Least,
-            vacant: self.stages.iter().all(|s| s.nodes == self.stages[0].nodes),
-            served: !self.apart,
-        }
     }
 
     /// Returns the number of steps of each handler. Half of the plans have steps.

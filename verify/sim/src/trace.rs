@@ -106,6 +106,31 @@ pub(crate) enum Event {
         task: usize,
         name: u16,
     },
+    /// The same, for a call that waits in the order of tickets; and a position was reported to it.
+    AsksFairly {
+        client: usize,
+        task: usize,
+        name: u16,
+    },
+    Queued {
+        client: usize,
+        task: usize,
+        name: u16,
+    },
+    /// Such a call received its guard.
+    ItsTurn {
+        client: usize,
+        task: usize,
+        name: u16,
+    },
+    /// A server has the place of a client's fair call now, with or without its ticket; or, without
+    /// a ticket, no place any more.
+    Placed {
+        node: usize,
+        client: usize,
+        name: u16,
+        with_ticket: bool,
+    },
     /// An attempt of the user's code was refused. `taken` is true if the lock has another holder.
     Refused {
         client: usize,

@@ -86,6 +86,11 @@ fn locks_of_two_names_break_nothing() {
 }
 
 #[test]
+fn fair_callers_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::Fair)));
+}
+
+#[test]
 fn ticks_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::Ticks)));
 }

@@ -11,10 +11,10 @@ use super::*;
 use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
 use crate::op::Loss;
-use crate::op::{Began, Claim, ClaimEnd, Enlist, IfHeld};
+use crate::op::{Began, Claim, ClaimEnd, Enlist, Place};
 
 /// `a` and `d` may be in runs.
-const KINDS: &str = "ARXDIECrxcsuLaaaddSHGPYFU";
+const KINDS: &str = "AORXDIECrxcsuLaaaddSHGPYFU";
 const SECOND: Duration = Duration::from_secs(1);
 /// Answer about a key when the history began at 5 ms and the server's clock shows 0 ms: time for
 /// one retention, and strictly more.
@@ -64,6 +64,10 @@ fn wire_values(reply: &Reply) -> Vec<Value> {
         }
         Reply::Held { remaining, foreign } => {
             vec![Value::Int(if *foreign { -4 } else { -3 }), ttl(*remaining)]
+        }
+        Reply::Queued { remaining, foreign, queued } => {
+            let code = Value::Int(if *foreign { -4 } else { -3 });
+            vec![code, ttl(*remaining), n(queued.ticket), n(queued.ahead.into())]
         }
         Reply::Quarantined { .. } => vec![Value::Int(-2)],
         Reply::Done => vec![Value::Int(1)],
@@ -200,6 +204,18 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
             quarantined(),
         ]
         .boxed(),
+        'O' => {
+            let standing = (1_u64..1 << 53, any::<u16>());
+            let queued = (option(span().boxed()), any::<bool>(), standing).prop_map(
+                |(remaining, foreign, (ticket, ahead))| Reply::Queued {
+                    remaining,
+                    foreign,
+                    queued: Queued { ticket, ahead },
+                },
+            );
+            let granted = fence().prop_map(|fence| Reply::Granted { fence });
+            prop_oneof![granted, queued, quarantined()].boxed()
+        }
         'P' => {
             let permit = (fence(), 0..Slots::MAX);
             let permit = permit.prop_map(|(fence, slot)| Reply::Permit { fence, slot });
@@ -263,7 +279,7 @@ fn run(kinds: &[char]) -> usize {
 /// Returns true if the reply is what the op requested.
 fn as_asked(kind: char, reply: &Reply) -> bool {
     match kind {
-        'A' | 'a' => *reply == Reply::Granted { fence: 1 },
+        'A' | 'O' | 'a' => *reply == Reply::Granted { fence: 1 },
         'D' | 'd' | 'X' | 'x' | 'c' | 's' => *reply == Reply::Done,
         'C' => {
             matches!(reply, Reply::Claimed { fence: 1, attempt: 1, record: None, steps: None, .. })

@@ -12,6 +12,7 @@ mod keys;
 mod loss;
 mod observe;
 mod once;
+mod order;
 mod quarantine;
 mod requests;
 mod results;
@@ -84,6 +85,7 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
         all.push(Box::<observe::Observe>::default());
     }
     if promises.clocks == Clocks::Right && promises.vacant {
+        all.push(Box::new(order::Order::new(promises)));
         all.push(Box::<vacant::Vacant>::default());
     }
     all

@@ -2,7 +2,7 @@
 
 use palisade::error::NodeError;
 use palisade::node::spi::OwnerToken;
-use palisade::node::spi::{Op, Reply};
+use palisade::node::spi::{IfHeld, Op, Reply};
 
 use crate::dice::mix;
 use crate::names::number_of;
@@ -23,6 +23,21 @@ pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Vec<(u16,
         _ => return Vec::new(),
     };
     keys.all().map(|keys| (number_of(keys.lock()) + slot, fence)).collect()
+}
+
+/// Returns true if the server has the place of a fair call with its ticket now, false if it has not
+/// any more; `None` if nothing changed.
+pub(super) fn places(op: &Op, reply: &Result<Reply, NodeError>) -> Option<bool> {
+    match (op, reply) {
+        (
+            Op::Acquire { if_held: Some(IfHeld::Fair { ticket, .. }), .. },
+            Ok(Reply::Queued { .. } | Reply::Granted { .. }),
+        ) => Some(ticket.is_some()),
+        (Op::Release { owner, meta: true, .. }, Ok(_)) if owner.as_str().starts_with("------") => {
+            Some(false)
+        }
+        _ => None,
+    }
 }
 
 /// Returns the verb of an op, the number of its name, and a short form of its owner token.
@@ -51,7 +66,7 @@ pub(super) fn answer(reply: &Reply) -> Answer {
     match reply {
         Reply::Granted { fence } | Reply::Permit { fence, .. } => Answer::Granted(*fence),
         Reply::Claimed { fence, unsure, .. } => Answer::Claimed(*fence, unsure.is_zero()),
-        Reply::Held { .. } => Answer::Held,
+        Reply::Held { .. } | Reply::Queued { .. } => Answer::Held,
         Reply::Quarantined { .. } => Answer::Quarantined,
         Reply::Done => Answer::Done,
         Reply::NotOwner => Answer::NotOwner,

@@ -19,6 +19,8 @@ pub(crate) enum Parting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Uses {
     Writes,
+    /// Writes, and waits in the order of tickets.
+    WritesFairly,
     Reads,
     /// Reads. The leases have a quarter of the usual length.
     ReadsBriefly,
@@ -107,6 +109,14 @@ impl Plan {
                 && d.chance(self.several)
             {
                 *action = Action::Several { wait, hold, renew, parting };
+            }
+        }
+        let mut d = Dice::new(self.seed, 7_000 + 10 * client as u64 + task);
+        for action in &mut actions {
+            if let Action::Lock { uses: uses @ Uses::Writes, .. } = action
+                && d.chance(self.fair)
+            {
+                *uses = Uses::WritesFairly;
             }
         }
         let mut d = Dice::new(self.seed, 5_000 + 10 * client as u64 + task);

@@ -145,6 +145,7 @@ impl Plan {
             // These separate streams of random numbers keep the other values of each seed the same.
             readers: Dice::new(seed, 12).pick(&[0, 0, 300, 700]),
             permits: Dice::new(seed, 13).pick(&[0, 0, 0, 400]),
+            fair: Dice::new(seed, 16).pick(&[0, 0, 300, 800]),
             several: Dice::new(seed, 15).pick(&[0, 0, 0, 400]),
             hand_overs: Dice::new(seed, 14).pick(&[0, 0, 0, 400]),
             durability: durability(Dice::new(seed, 3).chance(125)),

@@ -49,6 +49,8 @@ pub enum Scene {
     HandOvers,
     /// Two locks that are acquired together, beside holders of each.
     Several,
+    /// Fair callers of one lock. In half of the plans no message is lost.
+    Fair,
 }
 
 /// Length of a lease in the scenes, in milliseconds.
@@ -79,6 +81,7 @@ impl Plan {
             Scene::Permits => self.permits(&mut d),
             Scene::HandOvers => self.hand_overs(&mut d),
             Scene::Several => self.several(&mut d),
+            Scene::Fair => self.fair(&mut d),
         }
     }
 
@@ -255,6 +258,22 @@ impl Plan {
         for action in actions {
             if let Action::Lock { uses, .. } = action {
                 *uses = Uses::Permit;
+            }
+        }
+    }
+
+    fn fair(&mut self, d: &mut Dice) {
+        self.readers(d);
+        let mut longest = 5 * TTL;
+        if d.chance(500) {
+            // Then a lock that stays idle shows that callers keep each other out.
+            longest = 40 * TTL;
+            self.net = NetPlan { latency: self.net.latency, ..NetPlan::CALM };
+            self.faults.clear();
+        }
+        for action in self.tasks.iter_mut().flat_map(|task| &mut task.actions) {
+            if let Action::Lock { uses, wait, hold, .. } = action {
+                (*uses, *wait, *hold) = (Uses::WritesFairly, longest, d.pick(&[0, 3, TTL / 2]));
             }
         }
     }

@@ -124,6 +124,19 @@ impl fmt::Display for Event {
             Self::Asks { client, task, name: n } => {
                 write!(f, "client {client}.{task} asks for {}", name(n))
             }
+            Self::AsksFairly { client, task, name: n } => {
+                write!(f, "client {client}.{task} waits for its turn with {}", name(n))
+            }
+            Self::Queued { client, task, name: n } => {
+                write!(f, "client {client}.{task} has a position for {}", name(n))
+            }
+            Self::ItsTurn { client, task, name: n } => {
+                write!(f, "client {client}.{task} has its turn with {}", name(n))
+            }
+            Self::Placed { node, client, name: n, with_ticket } => {
+                let what = if with_ticket { "has the place" } else { "has no settled place" };
+                write!(f, "     node {node} {what} of client {client} for {}", name(n))
+            }
             Self::Refused { client, task, name: n, taken } => {
                 let why = if taken { "taken" } else { "no quorum" };
                 write!(f, "client {client}.{task} is refused {}: {why}", name(n))

@@ -20,6 +20,12 @@ pub(super) fn op(kind: char) -> Op {
                 if_held,
             }
         }
+        'O' => {
+            let place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO };
+            let if_held = Some(IfHeld::Fair { place, ticket: None });
+            let mode = LockMode::Exclusive;
+            Op::Acquire { mode, keys, owner, ttl: SECOND, proposal: 1, if_held }
+        }
         'S' => {
             let mode = LockMode::Shared;
             Op::Acquire { mode, keys, owner, ttl: SECOND, proposal: 1, if_held: None }

@@ -1,0 +1,78 @@
+//! The part of a fair call: its ticket, and its position for the caller.
+
+use std::fmt;
+use std::sync::{Mutex as StdMutex, PoisonError};
+
+use super::{LockGuard, Mutex};
+use crate::error::AcquireError;
+use crate::op::{LockMode, Queued};
+use crate::span::operation;
+
+/// Caller's function, which is called with each new position.
+pub(super) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
+
+/// State of a call that waits in the order of tickets.
+pub(crate) struct Fair<'a> {
+    /// Ticket of the call, once a majority of the nodes has given it one (fair 2).
+    pub(super) ticket: Option<u64>,
+    /// Position with which `on_queued` was called last.
+    shown: Option<u16>,
+    on_queued: StdMutex<OnQueued<'a>>,
+}
+
+impl<'a> Fair<'a> {
+    pub(super) fn new(on_queued: OnQueued<'a>) -> Self {
+        Self { ticket: None, shown: None, on_queued: StdMutex::new(on_queued) }
+    }
+
+    /// Takes in the standing after a refused attempt. Returns true if the call has got its ticket
+    /// by this attempt.
+    pub(super) fn refused(&mut self, queued: Queued) -> bool {
+        let Some(ticket) = self.ticket else {
+            self.ticket = Some(queued.ticket);
+            return true;
+        };
+        // The attempt had the ticket, so a majority has the place with the ticket now.
+        if self.shown.replace(queued.ahead) != Some(queued.ahead) {
+            let on_queued = self.on_queued.get_mut().unwrap_or_else(PoisonError::into_inner);
+            on_queued(Queued { ticket, ..queued });
+        }
+        false
+    }
+}
+
+impl fmt::Debug for Fair<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fair").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}
+
+impl Mutex {
+    /// Acquires the lock as [`acquire`](Self::acquire), and reports the position of a
+    /// [fair](super::MutexBuilder::fair) caller while it waits. `on_queued` is called as soon as a
+    /// majority of the nodes has the caller's place, and when the position changes, about once a
+    /// second. It is not called if the lock is free, or if the mutex is not fair.
+    ///
+    /// ```
+    /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use palisade::{MemoryNode, Redlock};
+    /// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+    /// let mutex = redlock.mutex("plotter").fair(true).build()?;
+    /// let guard = mutex.acquire_with(|q| println!("{} jobs come first", q.ahead)).await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`acquire`](Self::acquire).
+    ///
+    /// # Cancellation safety
+    /// As for [`acquire`](Self::acquire). The place in the queue is given up.
+    pub async fn acquire_with(
+        &self,
+        mut on_queued: impl FnMut(Queued) + Send,
+    ) -> Result<LockGuard, AcquireError> {
+        let operation = operation!("acquire", of = %self.resource());
+        self.acquire_in(LockMode::Exclusive, operation, &mut on_queued).await
+    }
+}

@@ -1,0 +1,328 @@
+//! Fair locks: first come, first served, whatever becomes of the others in the queue.
+
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex as StdMutex};
+use std::time::Duration;
+
+use palisade::error::AcquireError;
+use palisade::{Mutex, OnUnavailable, Owner, Queued, Redlock, RetryPolicy, TryAcquire};
+use palisade_testing::fault::{Fault, Odds};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::readers::Nodes;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn fair(redlock: &Redlock) -> Mutex {
+    redlock.mutex("plotter").fair(true).acquire_timeout(LONG).build().unwrap()
+}
+
+/// The numbers of the callers, in the order in which they had the lock.
+type Served = Arc<StdMutex<Vec<usize>>>;
+
+/// Begins a call, and returns when its position was reported. It adds `number` to `served` when it
+/// has the lock.
+async fn queue_up(mutex: Mutex, number: usize, served: &Served) -> JoinHandle<()> {
+    let (queued, served) = (Arc::new(Notify::new()), Arc::clone(served));
+    let task = tokio::spawn({
+        let queued = Arc::clone(&queued);
+        async move {
+            let guard = mutex.acquire_with(|_| queued.notify_one()).await.unwrap();
+            served.lock().unwrap().push(number);
+            guard.release().await.unwrap();
+        }
+    });
+    timeout(Duration::from_secs(20), queued.notified()).await.expect("the call has a position");
+    task
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_are_served_in_the_order_in_which_they_came() {
+    for nodes in Nodes::all() {
+        let holder = fair(&nodes.handle()).acquire().await.unwrap();
+        let served = Served::default();
+        let mut tasks = Vec::new();
+        let handles: Vec<_> = (0..8).map(|_| nodes.handle()).collect();
+        for (number, handle) in handles.iter().enumerate() {
+            tasks.push(queue_up(fair(handle), number, &served).await);
+        }
+        // Callers of the same handle come after the first one, and after all that have a position.
+        let later = tokio::spawn({
+            let (mutex, served) = (fair(&handles[0]), Arc::clone(&served));
+            async move {
+                let guard = mutex.acquire().await.unwrap();
+                served.lock().unwrap().push(8);
+                guard.release().await.unwrap();
+            }
+        });
+        sleep(Duration::from_millis(50)).await;
+        holder.release().await.unwrap();
+        for task in tasks.into_iter().chain([later]) {
+            timeout(LONG, task).await.unwrap().unwrap();
+        }
+        assert_eq!(*served.lock().unwrap(), (0..9).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn the_position_falls_as_others_leave() {
+    let nodes = Nodes::memory(3);
+    let holder = fair(&nodes.handle()).acquire().await.unwrap();
+    let served = Served::default();
+    let mut ahead = Vec::new();
+    for number in 0..3 {
+        ahead.push(queue_up(fair(&nodes.handle()), number, &served).await);
+    }
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let last = tokio::spawn({
+        let mutex = fair(&nodes.handle());
+        async move {
+            let mut tell = |q: Queued| tell.send((q.ahead, q.ticket)).unwrap();
+            mutex.acquire_with(&mut tell).await
+        }
+    });
+    let (first, ticket) = told.recv().await.unwrap();
+    assert_eq!(first, 3);
+    // A caller that is dropped leaves at once.
+    ahead.remove(1).abort();
+    assert_eq!(told.recv().await.unwrap(), (2, ticket));
+    holder.release().await.unwrap();
+    let guard = timeout(LONG, last).await.unwrap().unwrap().unwrap();
+    while let Some((ahead, same)) = told.recv().await {
+        assert!(ahead < 2 && same == ticket);
+    }
+    assert_eq!(*served.lock().unwrap(), [0, 2]);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_free_lock_is_acquired_in_one_attempt_and_reports_no_position() {
+    let nodes = Nodes::memory(3);
+    for _ in 0..3 {
+        let mutex = fair(&nodes.handle());
+        let guard = mutex.acquire_with(|q| panic!("it is free: {q:?}")).await.unwrap();
+        guard.release().await.unwrap();
+    }
+    // A mutex that is not fair reports none either.
+    let plain = nodes.handle().mutex("plotter").build().unwrap();
+    let holder = plain.acquire().await.unwrap();
+    let waits = plain.acquire_with(|q| panic!("it is not fair: {q:?}"));
+    assert!(timeout(Duration::from_millis(300), waits).await.is_err());
+    holder.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_ends_at_its_deadline_and_says_who_came_first() {
+    let nodes = Nodes::memory(3);
+    let (one, two) = (nodes.handle(), nodes.handle());
+    let holder = fair(&nodes.handle()).acquire().await.unwrap();
+    let served = Served::default();
+    let first = queue_up(fair(&one), 0, &served).await;
+    let brief = |redlock: &Redlock| {
+        let brief = redlock.mutex("plotter").fair(true).acquire_timeout(Duration::from_millis(300));
+        brief.build().unwrap()
+    };
+    // One call waits in the nodes' queues, the other one for a call of its own handle.
+    let (queued, behind) = (brief(&two), brief(&one));
+    let (queued, behind) = tokio::join!(queued.acquire(), behind.acquire());
+    let Err(AcquireError::TimedOut { waited, taken, .. }) = queued else { panic!("{queued:?}") };
+    assert!(waited >= Duration::from_millis(300));
+    assert_eq!(taken.queued.map(|queued| queued.ahead), Some(1));
+    let Err(AcquireError::TimedOut { waited, taken, .. }) = behind else { panic!("{behind:?}") };
+    assert!(waited >= Duration::from_millis(300) && taken.queued.is_none());
+    // Neither left a place.
+    let third = queue_up(fair(&nodes.handle()), 1, &served).await;
+    holder.release().await.unwrap();
+    for task in [first, third] {
+        timeout(Duration::from_secs(2), task).await.expect("no other is ahead").unwrap();
+    }
+    assert_eq!(*served.lock().unwrap(), [0, 1]);
+}
+
+/// A caller that is no longer polled stops asking. The next ones wait for it for at most 3 s.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_first_in_the_queue_holds_the_others_up_shortly() {
+    let nodes = Nodes::memory(3);
+    let holder = fair(&nodes.handle()).acquire().await.unwrap();
+    let (dead, queued) = (fair(&nodes.handle()), AtomicUsize::new(0));
+    let mut frozen = Box::pin(dead.acquire_with(|_| {
+        queued.fetch_add(1, SeqCst);
+    }));
+    while queued.load(SeqCst) == 0 {
+        let _ = timeout(Duration::from_millis(5), &mut frozen).await;
+    }
+    let served = Served::default();
+    let second = queue_up(fair(&nodes.handle()), 2, &served).await;
+    holder.release().await.unwrap();
+    sleep(Duration::from_millis(500)).await;
+    assert!(served.lock().unwrap().is_empty(), "the first is still ahead");
+    timeout(Duration::from_secs(10), second).await.unwrap().unwrap();
+    // It goes on, and is served although it was passed.
+    let guard = timeout(LONG, frozen).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+}
+
+/// Fair callers of one lock at the same time, with nodes that lose requests and answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_caller_is_served_though_messages_are_lost() {
+    for n in [1, 3, 5] {
+        let Nodes::Memory(all) = Nodes::memory(n) else { unreachable!() };
+        let inside = Arc::new(AtomicUsize::new(0));
+        let tasks: Vec<_> = (0..6_u64)
+            .map(|seed| {
+                let mut builder = Redlock::builder().node_deadline(Duration::from_millis(100));
+                for (i, node) in all.iter().enumerate() {
+                    let faulty = Fault::new(node.clone());
+                    let odds = Odds { lose_request: 0.03, lose_reply: 0.03, ..Odds::default() };
+                    faulty.control().dice(seed * 10 + i as u64, odds);
+                    builder = builder.node(faulty);
+                }
+                let redlock = builder.ttl(Duration::from_secs(1)).build().unwrap();
+                let inside = Arc::clone(&inside);
+                tokio::spawn(async move {
+                    for _ in 0..4 {
+                        let guard = fair(&redlock).acquire().await.unwrap();
+                        assert_eq!(inside.fetch_add(1, SeqCst), 0, "two inside");
+                        sleep(Duration::from_millis(3)).await;
+                        inside.fetch_sub(1, SeqCst);
+                        drop(guard);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            timeout(LONG, task).await.unwrap().unwrap();
+        }
+    }
+}
+
+/// The forms of a mutex keep the order.
+#[tokio::test]
+async fn other_forms_of_a_fair_mutex_wait_in_the_same_queue() {
+    let nodes = Nodes::memory(3);
+    let holder = fair(&nodes.handle()).acquire().await.unwrap();
+    let served = Served::default();
+    let first = queue_up(fair(&nodes.handle()), 0, &served).await;
+    let (degrading, reentrant) = (fair(&nodes.handle()), fair(&nodes.handle()).reentrant());
+    let degrading = degrading.on_unavailable(OnUnavailable::Local);
+    let others = tokio::spawn({
+        let served = Arc::clone(&served);
+        async move {
+            let guard = degrading.acquire().await.unwrap();
+            served.lock().unwrap().push(1);
+            guard.release().await.unwrap();
+            let guard = reentrant.acquire(&Owner::new()).await.unwrap();
+            served.lock().unwrap().push(2);
+            drop(guard);
+        }
+    });
+    sleep(Duration::from_millis(100)).await;
+    let last = queue_up(fair(&nodes.handle()), 3, &served).await;
+    // A call that does not wait may pass, but the lock is held.
+    let tried = fair(&nodes.handle()).try_acquire().await;
+    assert!(matches!(tried, Ok(TryAcquire::Taken(_))));
+    holder.release().await.unwrap();
+    for task in [first, others, last] {
+        timeout(LONG, task).await.unwrap().unwrap();
+    }
+    assert_eq!(*served.lock().unwrap(), [0, 1, 3, 2]);
+}
+
+/// A policy with long pauses does not give the place away.
+#[tokio::test]
+async fn a_slow_policy_keeps_its_place() {
+    let nodes = Nodes::memory(1);
+    let slow = Duration::from_secs(20);
+    let slow = RetryPolicy::exponential(slow, slow, 1.0).unwrap();
+    let holder = fair(&nodes.handle()).acquire().await.unwrap();
+    let served = Served::default();
+    let mutex = nodes.handle().mutex("plotter").fair(true).retry(slow).acquire_timeout(LONG);
+    let first = queue_up(mutex.build().unwrap(), 0, &served).await;
+    sleep(Duration::from_millis(3_500)).await;
+    let second = queue_up(fair(&nodes.handle()), 1, &served).await;
+    holder.release().await.unwrap();
+    for task in [first, second] {
+        timeout(LONG, task).await.unwrap().unwrap();
+    }
+    assert_eq!(*served.lock().unwrap(), [0, 1]);
+}
+
+/// A node has 64 places. Who finds none has no position, and comes after those that have one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_without_a_place_has_no_position() {
+    for nodes in [Nodes::memory(1), Nodes::redis(1)] {
+        let holder = fair(&nodes.handle()).acquire().await.unwrap();
+        let served = Served::default();
+        let mut tasks = Vec::new();
+        for number in 0..64 {
+            tasks.push(queue_up(fair(&nodes.handle()), number, &served).await);
+        }
+        let (queued, redlock) = (Arc::new(AtomicUsize::new(0)), nodes.handle());
+        let late = tokio::spawn({
+            let (queued, served) = (Arc::clone(&queued), Arc::clone(&served));
+            async move {
+                let on_queued = |_| {
+                    queued.fetch_add(1, SeqCst);
+                };
+                let guard = fair(&redlock).acquire_with(on_queued).await.unwrap();
+                served.lock().unwrap().push(64);
+                guard.release().await.unwrap();
+            }
+        });
+        sleep(Duration::from_millis(500)).await;
+        assert_eq!(queued.load(SeqCst), 0);
+        holder.release().await.unwrap();
+        for task in tasks.into_iter().chain([late]) {
+            timeout(LONG, task).await.unwrap().unwrap();
+        }
+        assert!(served.lock().unwrap().iter().copied().eq(0..65));
+    }
+}
+
+/// Waiters of many handles on three servers, ten of which end while they wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_waiters_are_served_in_order_though_ten_end() {
+    const HANDLES: usize = 50;
+    const WAITERS: usize = 200;
+    let nodes = Nodes::redis(3);
+    let holder = fair(&nodes.handle()).acquire().await.unwrap();
+    let served = Served::default();
+    let handles: Vec<_> = (0..HANDLES).map(|_| nodes.handle()).collect();
+    let mut tasks = Vec::new();
+    for (number, handle) in handles.iter().enumerate() {
+        tasks.push(queue_up(fair(handle), number, &served).await);
+    }
+    // The others wait for a call of their own handle, and have a position after it.
+    for number in HANDLES..WAITERS {
+        let (mutex, served) = (fair(&handles[number % HANDLES]), Arc::clone(&served));
+        let mut call = Box::pin(async move {
+            let guard = mutex.acquire().await.unwrap();
+            served.lock().unwrap().push(number);
+            guard.release().await.unwrap();
+        });
+        assert!(futures_util::poll!(&mut call).is_pending());
+        tasks.push(tokio::spawn(call));
+    }
+    sleep(Duration::from_millis(200)).await;
+    let ended: Vec<_> = (0..10).map(|i| 3 + 5 * i).collect();
+    for number in &ended {
+        tasks[*number].abort();
+    }
+    holder.release().await.unwrap();
+    for (number, task) in tasks.into_iter().enumerate() {
+        let done = timeout(LONG, task).await.expect("each is served");
+        assert_eq!(done.is_err(), ended.contains(&number));
+    }
+    let served = served.lock().unwrap();
+    assert_eq!(served.len(), WAITERS - ended.len());
+    // Those that had a position come first, in their order.
+    let first: Vec<_> = (0..HANDLES).filter(|number| !ended.contains(number)).collect();
+    let before: Vec<_> = served.iter().copied().filter(|number| *number < HANDLES).collect();
+    assert_eq!(before, first);
+    for handle in 0..HANDLES {
+        let own = served.iter().filter(|number| *number % HANDLES == handle);
+        assert!(own.is_sorted(), "callers of one handle are served in their order: {served:?}");
+    }
+}

@@ -1,0 +1,144 @@
+//! Fair callers are served in their order, and one of them is served (fair 1 to 4).
+
+use std::collections::BTreeMap;
+
+use super::Invariant;
+use crate::plan::{Fault, Promises};
+use crate::trace::Event;
+
+/// A call: its client, its task, and the name.
+type Call = (usize, usize, u16);
+
+/// A call that waits.
+#[derive(Debug, Default)]
+struct Wait {
+    began: u64,
+    /// Time at which its first position was reported.
+    queued: Option<u64>,
+    /// Calls that had a position before this one began.
+    before: Vec<Call>,
+}
+
+/// The time since which a node has had a place without a gap, and the last time that it was asked
+/// for.
+type Run = (u64, u64);
+
+/// What is known of the calls that wait, and of their places.
+#[derive(Debug)]
+pub(crate) struct Order {
+    promises: Promises,
+    waits: BTreeMap<Call, Wait>,
+    /// Places by client, name and node. A client has one place for a name at a time.
+    places: BTreeMap<(usize, u16, usize), Run>,
+    /// Nodes that may have another server than the one that has the places.
+    moved: Vec<usize>,
+    /// Time at which the last holder of each name gave it up; `None` while one has it.
+    idle: BTreeMap<u16, Option<u64>>,
+}
+
+/// Time in which one of the callers is served if the lock is free, in µs: a place of a caller that
+/// stopped, the pause of a call, and some attempts that collide.
+const SERVED: u64 = 6_000_000;
+
+impl Order {
+    pub(crate) fn new(promises: Promises) -> Self {
+        let (waits, places, idle) = Default::default();
+        Self { promises, waits, places, moved: Vec::new(), idle }
+    }
+
+    /// Returns the number of nodes that had the place of the call the whole time since `began`.
+    fn nodes_with(&self, (client, _, name): Call, began: u64, now: u64) -> usize {
+        let fresh = self.promises.fresh * 1_000;
+        let has = |node| {
+            self.places.get(&(client, name, node)).is_some_and(|(since, last)| {
+                *since <= began && last + fresh > now && !self.moved.contains(&node)
+            })
+        };
+        (0..self.promises.nodes).filter(|node| has(*node)).count()
+    }
+
+    fn served(&mut self, now: u64, call: Call) -> Result<(), String> {
+        let Some(wait) = self.waits.remove(&call) else { return Ok(()) };
+        let need = self.promises.nodes / 2 + 1;
+        for first in wait.before.iter().filter(|first| self.waits.contains_key(first)) {
+            if self.nodes_with(*first, wait.began, now) >= need {
+                let ((client, task, _), (a, b, _)) = (call, *first);
+                return Err(format!("client {client}.{task} passed {a}.{b}, which came first"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the calls of a process that died.
+    fn died(&mut self, who: usize) {
+        self.waits.retain(|(client, ..), _| *client != who);
+        self.places.retain(|(client, ..), _| *client != who);
+    }
+
+    fn is_stuck(&self, now: u64) -> Option<Call> {
+        let stuck = |(call, wait): (&Call, &Wait)| {
+            let idle = self.idle.get(&call.2).copied().unwrap_or(Some(0))?;
+            let since = wait.queued?.max(idle);
+            (now > since + SERVED).then_some(*call)
+        };
+        self.waits.iter().find_map(stuck)
+    }
+}
+
+impl Invariant for Order {
+    fn name(&self) -> &'static str {
+        "fair callers are served in their order"
+    }
+
+    fn source(&self) -> &'static str {
+        "docs/design/fair.md"
+    }
+
+    fn see(&mut self, at: u64, event: &Event) -> Result<(), String> {
+        match *event {
+            Event::AsksFairly { client, task, name } => {
+                let queued = |(call, wait): (&Call, &Wait)| {
+                    (call.2 == name && wait.queued.is_some()).then_some(*call)
+                };
+                let before = self.waits.iter().filter_map(queued).collect();
+                let wait = Wait { began: at, queued: None, before };
+                self.waits.insert((client, task, name), wait);
+            }
+            Event::Queued { client, task, name } => {
+                if let Some(wait) = self.waits.get_mut(&(client, task, name)) {
+                    wait.queued.get_or_insert(at);
+                }
+            }
+            Event::Placed { node, client, name, with_ticket: false } => {
+                self.places.remove(&(client, name, node));
+            }
+            Event::Placed { node, client, name, with_ticket: true } => {
+                let fresh = self.promises.fresh * 1_000;
+                let run = self.places.entry((client, name, node)).or_insert((at, at));
+                *run = (if run.1 + fresh > at { run.0 } else { at }, at);
+            }
+            Event::Refused { client, task, name, .. } | Event::Cancelled { client, task, name } => {
+                self.waits.remove(&(client, task, name));
+            }
+            Event::ItsTurn { client, task, name } => return self.served(at, (client, task, name)),
+            Event::Holds { name, .. } => drop(self.idle.insert(name, None)),
+            Event::Parts { name, .. } => drop(self.idle.insert(name, Some(at))),
+            Event::Fault(Fault::Kill { client } | Fault::Deploy { client, .. }) => {
+                self.died(client)
+            }
+            Event::Fault(Fault::Failover { node, .. } | Fault::Handover { node, .. }) => {
+                self.moved.push(node);
+            }
+            Event::NewLife { node, .. } | Event::Lost { node, .. } => {
+                self.places.retain(|(_, _, of), _| *of != node);
+            }
+            _ => {}
+        }
+        match self.is_stuck(at).filter(|_| self.promises.calm) {
+            Some((client, task, _)) => {
+                Err(format!("the lock is free, and client {client}.{task} is not served"))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What holds under the assumptions of a plan.
+
+use super::{Ms, Plan, Policy, Steps};
+
+/// State of the server clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clocks {
+    /// All clocks are within E of true time.
+    Right,
+    /// Some clocks are not within E. There is one holder, but tokens and terms may decrease.
+    Apart,
+    /// Clocks step without being noticed, so a lease may end early.
+    Step,
+}
+
+/// Guarantees that hold under the assumptions of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a promise of its own")]
+pub(crate) struct Promises {
+    pub(crate) clocks: Clocks,
+    /// The handler of a parked key is not started again.
+    pub(crate) once: bool,
+    /// The handler of a forgotten key does not run again. So a finished step does not run again
+    /// either.
+    pub(crate) steps: bool,
+    /// A name with a holder is never reported as vacant. All processes use the same nodes.
+    pub(crate) vacant: bool,
+    /// Maximum length of a loss, in milliseconds, after which handlers may run again.
+    pub(crate) accepts: Ms,
+    /// Maximum time, in milliseconds, for which a replaced master still grants.
+    pub(crate) window: Ms,
+    /// A free lock is granted. This needs tokens that are not too far in the future.
+    pub(crate) served: bool,
+    /// Number of nodes.
+    pub(crate) nodes: usize,
+    /// Time for which the place of a fair caller that asked counts by every clock, in ms.
+    pub(crate) fresh: Ms,
+    /// No message is lost, and nothing fails.
+    pub(crate) calm: bool,
+}
+
+impl Plan {
+    /// Returns the guarantees that hold under the assumptions of this plan.
+    pub(crate) fn promises(&self) -> Promises {
+        let unnoticed = self.steps == Steps::Unnoticed;
+        // Small steps stay within the permitted clock error.
+        let is_wild = self.apart || self.steps == Steps::Noticed && self.wildest() > 0;
+        Promises {
+            clocks: match (unnoticed, is_wild) {
+                (true, _) => Clocks::Step,
+                (false, true) => Clocks::Apart,
+                (false, false) => Clocks::Right,
+            },
+            once: self.orders.policy == Policy::Once,
+            accepts: self.orders.accepts,
+            window: self.window(),
+            steps: self.orders.policy != Policy::Least,
+            vacant: self.stages.iter().all(|s| s.nodes == self.stages[0].nodes),
+            served: !self.apart,
+            nodes: self.nodes.len(),
+            fresh: 2_950_u64
+                .saturating_sub(u64::from(self.truth.drift_ppm) * 3 / 1_000)
+                .saturating_sub(2 * self.truth.error / 1_000),
+            calm: self.net.lose_request + self.net.lose_reply == 0
+                && self.faults.is_empty()
+                && self.clients.iter().all(|client| !client.twin),
+        }
+    }
+}
