@@ -39,6 +39,9 @@ const CROWD: f64 = 64.0;
 const BURST: u32 = 16;
 /// Number of times that the time between two wake-ups is doubled at most.
 const DOUBLED_MAX: u32 = 4;
+/// Time without a wake-up after which earlier ones do not count as useless any more. Waiters that
+/// wake each other in vain, each of them at the longest distance, are never quiet for so long.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// Limit on the rate of wake-ups. Other programs can forge hints. A forged hint costs its sender
 /// little, but makes the handle send expensive requests to the nodes. And where a node lacks the
@@ -56,7 +59,7 @@ pub(crate) struct Floor {
 impl Floor {
     /// Counts a wake-up at `now`. Returns the time to wait before a request is sent to the nodes.
     pub(crate) fn wake(&mut self, now: Moment) -> Duration {
-        if now > self.next + APART * BURST {
+        if now > self.next + QUIET {
             self.useless = 0;
         }
         let at = self.next.max(now - APART * BURST);
@@ -450,8 +453,8 @@ mod tests {
             more += 1;
         }
         assert!(more < 2 * woken, "the time between them grows: {woken}, then {more}");
-        // Without forged hints for one second, wake-ups are not delayed.
-        now = now + Duration::from_secs(1);
+        // After some seconds without forged hints, wake-ups are not delayed.
+        now = now + 2 * QUIET;
         for _ in 0..=BURST {
             assert_eq!(floor.wake(now), Duration::ZERO);
         }
