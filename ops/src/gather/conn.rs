@@ -1,6 +1,8 @@
 //! A connection to a server or Sentinel. All requests of a connection share one deadline, so a
 //! frozen server costs one time-out in total.
 
+use std::sync::Arc;
+
 use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
@@ -8,8 +10,9 @@ use super::super::facts::{Fields, Read, Unread};
 use palisade::internal::{self, Endpoint, Line, Secrets, error_text};
 
 /// An open connection with one deadline for all requests.
+#[derive(Clone)]
 pub(crate) struct Conn {
-    line: Line,
+    line: Arc<Line>,
     until: Instant,
 }
 
@@ -18,10 +21,15 @@ impl Conn {
     pub(crate) async fn open(at: &Endpoint, until: Instant) -> Result<Self, String> {
         // The connection needs no time-out of its own, because every wait ends at `until`.
         match timeout_at(until, internal::open(at)).await {
-            Ok(Ok(line)) => Ok(Self { line, until }),
+            Ok(Ok(line)) => Ok(Self { line: Arc::new(line), until }),
             Ok(Err(e)) => Err(error_text(&e, &at.secrets())),
             Err(_) => Err(LATE.to_owned()),
         }
+    }
+
+    /// Returns the same connection with another deadline.
+    pub(crate) fn until(&self, until: Instant) -> Self {
+        Self { line: Arc::clone(&self.line), until }
     }
 
     /// Returns the secrets of the login. They must not be shown.
@@ -31,7 +39,7 @@ impl Conn {
 
     /// Sends a command and returns the answer. An error's text calls the command `what`.
     pub(crate) async fn execute(&self, command: &Cmd, what: &str) -> Read<Value> {
-        let mut handle = self.line.clone();
+        let mut handle = (**self.line).clone();
         let sent = async { handle.send_packed_command(command).await };
         match timeout_at(self.until, sent).await {
             Ok(answer) => answered(answer.and_then(Value::extract_error), what, self.secrets()),
@@ -77,6 +85,12 @@ fn split(command: &str) -> Cmd {
         command.arg(part);
     }
     command
+}
+
+impl std::fmt::Debug for Conn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conn").finish_non_exhaustive()
+    }
 }
 
 const LATE: &str = "no answer before the deadline";
