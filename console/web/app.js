@@ -4,7 +4,7 @@ import { get, post } from "./api.js";
 import { h, render } from "./dom.js";
 import { Live } from "./live.js";
 import { age, clock, now, setNow } from "./time.js";
-import { is, mark, toast } from "./ui.js";
+import { at, is, mark, toast } from "./ui.js";
 import { LEVEL, overview } from "./pages/overview.js";
 
 // The first page comes with the frame; each other one is loaded when it is asked for.
@@ -21,7 +21,7 @@ const lock = async () => (await import("./pages/lock.js")).lock;
 const SHORTCUTS = "palisade.shortcuts";
 
 const app = { session: null, overview: null, page: null, redraw, latencies: new Map() };
-const live = new Live(heard, redraw);
+const live = new Live(heard, redraw, checkSession);
 const place = (id) => document.getElementById(id);
 
 let planned = false;
@@ -89,8 +89,8 @@ async function go(focus) {
 }
 
 function freshness() {
-  const { state, since, missed } = live;
-  if (state === "cut") return is("error", `cut off for ${age(since)}`);
+  const { state, missed } = live;
+  if (state === "cut") return is("error", "cut off");
   if (state === "lagged") return is("warning", `lagged, ${missed} events left out`);
   if (state === "connecting") return is("unknown", "connecting");
   const old = app.overview && app.overview.at_ms && now() - Math.max(app.overview.at_ms,
@@ -110,6 +110,8 @@ function top() {
       app.session && !app.session.actions && h("span", { class: "tag desk",
         title: app.session.why_no_actions || "" }, "read only"),
       h("span", { class: "live", id: "live", role: "status" }, freshness()),
+      // Outside of what is read out, because it changes each second.
+      live.state === "cut" && h("span", { class: "soft" }, `for ${age(live.since)}`),
       h("time", { class: "mono" }, `${clock(now())} UTC`),
       h("button", { type: "button", class: "small plain desk", onclick: help,
         "aria-label": "Help and keyboard shortcuts" }, h("kbd", null, "?")),
@@ -149,10 +151,10 @@ function frame() {
     return;
   }
   const cut = live.state === "cut" && h("div", { class: "cut", role: "alert", key: "cut" },
-    `The stream of changes is cut off for ${age(live.since)}: what is shown is as old as that. `,
-    "It is opened again by itself.");
+    "The stream of changes has been cut off since ", at(live.since),
+    ": what is shown is as old as that. It is opened again by itself.");
   render(place("main"), [cut, app.page && app.page.view()]);
-  if (app.page && app.page.drawn) app.page.drawn();
+  if (app.overview && !performance.getEntriesByName("shown").length) performance.mark("shown");
   const voting = app.overview && app.overview.votes
     ? `${app.overview.voting}/${app.overview.votes.length} · ` : "";
   const title = `${voting}${app.page ? app.page.title() : "Sign in"} · palisade`;
@@ -203,6 +205,22 @@ async function start() {
   }
   if (app.session.signed_in) go(false);
   redraw();
+}
+
+function signedOut() {
+  if (!app.session || !app.session.signed_in) return;
+  live.close();
+  app.session = { ...app.session, signed_in: false };
+  redraw();
+}
+
+async function checkSession() {
+  try {
+    const session = await get("/session");
+    if (!session.signed_in) signedOut();
+  } catch {
+    // The console does not answer: the stream is opened again when it does.
+  }
 }
 
 function help() {
@@ -256,12 +274,7 @@ place("skip").onclick = (event) => {
 window.addEventListener("hashchange", () => app.session && app.session.signed_in && go(true));
 window.addEventListener("keydown", pressed);
 window.addEventListener("resize", redraw);
-window.addEventListener("signed-out", () => {
-  if (!app.session || !app.session.signed_in) return;
-  live.close();
-  app.session = { ...app.session, signed_in: false };
-  redraw();
-});
+window.addEventListener("signed-out", signedOut);
 setNow(undefined);
 start();
 eachSecond();

@@ -7,9 +7,12 @@ const PATIENCE = 7_000; // longer than three of the console's ticks
 const LAG_SHOWN = 6_000;
 
 export class Live {
-  /** `heard(name, data)` receives each event, `changed()` each change of the state. */
-  constructor(heard, changed) {
-    Object.assign(this, { heard, changed, topics: [], state: "connecting", since: now() });
+  /**
+   * `heard(name, data)` receives each event, `changed()` each change of the state. `failed()` is
+   * called when a stream could not be opened: the reason may be that nobody is signed in.
+   */
+  constructor(heard, changed, failed) {
+    Object.assign(this, { heard, changed, failed, topics: [], state: "connecting", since: now() });
     Object.assign(this, { missed: 0, tries: 0, last: Date.now(), source: null });
     setInterval(() => this.watch(), 1000);
   }
@@ -36,6 +39,7 @@ export class Live {
       if (this.source !== source) return;
       this.become("cut");
       this.later();
+      this.failed();
     };
     const names = ["hello", "happened", "tick", "lagged", "closing", ...this.topics];
     for (const name of names) {

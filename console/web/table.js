@@ -7,7 +7,7 @@ import { number } from "./ui.js";
 
 const AHEAD = 12;
 const PAGE = 500;
-const NARROW = "(max-width: 760px)";
+const NARROW = "(max-width: 900px)";
 const ROW = 36;
 const ROW_NARROW = 54;
 
@@ -182,8 +182,8 @@ export function longTable({ label, columns, feed, state, keyOf, redraw }) {
   return h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": label,
     key: "table", onscroll: scrolled },
   h("table", { class: "fixed", "aria-rowcount": total + 1 },
-    h("colgroup", null, columns.map((c) => h("col", { class: (c.class || "").includes("desk-only")
-      ? "desk-only" : undefined, style: c.width ? { width: `${c.width}px` } : {} }))),
+    h("colgroup", null, columns.map((c) => h("col", { class: c.class,
+      style: c.width ? { width: `${c.width}px` } : {} }))),
     titles(columns),
     h("tbody", null, space(first, "before"),
       rows.slice(first, last).map((row, i) => h("tr", {

@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import { now, span } from "../time.js";
 import { shortTable } from "../table.js";
 import { colour, roomOf, timeline } from "../timeline.js";
-import { card, countdown, empty, head, is, plural, since, waiting } from "../ui.js";
+import { card, countdown, empty, facts, head, is, plural, since, waiting } from "../ui.js";
 
 const STATE = { led: ["fine", "led"], leaderless: ["error", "leaderless"],
   unknown: ["unknown", "unknown"] };
@@ -61,9 +61,16 @@ export function elections(app) {
       STATE.unknown)), h("span", { class: "soft" }, e.sentence),
     h("div", { class: "right" }, button(app.session, "Step down…", () => down(e),
       { id: "step-down" }))),
+    e.leader && facts([
+      ["Leader", `${e.leader.host}, pid ${e.leader.pid}`],
+      ["Value", h("code", null, e.leader.value)],
+      ["Term", h("code", null, e.leader.term)],
+      ["Leads for", since(e.leader.since_ms)],
+      ["Lease left", countdown(e.leader.until_ms)],
+    ]),
     h("div", { class: "body" }, terms(e, beginning(e, watched))),
     e.candidates.length > 0 && shortTable(`Candidates of ${e.name}`, CANDIDATES, e.candidates,
-      (c) => `${c.host} ${c.pid} ${c.boot}`));
+      (c) => `${c.host} ${c.pid} ${c.boot} ${c.value}`));
 
   const view = () => {
     const data = own.data;

@@ -28,11 +28,11 @@ const COLUMNS = [
     h("span", { class: "below" }, `${one.namespace} · ${plural(one.attempts, "attempt")}`)] },
   { title: "Namespace", width: 110, class: "desk-only", cell: (one) => one.namespace },
   { title: "State", width: 100, cell: state },
-  { title: "Attempts", width: 76, class: "end desk-only", cell: (one) => number(one.attempts) },
-  { title: "Age", width: 100, class: "end", cell: (one) => whole(one.age_ms / 1000) },
+  { title: "Attempts", width: 76, class: "wide-only end desk-only", cell: (one) => number(one.attempts) },
+  { title: "Age", width: 108, class: "end", cell: (one) => whole(one.age_ms / 1000) },
   { title: "Lease left", width: 88, class: "end desk-only", cell: (one) => countdown(one.until_ms) },
-  { title: "Expires in", width: 104, class: "end desk-only", cell: (one) => countdown(one.expires_ms) },
-  { title: "Nodes", width: 64, class: "end desk-only", cell: (one) => `${one.on} of ${one.of}` },
+  { title: "Expires in", width: 108, class: "wide-only end desk-only", cell: (one) => countdown(one.expires_ms) },
+  { title: "Nodes", width: 64, class: "wide-only end desk-only", cell: (one) => `${one.on} of ${one.of}` },
   { title: "What it means", class: "wide desk-only", cell: (one) => h("span", {
     title: one.sentence }, one.forgotten ? "may be forgotten: " : "", one.sentence) },
 ];

@@ -82,7 +82,7 @@ export function lock(app, [kind, ...rest]) {
       card("Waiting", {}, data.waiters === null
         ? empty("The queue could not be read: the console's user may need +zrange.")
         : data.waiters.length ? shortTable("Waiting", WAITERS, data.waiters, (one) => one.place)
-          : empty("Nobody waits for it.")),
+          : empty("There is nobody in its queue.")),
       data.nodes && card("What each node answers", {}, shortTable("Nodes", NODES, data.nodes,
         (one) => one.node)),
       card("What happened to it", {}, happened(data.happened || [],

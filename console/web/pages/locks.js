@@ -39,12 +39,12 @@ const COLUMNS = [
     h("span", { class: "below" }, `${STATE[one.state]?.[1] || one.state} · `,
       first(one).host || first(one).owner || "no holder",
       one.waiting > 0 && ` · ${plural(one.waiting, "waits", "wait")}`)] },
-  { title: "Kind", width: 96, class: "desk-only", cell: (one) => KIND[one.kind] || one.kind },
+  { title: "Kind", width: 96, class: "wide-only desk-only", cell: (one) => KIND[one.kind] || one.kind },
   { title: "State", width: 82, class: "desk-only", cell: (one) => lockState(one.state) },
   { title: "Holder", width: 230, class: "wide desk-only", cell: who },
   { title: "Held for", width: 104, class: "desk-only", cell: (one) => since(first(one).since_ms) },
   { title: "Lease left", width: 88, class: "end", cell: (one) => countdown(latest(one)) },
-  { title: "Token", width: 140, class: "desk-only", cell: (one) => h("code", null, one.fence || "–") },
+  { title: "Token", width: 140, class: "wide-only desk-only", cell: (one) => h("code", null, one.fence || "–") },
   { title: "Wait", width: 60, class: "end desk-only", cell: waits },
 ];
 

@@ -46,19 +46,20 @@ function vote(one, latencies) {
 }
 
 function figures(counts) {
-  const figure = (n, what, href, level) => h("a", { class: `figure ${level || ""}`, href },
-    h("b", null, number(n)), h("span", null, what));
+  const figure = (n, one, many, href, level) => h("a", { href,
+    class: level && n > 0 ? `figure ${level}` : "figure" },
+  h("b", null, number(n)), h("span", null, n === 1 ? one : many));
   return h("section", { class: "card", "aria-label": "What is held", key: "held" },
     h("div", { class: "body figures" },
-      figure(counts.locks, "locks held", "#/locks"),
-      figure(counts.readers, "readers", "#/locks"),
-      figure(counts.semaphores, "semaphores", "#/locks"),
-      figure(counts.waiting, "wait", "#/locks"),
-      figure(counts.elections, "elections", "#/elections"),
-      figure(counts.jobs, "cron jobs", "#/cron"),
-      figure(counts.running, "keys running", "#/keys"),
-      figure(counts.parked, "keys parked", "#/keys", counts.parked > 0 && "warning"),
-      figure(counts.incidents, "incidents", "#/keys", counts.incidents > 0 && "error")));
+      figure(counts.locks, "lock held", "locks held", "#/locks"),
+      figure(counts.readers, "reader", "readers", "#/locks"),
+      figure(counts.semaphores, "semaphore", "semaphores", "#/locks"),
+      figure(counts.waiting, "waits", "wait", "#/locks"),
+      figure(counts.elections, "election", "elections", "#/elections"),
+      figure(counts.jobs, "cron job", "cron jobs", "#/cron"),
+      figure(counts.running, "key running", "keys running", "#/keys"),
+      figure(counts.parked, "key parked", "keys parked", "#/keys", "warning"),
+      figure(counts.incidents, "incident", "incidents", "#/keys", "error")));
 }
 
 function quorum(data) {
