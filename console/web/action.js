@@ -4,13 +4,14 @@ import { post } from "./api.js";
 import { h, render } from "./dom.js";
 import { toast } from "./ui.js";
 
-const LEVELS = { done: "fine", unchanged: "info", refused: "error", unknown: "error", failed: "error" };
+const LEVELS = { done: "fine", unchanged: "info" };
 
 /**
- * Asks about an action and sends it. `does` is what it does in a sentence, `warns` what it may break;
- * `extra` are fields of its own: `{name, label, hint, value, read(text)}`.
+ * Asks about an action and sends it. `does` is what it does in a sentence, `warns` what it may
+ * break; `extra` are fields of its own: `{name, label, hint, value, read(text)}`.
  */
-export function ask({ action, title, does, warns, name, what, body, verb, grave, extra = [], then }) {
+export function ask(options) {
+  const { action, title, does, warns, name, what, body, verb, grave, extra = [], then } = options;
   const dialog = document.createElement("dialog");
   const state = { reason: "", confirm: "", busy: false, refused: "", more: {} };
   for (const field of extra) state.more[field.name] = field.value || "";
@@ -38,7 +39,7 @@ export function ask({ action, title, does, warns, name, what, body, verb, grave,
       const done = await post("/actions", { action, ...body, ...fields, reason, confirm });
       if (done.result === "done" || done.result === "unchanged") {
         dialog.close();
-        toast(LEVELS[done.result] || "info", done.text);
+        toast(LEVELS[done.result], done.text);
         if (then) then(done);
         return undefined;
       }

@@ -54,7 +54,7 @@ export const post = (path, body, method = "POST") => send(path, {
   body: JSON.stringify(body),
 });
 
-/** A value of the interface that is read again when it may have changed, at most every `pause` ms. */
+/** A value of the interface, read again when it may have changed, at most every `pause` ms. */
 export class Resource {
   constructor(path, changed, pause = 300) {
     Object.assign(this, { path, changed, pause, data: null, error: null, closed: false });

@@ -106,7 +106,7 @@ function top() {
     h("p", { class: "state-line" }, verdict && app.id !== "overview" && [
       mark(LEVEL[verdict.state], verdict.state), " ", verdict.text]),
     h("div", { class: "facts" },
-      app.session && app.session.demo && h("span", { class: "tag" }, "demo: nodes in memory"),
+      app.session && app.session.demo && h("span", { class: "tag" }, "demo"),
       app.session && !app.session.actions && h("span", { class: "tag desk",
         title: app.session.why_no_actions || "" }, "read only"),
       h("span", { class: "live", id: "live", role: "status" }, freshness()),
@@ -181,7 +181,7 @@ function signIn() {
       h("label", { class: "field" }, h("span", null, "Token"),
         h("input", { type: "password", name: "token", autocomplete: "current-password" })),
       h("button", { class: "main", type: "submit" }, "Sign in"),
-      h("p", { class: "soft" }, "The token is in the file that `palisade console` was started with."),
+      h("p", { class: "soft" }, "It is the token that `palisade console` was started with."),
       h("div", { role: "alert" }, refused && h("p", { class: "cut" }, refused))));
 }
 
@@ -236,8 +236,8 @@ function help() {
     h("label", null, h("input", { type: "checkbox", checked: on, class: "check",
       onchange: (event) => localStorage.setItem(SHORTCUTS, event.target.checked ? "on" : "off") }),
     " Shortcuts of one key"),
-    app.session && h("p", { class: "soft" }, `palisade ${app.session.version}. All times are UTC, by `,
-      "the console's clock. All of it is JSON under ", h("code", null, "/api/v1"), "."),
+    app.session && h("p", { class: "soft" }, `palisade ${app.session.version}. All times are UTC, `,
+      "by the console's clock. All of it is JSON under ", h("code", null, "/api/v1"), "."),
     h("div", { class: "row" }, h("button", { type: "button", class: "main",
       onclick: () => dialog.close() }, "Close"))));
   dialog.onclose = () => dialog.remove();

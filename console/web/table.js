@@ -3,6 +3,7 @@
 
 import { get, query } from "./api.js";
 import { h } from "./dom.js";
+import { span } from "./time.js";
 import { number } from "./ui.js";
 
 const AHEAD = 12;
@@ -147,12 +148,14 @@ export function progress(feed, noun, poll) {
   else parts.push(`${number(here)} of ${number(total)} ${noun}; the next are read as you scroll.`);
   if (feed.meta.whole === false) parts.push("There may be more: not every name has been read yet.");
   if (scan) {
-    parts.push(`Names are found by SCAN, at most ${number(scan.keys_per_second)} keys a second on ` +
-      "each node.");
+    const most = number(scan.keys_per_second);
+    parts.push(`Names are found by SCAN, at most ${most} keys a second on each node.`);
+    if (scan.round_ms) parts.push(`The last round took ${span(scan.round_ms)}.`);
     const round = (scan.progress || []).filter(({ total: all }) => all > 0);
     if (round.length) {
       const [keys, all] = round.reduce(([a, b], one) => [a + one.keys, b + one.total], [0, 0]);
-      parts.push(`This round: ${Math.min(100, Math.round((keys / all) * 100))} %.`);
+      const part = Math.round((keys / all) * 100);
+      if (part > 0 && part < 100) parts.push(`This round: ${part} %.`);
     }
   }
   return parts.map((part) => h("span", null, part));

@@ -6,8 +6,8 @@ import { clock, moment, now, span } from "./time.js";
 const LANE = 34;
 const BAR = 20;
 const AXIS = 24;
-const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200,
-  86_400, 172_800, 604_800];
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600,
+  43_200, 86_400, 172_800, 604_800];
 
 /** Returns a class of colour for a name; the same name has the same one. */
 export function colour(name) {
@@ -55,8 +55,8 @@ export function timeline(label, lanes, { from, to = now(), width = 800, names = 
         width: Math.max(2, right - left).toFixed(1) }, h("title", null, title)),
       fits && h("text", { class: b.gap ? "tick" : "on-bar", x: (left + 6).toFixed(1), y: y + 14 },
         b.text),
-      b.beside && h("text", { class: "tick", y: y + 14, x: (after ? right + 6 : left - 6).toFixed(1),
-        "text-anchor": after ? "start" : "end" }, b.beside));
+      b.beside && h("text", { class: "tick", "text-anchor": after ? "start" : "end", y: y + 14,
+        x: (after ? right + 6 : left - 6).toFixed(1) }, b.beside));
   };
   return h("svg", { class: "timeline", role: "img", "aria-label": label, width, height: high,
     viewBox: `0 0 ${width} ${high}`, key: label },

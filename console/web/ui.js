@@ -5,11 +5,11 @@ import { age, iso, left, moment, now, whole } from "./time.js";
 
 // Each level has a shape of its own, so that it is seen without colour.
 const SHAPES = {
-  fine: "M6 0a6 6 0 100 12A6 6 0 006 0zm-.9 9L2.300 6.300l1-1L5.100 7.100 8.700 3.400l1 1z",
-  warning: "M6 .5L12 11.500H0zM5.300 4.500v3.500h1.400V4.500zm0 4.300v1.400h1.400V8.800z",
-  error: "M3.500 0h5L12 3.500v5L8.500 12h-5L0 8.500v-5zM4 3L3 4l2 2-2 2 1 1 2-2 2 2 1-1-2-2 2-2-1-1-2 2z",
-  unknown: "M6 0a6 6 0 100 12A6 6 0 006 0zm0 1.600a4.400 4.400 0 110 8.800 4.400 4.400 0 010-8.800z",
-  info: "M6 0a6 6 0 100 12A6 6 0 006 0zm-.7 2.500h1.400v1.400H5.300zm0 2.300h1.400v4.700H5.300z",
+  fine: "M6 0a6 6 0 100 12A6 6 0 006 0zm-.9 9L2.3 6.3l1-1L5.1 7.1 8.7 3.4l1 1z",
+  warning: "M6 .5L12 11.5H0zM5.3 4.5v3.5h1.4V4.5zm0 4.3v1.4h1.4V8.8z",
+  error: "M3.5 0h5L12 3.5v5L8.5 12h-5L0 8.5v-5zM4 3L3 4l2 2-2 2 1 1 2-2 2 2 1-1-2-2 2-2-1-1-2 2z",
+  unknown: "M6 0a6 6 0 100 12A6 6 0 006 0zm0 1.6a4.4 4.4 0 110 8.8 4.4 4.4 0 010-8.8z",
+  info: "M6 0a6 6 0 100 12A6 6 0 006 0zm-.7 2.5h1.4v1.4H5.3zm0 2.3h1.4v4.7H5.3z",
   running: "M2 1l9 5-9 5z",
 };
 
@@ -36,7 +36,8 @@ export const since = (ms) => (typeof ms === "number"
 export function countdown(until, over = "over") {
   if (typeof until !== "number") return h("span", { class: "soft" }, "–");
   const rest = left(until);
-  return h("time", { class: "countdown", datetime: iso(until), title: `until ${moment(until)} UTC` },
+  const title = `until ${moment(until)} UTC`;
+  return h("time", { class: "countdown", datetime: iso(until), title },
     rest > 0 ? whole(rest) : over);
 }
 
@@ -100,6 +101,10 @@ export function toast(level, sentence) {
   all.append(one);
   setTimeout(() => one.remove(), level === "error" ? 12_000 : 6_000);
 }
+
+/** Returns a text of the console as a sentence of its own. */
+export const sentence = (text) => text && `${text[0].toUpperCase()}${text.slice(1)}${
+  /[.!?…]$/.test(text) ? "" : "."}`;
 
 export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 

@@ -4,8 +4,8 @@
   const name = (node) => `${node.tagName.toLowerCase()}${node.id ? `#${node.id}` : ""}${
     node.className && node.className.baseVal === undefined ? `.${node.className}` : ""} "${
     (node.textContent || "").trim().slice(0, 30)}"`;
-  const shown = (node) => node.checkVisibility({ opacityProperty: true, visibilityProperty: true }) &&
-    node.getBoundingClientRect().width > 1;
+  const shown = (node) => node.getBoundingClientRect().width > 1 &&
+    node.checkVisibility({ opacityProperty: true, visibilityProperty: true });
 
   // Contrast of each text with what is behind it.
   const parse = (text) => {
@@ -30,7 +30,8 @@
   let seen = 0;
   for (let text = texts.nextNode(); text; text = texts.nextNode()) {
     const node = text.parentElement;
-    if (!text.data.trim() || !shown(node) || node.closest("svg, .hide, noscript, :disabled")) continue;
+    if (!text.data.trim() || !shown(node)) continue;
+    if (node.closest("svg, .hide, noscript, :disabled")) continue;
     const style = getComputedStyle(node);
     const [front, back] = [luminance(parse(style.color)), luminance(behind(node))];
     const ratio = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
@@ -68,8 +69,9 @@
     (node.labels && node.labels.length && node.labels[0].textContent.trim()) ||
     (node.getAttribute("aria-labelledby") &&
       document.getElementById(node.getAttribute("aria-labelledby"))) || "");
-  for (const node of document.querySelectorAll("a, button, input, select, dialog, [tabindex='0'], " +
-    "[role=img], [role=region], section")) {
+  const used = "a, button, input, select, dialog, section, [tabindex='0'], [role=img], " +
+    "[role=region]";
+  for (const node of document.querySelectorAll(used)) {
     const own = node.matches("input, select")
       ? node.getAttribute("aria-label") || (node.labels.length && node.labels[0].textContent.trim())
       : node.matches("section, [role=region], [role=img], dialog")
@@ -87,9 +89,8 @@
     wrong.push(`twice: #${id}`));
 
   // Nothing is wider than the window, and no button's text is cut.
-  if (document.documentElement.scrollWidth > innerWidth) {
-    wrong.push(`the page is ${document.documentElement.scrollWidth} wide, the window ${innerWidth}`);
-  }
+  const wide = document.documentElement.scrollWidth;
+  if (wide > innerWidth) wrong.push(`the page is ${wide} wide, the window ${innerWidth}`);
   for (const node of document.querySelectorAll("button, .is, h1, h2")) {
     if (shown(node) && node.scrollWidth > node.clientWidth + 1 && node.clientWidth > 0) {
       wrong.push(`cut: ${name(node)}`);

@@ -220,11 +220,20 @@ impl Tab {
         self.until(&format!("the page does not show {text:?}"), within, &script).await
     }
 
-    /// Clicks the first element of this selector as a person does.
+    /// Clicks the first element of this selector as a person does. The page may be drawn anew
+    /// between the search and the click, so that is done again.
     pub(crate) async fn click(&self, selector: &str) {
-        let found = self.page.find_element(selector).await;
-        let found = found.unwrap_or_else(|e| panic!("{selector}: {e}"));
-        found.click().await.unwrap_or_else(|e| panic!("{selector}: {e}"));
+        for last in [false, false, false, true] {
+            let clicked = match self.page.find_element(selector).await {
+                Ok(found) => found.click().await.map(|_| ()),
+                Err(e) => Err(e),
+            };
+            match clicked {
+                Ok(()) => return,
+                Err(e) if last => panic!("{selector}: {e}"),
+                Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+            }
+        }
     }
 
     /// Types into the field of this selector.

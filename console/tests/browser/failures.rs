@@ -26,7 +26,7 @@ async fn a_killed_server_is_shown_its_quarantine_counts_down_and_it_votes_again(
     // It comes back without its data. It grants nothing for one quarantine, and says until when.
     world.servers[2].again();
     tab.shows("quarantine", SOON).await;
-    let seconds = "parseInt((document.querySelector('.vote .countdown') || {}).innerText) || 0";
+    let seconds = "(parseInt((document.querySelector('.vote .countdown') || {}).innerText) || 0)";
     tab.until("it counts down", SOON, &format!("{seconds} > 1")).await;
     let first: f64 = tab.eval(seconds).await;
     tab.until("the number is smaller", SOON, &format!("{seconds} < {first}")).await;

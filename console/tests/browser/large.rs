@@ -55,7 +55,7 @@ async fn to_the_end(tab: &Tab, rows: usize) -> usize {
 async fn ten_thousand_locks_and_a_hundred_thousand_keys_scroll() {
     let chrome = Chrome::start().await;
     let mut options = Options::default();
-    (options.keys, options.keys_per_second) = (2 * KEYS, 100_000);
+    (options.keys, options.keys_per_second) = (2 * KEYS, 10_000);
     let world = World::start(1, HOUR, options).await;
     let guards: Vec<_> = stream::iter(0..LOCKS)
         .map(|n| {
@@ -80,7 +80,7 @@ async fn ten_thousand_locks_and_a_hundred_thousand_keys_scroll() {
     let tab = chrome.open(&world.base, "/locks").await;
     tab.shows("lock:00000", 6 * SOON).await;
     let all = "/of 10.?000 locks|All 10.?000 locks/.test(document.body.innerText)";
-    tab.until("every lock is found", 6 * SOON, all).await;
+    tab.until("every lock is found", 12 * SOON, all).await;
     let rows = to_the_end(&tab, LOCKS).await;
     assert!(rows < 200, "{rows} rows are in the document at once");
     tab.shows("lock:09999", SOON).await;
@@ -90,11 +90,11 @@ async fn ten_thousand_locks_and_a_hundred_thousand_keys_scroll() {
     let name = guards.iter().position(|guard| guard.name() == "lock:09990").unwrap();
     let mut guards = guards;
     guards.swap_remove(name).release().await.unwrap();
-    tab.hides("lock:09990", 2 * SOON).await;
+    tab.hides("lock:09990", 6 * SOON).await;
 
     tab.go("/keys").await;
     let all = "/of 100.?000 keys|All 100.?000 keys/.test(document.body.innerText)";
-    tab.until("every key is found", 6 * SOON, all).await;
+    tab.until("every key is found", 12 * SOON, all).await;
     let rows = to_the_end(&tab, 5_000).await;
     assert!(rows < 200, "{rows} rows are in the document at once");
     tab.type_into("main input[type=search]", "order:099999").await;

@@ -163,7 +163,7 @@ async fn cron(world: &World, tab: &Tab) {
 
 async fn keys(world: &World, tab: &Tab) {
     tab.go("/keys").await;
-    tab.shows("The nodes have no record of a key", SOON).await;
+    tab.shows("beat@", SOON).await; // the ticks of the job
     let keys = world.keys("payments");
     let began = Instant::now();
     let ran = keys.key("alice:order-7").run(|_| async { Ok::<_, String>(7) }).await.unwrap();

@@ -1,4 +1,4 @@
-//! Contrast, names, landmarks, keyboard, narrow windows, and no motion for those who asked for none.
+//! Contrast, names, landmarks, keyboard, narrow windows, and motion that can be turned off.
 
 use std::time::Duration;
 

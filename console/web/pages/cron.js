@@ -5,7 +5,7 @@ import { ask, button } from "../action.js";
 import { h } from "../dom.js";
 import { moment, now, span } from "../time.js";
 import { shortTable } from "../table.js";
-import { at, card, countdown, empty, head, is, mark, number, pairs, plural, waiting }
+import { at, card, countdown, empty, facts, head, is, mark, plural, sentence, waiting }
   from "../ui.js";
 
 const END = {
@@ -83,16 +83,16 @@ export function cron(app, [chosen]) {
       h("h1", null, h("a", { class: "crumb", href: "#/cron" }, "Cron / "),
         h("span", { class: "mono big" }, job.name)),
       h("div", { class: "right tools" }, runButton(job))),
-    card("Job", { foot: job.run_now && !job.run_now.possible && job.run_now.why },
-      h("div", { class: "body stack" }, h("p", null, job.sentence), pairs([
+    card("Job", { foot: job.run_now && !job.run_now.possible && sentence(job.run_now.why) },
+      h("p", { class: "lead" }, sentence(job.sentence)), facts([
         ["Schedule", h("span", null, h("code", null, job.schedule), ` ${job.zone}`)],
         ["Next tick", job.next_ms && h("span", null, at(job.next_ms), ", in ",
           countdown(job.next_ms, "now"))],
         ["Leader", job.leader ? `${job.leader.host}, pid ${job.leader.pid}` : "none"],
         ["Election", job.election && h("code", null, job.election)],
         ["Known since", at(job.since_ms)],
-      ], true))),
-    card("Last ticks", { right: h("span", { class: "soft" }, `${number(job.last.length)} of them`) },
+      ])),
+    card("Last ticks", { right: h("span", { class: "soft" }, plural(job.last.length, "tick")) },
       job.last.length ? shortTable("Last ticks", TICKS, job.last, (tick) => tick.at_ms)
         : empty(`Its first tick is due ${job.next_ms && job.next_ms > now() ? "soon" : "now"}.`)),
   ];

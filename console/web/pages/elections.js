@@ -3,7 +3,7 @@
 import { Resource } from "../api.js";
 import { ask, button } from "../action.js";
 import { h } from "../dom.js";
-import { now, span } from "../time.js";
+import { iso, now, span } from "../time.js";
 import { shortTable } from "../table.js";
 import { colour, roomOf, timeline } from "../timeline.js";
 import { card, countdown, empty, facts, head, is, plural, since, waiting } from "../ui.js";
@@ -13,7 +13,8 @@ const STATE = { led: ["fine", "led"], leaderless: ["error", "leaderless"],
 const SHOWN = 30;
 
 const CANDIDATES = [
-  { title: "Candidate", class: "name", cell: (one) => [h("span", null, `${one.host}, pid ${one.pid}`),
+  { title: "Candidate", class: "name", cell: (one) => [
+    h("span", null, `${one.host}, pid ${one.pid}`),
     h("span", { class: "below" }, one.value || "")] },
   { title: "Is", cell: (one) => (one.leads ? is("fine", "leads")
     : one.eligible ? is("unknown", "waits") : is("warning", "is not eligible")) },
@@ -24,17 +25,24 @@ const CANDIDATES = [
   { title: "Lease left", class: "end", cell: (one) => countdown(one.until_ms) },
 ];
 
-const whoOf = (one) => (one.pid ? `${one.host}:${one.pid}` : one.host || one.value);
+const processOf = (one) => (one.pid ? `${one.host}:${one.pid}` : one.host || one.value);
+
+/** Returns the function that names a leader: by its process, or by its value if all are in one. */
+function namer(terms) {
+  const isOne = new Set(terms.map(processOf)).size < 2;
+  return (term) => (isOne && term.value ? term.value : processOf(term));
+}
 
 /** Returns the terms of an election as a timeline, gaps hatched. */
 function terms(one, from) {
+  const whoOf = namer(one.terms);
   const bars = [
     ...one.terms.map((term) => ({ from: term.from_ms, to: term.to_ms ?? undefined,
       text: whoOf(term), class: colour(whoOf(term)) })),
     ...one.gaps.map((gap) => ({ from: gap.from_ms, to: gap.to_ms ?? undefined, gap: true,
       text: `no leader, ${span((gap.to_ms ?? now()) - gap.from_ms)}` })),
   ];
-  const words = one.terms.map((term) => `${whoOf(term)} from ${new Date(term.from_ms).toISOString()}`);
+  const words = one.terms.map((term) => `${whoOf(term)} from ${iso(term.from_ms)}`);
   return timeline(`Terms of ${one.name}: ${words.join(", ") || "none"}; ${plural(one.gaps.length,
     "gap")}`, [{ name: "Terms", bars }], { from, width: roomOf(), names: 56 });
 }

@@ -5,7 +5,8 @@ import { h } from "../dom.js";
 import { now, span } from "../time.js";
 import { shortTable } from "../table.js";
 import { roomOf, timeline } from "../timeline.js";
-import { at, card, empty, head, is, mark, number, pairs, plural, waiting } from "../ui.js";
+import { at, card, empty, head, is, mark, number, pairs, plural, sentence, waiting }
+  from "../ui.js";
 
 const STATE = { lost: ["error", "lost"], quarantine: ["warning", "quarantine"],
   over: ["fine", "votes again"] };
@@ -43,7 +44,7 @@ function lengthOf(list) {
 
 const failover = (one) => card(`${one.node}, ${one.cause || "cause unknown"}`, {
   key: `f${one.id}`, right: is(...(STATE[one.state] || ["unknown", one.state])) },
-h("p", { class: "lead" }, one.sentence),
+h("p", { class: "lead" }, sentence(one.sentence)),
 h("div", { class: "two halves inner" },
   h("ol", { class: "log" }, one.steps.map((step, i) => h("li", { key: i }, at(step.at_ms),
     mark(STEP[step.kind] || "info", step.kind), h("span", { class: "what" }, step.text)))),
@@ -67,19 +68,21 @@ export function failovers(app) {
       : span(loss.length_ms)) },
     { title: "What is lost", class: "wide desk-only", cell: (loss) => loss.text },
   ];
-  const chips = (shown) => h("div", { class: "chips", role: "group", "aria-label": "Length of the axis" },
-    SPANS.map(([word, ms]) => h("button", { type: "button", "aria-pressed": String(shown === ms),
-      onclick: () => {
-        chosen = ms;
-        app.redraw();
-      } }, word)));
+  const chip = (shown) => ([word, ms]) => h("button", { type: "button",
+    "aria-pressed": String(shown === ms), onclick: () => {
+      chosen = ms;
+      app.redraw();
+    } }, word);
+  const chips = (shown) => h("div", { class: "chips", role: "group",
+    "aria-label": "Length of the axis" }, SPANS.map(chip(shown)));
   const view = () => {
     const data = own.data;
     if (!data) return [head("Failovers"), waiting(own)];
     const list = data.failovers;
     const shown = chosen || lengthOf(list);
     return [
-      head("Failovers", `${plural(list.length, "failover")} since this console watches`, list.length > 0 && chips(shown)),
+      head("Failovers", `${plural(list.length, "failover")} since this console watches`,
+        list.length > 0 && chips(shown)),
       list.length > 0 && card("When", { foot: h("span", { class: "legend" },
         h("span", null, mark("error"), " lost"), h("span", null, h("svg", { class: "mark unknown",
           viewBox: "0 0 12 12", "aria-hidden": "true" }, h("path", {

@@ -13,17 +13,20 @@ const RETENTION = 86_400_000;
 
 const DECISIONS = {
   run: {
-    title: "Run the forgotten keys", verb: "Let them run", fields: { decision: "run", replace: false },
+    title: "Run the forgotten keys", verb: "Let them run",
+    fields: { decision: "run", replace: false },
     does: "Requests with these keys run: they took no effect before, or may be repeated.",
     warns: "This is final, because keys run from then on.",
   },
   park: {
-    title: "Park the forgotten keys", verb: "Park them", fields: { decision: "park", replace: false },
+    title: "Park the forgotten keys", verb: "Park them",
+    fields: { decision: "park", replace: false },
     does: "Requests with these keys are parked, so that a person looks at each of them.",
     warns: "It can be replaced by Run later.",
   },
   replace: {
-    title: "Run the keys after all", verb: "Let them run", fields: { decision: "run", replace: true },
+    title: "Run the keys after all", verb: "Let them run",
+    fields: { decision: "run", replace: true },
     does: "The earlier decision to park is replaced: requests with these keys run.",
     warns: "This is final, because keys run from then on.",
   },
@@ -44,7 +47,8 @@ export function incidentCards(app, resource) {
     { title: "Namespace", class: "name", cell: (space) => space.namespace },
     { title: "Decision", cell: (space) => is(...(STANDING[space.standing] || STANDING.unknown)) },
     { title: "By", class: "desk-only", cell: (space) => space.by || "–" },
-    { title: "Reason", class: "wide desk-only", cell: (space) => space.error || space.reason || "–" },
+    { title: "Reason", class: "wide desk-only",
+      cell: (space) => space.error || space.reason || "–" },
     { title: "At", class: "desk-only", cell: (space) => at(space.at_ms) },
     { title: "", class: "end", cell: (space) => h("span", { class: "tools end" },
       space.may.map((which) => WORD[which] && button(app.session, WORD[which],
@@ -60,8 +64,8 @@ export function incidentCards(app, resource) {
     return card(`Incident ${incident.loss}`, {
       level: open ? "alarm" : "",
       right: h("span", { class: "soft" }, "matters for another ", countdown(incident.until_ms)),
-      foot: [h("span", null, `Lost on ${plural(incident.losses.length, "node")}: ${
-        incident.losses.map((loss) => `${loss.node}, ${loss.text}`).join("; ")}.`)],
+      foot: incident.losses.length > 1 && h("span", null, `Lost on ${plural(incident.losses.length,
+        "node")}: ${incident.losses.map((loss) => `${loss.node}, ${loss.text}`).join("; ")}.`),
     },
     h("p", { class: "lead" }, mark(open ? "error" : "fine"), incident.sentence),
     incident.namespaces.length

@@ -5,7 +5,8 @@ import { ask, button } from "../action.js";
 import { h } from "../dom.js";
 import { whole } from "../time.js";
 import { Feed, longTable, progress, shortTable } from "../table.js";
-import { card, countdown, empty, head, is, number, pairs, plural, waiting } from "../ui.js";
+import { card, countdown, empty, facts, head, is, number, plural, sentence, waiting }
+  from "../ui.js";
 import { incidentCards } from "./incidents.js";
 
 const STATE = {
@@ -28,11 +29,13 @@ const COLUMNS = [
     h("span", { class: "below" }, `${one.namespace} · ${plural(one.attempts, "attempt")}`)] },
   { title: "Namespace", width: 110, class: "desk-only", cell: (one) => one.namespace },
   { title: "State", width: 100, cell: state },
-  { title: "Attempts", width: 76, class: "wide-only end desk-only", cell: (one) => number(one.attempts) },
+  { title: "Attempts", width: 76, class: "wide-only end", cell: (one) => number(one.attempts) },
   { title: "Age", width: 108, class: "end", cell: (one) => whole(one.age_ms / 1000) },
-  { title: "Lease left", width: 88, class: "end desk-only", cell: (one) => countdown(one.until_ms) },
-  { title: "Expires in", width: 108, class: "wide-only end desk-only", cell: (one) => countdown(one.expires_ms) },
-  { title: "Nodes", width: 64, class: "wide-only end desk-only", cell: (one) => `${one.on} of ${one.of}` },
+  { title: "Lease left", width: 88, class: "end desk-only",
+    cell: (one) => countdown(one.until_ms) },
+  { title: "Expires in", width: 108, class: "wide-only end",
+    cell: (one) => countdown(one.expires_ms) },
+  { title: "Nodes", width: 64, class: "wide-only end", cell: (one) => `${one.on} of ${one.of}` },
   { title: "What it means", class: "wide desk-only", cell: (one) => h("span", {
     title: one.sentence }, one.forgotten ? "may be forgotten: " : "", one.sentence) },
 ];
@@ -57,7 +60,7 @@ const VERBS = {
   },
   release: {
     title: "End the claim of a dead run", verb: "End the claim",
-    does: "The key is parked or runs again, by its policy. A process that is alive loses its claim.",
+    does: "The key is parked or runs again, by its policy. A live process loses its claim.",
     warns: "Effects that it has had remain.",
   },
   purge: {
@@ -173,8 +176,8 @@ function one(app, namespace, key) {
     return [
       crumb,
       own.error && h("div", { class: "cut", role: "alert", key: "error" }, own.error.message),
-      card("Record", { foot: !app.session.actions && app.session.why_no_actions },
-        h("div", { class: "body stack" }, h("p", null, data.sentence), pairs([
+      card("Record", { foot: !app.session.actions && sentence(app.session.why_no_actions) },
+        h("p", { class: "lead" }, sentence(data.sentence)), facts([
           ["State", state(data)],
           ["Attempts", number(data.attempts)],
           ["Age of the last claim", whole(data.age_ms / 1000)],
@@ -183,10 +186,10 @@ function one(app, namespace, key) {
             : none],
           ["On nodes", `${data.on} of ${data.of}`],
           ["May be forgotten", data.forgotten ? is("error", "yes") : "no"],
-        ], true))),
+        ])),
       result && card("Result", {}, h("div", { class: "body" }, result.shown
         ? h("pre", { class: "mono" }, JSON.stringify(result.value, null, 2))
-        : h("p", { class: "soft" }, result.why || "There is no result yet.",
+        : h("p", { class: "soft" }, sentence(result.why) || "There is no result yet.",
           result.bytes ? ` It has ${plural(result.bytes, "byte")}.` : ""))),
     ];
   };

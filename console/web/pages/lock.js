@@ -5,7 +5,7 @@ import { ask, button } from "../action.js";
 import { h } from "../dom.js";
 import { shortTable } from "../table.js";
 import { at, card, countdown, empty, facts, plural, since, verdict, waiting } from "../ui.js";
-import { KIND, lockState } from "./locks.js";
+import { KIND, lockState, permits } from "./locks.js";
 import { happened } from "./overview.js";
 
 const LEVEL = { held: "fine", read: "fine", foreign: "warning", free: "unknown", kept: "unknown",
@@ -24,7 +24,7 @@ const HOLDERS = [
   { title: "Nodes", class: "end desk-only", cell: (one) => `${one.on} of ${one.of}` },
 ];
 const WAITERS = [
-  { title: "Place", class: "end", cell: (one) => one.place },
+  { title: "Place", cell: (one) => one.place },
   { title: "Handle", class: "name", cell: (one) => h("code", null, one.handle || "–") },
   { title: "Wants to", cell: (one) => (one.mode === "shared" ? "read" : "hold alone") },
   { title: "Waits for", class: "desk-only", cell: (one) => since(one.since_ms) },
@@ -47,8 +47,8 @@ export function lock(app, [kind, ...rest]) {
 
   const release = () => ask({
     action: "force-release", title: "Force the release of a lock", verb: "Release", grave: true,
-    does: "The holder's fencing token is refused from then on. No other owner gets the lock before " +
-      "the holder's lease is over.",
+    does: "The holder's fencing token is refused from then on. No other owner gets the lock " +
+      "before the holder's lease is over.",
     warns: "Its work is not stopped by this. Do it if the holder hangs.",
     name, what: "name of the lock", body: { name }, then: () => own.load(),
   });
@@ -71,12 +71,12 @@ export function lock(app, [kind, ...rest]) {
       h("section", { class: "card", "aria-label": "Facts", key: "facts" }, facts([
         ["State", lockState(data.state)],
         ["Fence", h("code", null, data.fence || "–")],
-        ["Permits", data.permits && `${data.permits.held} of ${data.permits.slots} held`],
+        ["Held", data.permits && permits(data.permits)],
         ["Holders", String(data.holder_count)],
         ["Waiting", data.waiters === null ? "could not be read" : String(data.waiting)],
         ["Seen", at(data.seen_ms)],
       ])),
-      card("Holders", { foot: "Host and process of a lock's holder are known to the holder alone." },
+      card("Holders", { foot: "Host and process of a holder are known to the holder alone." },
         data.holders.length ? shortTable("Holders", HOLDERS, data.holders, (one) =>
           `${one.owner} ${one.slot}`) : empty("Nobody holds it now.")),
       card("Waiting", {}, data.waiters === null

@@ -15,10 +15,14 @@ const STATE = {
 export const lockState = (state) => is(...(STATE[state] || ["unknown", state]));
 export const KIND = { mutex: "exclusive", read: "read", semaphore: "semaphore" };
 
+/** Returns how many permits are held; of how many, only the holders' programs may know. */
+export const permits = ({ held, slots }) => (slots === null ? plural(held, "permit")
+  : `${held} of ${plural(slots, "permit")}`);
+
 /** Returns the holders of a lock in a few words. */
 function who(one) {
   const [first] = one.holders;
-  if (one.permits) return `${one.permits.held} of ${one.permits.slots} permits`;
+  if (one.permits) return permits(one.permits);
   if (!first) return h("span", { class: "soft" }, "–");
   const note = first.note ? ` ${first.note}` : "";
   const name = h("span", { title: `${first.owner}${note}` }, h("code", null,
@@ -39,12 +43,13 @@ const COLUMNS = [
     h("span", { class: "below" }, `${STATE[one.state]?.[1] || one.state} · `,
       first(one).host || first(one).owner || "no holder",
       one.waiting > 0 && ` · ${plural(one.waiting, "waits", "wait")}`)] },
-  { title: "Kind", width: 96, class: "wide-only desk-only", cell: (one) => KIND[one.kind] || one.kind },
+  { title: "Kind", width: 96, class: "wide-only", cell: (one) => KIND[one.kind] || one.kind },
   { title: "State", width: 82, class: "desk-only", cell: (one) => lockState(one.state) },
   { title: "Holder", width: 230, class: "wide desk-only", cell: who },
   { title: "Held for", width: 104, class: "desk-only", cell: (one) => since(first(one).since_ms) },
   { title: "Lease left", width: 88, class: "end", cell: (one) => countdown(latest(one)) },
-  { title: "Token", width: 140, class: "wide-only desk-only", cell: (one) => h("code", null, one.fence || "–") },
+  { title: "Token", width: 140, class: "wide-only",
+    cell: (one) => h("code", null, one.fence || "–") },
   { title: "Wait", width: 60, class: "end desk-only", cell: waits },
 ];
 

@@ -25,7 +25,7 @@ function node(one, latencies) {
     pairs([
       ["Server", one.server && h("code", null, one.server)],
       ["Grants again in", typeof one.until_ms === "number" && countdown(one.until_ms, "now")],
-      ["Latency", `${span(one.latency_ms)}, at most ${span(one.latency_max_ms)}`],
+      ["Latency", `${span(one.latency_ms)} (max ${span(one.latency_max_ms)})`],
       ["Queue", one.queue === null ? "not counted" : plural(one.queue, "request")],
       ["Batches", number(one.batches)],
       ["Faults", one.faults ? h("span", { class: "is warning" }, `${number(one.faults)}${

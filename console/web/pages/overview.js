@@ -2,7 +2,7 @@
 
 import { get, Resource } from "../api.js";
 import { h } from "../dom.js";
-import { at, card, countdown, empty, is, mark, number, pairs, verdict, waiting }
+import { at, card, countdown, empty, is, mark, number, pairs, sentence, verdict, waiting }
   from "../ui.js";
 import { span, age } from "../time.js";
 import { spark } from "../timeline.js";
@@ -95,8 +95,9 @@ export function overview(app) {
       h("h1", { class: "hide", key: "h1" }, "Overview"),
       verdict(level, data.verdict.text, open.length ? Math.min(...open) : undefined,
         !data.at_ms && "The nodes have not been read yet."),
-      (data.unread || []).length > 0 && h("div", { class: "cut", key: "unread" },
-        data.unread.map(({ node, why }) => `Not read: ${node}: ${why}. `)),
+      (data.unread || []).length > 0 && h("p", { class: "notice", key: "unread" },
+        `Not read this time, so what is shown of it may be old: ${
+          data.unread.map(({ node, why }) => `${node} (${why})`).join(", ")}.`),
       quorum(data),
       h("div", { class: "votes", key: "votes" }, data.votes.map((one) =>
         vote(one, app.latencies.get(one.node)))),
@@ -107,7 +108,7 @@ export function overview(app) {
         happened(data.happened, "Nothing has happened since this console began to watch.")),
         card("What people did here", {
           foot: app.session.actions ? "Each action is kept with its reason."
-            : app.session.why_no_actions },
+            : sentence(app.session.why_no_actions) },
         audit.length ? h("ol", { class: "log" }, audit.slice(0, 10).map((line, i) => h("li", {
           key: `${line.at_ms} ${i}` }, at(line.at_ms),
         mark(line.result === "done" ? "fine" : "error", line.result),
