@@ -217,7 +217,7 @@ impl Access {
     }
 
     /// Checks that a request does not come from another site's page.
-    pub(crate) fn check_origin(&self, method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(crate) fn check_origin(method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
         let wrong = |why: &str| Refusal::new(StatusCode::FORBIDDEN, "wrong_origin", why);
         if let Some(site) = headers.get("sec-fetch-site")
             && site != "same-origin"
@@ -271,14 +271,11 @@ impl Access {
                 (user, Some(Role::Act))
             }
         };
-        match found {
-            Some(role) => Ok(Visitor { role, user }),
-            None => {
-                let why = "sign in with a token: send it as `Authorization: Bearer TOKEN`, or use \
-                           the form of the page";
-                Err(Refusal::new(StatusCode::UNAUTHORIZED, "no_token", why))
-            }
-        }
+        found.map(|role| Visitor { role, user }).ok_or_else(|| {
+            let why = "sign in with a token: send it as `Authorization: Bearer TOKEN`, or use the \
+                       form of the page";
+            Refusal::new(StatusCode::UNAUTHORIZED, "no_token", why)
+        })
     }
 
     /// Returns the role of the token or the session in the headers; `None` if there is neither.

@@ -30,6 +30,8 @@ pub(crate) const EVERY: Duration = Duration::from_secs(1);
 const SLOW: Duration = Duration::from_secs(10);
 /// Interval of the ticks that show that a stream is alive.
 const TICK: Duration = Duration::from_secs(2);
+/// Interval of the counts of incidents.
+const INCIDENTS: Duration = Duration::from_secs(30);
 /// Time-out for each request of the survey, shorter than that of the command line, so that a frozen
 /// node does not hold up the others.
 const SURVEY: Duration = Duration::from_millis(900);
@@ -43,6 +45,7 @@ struct Collector {
     count: u64,
     votes_at: Option<Instant>,
     tick_at: Option<Instant>,
+    incidents_at: Option<Instant>,
     /// Batches that the handle had sent at the last reading, and the survey's requests since then.
     sent: votes::Sent,
     /// Number of the survey's requests to each node in this reading.
@@ -59,6 +62,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         count: 0,
         votes_at: None,
         tick_at: None,
+        incidents_at: None,
         sent: votes::Sent::default(),
         requests: 0,
     };
@@ -88,7 +92,7 @@ impl Collector {
             self.survey.search_again();
             self.votes_at = None;
         }
-        let due = |at: Option<Instant>| at.is_none_or(|at| at.elapsed() >= 2 * EVERY - EVERY / 10);
+        let due = |at: Option<Instant>| at.is_none_or(|at| at.elapsed() >= EVERY * 19 / 10);
         let asks_votes = !is_watched || due(self.votes_at);
         let shared = Arc::clone(&self.shared);
         if asks_votes {
@@ -104,6 +108,10 @@ impl Collector {
             tokio::join!(votes, survey);
             locks::read(&shared).await;
             cron::read(&shared).await;
+            if self.incidents_at.is_none_or(|at| at.elapsed() >= INCIDENTS) {
+                self.incidents_at = Some(Instant::now());
+                pages::incidents::count(&shared).await;
+            }
         } else {
             votes.await;
         }
@@ -129,7 +137,7 @@ impl Collector {
                 }
             }
         }
-        if self.tick_at.is_none_or(|at| at.elapsed() >= TICK - EVERY / 10) {
+        if self.tick_at.is_none_or(|at| at.elapsed() >= TICK * 19 / 20) {
             self.tick_at = Some(Instant::now());
             let tick = {
                 let model = self.shared.model();

@@ -1,6 +1,6 @@
-//! A deployment with traffic, for a first look: three servers of its own on loopback addresses, with
-//! orders, contended locks, an election and a cron job. One of the servers is killed and started
-//! again from time to time.
+//! A deployment with traffic, for a first look: three servers of its own on loopback addresses,
+//! with orders, contended locks, an election and a cron job. One of the servers is killed and
+//! started again from time to time.
 
 mod servers;
 mod traffic;

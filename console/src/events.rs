@@ -212,7 +212,9 @@ impl Subscription {
         let events = hub.sender.subscribe();
         {
             let mut known = hub.topics();
-            topics.iter().for_each(|topic| known.entry(*topic).or_default().streams += 1);
+            for topic in &topics {
+                known.entry(*topic).or_default().streams += 1;
+            }
         }
         hub.wake.notify_one();
         let mut first = VecDeque::from([Message::Other("hello", hello)]);

@@ -115,7 +115,8 @@ pub(crate) struct LockRow {
 /// A term that the console saw.
 #[derive(Clone, Debug)]
 pub(crate) struct Term {
-    pub(crate) term: u64,
+    /// Fencing token of the leadership.
+    pub(crate) number: u64,
     pub(crate) host: String,
     pub(crate) pid: u32,
     pub(crate) value: String,

@@ -131,10 +131,10 @@ pub(crate) fn poll(shared: &Shared, model: &Model) -> Value {
 
 /// Returns the time of day in UTC, for sentences: `12:03:20 UTC`.
 pub(crate) fn clock(ms: u64) -> String {
-    let text = until_utc(ms).to_string();
+    let text = until_utc(ms);
     // `2025-11-23 14:03:20.0 UTC`
     let time = text.split(' ').nth(1).and_then(|time| time.split('.').next());
-    time.map_or(text.clone(), |time| format!("{time} UTC"))
+    time.map_or_else(|| text.clone(), |time| format!("{time} UTC"))
 }
 
 /// Returns a length of time for people, with one unit or two.

@@ -21,7 +21,7 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 
-use crate::access::{Role, Visitor};
+use crate::access::{Access, Role, Visitor};
 use crate::actions;
 use crate::assets;
 use crate::events::{self, Topic};
@@ -101,7 +101,7 @@ async fn guard(
     next: Next,
 ) -> Response {
     let access = &shared.access;
-    if let Err(refusal) = access.check_origin(request.method(), request.headers()) {
+    if let Err(refusal) = Access::check_origin(request.method(), request.headers()) {
         return refusal.into_response();
     }
     let visitor = access.visitor(&connection.peer, request.headers());
@@ -222,13 +222,11 @@ async fn stream(
         }
     }
     let hello = hello(&shared, &who);
-    match events::stream(&shared.hub, named, &hello, Some(connection.busy())) {
-        Some(response) => response,
-        None => {
-            let why = "too many pages are open; close one";
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", why).into_response()
-        }
-    }
+    let stream = events::stream(&shared.hub, named, &hello, Some(connection.busy()));
+    stream.unwrap_or_else(|| {
+        let why = "too many pages are open; close one";
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", why).into_response()
+    })
 }
 
 async fn page(

@@ -125,6 +125,13 @@ impl Shared {
         self.hub.send("happened", &entry);
     }
 
+    /// Adds several entries.
+    pub(crate) fn all_happened(&self, entries: impl IntoIterator<Item = Entry>) {
+        for entry in entries {
+            self.happened(entry);
+        }
+    }
+
     pub(crate) fn prefix(&self) -> &str {
         &self.redlock.config().prefix
     }

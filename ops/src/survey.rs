@@ -143,9 +143,9 @@ impl Survey {
         let (deployment, command) = (&self.deployment, &command);
         let reads = self.nodes.iter_mut().map(|node| async move {
             let all = node.request::<Vec<(i64, Vec<u8>)>>(deployment, command, "EVAL").await;
-            let whole = |all: Vec<(i64, Vec<u8>)>| match all.len() == locks.len() {
-                true => Ok(all.into_iter().map(queue).collect()),
-                false => Err("EVAL: answer not understood".to_owned()),
+            let whole = |all: Vec<(i64, Vec<u8>)>| {
+                let is_whole = all.len() == locks.len();
+                is_whole.then(|| all.into_iter().map(queue).collect()).ok_or_else(strange)
             };
             (node.node.clone(), all.and_then(whole))
         });
@@ -169,9 +169,10 @@ impl Survey {
         let (deployment, command) = (&self.deployment, &records.read_command(keys));
         let reads = self.nodes.iter_mut().map(|node| async move {
             let all = node.request::<Vec<redis::Value>>(deployment, command, "EVAL").await;
-            let whole = |all: Vec<redis::Value>| match all.len() == keys.len() + 1 {
-                true => Ok(all.into_iter().skip(1).map(seen_of).collect::<Vec<Option<Seen>>>()),
-                false => Err("EVAL: answer not understood".to_owned()),
+            let whole = |all: Vec<redis::Value>| {
+                let is_whole = all.len() == keys.len() + 1;
+                let seen = || all.into_iter().skip(1).map(seen_of).collect::<Vec<Option<Seen>>>();
+                is_whole.then(seen).ok_or_else(strange)
             };
             (node.node.clone(), all.and_then(whole))
         });
@@ -236,6 +237,10 @@ impl Surveyed {
             }
         }
     }
+}
+
+fn strange() -> String {
+    "EVAL: answer not understood".to_owned()
 }
 
 /// Reads one answer of `queues.lua`.

@@ -52,12 +52,12 @@ pub(crate) struct ConsoleArgs {
     /// Host name under which browsers may reach the console, besides addresses and localhost
     #[arg(long, value_name = "NAME", help_heading = "Access")]
     host: Vec<String>,
-    /// File with the token of the role that may read, as its first line; else
-    /// $PALISADE_CONSOLE_READ_TOKEN
+    /// File with the token of the role that may read, as its first line; else the variable
+    /// `PALISADE_CONSOLE_READ_TOKEN`
     #[arg(long, value_name = "FILE", help_heading = "Access")]
     read_token_file: Option<PathBuf>,
-    /// File with the token of the role that may read and act, as its first line; else
-    /// $PALISADE_CONSOLE_ACT_TOKEN
+    /// File with the token of the role that may read and act, as its first line; else the variable
+    /// `PALISADE_CONSOLE_ACT_TOKEN`
     #[arg(long, value_name = "FILE", help_heading = "Access")]
     act_token_file: Option<PathBuf>,
     /// Certificate chain (PEM) for HTTPS
@@ -114,7 +114,7 @@ impl ConsoleArgs {
             let signals = crate::signals::Signals::new()?;
             options.is_demo = true;
             let console = Console::bind(demo.handle()?, demo.deployment(), options).await;
-            let console = console.map_err(not_started)?;
+            let console = console.map_err(|e| not_started(&e))?;
             announce(&console, say);
             let traffic = demo.run();
             return Ok(Done::from(tokio::select! {
@@ -129,7 +129,7 @@ impl ConsoleArgs {
             return Err(Fail::new(USAGE, why));
         };
         let console = Console::bind(ground.redlock.clone(), servers, options).await;
-        let console = console.map_err(not_started)?;
+        let console = console.map_err(|e| not_started(&e))?;
         announce(&console, say);
         let code = until_signal(console, &ground.signals).await;
         ground.close().await;
@@ -183,7 +183,7 @@ impl ConsoleArgs {
     }
 }
 
-fn not_started(e: StartError) -> Fail {
+fn not_started(e: &StartError) -> Fail {
     Fail::new(USAGE, e.to_string())
 }
 

@@ -83,7 +83,7 @@ pub(super) async fn read(shared: &Shared) {
     }
     row.at = now;
     shared.model().jobs.insert(job, row);
-    happened.into_iter().for_each(|entry| shared.happened(entry));
+    shared.all_happened(happened);
 }
 
 async fn schedule(shared: &Shared, key: &str, row: &mut JobRow) -> Result<(), String> {

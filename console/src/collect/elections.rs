@@ -38,7 +38,7 @@ pub(super) fn note(shared: &Shared, all: Vec<Seen>) {
             let Some(row) = model.elections.get_mut(&seen.name) else { continue };
             row.note(&seen)
         };
-        entry.into_iter().for_each(|entry| shared.happened(entry));
+        shared.all_happened(entry);
     }
 }
 
@@ -87,7 +87,7 @@ impl ElectionRow {
         }
         let (host, pid) = (leader.identity.host.clone(), leader.identity.pid);
         self.terms.push_back(Term {
-            term: leader.term.get(),
+            number: leader.term.get(),
             host: host.clone(),
             pid,
             value: leader.value.clone(),

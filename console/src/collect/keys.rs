@@ -68,7 +68,7 @@ impl Collector {
                 (row.facts, row.at) = (Some(facts), now_ms());
             }
         }
-        happened.into_iter().for_each(|entry| shared.happened(entry));
+        shared.all_happened(happened);
     }
 }
 

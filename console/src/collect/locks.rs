@@ -36,7 +36,7 @@ pub(super) async fn read(shared: &Shared) {
     let (views, leads) = join(views, elections::read(shared, elections)).await;
     for (id, view) in locks.into_iter().zip(views) {
         if let Some(view) = view {
-            note(shared, id, view);
+            note(shared, &id, view);
         }
     }
     elections::note(shared, leads);
@@ -111,7 +111,7 @@ impl View {
 }
 
 /// Notes the holders of a lock, and what changed since its last reading.
-fn note(shared: &Shared, id: LockId, view: View) {
+fn note(shared: &Shared, id: &LockId, view: View) {
     let now = now_ms();
     let holders = view.holders();
     let mut happened = Vec::new();
@@ -153,13 +153,13 @@ fn note(shared: &Shared, id: LockId, view: View) {
         let is_over = is_known && is_empty(row, &view);
         (row.view, row.at) = (Some(view), now);
         if is_over {
-            model.locks.remove(&id);
+            model.locks.remove(id);
         }
         for owner in lost {
             super::events::lease_lost(&mut model, &id.name, &owner);
         }
     }
-    happened.into_iter().for_each(|entry| shared.happened(entry));
+    shared.all_happened(happened);
 }
 
 /// Returns true if the lock is free and no process waits for it.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use palisade::error::NodeOutcome;
+use palisade::node::Loss;
 use palisade::node::spi::Began;
 use palisade::{NodeHealth, Redlock};
 use tokio::time::Instant;
@@ -85,7 +86,7 @@ fn note(vote: &mut Vote, node: &NodeHealth) {
                                  whole deployment is new, run `palisade init --new`"
                     .to_owned(),
                 Began::Lost => "its data are lost".to_owned(),
-                _ => match vote.losses.last().and_then(|loss| loss.length()) {
+                Began::Known => match vote.losses.last().and_then(Loss::length) {
                     Some(length) => {
                         format!("it came back without its last {:.1} s", length.as_secs_f64())
                     }
@@ -126,8 +127,8 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// Returns the requests per second to one node in the last ten seconds. `own` requests were sent
-    /// in this reading besides those of the handle.
+    /// Returns the requests per second to one node in the last ten seconds. `own` requests were
+    /// sent in this reading besides those of the handle.
     pub(super) fn rate(&mut self, redlock: &Redlock, own: u64) -> f64 {
         let batches = redlock.metrics().iter().map(|node| node.batches).max().unwrap_or_default();
         self.own += own;

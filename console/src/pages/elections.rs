@@ -19,7 +19,7 @@ fn election(name: &str, row: &ElectionRow) -> Value {
         (None, None) => "leaderless",
     };
     let terms = row.terms.iter().map(|term| {
-        json!({ "term": term.term.to_string(), "host": clean(&term.host), "pid": term.pid,
+        json!({ "term": term.number.to_string(), "host": clean(&term.host), "pid": term.pid,
                 "value": clean(&term.value), "from_ms": term.from, "to_ms": term.to,
                 "seen_from_start": term.seen_from_start })
     });

@@ -36,6 +36,15 @@ pub(crate) fn retention(ms: Option<u64>) -> Duration {
     ms.map_or(RETENTION, Duration::from_millis)
 }
 
+/// Counts the incidents, for the overview.
+pub(crate) async fn count(shared: &Shared) {
+    let Ok(keys) = keys_of(shared, NO_NAMESPACE, RETENTION) else { return };
+    let seen = incidents(&keys).await;
+    if seen.unread.len() < seen.nodes {
+        shared.model().incidents = Some(seen.incidents.len());
+    }
+}
+
 pub(super) async fn page(shared: &Shared, params: &Params) -> Result<Value, Refusal> {
     let retention = retention(params.retention_ms);
     let names: BTreeSet<String> = {

@@ -7,6 +7,7 @@ use palisade_ops::{KeyFacts, KeyState};
 use serde_json::{Value, json};
 
 use super::{Params, cut, span};
+use crate::history::now_ms;
 use crate::model::{KeyRow, Model};
 use crate::refusal::Refusal;
 use crate::start::Shared;
@@ -79,8 +80,8 @@ fn key(namespace: &str, row: &KeyRow, facts: &KeyFacts, model: &Model) -> Value 
     json!({
         "namespace": namespace, "key": facts.key, "state": word(facts.state),
         "attempts": facts.attempts,
-        // The age counts from one fixed time, so it does not differ between two readings.
-        "age_ms": crate::history::now_ms().saturating_sub(row.at.saturating_sub(ms(facts.age))) / 1_000 * 1_000,
+        // The claim's time does not differ between two readings, and so the age does not jump.
+        "age_ms": now_ms().saturating_sub(row.at.saturating_sub(ms(facts.age))) / 1_000 * 1_000,
         "until_ms": facts.remaining.map(|left| (row.at + ms(left)) / 1_000 * 1_000),
         "expires_ms": (row.at + ms(facts.expires_in)) / 10_000 * 10_000,
         "forgotten": facts.forgotten, "on": facts.nodes, "of": model.votes.len(),
