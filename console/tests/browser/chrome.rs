@@ -77,10 +77,16 @@ wait $p 2>/dev/null"#;
 
     /// Opens a tab on a page of the console; `hash` is the part of its address after `#`.
     pub(crate) async fn open(&self, base: &str, hash: &str) -> Tab {
+        self.open_after(base, hash, "").await
+    }
+
+    /// Does the same, and runs this script in the tab before those of the page.
+    pub(crate) async fn open_after(&self, base: &str, hash: &str, script: &str) -> Tab {
         let page = self.browser.new_page("about:blank").await.expect("a tab");
         let tab = Tab { page, base: base.to_owned(), reported: Arc::default() };
         tab.listen().await;
         tab.emulate((1280, 800), &[]).await;
+        tab.page.evaluate_on_new_document(script).await.expect("a script");
         tab.page.goto(format!("{base}#{hash}")).await.expect("the console answers");
         tab.until("a page is drawn", START, "!!document.querySelector('main h1')").await;
         tab

@@ -63,3 +63,29 @@ async fn a_console_that_ends_is_never_taken_for_silence() {
     tab.until("the age grows", SOON, "/for [2-9] s/.test(document.body.innerText)").await;
     tab.forgive();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_left_events_out_says_so_and_the_page_reads_anew() {
+    let chrome = Chrome::start().await;
+    let world = World::start(1, MAX_TTL, Options::default()).await;
+    // The test has the page's streams at hand, and plays a console that left events out.
+    let script = "window.streams = []; const Real = EventSource; \
+                  window.EventSource = class extends Real { \
+                  constructor(url) { super(url); window.streams.push(this); } };";
+    let tab = chrome.open_after(&world.base, "/elections", script).await;
+    let live = "document.getElementById('live').innerText.trim() === 'live'";
+    tab.until("the stream is live", SOON, live).await;
+    let reads = "performance.getEntriesByType('resource').filter(e => \
+                 e.name.endsWith('/elections')).length";
+    let before: f64 = tab.eval(reads).await;
+    tab.run(
+        "streams.at(-1).dispatchEvent(new MessageEvent('lagged', \
+         { data: '{\"missed\": 12, \"text\": \"too slow\"}' }))",
+    )
+    .await;
+    let lagged = "document.getElementById('live').innerText.includes('lagged, 12 events')";
+    tab.until("it is said", SOON, lagged).await;
+    tab.until("the page reads anew", SOON, &format!("{reads} > {before}")).await;
+    tab.until("it is live again", SOON, live).await;
+    tab.close().await;
+}

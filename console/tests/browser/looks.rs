@@ -15,7 +15,7 @@ const PAGES: [(&str, &str); 9] = [
     ("/keys", "order-7"),
     ("/keys/payments/order-7", "Attempts"),
     ("/nodes", "3 of 3 vote"),
-    ("/failovers", "Losses from before"),
+    ("/failovers", "Losses that the nodes remember"),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -100,14 +100,16 @@ async fn seed(world: &World) -> Busy {
         busy.handles.push(handle);
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    for (name, schedule) in
-        [("rates", "*/3 * * * * *"), ("nightly-report", "0 3 * * *"), ("cleanup", "*/5 * * * * *")]
-    {
+    for (name, schedule) in [
+        ("rates", "*/10 * * * * *"),
+        ("nightly-report", "0 3 * * *"),
+        ("cleanup", "*/15 * * * * *"),
+    ] {
         let redlock = redlock.clone();
         busy.task(async move {
             let work = |tick: palisade::cron::Tick| async move {
                 tokio::time::sleep(Duration::from_millis(400)).await;
-                let fails = name == "cleanup" && tick.unix_seconds() % 20 == 0;
+                let fails = name == "cleanup" && tick.unix_seconds() % 45 == 0;
                 if fails { Err(Failed::from("the archive is full")) } else { Ok(()) }
             };
             let _ = Cron::new(&redlock).run(Job::new(name, schedule), work).await;
@@ -148,18 +150,22 @@ async fn pictures() {
     tab.emulate(DESK, &[("prefers-color-scheme", "light")]).await;
     tab.shows("3 of 3 votes", SOON).await;
     let busy = seed(&world).await;
-    tab.shows("dave:order-7102", 3 * SOON).await;
+    let parked = "[...document.querySelectorAll('.figure')].some(f => /^3\\s+keys parked/.test(\
+                  f.innerText))";
+    tab.until("the keys are parked", 6 * SOON, parked).await;
     // A leader steps down, so that there are two terms.
     let (status, body) = world
         .request(
             "POST",
             "/api/v1/actions",
-            r#"{"action":"step-down","name":"billing","reason":"its host is drained","confirm":"billing"}"#,
+            &serde_json::json!({ "action": "step-down", "name": "billing", "confirm": "billing",
+                                 "reason": "its host is drained" })
+            .to_string(),
         )
         .await;
     assert_eq!(status, 200, "{body}");
     world.request("POST", "/api/v1/doctor", "{}").await;
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    tokio::time::sleep(Duration::from_secs(45)).await;
     world.servers[2].kill();
     tab.shows("unreachable", SOON).await;
     tokio::time::sleep(Duration::from_secs(2)).await;

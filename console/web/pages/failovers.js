@@ -52,8 +52,8 @@ h("div", { class: "two halves inner" },
     ["Took", span(one.took_ms ?? now() - one.began_ms)],
     ["Leases", leases(one)],
     ["Put back by their holders", number(one.reasserted)],
-    ["Proved loss", one.loss ? one.loss.proved ? one.loss.text : `not proved: ${one.loss.text}`
-      : "none"],
+    ["Loss", one.loss ? [one.loss.text, " ", h("span", { class: "tag" }, one.loss.proved
+      ? "proved" : "not proved")] : "none"],
   ], true))));
 
 export function failovers(app) {
@@ -92,7 +92,7 @@ export function failovers(app) {
       list.map(failover),
       list.length === 0 && card("Since this console watches", {}, empty("No node has been lost. ",
         "A failover, restart or loss of data appears here while it happens.")),
-      card("Losses from before", { foot: "Kept in the nodes' markers, at most eight a node." },
+      card("Losses that the nodes remember", { foot: "Kept in the nodes' markers, at most eight a node." },
         data.stored.length ? shortTable("Losses", LOSSES, data.stored, (loss) =>
           `${loss.node} ${loss.to_ms}`) : empty("The nodes' markers name no loss of data.")),
     ];

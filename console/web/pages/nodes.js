@@ -4,9 +4,9 @@ import { post, Resource } from "../api.js";
 import { h } from "../dom.js";
 import { span } from "../time.js";
 import { spark } from "../timeline.js";
-import { at, card, command, countdown, empty, head, is, mark, number, pairs, plural, since, toast,
-  waiting } from "../ui.js";
-import { voteState } from "./overview.js";
+import { at, card, command, countdown, empty, head, is, mark, number, pairs, plural, sentence,
+  since, toast, waiting } from "../ui.js";
+import { serverOf, voteState } from "./overview.js";
 
 const DOCTOR = {
   never: "The doctor has not examined the deployment yet.",
@@ -23,18 +23,17 @@ function node(one, latencies) {
     h("header", null, h("h2", null, one.node), is(level, word)),
     one.why && h("p", { class: "why" }, one.why),
     pairs([
-      ["Server", one.server && h("code", null, one.server)],
+      ["Server", serverOf(one)],
       ["Grants again in", typeof one.until_ms === "number" && countdown(one.until_ms, "now")],
       ["Latency", `${span(one.latency_ms)} (max ${span(one.latency_max_ms)})`],
       ["Queue", one.queue === null ? "not counted" : plural(one.queue, "request")],
       ["Batches", number(one.batches)],
       ["Faults", one.faults ? h("span", { class: "is warning" }, `${number(one.faults)}${
         kinds.length ? ` (${kinds.join(", ")})` : ""}`) : "none"],
-      ["New histories", number(one.histories)],
-      ["Quarantines", number(one.quarantines)],
-      ["Changes of the master", number(one.switches)],
+      ["New histories", one.histories > 0 && number(one.histories)],
+      ["Quarantines", one.quarantines > 0 && number(one.quarantines)],
+      ["Changes of the master", one.switches > 0 && number(one.switches)],
     ]),
-    latencies && spark(`Latency of ${one.node}`, latencies),
     marker ? pairs([
       ["Data history", h("code", { title: marker.history }, marker.history.slice(0, 12))],
       ["Began", marker.since_ms ? at(marker.since_ms) : "never lost data"],
@@ -42,14 +41,15 @@ function node(one, latencies) {
       ["Token floor", h("code", null, marker.token_floor)],
       ["Age of the note", span(marker.note_age_ms)],
       ["Last loss", last && last.text],
-    ]) : h("p", { class: "soft" }, "Its marker could not be read, or it has none."));
+    ]) : h("p", { class: "soft" }, "Its marker could not be read, or it has none."),
+    latencies && spark(`Latency of ${one.node}`, latencies));
 }
 
 const finding = (one, i) => h("li", { key: `${one.check} ${one.subject} ${i}` },
   h("div", { class: "finding" }, is(one.verdict, one.verdict), h("strong", null, one.subject),
     h("span", { class: "tag" }, one.check)),
-  h("p", null, one.message),
-  one.why && h("p", { class: "soft" }, one.why),
+  h("p", null, sentence(one.message)),
+  one.why && h("p", { class: "soft" }, sentence(one.why)),
   one.evidence && h("p", { class: "soft" }, "Read: ", h("code", null, one.evidence)),
   one.fix.map((line) => command(line)));
 

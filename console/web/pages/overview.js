@@ -19,6 +19,10 @@ const ENTRY = { info: "info", warn: "warning", error: "error" };
 /** Returns level and word of a vote's state. */
 export const voteState = (state) => VOTE[state] || ["unknown", state];
 
+/** Returns the server of a node, if the node's name does not have it already. */
+export const serverOf = ({ node, server }) => server && !node.endsWith(server) &&
+  h("code", null, server);
+
 /** Returns a list of what happened, the latest first. */
 export const happened = (entries, none) => (entries.length
   ? h("ol", { class: "log" }, entries.map((one) => h("li", { key: `e${one.id}` }, at(one.at_ms),
@@ -37,7 +41,7 @@ function vote(one, latencies) {
       one.why || [word[0].toUpperCase(), word.slice(1), " since ", at(one.since_ms), ", ",
         age(one.since_ms), "."]),
     pairs([
-      ["Server", one.server && h("code", null, one.server)],
+      ["Server", serverOf(one)],
       ["Grants again in", typeof one.until_ms === "number" && countdown(one.until_ms, "now")],
       ["Since", one.why && at(one.since_ms)],
       ["Latency", one.latency_ms === null ? "–" : span(one.latency_ms)],
