@@ -241,6 +241,18 @@ impl Access {
         Ok(())
     }
 
+    /// Returns the address of a visitor, for the audit. The proxy names the visitor's own address
+    /// as the last one of `X-Forwarded-For`.
+    pub(crate) fn origin(&self, peer: &Peer, headers: &HeaderMap) -> String {
+        let named = headers.get_all("x-forwarded-for").iter().next_back();
+        let named = named.and_then(|all| all.to_str().ok()?.rsplit(',').next());
+        let named = named.and_then(|at| at.trim().parse::<IpAddr>().ok());
+        match (&self.proxy, named) {
+            (Some(_), Some(at)) => format!("{at} through {peer}"),
+            _ => peer.to_string(),
+        }
+    }
+
     /// Returns the visitor of a request.
     pub(crate) fn visitor(&self, peer: &Peer, headers: &HeaderMap) -> Result<Visitor, Refusal> {
         let (user, found) = match (&self.proxy, self.has_tokens()) {
@@ -445,5 +457,12 @@ mod tests {
         assert_eq!(of("alice").unwrap().role, Role::Act);
         assert_eq!(of("bob").unwrap().role, Role::Read);
         assert_eq!(of("").unwrap_err().code(), "no_token");
+        let mut headers = HeaderMap::new();
+        headers.insert("x-forwarded-for", "1.2.3.4, 10.9.9.9".parse().unwrap());
+        let from = access.origin(&peer("10.0.0.1:5"), &headers);
+        assert_eq!(from, "10.9.9.9 through 10.0.0.1:5");
+        let listen = Listen::Tcp("127.0.0.1:0".parse().unwrap());
+        let open = Access::new(listen, None, &Tokens::default(), Vec::new());
+        assert_eq!(open.origin(&peer("127.0.0.1:5"), &headers), "127.0.0.1:5");
     }
 }

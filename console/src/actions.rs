@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::access::{Peer, Role, Visitor};
+use crate::access::{Role, Visitor};
 use crate::audit::AuditLine;
 use crate::history::{Entry, Level, now_ms};
 use crate::pages::cron::NO_RUN_NOW;
@@ -147,7 +147,7 @@ pub(crate) fn refused(shared: &Shared, role: Option<Role>) -> Option<Refusal> {
 pub(crate) async fn act(
     shared: &Arc<Shared>,
     visitor: &Visitor,
-    peer: &Peer,
+    from: String,
     request: Request,
 ) -> Result<Value, Refusal> {
     let Request { act, reason, confirm } = request;
@@ -155,7 +155,7 @@ pub(crate) async fn act(
         at: now_ms(),
         by: visitor.user.clone(),
         role: visitor.role.word(),
-        from: peer.to_string(),
+        from,
         action: act.word().to_owned(),
         target: clean(&act.target()),
         reason: clean(&reason),

@@ -76,8 +76,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             let pause = every.saturating_sub(began.elapsed()).max(EVERY / 10);
             let woken = timeout(pause, shared.hub.wake.notified()).await.is_ok();
             if woken {
-                // Several causes that come together wake the collector once.
-                sleep(EVERY / 20).await;
+                // However often it is woken, the collector keeps its budget.
+                sleep((EVERY / 2).saturating_sub(began.elapsed())).await;
             }
         }
     };

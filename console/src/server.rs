@@ -255,5 +255,6 @@ async fn act(
 ) -> Result<Json<Value>, Refusal> {
     let visitor = who?;
     let request = parse(&headers, &body)?;
-    actions::act(&shared, &visitor, &connection.peer, request).await.map(Json)
+    let from = shared.access.origin(&connection.peer, &headers);
+    actions::act(&shared, &visitor, from, request).await.map(Json)
 }

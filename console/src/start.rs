@@ -177,7 +177,7 @@ impl Console {
             allow_actions: options.allow_actions,
             show_results: options.show_results,
             is_demo: options.is_demo,
-            keys_per_second: options.keys_per_second.clamp(10, 100_000),
+            keys_per_second: options.keys_per_second.clamp(10, 20_000),
             keys: options.keys,
             since: now_ms(),
             hub: Arc::new(Hub::new()),

@@ -192,7 +192,7 @@ async fn a_killed_server_shows_and_recovers() {
     };
     // The promise is three seconds on a machine of its own.
     assert!(at.elapsed() < Duration::from_secs(3) || cfg!(debug_assertions), "{:?}", at.elapsed());
-    println!("a killed server showed after {:?}", at.elapsed());
+    common::measured("killed_node_shown_ms", at.elapsed().as_millis() as f64);
     assert_eq!(lost["verdict"]["state"], "degraded");
     let vote = lost["votes"].as_array().unwrap().iter().find(|vote| vote["voting"] == false);
     assert_eq!(vote.unwrap()["state"], "unreachable");
@@ -216,6 +216,33 @@ async fn a_killed_server_shows_and_recovers() {
         assert!(kinds.contains(&&json!(kind)), "{failover:#}");
     }
     assert_eq!(failover["loss"]["proved"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server_does_not_hold_up_the_others() {
+    let world = World::new(3).await;
+    let mut events = Events::open(world.at, "overview").await;
+    while events.next("overview").await["voting"] != 3 {}
+    world.servers[0].freeze();
+    let lost = loop {
+        let page = events.next("overview").await;
+        if page["voting"] == 2 {
+            break page;
+        }
+    };
+    assert_eq!(lost["votes"][0]["state"], "unreachable", "{lost:#}");
+    let held = world.client().mutex("deploy").build().unwrap().acquire().await.unwrap();
+    let shown = |page: &Value| {
+        found(page, "locks", "name", "deploy").is_some_and(|lock| lock["state"] == "held")
+    };
+    let page = world.until("locks", shown).await;
+    let lock = found(&page, "locks", "name", "deploy").unwrap();
+    assert_eq!((&lock["state"], &lock["holders"][0]["on"]), (&json!("held"), &json!(2)));
+    assert_eq!(page["unread"].as_array().unwrap().len(), 1, "{page:#}");
+    world.servers[0].resume();
+    while events.next("overview").await["voting"] != 3 {}
+    world.until("locks", |page| page["unread"].as_array().unwrap().is_empty()).await;
+    held.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -303,7 +330,7 @@ async fn ten_pages_share_one_reader_and_none_costs_almost_nothing() {
     let (before, began) = (requests(&world), Instant::now());
     tokio::time::sleep(Duration::from_secs(10)).await;
     let rate = (requests(&world) - before) as f64 / began.elapsed().as_secs_f64();
-    println!("{rate:.1} requests a second with ten pages");
+    common::measured("requests_per_second_with_ten_pages", (rate * 10.0).round() / 10.0);
     // The client of this test renews its lock once a second at most.
     assert!(rate <= 6.0, "{rate:.1} requests a second");
     drop(pages);

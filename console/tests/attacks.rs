@@ -285,7 +285,7 @@ async fn an_action_needs_a_reason_and_the_typed_name() {
 async fn idle_connections_do_not_keep_others_out() {
     let world = World::new(1).await;
     // The limit of open files of a test machine may be lower than ten thousand.
-    let (mut idle, mut made) = (Vec::new(), 0);
+    let (mut idle, mut made) = (Vec::new(), 0_u32);
     for _ in 0..10_000 {
         match TcpStream::connect(world.at).await {
             Ok(stream) => idle.push(stream),
@@ -299,10 +299,12 @@ async fn idle_connections_do_not_keep_others_out() {
         if made % 1_000 == 0 {
             let began = Instant::now();
             assert_eq!(world.get("session").await["signed_in"], true);
-            println!("after {made} connections: {:?}", began.elapsed());
+            let ms = began.elapsed().as_secs_f64() * 1e3;
+            common::measured("answered_ms_after_idle_connections", (ms * 10.0).round() / 10.0);
         }
     }
     assert_eq!(made, 10_000);
+    common::measured("idle_connections", f64::from(made));
     assert_eq!(request(world.at, "GET", "/", &[], "").await.status, 200);
 }
 
@@ -353,6 +355,7 @@ async fn a_body_of_a_gibibyte_is_not_read() {
         }
         sent += 1 << 16;
     }
+    common::measured("bytes_sent_of_a_gibibyte", sent as f64);
     assert!(sent < 64 << 20, "{sent} bytes were read");
     assert_eq!(request(world.at, "GET", "/", &[], "").await.status, 200);
 }

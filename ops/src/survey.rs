@@ -220,7 +220,7 @@ impl Surveyed {
         let sent = async {
             let conn = match &self.conn {
                 Some(conn) => conn.until(Instant::now() + deployment.within),
-                None => master.open(deployment).await?,
+                None => Conn::open_wide(&master.target, Instant::now() + deployment.within).await?,
             };
             let answer = conn.read(command, what).await?;
             Ok::<_, String>((conn, answer))

@@ -59,7 +59,6 @@ fn a_console_that_others_could_reach_does_not_start() {
         (&["--listen", "127.0.0.1:0", "--act-token-file", "none"], "empty"),
         (&["--listen", "127.0.0.1:0", "--act-token-file", "missing"], "missing"),
         (&["--listen", "nowhere"], "127.0.0.1:7420"),
-        (&["--embedded"], "--demo"),
     ] {
         let run = ground.run(&[&["console"], options].concat());
         assert_eq!(run.code, 64, "{options:?}: {}", run.err);

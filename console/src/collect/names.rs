@@ -178,12 +178,21 @@ pub(crate) fn main_key(prefix: &str, id: &LockId) -> String {
 }
 
 impl Collector {
-    /// Reads the next names, the queues of locks, and, in turn with them, records of keys.
+    /// Reads the queues of locks, and, in turn, the next names and records of keys.
     pub(super) async fn survey(&mut self) {
+        if self.count.is_multiple_of(2) {
+            self.records().await;
+        } else {
+            self.scan().await;
+        }
+        self.queues().await;
+    }
+
+    async fn scan(&mut self) {
         let shared = std::sync::Arc::clone(&self.shared);
         let prefix = shared.prefix();
         self.requests += 1;
-        let Ok(scanned) = self.survey.scan(shared.keys_per_second).await else { return };
+        let Ok(scanned) = self.survey.scan(2 * shared.keys_per_second).await else { return };
         {
             let mut model = shared.model();
             self.names.note(&scanned, prefix, shared.keys, &mut model);
@@ -196,10 +205,6 @@ impl Collector {
                     vote.latencies.push_front(page.took);
                 }
             }
-        }
-        self.queues().await;
-        if self.count.is_multiple_of(2) {
-            self.records().await;
         }
     }
 

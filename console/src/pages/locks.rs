@@ -16,7 +16,9 @@ const SHOWN: usize = 16;
 
 pub(super) fn page(shared: &Shared, model: &Model, params: &Params) -> Result<Value, Refusal> {
     let is_meant = |(id, row): &(&LockId, &LockRow)| {
-        (params.kind.is_empty() || kind(id, row) == params.kind) && id.name.contains(&params.q)
+        row.view.is_some()
+            && (params.kind.is_empty() || kind(id, row) == params.kind)
+            && id.name.contains(&params.q)
     };
     let all: Vec<_> = model.locks.iter().filter(is_meant).collect();
     let (all, next, total) = cut(all, params)?;

@@ -6,6 +6,7 @@ pub mod server;
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -117,6 +118,17 @@ impl World {
     ) -> Answer {
         request(self.at, method, &format!("/api/v1/{path}"), headers, body).await
     }
+}
+
+/// Adds a figure to the JSON file of what the tests measured. `make test-console` prints the file.
+pub fn measured(name: &str, value: f64) {
+    static FILE: Mutex<()> = Mutex::new(());
+    let _lock = FILE.lock().unwrap();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("console-attacks.json");
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut all: serde_json::Map<String, Value> = serde_json::from_str(&known).unwrap_or_default();
+    all.insert(name.to_owned(), value.into());
+    std::fs::write(path, Value::Object(all).to_string()).unwrap();
 }
 
 /// An answer to a request.

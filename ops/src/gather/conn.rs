@@ -19,8 +19,21 @@ pub(crate) struct Conn {
 impl Conn {
     /// Connects to a server or Sentinel and logs in, before the deadline `until`.
     pub(crate) async fn open(at: &Endpoint, until: Instant) -> Result<Self, String> {
+        Self::opened(at, internal::open(at), until).await
+    }
+
+    /// Connects as [`Self::open`] does, for answers with many long keys.
+    pub(crate) async fn open_wide(at: &Endpoint, until: Instant) -> Result<Self, String> {
+        Self::opened(at, internal::open_wide(at), until).await
+    }
+
+    async fn opened(
+        at: &Endpoint,
+        line: impl Future<Output = RedisResult<Line>>,
+        until: Instant,
+    ) -> Result<Self, String> {
         // The connection needs no time-out of its own, because every wait ends at `until`.
-        match timeout_at(until, internal::open(at)).await {
+        match timeout_at(until, line).await {
             Ok(Ok(line)) => Ok(Self { line: Arc::new(line), until }),
             Ok(Err(e)) => Err(error_text(&e, &at.secrets())),
             Err(_) => Err(LATE.to_owned()),
