@@ -75,7 +75,7 @@ pub(super) async fn read(shared: &Shared) {
         row.unknown = Some(why);
     }
     let mut happened = Vec::new();
-    if !row.schedule.is_empty() {
+    if !row.schedule.is_empty() && !is_quiet(&row, now) {
         match ticks(shared, &job, &mut row).await {
             Ok(new) => happened = new,
             Err(why) => row.unknown = Some(why),
@@ -84,6 +84,15 @@ pub(super) async fn read(shared: &Shared) {
     row.at = now;
     shared.model().jobs.insert(job, row);
     shared.all_happened(happened);
+}
+
+/// Returns true if no tick of the job can have changed since its last reading.
+fn is_quiet(row: &JobRow, now: u64) -> bool {
+    let is_over = |tick: &TickReport| matches!(tick.state, TickState::Over(_));
+    row.unknown.is_none()
+        && row.next.is_some_and(|next| now < next)
+        && row.ticks.iter().take(STEP).all(is_over)
+        && !row.ticks.is_empty()
 }
 
 async fn schedule(shared: &Shared, key: &str, row: &mut JobRow) -> Result<(), String> {

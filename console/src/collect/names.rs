@@ -162,11 +162,11 @@ impl Names {
     /// longest ago.
     fn to_check(&self) -> Vec<LockId> {
         let mut all: Vec<_> = self.locks.iter().collect();
-        all.sort_by_key(|(_, name)| (!name.is_live, name.checked));
+        all.sort_by_key(|(_, name)| name.checked);
+        let (live, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, name)| name.is_live);
         // Half of the checks are for names that were not in use, so that every new one is found.
-        let live = all.iter().filter(|(_, name)| name.is_live).count().min(CHECKED / 2);
-        let (live, rest) = all.split_at(live);
-        let chosen = live.iter().chain(rest.iter().take(CHECKED - live.len()));
+        let of_rest = rest.len().min(CHECKED.saturating_sub(live.len()).max(CHECKED / 2));
+        let chosen = live.iter().take(CHECKED - of_rest).chain(rest.iter().take(of_rest));
         chosen.map(|(id, _)| (*id).clone()).collect()
     }
 }
