@@ -18,14 +18,15 @@ const SLOTS: u16 = 256;
 /// A lease that was seen with less time left than this may have run out.
 const SOON: u64 = 700;
 
-/// Reads the locks and elections that were read the longest time ago.
-pub(super) async fn read(shared: &Shared) {
+/// Reads the locks that were read the longest time ago, and with `elections` also elections.
+pub(super) async fn read(shared: &Shared, elections: bool) {
+    let most_elections = if elections { MOST / 6 } else { 0 };
     let (locks, elections) = {
         let model = shared.model();
         let mut elections: Vec<_> = model.elections.iter().map(|(id, row)| (row.at, id)).collect();
         elections.sort_unstable();
         let elections: Vec<String> =
-            elections.into_iter().take(MOST / 6).map(|(_, id)| id.clone()).collect();
+            elections.into_iter().take(most_elections).map(|(_, id)| id.clone()).collect();
         let mut locks: Vec<_> = model.locks.iter().map(|(id, row)| (row.at, id)).collect();
         locks.sort_unstable();
         let rest = MOST - 3 * elections.len();
