@@ -21,7 +21,9 @@
 #                      deployment, on real servers: ARGS=--json, ARGS='--only "one group:"'
 # make console         a live view in the browser of a demo deployment: orders, locks, an election, a
 #                      cron job; of yours: ARGS='--node redis://10.0.0.1'
-# make test-console    the tests of the console, on real servers, and its pages in a real browser
+# make test-console    the tests of the console, on real servers, and its pages in a real browser; the
+#                      last line is what they measured, as JSON
+# make console-pictures  the pictures of the console's pages in docs/console
 # make doctor          is a deployment right?  ARGS='--node sentinel://s1,s2,s3/orders'
 # make bench           this library beside another one, in ratios
 # make bench-idempotency  what an idempotency key costs: round trips, batches, bytes
@@ -58,7 +60,7 @@ PUBLISHED = palisade palisade-ops palisade-console palisade-cli palisade-testing
 # Packages that only test, for minutes.
 FAULTS = hostile nemesis sim
 
-.PHONY: help console demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak mutants fuzz minimal lint package doc
+.PHONY: help console console-pictures demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak mutants fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -116,6 +118,11 @@ test-console:
 	@scripts/need cargo redis chromium
 	$(CARGO) test -p $(CONSOLE) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-console: everything passed'
+	@cat $${CARGO_TARGET_DIR:-target}/tmp/console-browser.json $${CARGO_TARGET_DIR:-target}/tmp/console-attacks.json 2>/dev/null | tr -d '\n' | sed 's/}{/,/g'; echo
+
+console-pictures:
+	@scripts/need cargo redis chromium
+	$(CARGO) test -p $(CONSOLE) --all-features --test browser -- --ignored --exact pictures::pictures
 
 # Whatever is wrong, make itself says "Error 2": a script runs the program for its exit codes.
 doctor:

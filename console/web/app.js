@@ -48,6 +48,7 @@ function heard(name, data) {
 function takeOverview(data) {
   app.overview = data;
   app.poll = data.poll || app.poll;
+  app.unreadSince = (data.unread || []).length ? app.unreadSince || now() : 0;
   for (const { node, latency_ms: ms } of data.votes || []) {
     const list = app.latencies.get(node) || [];
     list.push(ms);

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 
 use crate::SOON;
 use crate::chrome::{Chrome, Tab};
+use crate::server::Server;
 use crate::world::{World, acting};
 
 /// The quarantine of the pictures is long enough to be seen in all of them.
@@ -145,7 +146,10 @@ async fn keys(world: &World, busy: &mut Busy) {
 #[ignore = "writes the pictures of the manual; make console-pictures runs it"]
 async fn pictures() {
     let chrome = Chrome::start().await;
-    let mut world = World::start(3, MAX_TTL, acting()).await;
+    // The one that is killed has kept its data but for the last second.
+    let keeps: &[&str] = &["--appendonly", "yes"];
+    let servers = [&[][..], &[], keeps].map(Server::start);
+    let mut world = World::start_on(servers.into(), MAX_TTL, acting()).await;
     let tab = chrome.open(&world.base, "/").await;
     tab.emulate(DESK, &[("prefers-color-scheme", "light")]).await;
     tab.shows("3 of 3 votes", SOON).await;

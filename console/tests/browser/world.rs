@@ -28,7 +28,16 @@ pub(crate) struct World {
 impl World {
     /// Starts servers, marks them as new, and starts a console with these options.
     pub(crate) async fn start(nodes: usize, max_ttl: Duration, options: Options) -> Self {
-        let servers: Vec<_> = (0..nodes).map(|_| Server::start(&[])).collect();
+        let servers = (0..nodes).map(|_| Server::start(&[])).collect();
+        Self::start_on(servers, max_ttl, options).await
+    }
+
+    /// Does the same with servers that are there.
+    pub(crate) async fn start_on(
+        servers: Vec<Server>,
+        max_ttl: Duration,
+        options: Options,
+    ) -> Self {
         let mut settings = Settings::new(servers.iter().map(Server::url));
         settings.max_ttl = Some(max_ttl);
         settings.ttl = Some(max_ttl.min(Duration::from_secs(10)) / 2);

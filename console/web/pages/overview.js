@@ -4,7 +4,7 @@ import { get, Resource } from "../api.js";
 import { h } from "../dom.js";
 import { at, card, countdown, empty, is, mark, number, pairs, sentence, verdict, waiting }
   from "../ui.js";
-import { span, age } from "../time.js";
+import { age, now, span } from "../time.js";
 import { spark } from "../timeline.js";
 
 export const LEVEL = { ok: "fine", degraded: "warning", down: "error", unknown: "unknown" };
@@ -14,6 +14,7 @@ const VOTE = {
   unknown: ["unknown", "unknown"],
 };
 const NOW = { now: "granted", after: "after the quarantine", unknown: "unknown" };
+const UNREAD_SHOWN = 4000;
 const ENTRY = { info: "info", warn: "warning", error: "error" };
 
 /** Returns level and word of a vote's state. */
@@ -99,7 +100,8 @@ export function overview(app) {
       h("h1", { class: "hide", key: "h1" }, "Overview"),
       verdict(level, data.verdict.text, open.length ? Math.min(...open) : undefined,
         !data.at_ms && "The nodes have not been read yet."),
-      (data.unread || []).length > 0 && h("p", { class: "notice", key: "unread" },
+      // A single reading that failed is made up for by the next one.
+      app.unreadSince > 0 && now() - app.unreadSince > UNREAD_SHOWN && h("p", { class: "notice", key: "unread" },
         `Not read this time, so what is shown of it may be old: ${
           data.unread.map(({ node, why }) => `${node} (${why})`).join(", ")}.`),
       quorum(data),
