@@ -49,9 +49,9 @@ async fn to_the_end(tab: &Tab, rows: usize) -> usize {
             return [most, box.scrollHeight];
         }})()"
     );
-    let (mut most, mut height, mut reached) = (0, 0.0, 0.0);
+    let (mut most, mut height, mut reached) = (0, 0, 0);
     for _ in 0..40 {
-        let (rows_there, now): (usize, f64) = tab.eval(&script).await;
+        let (rows_there, now): (usize, u64) = tab.eval(&script).await;
         most = most.max(rows_there);
         if reached == now && height == now {
             break;

@@ -169,11 +169,11 @@ async fn keys(world: &World, tab: &Tab) {
     let ran = keys.key("alice:order-7").run(|_| async { Ok::<_, String>(7) }).await.unwrap();
     assert!(matches!(ran, palisade::Outcome::Executed { .. }));
     live(tab, "alice:order-7", began).await;
-    let row = |word: &str| {
-        let (key, word) = (quoted("bob:order-8"), quoted(word));
+    let row = |state: &str| {
+        let (key, state) = (quoted("bob:order-8"), quoted(state));
         format!(
             "[...document.querySelectorAll('main tbody tr')].some(tr => \
-             tr.innerText.includes({key}) && tr.innerText.includes({word}))"
+             tr.innerText.includes({key}) && tr.innerText.includes({state}))"
         )
     };
     // A process dies in the middle: its run is dropped, and nobody renews its claim.

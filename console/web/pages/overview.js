@@ -14,7 +14,7 @@ const VOTE = {
   unknown: ["unknown", "unknown"],
 };
 const NOW = { now: "granted", after: "after the quarantine", unknown: "unknown" };
-const UNREAD_SHOWN = 4000;
+const UNREAD_SHOWN = 8000;
 const ENTRY = { info: "info", warn: "warning", error: "error" };
 
 /** Returns level and word of a vote's state. */
