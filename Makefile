@@ -122,7 +122,7 @@ test-console:
 
 console-pictures:
 	@scripts/need cargo redis chromium
-	$(CARGO) test -p $(CONSOLE) --all-features --test browser -- --ignored --exact pictures::pictures
+	CONSOLE_PICTURES=1 $(CARGO) test -p $(CONSOLE) --all-features --test browser -- --exact pictures::pictures
 
 # Whatever is wrong, make itself says "Error 2": a script runs the program for its exit codes.
 doctor:
