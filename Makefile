@@ -21,6 +21,11 @@
 #                      ARGS=--json, ARGS=--plain for plain writes under each setting, too
 # make ordinary        what a start, a restart, a crash and a planned handover cost each ordinary
 #                      deployment, on real servers: ARGS=--json, ARGS='--only "one group:"'
+# make console         a live view in the browser of a demo deployment: orders, locks, an election, a
+#                      cron job; of yours: ARGS='--node redis://10.0.0.1'
+# make test-console    the tests of the console, on real servers, and its pages in a real browser; the
+#                      last line is what they measured, as JSON
+# make console-pictures  the pictures of the console's pages in docs/console
 # make doctor          is a deployment right?  ARGS='--node sentinel://s1,s2,s3/orders'
 # make bench           this library beside another one, in ratios: ARGS='--locks --json' for each
 #                      kind of lock beside the mutex
@@ -50,14 +55,15 @@ export RUST_TEST_THREADS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Packages with their own dependencies, and tests on servers of their own.
+CONSOLE = palisade-console
 BROKERS = palisade-kafka palisade-lapin palisade-nats palisade-streams
 ADAPTERS = $(BROKERS) palisade-sqlx palisade-tower broker-demo
 # What is packed.
-PUBLISHED = palisade palisade-ops palisade-cli palisade-testing $(ADAPTERS:broker-demo=)
+PUBLISHED = palisade palisade-ops palisade-console palisade-cli palisade-testing $(ADAPTERS:broker-demo=)
 # Packages that only test, for minutes.
 FAULTS = hostile nemesis sim
 
-.PHONY: help demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak mutants fuzz minimal lint package doc
+.PHONY: help console console-pictures demo demo-cron demo-sentinel demo-rabbitmq demo-streams demo-nats demo-kafka demo-locks test test-console test-faults test-adapters doctor test-conf nemesis failover-table ordinary bench bench-idempotency soak mutants fuzz minimal lint package doc
 .DEFAULT_GOAL := help
 
 help:
@@ -89,7 +95,7 @@ demo-kafka:
 
 test:
 	@scripts/need cargo redis prometheus
-	$(CARGO) test --workspace $(FAULTS:%=--exclude %) $(ADAPTERS:%=--exclude %) --all-features --no-fail-fast $(ARGS)
+	$(CARGO) test --workspace $(FAULTS:%=--exclude %) $(ADAPTERS:%=--exclude %) $(CONSOLE:%=--exclude %) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test: everything passed'
 
 test-faults:
@@ -106,6 +112,21 @@ test-adapters:
 	@scripts/need cargo redis kafka nats rabbitmq postgres pgbouncer mariadb
 	$(CARGO) test $(ADAPTERS:%=-p %) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-adapters: everything passed'
+
+# Without nodes it shows a demo.
+console:
+	@scripts/need cargo $(if $(findstring --node,$(ARGS)),,redis)
+	$(CARGO) run --release -p palisade-cli -- console $(if $(findstring --node,$(ARGS)),,--demo --allow-actions) $(ARGS)
+
+test-console:
+	@scripts/need cargo redis chromium
+	$(CARGO) test -p $(CONSOLE) --all-features --no-fail-fast $(ARGS)
+	@echo 'make test-console: everything passed'
+	@cat $${CARGO_TARGET_DIR:-target}/tmp/console-browser.json $${CARGO_TARGET_DIR:-target}/tmp/console-attacks.json 2>/dev/null | tr -d '\n' | sed 's/}{/,/g'; echo
+
+console-pictures:
+	@scripts/need cargo redis chromium
+	CONSOLE_PICTURES=1 $(CARGO) test -p $(CONSOLE) --all-features --test browser -- --exact pictures::pictures
 
 # Whatever is wrong, make itself says "Error 2": a script runs the program for its exit codes.
 doctor:

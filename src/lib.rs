@@ -1,6 +1,7 @@
 //! [changing]: crate::manual::changing_settings
 //! [command]: crate::manual::command
 //! [compared]: crate::manual::compared
+//! [console]: crate::manual::console
 //! [consumer]: crate::manual::message_consumer
 //! [cron]: crate::manual::singleton_cron
 //! [deployment]: crate::manual::deployment
@@ -26,6 +27,11 @@
     "[nemesis]: ",
     env!("CARGO_PKG_REPOSITORY"),
     "/blob/main/docs/nemesis.svg?raw=true"
+)]
+#![doc = concat!(
+    "[overview]: ",
+    env!("CARGO_PKG_REPOSITORY"),
+    "/blob/main/docs/console/overview.png?raw=true"
 )]
 #![doc = concat!("[proofs]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/proofs.md")]
 #![doc = concat!("[rules]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/overview.md")]

@@ -9,6 +9,7 @@ use crate::doctor::DoctorArgs;
 use crate::handover::HandoverArgs;
 use crate::init::InitArgs;
 use crate::settings::SECRETS;
+use crate::verbs::console::ConsoleArgs;
 use crate::verbs::cron::CronArgs;
 use crate::verbs::elect::ElectArgs;
 use crate::verbs::idem::IdemArgs;
@@ -51,6 +52,8 @@ enum Command {
     ForceRelease(Box<ForceArgs>),
     #[command(subcommand)]
     Idem(IdemArgs),
+    #[command(after_help = after(CONSOLE))]
+    Console(Box<ConsoleArgs>),
     #[command(after_help = after(DOCTOR))]
     Doctor(Box<DoctorArgs>),
     #[command(after_help = after(INIT))]
@@ -97,6 +100,15 @@ const ONCE: &str = "Examples:
 
 The environment of the command is as for `lock`, with PALISADE_ATTEMPT: more than 1 if an earlier
 run may have taken effect.";
+
+const CONSOLE: &str = "Examples:
+  palisade console --demo
+  palisade console --node redis://10.0.2.1 --node redis://10.0.2.2 --node redis://10.0.2.3
+  palisade console --node redis://10.0.2.1 --allow-actions --audit /var/log/palisade-audit.jsonl
+  palisade console --node redis://10.0.2.1 --listen 0.0.0.0:7420 --host console.example.com \\
+                   --tls-cert cert.pem --tls-key key.pem --act-token-file act --read-token-file read
+
+The user needs SCAN, EVAL and INFO at the servers, besides the rights of a client.";
 
 const DOCTOR: &str = "Examples:
   palisade doctor --node sentinel://s1,s2,s3/orders-a
@@ -164,6 +176,7 @@ impl Line {
             Command::StepDown(args) => args.run().await,
             Command::ForceRelease(args) => args.run().await.map(Done::from),
             Command::Idem(args) => args.run().await,
+            Command::Console(args) => args.run().await,
             Command::Doctor(args) => args.run().await,
             Command::Init(args) => args.run().await,
             Command::Handover(args) => args.run().await,

@@ -27,6 +27,7 @@ mod promotion;
 mod records;
 mod scan;
 mod script;
+mod survey;
 
 #[cfg(test)]
 #[expect(dead_code, reason = "the library's fuzz tests use the rest")]
@@ -44,3 +45,4 @@ pub use self::records::{
     Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,
     Select, namespaces, resolve,
 };
+pub use self::survey::{LockQueue, OfEach, Scanned, Survey, Waiter};

@@ -44,7 +44,7 @@ impl Absent {
 }
 
 /// A server that may be written to.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Master {
     /// Address of the server, `host:port`. In a group, the address that the Sentinels report.
     pub(super) at: String,

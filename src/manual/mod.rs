@@ -9,6 +9,9 @@ pub mod compared {}
 #[doc = include_str!("command.md")]
 pub mod command {}
 
+#[doc = include_str!("console.md")]
+pub mod console {}
+
 #[doc = include_str!("deployment.md")]
 pub mod deployment {}
 

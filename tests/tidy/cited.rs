@@ -130,8 +130,8 @@ fn dangling_in_rustdoc(page: &str, source: &str) -> Vec<String> {
         let item = format!("//![{id}]:crate::");
         let at = "env!(\"CARGO_PKG_REPOSITORY\"),\"/blob/main/";
         // A link to a picture must lead to the file itself, not to the site's page about the file.
-        let raw =
-            if Path::new(to).extension().is_some_and(|e| e == "svg") { "?raw=true" } else { "" };
+        let is_picture = Path::new(to).extension().is_some_and(|e| e == "svg" || e == "png");
+        let raw = if is_picture { "?raw=true" } else { "" };
         let file = format!("\"[{id}]:\",{at}{to}{raw}\"");
         if !source.contains(&item) && !source.contains(&file) {
             found.push(format!("[{id}]: {to} is not defined for rustdoc"));

@@ -1,5 +1,6 @@
 //! The commands of `palisade` that use or show leases and keys. Each command has its own file.
 
+pub(crate) mod console;
 pub(crate) mod cron;
 pub(crate) mod elect;
 pub(crate) mod idem;

@@ -2,6 +2,7 @@
 //! scripts rely on.
 
 mod codes;
+mod console;
 mod cron;
 mod ground;
 mod idem;

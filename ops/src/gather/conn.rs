@@ -1,6 +1,8 @@
 //! A connection to a server or Sentinel. All requests of a connection share one deadline, so a
 //! frozen server costs one time-out in total.
 
+use std::sync::Arc;
+
 use redis::{Cmd, FromRedisValue, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
@@ -8,20 +10,39 @@ use super::super::facts::{Fields, Read, Unread};
 use palisade::internal::{self, Endpoint, Line, Secrets, error_text};
 
 /// An open connection with one deadline for all requests.
+#[derive(Clone)]
 pub(crate) struct Conn {
-    line: Line,
+    line: Arc<Line>,
     until: Instant,
 }
 
 impl Conn {
     /// Connects to a server or Sentinel and logs in, before the deadline `until`.
     pub(crate) async fn open(at: &Endpoint, until: Instant) -> Result<Self, String> {
+        Self::opened(at, internal::open(at), until).await
+    }
+
+    /// Connects as [`Self::open`] does, for answers with many long keys.
+    pub(crate) async fn open_wide(at: &Endpoint, until: Instant) -> Result<Self, String> {
+        Self::opened(at, internal::open_wide(at), until).await
+    }
+
+    async fn opened(
+        at: &Endpoint,
+        line: impl Future<Output = RedisResult<Line>>,
+        until: Instant,
+    ) -> Result<Self, String> {
         // The connection needs no time-out of its own, because every wait ends at `until`.
-        match timeout_at(until, internal::open(at)).await {
-            Ok(Ok(line)) => Ok(Self { line, until }),
+        match timeout_at(until, line).await {
+            Ok(Ok(line)) => Ok(Self { line: Arc::new(line), until }),
             Ok(Err(e)) => Err(error_text(&e, &at.secrets())),
             Err(_) => Err(LATE.to_owned()),
         }
+    }
+
+    /// Returns the same connection with another deadline.
+    pub(crate) fn until(&self, until: Instant) -> Self {
+        Self { line: Arc::clone(&self.line), until }
     }
 
     /// Returns the secrets of the login. They must not be shown.
@@ -31,7 +52,7 @@ impl Conn {
 
     /// Sends a command and returns the answer. An error's text calls the command `what`.
     pub(crate) async fn execute(&self, command: &Cmd, what: &str) -> Read<Value> {
-        let mut handle = self.line.clone();
+        let mut handle = (**self.line).clone();
         let sent = async { handle.send_packed_command(command).await };
         match timeout_at(self.until, sent).await {
             Ok(answer) => answered(answer.and_then(Value::extract_error), what, self.secrets()),
@@ -77,6 +98,12 @@ fn split(command: &str) -> Cmd {
         command.arg(part);
     }
     command
+}
+
+impl std::fmt::Debug for Conn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conn").finish_non_exhaustive()
+    }
 }
 
 const LATE: &str = "no answer before the deadline";

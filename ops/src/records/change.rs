@@ -249,7 +249,7 @@ impl Records {
     /// # Cancellation safety
     /// If the future is dropped, some nodes may have made the change. Calling again is safe.
     pub async fn release(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
-        self.change_one(Change::Release, key, audit).await
+        self.change_one((Change::Release, false), key, audit).await
     }
 
     /// Removes the attempts of a key from its records, if no attempt left a result. Make sure first
@@ -267,7 +267,7 @@ impl Records {
     /// # Cancellation safety
     /// The same as for [`release`](Self::release).
     pub async fn rerun(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
-        self.change_one(Change::Rerun, key, audit).await
+        self.change_one((Change::Rerun, false), key, audit).await
     }
 
     /// Empties records: removes the results, the attempts and the fingerprints. A later copy of a
@@ -290,6 +290,18 @@ impl Records {
         Ok(Purged { keys: done, unread: list.unread, more: list.more })
     }
 
+    /// Empties the record of one key, as [`purge`](Self::purge) does, with or without a result. A
+    /// later copy of its request runs again. A key with a running claim is not purged.
+    ///
+    /// # Errors
+    /// The same as for [`list`](Self::list).
+    ///
+    /// # Cancellation safety
+    /// The same as for [`release`](Self::release).
+    pub async fn purge_one(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
+        self.change_one((Change::Purge, true), key, audit).await
+    }
+
     /// Empties the records that still match `purge`. A key may have been used since the listing.
     async fn purge_some(
         &self,
@@ -310,7 +322,7 @@ impl Records {
 
     async fn change_one(
         &self,
-        change: Change,
+        (change, unfinished): (Change, bool),
         key: &str,
         audit: &Audit,
     ) -> Result<KeyChange, ConfigError> {
@@ -318,7 +330,7 @@ impl Records {
         let (mut nodes, keys) = (find_masters(&self.deployment).await?, [key.to_owned()]);
         let seen = self.seen(&mut nodes, &keys).await;
         let seen = (&*seen, &[true][..]);
-        let changed = self.change_as_seen(&nodes, seen, (change, false), &keys, audit).await;
+        let changed = self.change_as_seen(&nodes, seen, (change, unfinished), &keys, audit).await;
         let none =
             || KeyChange { change, key: key.to_owned(), audit: audit.clone(), nodes: Vec::new() };
         Ok(changed.into_iter().next().unwrap_or_else(none))

@@ -64,7 +64,7 @@ impl KeyState {
 
 /// The record of a key on one node.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     pub(super) attempts: u32,
     pub(super) left: Duration,
     pub(super) result: bool,

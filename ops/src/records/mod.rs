@@ -15,8 +15,9 @@ use futures_util::future::join_all;
 use redis::Value;
 
 pub use self::change::{Audit, Change, KeyChange, NodeChange, Purge, Purged, resolve};
+pub(crate) use self::facts::Seen;
+use self::facts::facts;
 pub use self::facts::{KeyFacts, KeyState};
-use self::facts::{Seen, facts};
 use super::Deployment;
 use super::gather::conn::raw;
 use super::masters::{Master, find_masters};
@@ -181,7 +182,12 @@ impl Records {
             return Vec::new();
         }
         let all = self.seen(nodes, &keys).await;
-        let n = nodes.len();
+        Self::combine(keys, &all)
+    }
+
+    /// Combines the records of all nodes. A key without a record is left out.
+    pub(crate) fn combine(keys: Vec<String>, all: &[NodeSeen]) -> Vec<KeyFacts> {
+        let n = all.len();
         let of = |(i, key): (usize, String)| {
             let seen: Vec<&Seen> = all.iter().flatten().filter_map(|s| s[i].as_ref()).collect();
             (!seen.is_empty()).then(|| facts(key, &seen, n))
@@ -201,15 +207,20 @@ impl Records {
         answers.map(note).collect()
     }
 
-    async fn ask(&self, master: &Master, keys: &[String]) -> Result<Vec<Option<Seen>>, String> {
-        let conn = master.open(&self.deployment).await?;
+    /// Returns the request for a node's records of these keys.
+    pub(crate) fn read_command(&self, keys: &[String]) -> redis::Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(READ).arg(keys.len() + 1).arg(MARKER);
         for key in keys {
             command.arg(format!("{}{key}", self.begins));
         }
+        command
+    }
+
+    async fn ask(&self, master: &Master, keys: &[String]) -> Result<Vec<Option<Seen>>, String> {
+        let conn = master.open(&self.deployment).await?;
         let strange = || format!("{}: EVAL: answer not understood", master.at);
-        let mut records: Vec<Value> = conn.read(&command, "EVAL").await?;
+        let mut records: Vec<Value> = conn.read(&self.read_command(keys), "EVAL").await?;
         if records.len() != keys.len() + 1 {
             return Err(strange());
         }
@@ -219,7 +230,7 @@ impl Records {
             let why = "another process answers there than when the listing began; list again";
             return Err(format!("{}: {why}", master.at));
         }
-        Ok(records_seen.into_iter().map(seen).collect())
+        Ok(records_seen.into_iter().map(seen_of).collect())
     }
 }
 
@@ -270,7 +281,8 @@ async fn namespaces_on(
     Ok(())
 }
 
-fn seen(record: Value) -> Option<Seen> {
+/// Reads one record in the answer of `records.lua`; `None` if there is none.
+pub(crate) fn seen_of(record: Value) -> Option<Seen> {
     let (attempts, left, result, expires, fence, age, current): Numbers =
         redis::from_redis_value(record).ok()?;
     // A script may return a negative number. A negative number must not become a huge unsigned one.

@@ -1,0 +1,468 @@
+//! Who may see the console and who may act, and at which addresses it may be reached at all.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
+use sha2::{Digest as _, Sha256};
+
+use crate::refusal::Refusal;
+
+/// Header that every change must have. No page of another site can send it without permission.
+const OWN_HEADER: &str = "x-palisade-console";
+/// Name of the cookie of a session.
+const SESSION: &str = "palisade_console";
+/// Time after which a session ends.
+const SESSION_LIFE: Duration = Duration::from_secs(12 * 3_600);
+/// Largest number of sessions; the oldest one ends.
+const SESSIONS: usize = 1_024;
+/// Shortest token in bytes.
+const TOKEN_MIN: usize = 16;
+
+/// The address at which the console listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A TCP address.
+    Tcp(SocketAddr),
+    /// The path of a unix socket, which only the user of this process may use.
+    Unix(PathBuf),
+}
+
+/// A reverse proxy that logs users in and terminates TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    /// Address from which the proxy connects. Connections from other addresses are refused.
+    pub address: IpAddr,
+    /// Name of the header in which the proxy sends the user's name.
+    pub header: String,
+    /// Users who may act. The others may read.
+    pub actors: Vec<String>,
+}
+
+/// Tokens of the two roles. Empty tokens are refused.
+#[derive(Clone, Default)]
+pub struct Tokens {
+    /// Token of the role that may read.
+    pub read: Option<String>,
+    /// Token of the role that may read and act.
+    pub act: Option<String>,
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokens").finish_non_exhaustive()
+    }
+}
+
+/// What a visitor may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Read,
+    Act,
+}
+
+impl Role {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Act => "act",
+        }
+    }
+}
+
+/// A visitor whom the console knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Visitor {
+    pub(crate) role: Role,
+    /// Name of the user, for the audit.
+    pub(crate) user: String,
+}
+
+/// The address of the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    Tcp(SocketAddr),
+    /// User id of the process at the other end of a unix socket.
+    Unix(Option<u32>),
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(at) => at.fmt(f),
+            Self::Unix(Some(uid)) => write!(f, "unix socket, user id {uid}"),
+            Self::Unix(None) => f.write_str("unix socket"),
+        }
+    }
+}
+
+/// The rules of one console.
+#[derive(Debug)]
+pub(crate) struct Access {
+    listen: Listen,
+    proxy: Option<Proxy>,
+    read: Option<[u8; 32]>,
+    act: Option<[u8; 32]>,
+    hosts: Vec<String>,
+    sessions: Mutex<BTreeMap<String, (Role, Instant)>>,
+}
+
+/// Returns the reason for which a console with these settings must not start: it could be reached
+/// from elsewhere without encryption or without login.
+pub(crate) fn check(
+    listen: &Listen,
+    has_tls: bool,
+    proxy: Option<&Proxy>,
+    tokens: &Tokens,
+) -> Result<(), String> {
+    for (name, token) in [("read", &tokens.read), ("act", &tokens.act)] {
+        if token.as_ref().is_some_and(|token| token.len() < TOKEN_MIN) {
+            return Err(format!(
+                "the {name} token is shorter than {TOKEN_MIN} bytes: make one with \
+                 `openssl rand -hex 32`"
+            ));
+        }
+    }
+    if tokens.read.is_some() && tokens.read == tokens.act {
+        return Err("the read token and the act token are the same: use two".to_owned());
+    }
+    if proxy.is_some_and(|proxy| HeaderName::try_from(&*proxy.header).is_err()) {
+        return Err("the name of the proxy's header is no name of a header".to_owned());
+    }
+    let Listen::Tcp(at) = listen else { return Ok(()) };
+    if at.ip().is_loopback() {
+        return Ok(());
+    }
+    let has_token = tokens.read.is_some() || tokens.act.is_some();
+    if !has_tls && proxy.is_none() {
+        return Err(format!(
+            "{at} can be reached from other machines, so it needs encryption: add --tls-cert and \
+             --tls-key, or name the proxy in front of it by --behind-proxy and --proxy-address; or \
+             listen at 127.0.0.1 or a unix socket"
+        ));
+    }
+    if !has_token && proxy.is_none() {
+        return Err(format!(
+            "{at} can be reached from other machines, so it needs a login: add --read-token-file \
+             or --act-token-file, or name the proxy that logs users in by --behind-proxy and \
+             --proxy-address; or listen at 127.0.0.1 or a unix socket"
+        ));
+    }
+    Ok(())
+}
+
+fn digest(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+impl Access {
+    pub(crate) fn new(
+        listen: Listen,
+        proxy: Option<Proxy>,
+        tokens: &Tokens,
+        hosts: Vec<String>,
+    ) -> Self {
+        let hash = |token: &Option<String>| token.as_deref().map(digest);
+        let (read, act) = (hash(&tokens.read), hash(&tokens.act));
+        Self { listen, proxy, read, act, hosts, sessions: Mutex::default() }
+    }
+
+    /// Returns the way in which visitors log in.
+    pub(crate) fn login(&self) -> &'static str {
+        match (&self.proxy, self.has_tokens()) {
+            (Some(_), _) => "proxy",
+            (None, true) => "token",
+            (None, false) => "none",
+        }
+    }
+
+    fn has_tokens(&self) -> bool {
+        self.read.is_some() || self.act.is_some()
+    }
+
+    /// Returns true if connections of this peer are accepted.
+    pub(crate) fn accepts(&self, peer: &Peer) -> bool {
+        match (&self.proxy, peer) {
+            (Some(proxy), Peer::Tcp(at)) => at.ip().to_canonical() == proxy.address.to_canonical(),
+            _ => true,
+        }
+    }
+
+    /// Checks the name under which the browser reached the console. Without this check, a foreign
+    /// page whose host name resolves to this machine could use the console.
+    pub(crate) fn check_host(&self, headers: &HeaderMap, uri: Option<&str>) -> Result<(), Refusal> {
+        let host = match uri {
+            Some(host) => Some(host.to_owned()),
+            None => authority(headers).map(|at| at.host().to_owned()),
+        };
+        let wrong = || {
+            let why = "the Host header names neither an address nor localhost; a name has to be \
+                       allowed by --host";
+            Refusal::new(StatusCode::MISDIRECTED_REQUEST, "wrong_host", why)
+        };
+        let host = host.ok_or_else(wrong)?;
+        if headers.get_all(HOST).iter().count() > 1 {
+            return Err(wrong());
+        }
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        let named = |name: &str| name.eq_ignore_ascii_case(&host);
+        let is_ours =
+            address.is_ok() || named("localhost") || self.hosts.iter().any(|name| named(name));
+        if is_ours { Ok(()) } else { Err(wrong()) }
+    }
+
+    /// Checks that a request does not come from another site's page.
+    pub(crate) fn check_origin(method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
+        let wrong = |why: &str| Refusal::new(StatusCode::FORBIDDEN, "wrong_origin", why);
+        if let Some(site) = headers.get("sec-fetch-site")
+            && site != "same-origin"
+            && site != "none"
+        {
+            return Err(wrong("the request comes from another site's page"));
+        }
+        if let Some(origin) = headers.get(ORIGIN) {
+            let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+            let same = origin.is_some_and(|(_, at)| {
+                authority(headers).is_some_and(|host| host.as_str().eq_ignore_ascii_case(at))
+            });
+            if !same {
+                return Err(wrong("the Origin header names another site"));
+            }
+        }
+        let reads = [Method::GET, Method::HEAD].contains(method);
+        if !reads && headers.get(OWN_HEADER).is_none() && headers.get(AUTHORIZATION).is_none() {
+            return Err(wrong("a change needs the header X-Palisade-Console: 1"));
+        }
+        Ok(())
+    }
+
+    /// Returns the address of a visitor, for the audit. The proxy names the visitor's own address
+    /// as the last one of `X-Forwarded-For`.
+    pub(crate) fn origin(&self, peer: &Peer, headers: &HeaderMap) -> String {
+        let named = headers.get_all("x-forwarded-for").iter().next_back();
+        let named = named.and_then(|all| all.to_str().ok()?.rsplit(',').next());
+        let named = named.and_then(|at| at.trim().parse::<IpAddr>().ok());
+        match (&self.proxy, named) {
+            (Some(_), Some(at)) => format!("{at} through {peer}"),
+            _ => peer.to_string(),
+        }
+    }
+
+    /// Returns the visitor of a request.
+    pub(crate) fn visitor(&self, peer: &Peer, headers: &HeaderMap) -> Result<Visitor, Refusal> {
+        let (user, found) = match (&self.proxy, self.has_tokens()) {
+            (Some(proxy), has_tokens) => {
+                let name = headers.get(&*proxy.header).and_then(|name| name.to_str().ok());
+                let name = name.filter(|name| {
+                    (1..=256).contains(&name.len()) && !name.chars().any(char::is_control)
+                });
+                let Some(name) = name else {
+                    let why = format!("the proxy sent no user in the header {}", proxy.header);
+                    return Err(Refusal::new(StatusCode::UNAUTHORIZED, "no_token", why));
+                };
+                let acts = proxy.actors.iter().any(|actor| actor == name);
+                let by_token = if has_tokens { self.by_token(headers)? } else { None };
+                let role = if acts || by_token == Some(Role::Act) { Role::Act } else { Role::Read };
+                (name.to_owned(), Some(role))
+            }
+            (None, true) => {
+                let role = self.by_token(headers)?;
+                let user = role.map(|role| format!("{} token", role.word()));
+                (user.unwrap_or_default(), role)
+            }
+            (None, false) => {
+                let user = match peer {
+                    Peer::Unix(Some(uid)) => format!("uid {uid}"),
+                    _ => "local".to_owned(),
+                };
+                (user, Some(Role::Act))
+            }
+        };
+        found.map(|role| Visitor { role, user }).ok_or_else(|| {
+            let why = "sign in with a token: send it as `Authorization: Bearer TOKEN`, or use the \
+                       form of the page";
+            Refusal::new(StatusCode::UNAUTHORIZED, "no_token", why)
+        })
+    }
+
+    /// Returns the role of the token or the session in the headers; `None` if there is neither.
+    fn by_token(&self, headers: &HeaderMap) -> Result<Option<Role>, Refusal> {
+        if let Some(value) = headers.get(AUTHORIZATION) {
+            let token = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
+            return match token.and_then(|token| self.role_of(token)) {
+                Some(role) => Ok(Some(role)),
+                None => Err(bad_token()),
+            };
+        }
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(id) = session(headers) else { return Ok(None) };
+        match sessions.get(id) {
+            Some((_, began)) if began.elapsed() > SESSION_LIFE => {
+                sessions.remove(id);
+                Ok(None)
+            }
+            Some((role, _)) => Ok(Some(*role)),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the role of a token. Digests are compared, so the time of the comparison reveals
+    /// nothing of the token.
+    fn role_of(&self, token: &str) -> Option<Role> {
+        let token = Some(digest(token));
+        if token == self.act {
+            Some(Role::Act)
+        } else if token == self.read {
+            Some(Role::Read)
+        } else {
+            None
+        }
+    }
+
+    /// Begins a session, and returns the value of the header that sets its cookie.
+    pub(crate) fn sign_in(&self, token: &str) -> Result<String, Refusal> {
+        let role = self.role_of(token).ok_or_else(bad_token)?;
+        let id = format!("{:032x}", rand::random::<u128>());
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if sessions.len() >= SESSIONS {
+            let oldest = sessions.iter().min_by_key(|(_, (_, began))| *began);
+            if let Some(oldest) = oldest.map(|(id, _)| id.clone()) {
+                sessions.remove(&oldest);
+            }
+        }
+        sessions.insert(id.clone(), (role, Instant::now()));
+        Ok(self.cookie(&id, SESSION_LIFE))
+    }
+
+    /// Ends the session of a request, and returns the value of the header that removes its cookie.
+    pub(crate) fn sign_out(&self, headers: &HeaderMap) -> String {
+        if let Some(id) = session(headers) {
+            self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        }
+        self.cookie("", Duration::ZERO)
+    }
+
+    fn cookie(&self, id: &str, life: Duration) -> String {
+        // A browser sends a cookie with `Secure` only over TLS, and to loopback addresses.
+        let is_local = match &self.listen {
+            Listen::Tcp(at) => at.ip().is_loopback(),
+            Listen::Unix(_) => true,
+        };
+        let secure = if is_local { "" } else { "; Secure" };
+        let life = life.as_secs();
+        format!("{SESSION}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={life}{secure}")
+    }
+}
+
+fn bad_token() -> Refusal {
+    Refusal::new(StatusCode::UNAUTHORIZED, "bad_token", "this is no token of this console")
+}
+
+/// Returns the host and port in the Host header.
+fn authority(headers: &HeaderMap) -> Option<Authority> {
+    headers.get(HOST)?.to_str().ok()?.parse().ok()
+}
+
+/// Returns the id of the session in the cookies.
+fn session(headers: &HeaderMap) -> Option<&str> {
+    let all = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
+    let pairs = all.flat_map(|cookies| cookies.split(';'));
+    pairs
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(name, _)| *name == SESSION)
+        .map(|(_, id)| id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(read: &str, act: &str) -> Tokens {
+        let some = |token: &str| Some(token.to_owned()).filter(|token| !token.is_empty());
+        Tokens { read: some(read), act: some(act) }
+    }
+
+    #[test]
+    fn an_address_that_others_reach_needs_encryption_and_a_login() {
+        let long = "0123456789abcdef";
+        let proxy = Proxy {
+            address: [10, 0, 0, 1].into(),
+            header: "x-user".to_owned(),
+            actors: Vec::new(),
+        };
+        let at = |text: &str| Listen::Tcp(text.parse().unwrap());
+        let open = "0.0.0.0:8080";
+        for (listen, tls, proxy, tokens, why) in [
+            (at("127.0.0.1:0"), false, None, tokens("", ""), ""),
+            (at("[::1]:0"), false, None, tokens("", ""), ""),
+            (Listen::Unix("/run/x".into()), false, None, tokens("", ""), ""),
+            (at(open), false, None, tokens("", ""), "encryption"),
+            (at(open), false, None, tokens("", long), "encryption"),
+            (at(open), true, None, tokens("", ""), "login"),
+            (at(open), true, None, tokens(long, ""), ""),
+            (at(open), false, Some(&proxy), tokens("", ""), ""),
+            (at(open), true, None, tokens("short", ""), "shorter"),
+            (at("127.0.0.1:0"), true, None, tokens("", "short"), "shorter"),
+            (at("127.0.0.1:0"), true, None, tokens(long, long), "the same"),
+        ] {
+            let checked = check(&listen, tls, proxy, &tokens);
+            match why {
+                "" => assert_eq!(checked, Ok(()), "{listen:?}"),
+                why => assert!(checked.unwrap_err().contains(why), "{listen:?} {why}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_has_the_role_of_its_token_until_it_is_signed_out() {
+        let (read, act) = ("0123456789abcdef", "fedcba9876543210");
+        let listen = Listen::Tcp("127.0.0.1:0".parse().unwrap());
+        let access = Access::new(listen, None, &tokens(read, act), Vec::new());
+        let peer = Peer::Unix(None);
+        let none = HeaderMap::new();
+        assert_eq!(access.visitor(&peer, &none).unwrap_err().code(), "no_token");
+        assert_eq!(access.sign_in("wrong").unwrap_err().code(), "bad_token");
+        for (token, role) in [(read, Role::Read), (act, Role::Act)] {
+            let set = access.sign_in(token).unwrap();
+            let cookie = set.split(';').next().unwrap();
+            let mut headers = HeaderMap::new();
+            headers.insert(COOKIE, format!("other=1; {cookie}").parse().unwrap());
+            assert_eq!(access.visitor(&peer, &headers).unwrap().role, role);
+            access.sign_out(&headers);
+            assert_eq!(access.visitor(&peer, &headers).unwrap_err().code(), "no_token");
+        }
+    }
+
+    #[test]
+    fn only_the_proxy_names_users() {
+        let proxy = Proxy {
+            address: [10, 0, 0, 1].into(),
+            header: "x-user".to_owned(),
+            actors: vec!["alice".to_owned()],
+        };
+        let listen = Listen::Tcp("0.0.0.0:0".parse().unwrap());
+        let access = Access::new(listen, Some(proxy), &Tokens::default(), Vec::new());
+        let peer = |text: &str| Peer::Tcp(text.parse().unwrap());
+        assert!(access.accepts(&peer("10.0.0.1:5")) && !access.accepts(&peer("10.0.0.2:5")));
+        let of = |name: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-user", name.parse().unwrap());
+            access.visitor(&peer("10.0.0.1:5"), &headers)
+        };
+        assert_eq!(of("alice").unwrap().role, Role::Act);
+        assert_eq!(of("bob").unwrap().role, Role::Read);
+        assert_eq!(of("").unwrap_err().code(), "no_token");
+        let mut headers = HeaderMap::new();
+        headers.insert("x-forwarded-for", "1.2.3.4, 10.9.9.9".parse().unwrap());
+        let from = access.origin(&peer("10.0.0.1:5"), &headers);
+        assert_eq!(from, "10.9.9.9 through 10.0.0.1:5");
+        let listen = Listen::Tcp("127.0.0.1:0".parse().unwrap());
+        let open = Access::new(listen, None, &Tokens::default(), Vec::new());
+        assert_eq!(open.origin(&peer("127.0.0.1:5"), &headers), "127.0.0.1:5");
+    }
+}

@@ -1,0 +1,370 @@
+//! Actions of operators. The server refuses an action without permission, and writes each request
+//! to the audit, also one that it refused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use palisade::election::StepDown;
+use palisade::error::AcquireError;
+use palisade::idempotency::{Decision, Resolved};
+use palisade_ops::{Audit, KeyChange, Records, incidents, resolve};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::access::{Role, Visitor};
+use crate::audit::AuditLine;
+use crate::history::{Entry, Level, now_ms};
+use crate::pages::cron::NO_RUN_NOW;
+use crate::pages::incidents::{keys_of, retention};
+use crate::pages::{clean, span};
+use crate::refusal::Refusal;
+use crate::start::Shared;
+
+/// Maximum time for which an action waits for the nodes or for a leader.
+const WAIT: Duration = Duration::from_secs(25);
+
+/// A request to act.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Request {
+    #[serde(flatten)]
+    act: Act,
+    #[serde(default)]
+    reason: String,
+    /// The name of the target, typed by the visitor.
+    #[serde(default)]
+    confirm: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "action", rename_all = "kebab-case")]
+enum Act {
+    ForceRelease {
+        name: String,
+    },
+    StepDown {
+        name: String,
+    },
+    Rerun {
+        namespace: String,
+        key: String,
+    },
+    Release {
+        namespace: String,
+        key: String,
+    },
+    Purge {
+        namespace: String,
+        key: String,
+    },
+    Resolve {
+        namespace: String,
+        key: String,
+        value: Value,
+    },
+    Decide {
+        namespace: String,
+        loss: String,
+        decision: String,
+        #[serde(default)]
+        replace: bool,
+        #[serde(default)]
+        retention_ms: Option<u64>,
+    },
+    RunNow {
+        job: String,
+    },
+}
+
+impl Act {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::ForceRelease { .. } => "force-release",
+            Self::StepDown { .. } => "step-down",
+            Self::Rerun { .. } => "rerun",
+            Self::Release { .. } => "release",
+            Self::Purge { .. } => "purge",
+            Self::Resolve { .. } => "resolve",
+            Self::Decide { decision, .. } if decision == "park" => "decide-park",
+            Self::Decide { .. } => "decide-run",
+            Self::RunNow { .. } => "run-now",
+        }
+    }
+
+    /// Returns the name that the visitor has to type.
+    fn name(&self) -> &str {
+        match self {
+            Self::ForceRelease { name } | Self::StepDown { name } => name,
+            Self::Rerun { key, .. }
+            | Self::Release { key, .. }
+            | Self::Purge { key, .. }
+            | Self::Resolve { key, .. } => key,
+            Self::Decide { loss, .. } => loss,
+            Self::RunNow { job } => job,
+        }
+    }
+
+    /// Returns the target for the audit, with its namespace.
+    fn target(&self) -> String {
+        match self {
+            Self::Rerun { namespace, key }
+            | Self::Release { namespace, key }
+            | Self::Purge { namespace, key }
+            | Self::Resolve { namespace, key, .. } => format!("{namespace}/{key}"),
+            Self::Decide { namespace, loss, .. } => format!("{namespace}/{loss}"),
+            other => other.name().to_owned(),
+        }
+    }
+}
+
+/// Result of an action.
+struct Ended {
+    word: &'static str,
+    text: String,
+}
+
+impl Ended {
+    fn new(word: &'static str, text: impl Into<String>) -> Self {
+        Self { word, text: text.into() }
+    }
+}
+
+/// Returns the reason for which a visitor with this role may not act; `None` if the visitor may.
+pub(crate) fn refused(shared: &Shared, role: Option<Role>) -> Option<Refusal> {
+    if !shared.allow_actions {
+        let why = "this console only shows: start it with --allow-actions to act";
+        return Some(Refusal::new(StatusCode::FORBIDDEN, "read_only", why));
+    }
+    if role != Some(Role::Act) {
+        let why = "your role may read and not act: sign in with a token of the role act";
+        return Some(Refusal::new(StatusCode::FORBIDDEN, "role", why));
+    }
+    None
+}
+
+/// Acts, and writes the action to the audit.
+pub(crate) async fn act(
+    shared: &Arc<Shared>,
+    visitor: &Visitor,
+    from: String,
+    request: Request,
+) -> Result<Value, Refusal> {
+    let Request { act, reason, confirm } = request;
+    let mut line = AuditLine {
+        at: now_ms(),
+        by: visitor.user.clone(),
+        role: visitor.role.word(),
+        from,
+        action: act.word().to_owned(),
+        target: clean(&act.target()),
+        reason: clean(&reason),
+        result: "refused",
+        text: String::new(),
+    };
+    let checked = check(shared, visitor, &act, (&reason, &confirm));
+    let audit = match checked {
+        Ok(audit) => audit,
+        Err(refusal) => {
+            refusal.text().clone_into(&mut line.text);
+            // A refused request may be of any length.
+            for text in [&mut line.target, &mut line.reason] {
+                *text = text.chars().take(512).collect();
+            }
+            shared.audits.write(line);
+            return Err(refusal);
+        }
+    };
+    // The action goes on if the visitor closes the page, so that the audit has its result.
+    let shared = Arc::clone(shared);
+    let name = act.name().to_owned();
+    let work = tokio::spawn(async move {
+        let done = perform(&shared, act, &audit).await;
+        let ended = match &done {
+            Ok(ended) => Ended::new(ended.word, clean(&ended.text)),
+            Err(refusal) => Ended::new("refused", clean(refusal.text())),
+        };
+        (line.result, line.text) = (ended.word, ended.text.clone());
+        let text = format!("{} of {:?} by {}: {}", line.action, line.target, line.by, ended.text);
+        let level = if ended.word == "done" { Level::Warn } else { Level::Info };
+        shared.audits.write(line);
+        shared.happened(Entry::of(level, "action", &name, text));
+        shared.hub.wake.notify_one();
+        done.map(|_| ended)
+    });
+    let ended = work.await.map_err(|e| Refusal::nodes(format!("the action failed: {e}")))??;
+    Ok(json!({ "result": ended.word, "text": ended.text, "at_ms": now_ms(), "now_ms": now_ms() }))
+}
+
+fn check(
+    shared: &Shared,
+    visitor: &Visitor,
+    act: &Act,
+    (reason, confirm): (&str, &str),
+) -> Result<Audit, Refusal> {
+    if let Some(refusal) = refused(shared, Some(visitor.role)) {
+        return Err(refusal);
+    }
+    if confirm != act.name() {
+        let why = "the typed name is another one: type the name of what the action changes";
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, "confirm", why));
+    }
+    Audit::new(&*visitor.user, reason)
+        .map_err(|e| Refusal::new(StatusCode::BAD_REQUEST, "reason", e.to_string()))
+}
+
+async fn perform(shared: &Arc<Shared>, act: Act, audit: &Audit) -> Result<Ended, Refusal> {
+    match act {
+        Act::ForceRelease { name } => force_release(shared, &name, audit).await,
+        Act::StepDown { name } => step_down(shared, &name, audit).await,
+        Act::Rerun { namespace, key } => {
+            let changed = records(shared, &namespace)?.rerun(&key, audit).await?;
+            Ok(of_change(&changed))
+        }
+        Act::Release { namespace, key } => {
+            let changed = records(shared, &namespace)?.release(&key, audit).await?;
+            Ok(of_change(&changed))
+        }
+        Act::Purge { namespace, key } => {
+            let changed = records(shared, &namespace)?.purge_one(&key, audit).await?;
+            Ok(of_change(&changed))
+        }
+        Act::Resolve { namespace, key, value } => {
+            let keys = shared.redlock.idempotency(&namespace).at_most_once().build()?;
+            palisade::internal::check_name("key", &key)?;
+            Ok(match resolve(keys.key(&*key), &value, audit).await {
+                Ok(Resolved::Stored) => Ended::new("done", "the result is stored"),
+                Ok(Resolved::AlreadyStored(_)) => {
+                    Ended::new("unchanged", "a result is there, and a stored result never changes")
+                }
+                Ok(Resolved::InFlight { retry_after, .. }) => {
+                    let left = span(retry_after.as_millis() as u64);
+                    Ended::new("refused", format!("it runs; its lease is over in {left}"))
+                }
+                Ok(other) => Ended::new("refused", format!("not stored: {other:?}")),
+                Err(e) => Ended::new("unknown", e.to_string()),
+            })
+        }
+        Act::Decide { namespace, loss, decision, replace, retention_ms } => {
+            let decision = match &*decision {
+                "run" => Decision::Run,
+                "park" => Decision::Park,
+                _ => return Err(Refusal::bad_request("decision: run or park")),
+            };
+            let keys = keys_of(shared, &namespace, retention(retention_ms))?;
+            let seen = incidents(&keys).await;
+            let Some(incident) = seen.incidents.iter().find(|one| one.is_named(&loss)) else {
+                let why = "no loss of this number makes keys of the namespace forgotten";
+                return Ok(Ended::new("refused", why));
+            };
+            Ok(match incident.decide(&keys, decision, replace, audit).await {
+                Ok(all) if all.iter().all(|one| one.stands.decision == decision) => {
+                    let is_new = all.iter().any(|one| one.is_new);
+                    let text = "decided; the keys follow within a minute";
+                    Ended::new(if is_new { "done" } else { "unchanged" }, text)
+                }
+                Ok(all) => {
+                    let stands = all.iter().find(|one| one.stands.decision != decision);
+                    let by = stands.map(|one| (&*one.stands.by, &*one.stands.reason));
+                    let (by, why) = by.unwrap_or_default();
+                    let text = format!("another decision stands, by {by}: {why}");
+                    Ended::new("unchanged", text)
+                }
+                Err(e) => Ended::new("unknown", e.to_string()),
+            })
+        }
+        Act::RunNow { .. } => Ok(Ended::new("refused", NO_RUN_NOW)),
+    }
+}
+
+fn records(shared: &Shared, namespace: &str) -> Result<Records, Refusal> {
+    Ok(Records::new(&shared.deployment, shared.prefix(), namespace)?)
+}
+
+fn of_change(changed: &KeyChange) -> Ended {
+    let word = if changed.is_unknown() {
+        "unchanged"
+    } else if changed.is_done() {
+        "done"
+    } else {
+        "refused"
+    };
+    Ended::new(word, changed.to_string())
+}
+
+/// Takes a lock from its holder. The lock is free when the holder's lease is over.
+async fn force_release(shared: &Arc<Shared>, name: &str, audit: &Audit) -> Result<Ended, Refusal> {
+    // The guard is not renewed, so the end of its lease is right even if this process dies.
+    let mutex = shared.redlock.mutex(name).auto_renew(false).acquire_timeout(WAIT).build()?;
+    let seen = mutex.inspect().await.map_err(|e| Refusal::nodes(e.to_string()))?;
+    let Some(holder) = seen.holder() else {
+        return Ok(if seen.is_free() {
+            Ended::new("unchanged", "no owner holds it")
+        } else if seen.reader_count() > 0 {
+            let why = "a lock cannot be taken from readers: end the processes that read";
+            Ended::new("refused", why)
+        } else {
+            Ended::new("failed", "no majority of the nodes names a holder")
+        });
+    };
+    let reason = format!("{} ({})", audit.reason(), audit.by());
+    let taken = match timeout(WAIT + WAIT / 4, mutex.take_over(&holder, &reason)).await {
+        Ok(Ok(taken)) => taken,
+        Ok(Err(AcquireError::TimedOut { .. })) => {
+            let why = "another owner holds it by now, or its lease is longer than max_ttl";
+            return Ok(Ended::new("unknown", why));
+        }
+        Ok(Err(e)) => return Ok(Ended::new("unknown", e.to_string())),
+        Err(_) => return Ok(Ended::new("unknown", "the nodes did not answer in time")),
+    };
+    let (fence, left) = (taken.guard.fencing_token(), taken.closed_for);
+    tracing::warn!(
+        target: "palisade_ops",
+        event = "forced",
+        name,
+        by = audit.by(),
+        reason = audit.reason(),
+        from = holder.owner,
+        token = fence.get(),
+        "a lock was taken from its holder by an operator"
+    );
+    tokio::spawn(async move {
+        tokio::time::sleep(taken.closed_for).await;
+        // The lease has ended here. The release wakes the waiters a little sooner.
+        drop(taken.guard.release().await);
+    });
+    let left = span(left.as_millis() as u64);
+    let text = format!(
+        "taken from {}; the fence is {fence} now; it stays closed for another {left}, until the \
+         old holder's lease is over, and is free then",
+        holder.owner
+    );
+    Ok(Ended::new("done", text))
+}
+
+async fn step_down(shared: &Shared, name: &str, audit: &Audit) -> Result<Ended, Refusal> {
+    let election = shared.redlock.election(name).build()?;
+    let reason = format!("{} ({})", audit.reason(), audit.by());
+    let asked = election.step_down(&reason, WAIT).await;
+    let ended = match asked {
+        Ok(StepDown::Resigned(leader)) => {
+            Ended::new("done", format!("the term of {} is over", leader.identity.host))
+        }
+        Ok(StepDown::Vacant) => Ended::new("unchanged", "there is no leader"),
+        Ok(StepDown::StillLeads(_)) => {
+            Ended::new("failed", "the leader was asked, and still leads: it may hang")
+        }
+        Ok(_) => Ended::new("unknown", "the leader was asked"),
+        Err(e) => Ended::new("unknown", e.to_string()),
+    };
+    tracing::warn!(
+        target: "palisade_ops",
+        event = "step_down",
+        name,
+        by = audit.by(),
+        reason = audit.reason(),
+        done = ended.word == "done",
+        "a leader was asked to resign by an operator"
+    );
+    Ok(ended)
+}

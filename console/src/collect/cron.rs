@@ -1,0 +1,179 @@
+//! Cron jobs, as the nodes have them: their schedules, and the records of their ticks.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use palisade::cron::{Cron, End, Job, TickReport, TickState};
+use palisade::idempotency::Status;
+use serde::Deserialize;
+
+use crate::history::{Entry, Level, millis, now_ms};
+use crate::model::JobRow;
+use crate::start::Shared;
+
+/// Namespace of the records of ticks and schedules.
+pub(crate) const NAMESPACE: &str = "cron";
+/// Number of ticks that are kept of each job.
+const TICKS: usize = 20;
+/// Number of ticks that one reading asks for.
+const STEP: usize = 3;
+/// Age of a schedule's reading after which it is read again.
+const SCHEDULE: u64 = 30_000;
+const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
+
+/// A job's schedule, as the nodes store it.
+#[derive(Deserialize)]
+struct Revision {
+    /// The cron expression and its time zone, as one text.
+    schedule: String,
+    since: i64,
+}
+
+/// Returns the name of the job in the key of a schedule's record.
+fn job_of(key: &str) -> Option<&str> {
+    let mut parts = key.rsplitn(4, '/');
+    let (number, quarter, word) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let is_one = word == "schedule" && is_number(number) && is_number(quarter);
+    parts.next().filter(|_| is_one)
+}
+
+/// Returns the key of a job's last schedule among the keys of the namespace.
+fn last_schedule<'a>(keys: impl Iterator<Item = &'a str>, job: &str) -> Option<&'a str> {
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
+    let order = |key: &str| {
+        let mut parts = key.rsplit('/');
+        let n = number(parts.next());
+        (number(parts.next()), n)
+    };
+    keys.filter(|key| job_of(key) == Some(job)).max_by_key(|key| order(key))
+}
+
+/// Reads the job that was read the longest time ago: its schedule, and its last ticks.
+pub(super) async fn read(shared: &Shared) {
+    let (job, key) = {
+        let mut model = shared.model();
+        let keys = || {
+            let all = model.keys.range((NAMESPACE.to_owned(), String::new())..);
+            all.take_while(|((namespace, _), _)| namespace == NAMESPACE).map(|((_, key), _)| &**key)
+        };
+        let jobs: BTreeSet<String> = keys().filter_map(job_of).map(ToOwned::to_owned).collect();
+        let oldest = jobs.iter().min_by_key(|job| model.jobs.get(*job).map_or(0, |row| row.at));
+        let Some(job) = oldest.cloned() else { return };
+        let key = last_schedule(keys(), &job).map(ToOwned::to_owned);
+        for job in jobs {
+            model.jobs.entry(job).or_default();
+        }
+        (job, key)
+    };
+    let mut row = shared.model().jobs.get(&job).cloned().unwrap_or_default();
+    let now = now_ms();
+    let is_due = row.schedule.is_empty() || now / SCHEDULE != row.at / SCHEDULE;
+    if let (true, Some(key)) = (is_due, key)
+        && let Err(why) = schedule(shared, &key, &mut row).await
+    {
+        row.unknown = Some(why);
+    }
+    let mut happened = Vec::new();
+    if !row.schedule.is_empty() && !is_quiet(&row, now) {
+        match ticks(shared, &job, &mut row).await {
+            Ok(new) => happened = new,
+            Err(why) => row.unknown = Some(why),
+        }
+    }
+    row.at = now;
+    shared.model().jobs.insert(job, row);
+    shared.all_happened(happened);
+}
+
+/// Returns true if no tick of the job can have changed since its last reading.
+fn is_quiet(row: &JobRow, now: u64) -> bool {
+    let is_over = |tick: &TickReport| matches!(tick.state, TickState::Over(_));
+    row.unknown.is_none()
+        && row.next.is_some_and(|next| now < next)
+        && row.ticks.iter().take(STEP).all(is_over)
+        && !row.ticks.is_empty()
+}
+
+async fn schedule(shared: &Shared, key: &str, row: &mut JobRow) -> Result<(), String> {
+    let keys = shared.redlock.idempotency(NAMESPACE).retention(YEAR).at_least_once().build();
+    // With a birth the nodes do not report that they may have forgotten the key.
+    let call = keys.map_err(|e| e.to_string())?.key(key).created_at(SystemTime::now());
+    match call.lookup::<Revision>().await {
+        Ok(Status::Stored(Revision { schedule, since })) => {
+            let (text, zone) = schedule.rsplit_once(' ').unwrap_or((&schedule, "UTC"));
+            if row.schedule != text || row.zone != zone {
+                row.ticks.clear();
+            }
+            (row.schedule, row.zone) = (text.to_owned(), zone.to_owned());
+            (row.since, row.unknown) = (since, None);
+            Ok(())
+        }
+        Ok(_) => Err("its schedule is not stored on a majority of the nodes".to_owned()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Reads the last ticks of a job, and returns what changed.
+async fn ticks(shared: &Shared, name: &str, row: &mut JobRow) -> Result<Vec<Entry>, String> {
+    let cron = Cron::new(&shared.redlock);
+    let job = Job::new(name, &*row.schedule).zone(&*row.zone);
+    let next = cron.upcoming(&job, 1).map_err(|e| e.to_string())?;
+    row.next = next.first().map(|at| millis(*at));
+    let is_first = row.ticks.is_empty();
+    let n = if is_first { TICKS / 2 } else { STEP };
+    let new = cron.history(&job, n).await.map_err(|e| e.to_string())?;
+    row.unknown = None;
+    let began = UNIX_EPOCH + Duration::from_secs(row.since.unsigned_abs());
+    let mut happened = Vec::new();
+    for report in new.into_iter().filter(|report| report.at >= began).rev() {
+        match row.ticks.iter_mut().find(|known| known.at == report.at) {
+            Some(known) if *known == report => {}
+            Some(known) => {
+                happened.extend(over(name, &report));
+                *known = report;
+            }
+            None => {
+                if !is_first {
+                    happened.extend(over(name, &report));
+                }
+                row.ticks.insert(0, report);
+            }
+        }
+    }
+    row.ticks.sort_by_key(|report| std::cmp::Reverse(report.at));
+    row.ticks.truncate(TICKS);
+    Ok(happened)
+}
+
+/// Returns the entry about a tick that is over.
+fn over(job: &str, report: &TickReport) -> Option<Entry> {
+    let at = crate::pages::clock(millis(report.at));
+    let (level, text) = match &report.state {
+        TickState::Over(run) => match &run.end {
+            End::Done => (Level::Info, format!("job {job:?}, tick {at}: done by {}", run.by)),
+            End::Failed(why) => (Level::Warn, format!("job {job:?}, tick {at}: failed: {why}")),
+            other => (Level::Info, format!("job {job:?}, tick {at}: {other:?}")),
+        },
+        TickState::Interrupted => {
+            (Level::Warn, format!("job {job:?}, tick {at}: its run was interrupted"))
+        }
+        _ => return None,
+    };
+    Some(Entry::of(level, "tick", job, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_schedule_of_a_job_is_the_one_with_the_largest_numbers() {
+        let keys =
+            ["a/schedule/9/2", "a/schedule/10/1", "a/b/schedule/11/1", "a@7", "a/schedule/x/1"];
+        assert_eq!(job_of(keys[2]), Some("a/b"));
+        assert_eq!((job_of(keys[3]), job_of(keys[4])), (None, None));
+        assert_eq!(last_schedule(keys.into_iter(), "a"), Some("a/schedule/10/1"));
+        assert_eq!(last_schedule(keys.into_iter(), "c"), None);
+    }
+}

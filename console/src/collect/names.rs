@@ -1,0 +1,307 @@
+//! The names that the scan found on the nodes. A foreign key costs nothing but its part of the
+//! scan: a name counts only if the nodes keep a fence, a candidate or a record for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use palisade::error::Resource;
+use palisade::internal::{DECISIONS, check_namespace, of_key, of_record};
+use palisade::node::spi::LockKeys;
+use palisade_ops::{LockQueue, Scanned, Waiter};
+use tokio::time::Instant;
+
+use super::Collector;
+use crate::model::{LockId, Model};
+
+/// Number of lock names that are checked in one reading.
+const CHECKED: usize = 400;
+/// Beginnings of the names of trial locks.
+const TRIALS: [&str; 2] = ["palisade:health", "palisade:doctor:"];
+/// Largest number of names of locks that are kept.
+const LOCKS: usize = 50_000;
+/// Largest number of elections that are kept.
+const ELECTIONS: usize = 2_000;
+/// Largest number of prefixes of other handles that are shown.
+const PREFIXES: usize = 8;
+
+/// The names of one console, and the progress of the scan.
+#[derive(Default)]
+pub(super) struct Names {
+    pub(super) round: u64,
+    began: Option<Instant>,
+    ended: BTreeSet<String>,
+    locks: BTreeMap<LockId, Name>,
+}
+
+/// A name of a lock or a semaphore.
+#[derive(Clone, Copy, Default)]
+struct Name {
+    /// Round in which the name was found last.
+    round: u64,
+    /// True if the last check found a value or a waiter.
+    is_live: bool,
+    /// Number of the reading that checked the name last.
+    checked: u64,
+}
+
+/// What a key of a node belongs to.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Lock(LockId),
+    Election(String),
+    Record(String, String),
+    /// A key of a handle with this prefix.
+    Other(String),
+}
+
+/// Returns what a key belongs to; `None` for a foreign key, and for a side key that adds nothing.
+fn found(prefix: &str, key: &str) -> Option<Found> {
+    if let Some((namespace, name)) = of_record(prefix, key) {
+        let is_ours = namespace != DECISIONS && check_namespace(namespace).is_ok();
+        return is_ours.then(|| Found::Record(namespace.to_owned(), name.to_owned()));
+    }
+    for (end, fence) in [(":fence", true), (":candidates", false)] {
+        let Some(base) = key.strip_suffix(end) else { continue };
+        let inner = base.strip_prefix('{').and_then(|base| base.strip_suffix('}'));
+        let main = inner.unwrap_or(base);
+        let keys = LockKeys::new(main);
+        let side = if fence { keys.fence().to_owned() } else { format!("{base}{end}") };
+        if side != key {
+            return None;
+        }
+        return match of_key(prefix, main)? {
+            Resource::Election(name) => of_label(prefix, main, "election:", &name),
+            // The trial locks of health checks and of the doctor come and go all the time.
+            Resource::Lock(name)
+                if fence && !TRIALS.iter().any(|trial| name.starts_with(trial)) =>
+            {
+                Some(Found::Lock(LockId { name: name.to_string(), is_semaphore: false }))
+            }
+            _ => None,
+        };
+    }
+    match of_key(prefix, key)? {
+        Resource::Semaphore(name) => of_label(prefix, key, "permits:", &name),
+        _ => None,
+    }
+}
+
+/// Returns the election or semaphore; or the prefix of its handle, if the console has no prefix and
+/// its handle has one.
+fn of_label(prefix: &str, main: &str, label: &str, name: &str) -> Option<Found> {
+    let is_own = main.strip_prefix(prefix)?.starts_with(label);
+    if !is_own {
+        let at = main.find(label)?;
+        return Some(Found::Other(main[..at].to_owned()));
+    }
+    Some(match label {
+        "election:" => Found::Election(name.to_owned()),
+        _ => Found::Lock(LockId { name: name.to_owned(), is_semaphore: true }),
+    })
+}
+
+impl Names {
+    /// Notes the keys of one page of each node.
+    fn note(&mut self, scanned: &[Scanned], prefix: &str, most_keys: usize, model: &mut Model) {
+        let began = *self.began.get_or_insert_with(Instant::now);
+        for page in scanned {
+            match &page.keys {
+                Ok(keys) => {
+                    *model.scan.progress.entry(page.node.clone()).or_default() += keys.len() as u64;
+                    for key in keys {
+                        self.found(found(prefix, key), most_keys, model);
+                    }
+                    model.unread.remove(&page.node);
+                }
+                Err(why) => drop(model.unread.insert(page.node.clone(), why.clone())),
+            }
+            if page.is_last {
+                self.ended.insert(page.node.clone());
+            }
+        }
+        let mut readable = scanned.iter().filter(|page| page.keys.is_ok()).peekable();
+        let is_over =
+            readable.peek().is_some() && readable.all(|page| self.ended.contains(&page.node));
+        if is_over {
+            let last = self.round;
+            self.locks.retain(|_, name| name.is_live || name.round >= last);
+            model.keys.retain(|_, key| key.round >= last);
+            model.keys_left_out = 0;
+            model.scan.round = Some(began.elapsed());
+            model.scan.rounds += 1;
+            model.scan.totals = std::mem::take(&mut model.scan.progress);
+            self.ended.clear();
+            (self.began, self.round) = (None, last + 1);
+        }
+    }
+
+    fn found(&mut self, found: Option<Found>, most_keys: usize, model: &mut Model) {
+        let round = self.round;
+        match found {
+            Some(Found::Lock(id)) if self.locks.len() < LOCKS || self.locks.contains_key(&id) => {
+                self.locks.entry(id).or_default().round = round;
+            }
+            Some(Found::Election(name)) if model.elections.len() < ELECTIONS => {
+                model.elections.entry(name).or_default();
+            }
+            Some(Found::Record(namespace, key)) => {
+                let id = (namespace, key);
+                if model.keys.len() >= most_keys && !model.keys.contains_key(&id) {
+                    model.keys_left_out += 1;
+                } else {
+                    model.keys.entry(id).or_default().round = round;
+                }
+            }
+            Some(Found::Other(prefix)) if model.other_prefixes.len() < PREFIXES => {
+                model.other_prefixes.insert(prefix);
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the names to check now: those that are in use, then those whose last check is the
+    /// longest ago.
+    fn to_check(&self) -> Vec<LockId> {
+        let mut all: Vec<_> = self.locks.iter().collect();
+        all.sort_by_key(|(_, name)| name.checked);
+        let (live, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, name)| name.is_live);
+        // Half of the checks are for names that were not in use, so that every new one is found.
+        let of_rest = rest.len().min(CHECKED.saturating_sub(live.len()).max(CHECKED / 2));
+        let chosen = live.iter().take(CHECKED - of_rest).chain(rest.iter().take(of_rest));
+        chosen.map(|(id, _)| (*id).clone()).collect()
+    }
+}
+
+/// Returns the main key of a lock or a semaphore.
+pub(crate) fn main_key(prefix: &str, id: &LockId) -> String {
+    let label = if id.is_semaphore { "permits:" } else { "" };
+    format!("{prefix}{label}{}", id.name)
+}
+
+impl Collector {
+    /// Reads the queues of locks, and, in turn, the next names and records of keys.
+    pub(super) async fn survey(&mut self) {
+        if self.count.is_multiple_of(2) {
+            self.records().await;
+        } else {
+            self.scan().await;
+        }
+        self.queues().await;
+    }
+
+    async fn scan(&mut self) {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let prefix = shared.prefix();
+        self.requests += 1;
+        let Ok(scanned) = self.survey.scan(2 * shared.keys_per_second).await else { return };
+        {
+            let mut model = shared.model();
+            self.names.note(&scanned, prefix, shared.keys, &mut model);
+            for page in scanned.iter().filter(|page| page.keys.is_ok()) {
+                let is_of = |node: &str| page.node == node || page.node.ends_with(node);
+                let vote = model.votes.iter_mut().find(|vote| is_of(&vote.node));
+                if let Some(vote) = vote {
+                    vote.latency = Some(page.took);
+                    vote.latencies.truncate(super::votes::LATENCIES - 1);
+                    vote.latencies.push_front(page.took);
+                }
+            }
+        }
+    }
+
+    async fn queues(&mut self) {
+        let ids = self.names.to_check();
+        if ids.is_empty() {
+            return;
+        }
+        let shared = std::sync::Arc::clone(&self.shared);
+        let keys: Vec<String> = ids.iter().map(|id| main_key(shared.prefix(), id)).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        self.requests += 1;
+        let Ok(all) = self.survey.queues(&keys).await else { return };
+        let read: Vec<&Vec<LockQueue>> =
+            all.iter().filter_map(|(_, of)| of.as_ref().ok()).collect();
+        let mut model = shared.model();
+        for (at, id) in ids.into_iter().enumerate() {
+            let seen: Vec<&LockQueue> = read.iter().filter_map(|of| of.get(at)).collect();
+            let waiters = waiters(&seen);
+            let is_there = seen.iter().any(|seen| seen.is_there);
+            if seen.is_empty() {
+                // No node could be read, so nothing is known anew.
+                if let Some(row) = model.locks.get_mut(&id) {
+                    row.waiters = None;
+                }
+                continue;
+            }
+            let name = self.names.locks.entry(id.clone()).or_default();
+            (name.is_live, name.checked) = (is_there || !waiters.is_empty(), self.count);
+            if name.is_live || model.locks.contains_key(&id) {
+                let row = model.locks.entry(id).or_default();
+                (row.waiters, row.is_there) = (Some(waiters), is_there);
+            }
+        }
+    }
+}
+
+/// Joins the queues of all nodes: each handle once, with its longest wait.
+fn waiters(seen: &[&LockQueue]) -> Vec<Waiter> {
+    let mut all: Vec<Waiter> = seen.iter().flat_map(|seen| seen.waiters.clone()).collect();
+    all.sort_by(|a, b| (&a.handle, a.is_shared, a.since).cmp(&(&b.handle, b.is_shared, b.since)));
+    all.dedup_by(|b, a| (&a.handle, a.is_shared) == (&b.handle, b.is_shared));
+    all.sort_by_key(|waiter| waiter.since);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(name: &str) -> Found {
+        Found::Lock(LockId { name: name.to_owned(), is_semaphore: false })
+    }
+
+    #[test]
+    fn a_key_belongs_to_a_name_and_a_foreign_key_to_none() {
+        let semaphore = Some(Found::Lock(LockId { name: "s".to_owned(), is_semaphore: true }));
+        let record =
+            |namespace: &str, key: &str| Some(Found::Record(namespace.to_owned(), key.to_owned()));
+        let election = || Some(Found::Election("e".to_owned()));
+        for (prefix, key, belongs) in [
+            ("", "{job}:fence", Some(lock("job"))),
+            ("", "{a{b}c}:fence", None),
+            ("", "a{b}c:fence", Some(lock("a{b}c"))),
+            ("p:", "{p:job}:fence", Some(lock("job"))),
+            ("p:", "{job}:fence", None),
+            ("", "job", None),
+            ("", "user:123", None),
+            ("p:", "{p:palisade:health}:fence", None),
+            ("", "{election:e}:fence", election()),
+            ("", "{election:e}:candidates", election()),
+            ("p:", "{p:election:e}:candidates", election()),
+            ("", "{p:election:e}:fence", Some(Found::Other("p:".to_owned()))),
+            ("", "permits:s", semaphore),
+            ("", "idem:orders:7", record("orders", "7")),
+            ("p:", "p:idem:orders:7:x", record("orders", "7:x")),
+            ("", "idem:palisade-decisions:x/1", None),
+            ("", "palisade:generation", None),
+            ("", ":fence", None),
+        ] {
+            assert_eq!(found(prefix, key), belongs, "{prefix:?} {key:?}");
+        }
+    }
+
+    #[test]
+    fn a_handle_waits_once_although_each_node_has_it_in_its_queue() {
+        let queue = |all: &[(u64, &str)]| {
+            let waiter = |(since, handle): &(u64, &str)| Waiter {
+                handle: (*handle).to_owned(),
+                since: *since,
+                is_shared: false,
+            };
+            LockQueue { is_there: true, waiters: all.iter().map(waiter).collect() }
+        };
+        let seen = [queue(&[(5, "a"), (9, "b")]), queue(&[(6, "a")])];
+        let all = waiters(&seen.iter().collect::<Vec<_>>());
+        let shown: Vec<_> = all.iter().map(|one| (one.since, &*one.handle)).collect();
+        assert_eq!(shown, [(5, "a"), (9, "b")]);
+    }
+}

@@ -1,0 +1,144 @@
+//! The votes: which node votes, and for which reason another one does not.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use palisade::error::NodeOutcome;
+use palisade::node::Loss;
+use palisade::node::spi::Began;
+use palisade::{NodeHealth, Redlock};
+use tokio::time::Instant;
+
+use crate::history::{Entry, Level, now_ms};
+use crate::model::{Vote, VoteState, steady};
+use crate::start::Shared;
+
+/// Number of latencies that are kept of each node, about those of a minute.
+pub(super) const LATENCIES: usize = 60;
+/// Time over which requests are counted.
+const WINDOW: Duration = Duration::from_secs(10);
+
+impl Vote {
+    pub(crate) fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            state: VoteState::Unknown,
+            why: None,
+            until: None,
+            since: now_ms(),
+            latency: None,
+            latencies: VecDeque::new(),
+            losses: Vec::new(),
+            is_changed: false,
+        }
+    }
+}
+
+/// Asks all nodes for their votes, once.
+pub(super) async fn read(shared: &Shared) {
+    let health = shared.redlock.health().await;
+    let mut changes = Vec::new();
+    {
+        let mut model = shared.model();
+        model.needed = health.needed;
+        model.abilities = Some((health.locks(), health.new_keys()));
+        let is_first = model.votes.is_empty();
+        if is_first {
+            model.votes = health.nodes.iter().map(|node| Vote::new(&node.name)).collect();
+        }
+        for (vote, node) in model.votes.iter_mut().zip(&health.nodes) {
+            let was = vote.state;
+            note(vote, node);
+            if was != vote.state {
+                vote.since = now_ms();
+                changes.push((vote.clone(), is_first));
+            }
+        }
+    }
+    for (vote, is_first) in changes {
+        let entry = match vote.state {
+            VoteState::Votes if is_first => continue,
+            VoteState::Votes => {
+                Entry::node(Level::Info, "vote_back", &vote.node, format!("{} votes", vote.node))
+            }
+            _ => {
+                let why = vote.why.clone().unwrap_or_default();
+                let text = format!("{} does not vote: {why}", vote.node);
+                Entry::node(Level::Warn, "vote_lost", &vote.node, text)
+            }
+        };
+        if !is_first {
+            super::events::of_vote(shared, &vote);
+        }
+        shared.happened(entry);
+    }
+}
+
+/// Notes the answer of a node in its vote.
+fn note(vote: &mut Vote, node: &NodeHealth) {
+    vote.losses = node.losses.to_vec();
+    vote.is_changed = false;
+    let (state, why, left) = match &node.outcome {
+        NodeOutcome::Granted | NodeOutcome::Held(_) => (VoteState::Votes, None, None),
+        NodeOutcome::Quarantined { remaining, began, .. } => {
+            let because = match began {
+                Began::Empty => "it was never initialised: it is new, or was emptied; if the \
+                                 whole deployment is new, run `palisade init --new`"
+                    .to_owned(),
+                Began::Lost => "its data are lost".to_owned(),
+                Began::Known => match vote.losses.last().and_then(Loss::length) {
+                    Some(length) => {
+                        format!("it came back without its last {:.1} s", length.as_secs_f64())
+                    }
+                    None => "it came back after a restart or failover".to_owned(),
+                },
+            };
+            let until = steady(vote.until, now_ms() + millis(*remaining));
+            let clock = crate::pages::clock(until);
+            let why = format!("{} grants nothing until {clock}, because {because}", node.name);
+            (VoteState::Quarantine, Some(why), Some(until))
+        }
+        NodeOutcome::Refused => {
+            (VoteState::Refuses, Some("it refuses the trial lock".to_owned()), None)
+        }
+        NodeOutcome::Failed(e) => {
+            use palisade::error::NodeFault as Fault;
+            let gone = [Fault::Unreachable, Fault::NoSentinel, Fault::Timeout];
+            let state =
+                if gone.contains(&e.fault()) { VoteState::Unreachable } else { VoteState::Refuses };
+            (state, Some(e.to_string()), None)
+        }
+        other => (VoteState::Unreachable, Some(other.to_string()), None),
+    };
+    (vote.state, vote.why, vote.until) = (state, why, left);
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The number of requests that the console has sent to each node.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    /// Own requests so far, besides those of the handle.
+    own: u64,
+    /// Times of readings, with the number of all requests until then.
+    totals: VecDeque<(Instant, u64)>,
+}
+
+impl Sent {
+    /// Returns the requests per second to one node in the last ten seconds. `own` requests were
+    /// sent in this reading besides those of the handle.
+    pub(super) fn rate(&mut self, redlock: &Redlock, own: u64) -> f64 {
+        let batches = redlock.metrics().iter().map(|node| node.batches).max().unwrap_or_default();
+        self.own += own;
+        let (now, total) = (Instant::now(), batches + self.own);
+        self.totals.push_back((now, total));
+        while self.totals.len() > 2 && self.totals[1].0 + WINDOW < now {
+            self.totals.pop_front();
+        }
+        let (began, before) = self.totals[0];
+        let length = now.duration_since(began).as_secs_f64().max(1.0);
+        (total.saturating_sub(before) as f64 / length * 10.0).round() / 10.0
+    }
+}

@@ -1,0 +1,235 @@
+//! Accepts connections and limits them: their number, the time and size of a request's head, and
+//! the time for which a connection may do nothing. A client that sends nothing or sends slowly does
+//! not block other clients: if all connections are in use, a new one replaces the one that has been
+//! idle for the longest time.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::access::{Access, Listen, Peer};
+
+/// Maximum number of connections at the same time.
+const CONNECTIONS: usize = 256;
+/// Maximum time for a request's head, and for a TLS handshake.
+const HEAD: Duration = Duration::from_secs(5);
+/// Time after which a connection without a request ends.
+const IDLE: Duration = Duration::from_secs(30);
+/// Maximum size of a request's head and of the buffered part of a response, in bytes.
+const BUFFER: usize = 16 << 10;
+/// Maximum number of headers.
+const HEADERS: usize = 64;
+/// Pause after `accept` failed, for example because no file descriptor was free.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A bound address.
+#[derive(Debug)]
+pub(crate) enum Bound {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Activity of one connection.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    /// Number of requests whose answers are not complete.
+    busy: AtomicUsize,
+    since: Mutex<Instant>,
+}
+
+/// A request that is being answered. Dropping this value ends its part in the activity.
+#[derive(Debug)]
+pub(crate) struct Busy(Arc<Activity>);
+
+/// The activity of the connection, as an extension of each request.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) peer: Peer,
+    activity: Arc<Activity>,
+}
+
+impl Activity {
+    fn new() -> Self {
+        Self { busy: AtomicUsize::new(0), since: Mutex::new(Instant::now()) }
+    }
+
+    fn touch(&self) {
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Returns the time for which the connection has done nothing; `None` if it is answering.
+    fn idle(&self) -> Option<Duration> {
+        let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.busy.load(Ordering::Relaxed) == 0).then(|| since.elapsed())
+    }
+}
+
+impl Connection {
+    /// Marks the connection as busy, for as long as the returned value lives.
+    pub(crate) fn busy(&self) -> Busy {
+        self.activity.busy.fetch_add(1, Ordering::Relaxed);
+        Busy(Arc::clone(&self.activity))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Binds an address. A unix socket is for the user of this process alone.
+pub(crate) async fn bind(listen: &Listen) -> io::Result<Bound> {
+    match listen {
+        Listen::Tcp(at) => Ok(Bound::Tcp(TcpListener::bind(at).await?)),
+        Listen::Unix(path) => {
+            use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+            // A socket file without a listener is left from an earlier process.
+            let is_socket =
+                std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
+            if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
+                std::fs::remove_file(path)?;
+            }
+            let listener = UnixListener::bind(path)?;
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+            Ok(Bound::Unix(listener))
+        }
+    }
+}
+
+/// TLS of the connections.
+#[cfg(feature = "tls")]
+pub(crate) type Tls = Option<tokio_rustls::TlsAcceptor>;
+/// TLS of the connections, which this build does not have.
+#[cfg(not(feature = "tls"))]
+pub(crate) type Tls = ();
+
+struct Open {
+    task: AbortHandle,
+    activity: Arc<Activity>,
+}
+
+/// Serves the connections of an address until the future is dropped.
+pub(crate) async fn serve(bound: Bound, tls: Tls, access: Arc<Access>, router: Router) {
+    let mut open = OpenConnections::default();
+    loop {
+        let accepted = match &bound {
+            Bound::Tcp(listener) => listener.accept().await.map(|(stream, at)| {
+                // Events are small and have to arrive at once.
+                let _ = stream.set_nodelay(true);
+                (Stream::Tcp(stream), Peer::Tcp(at))
+            }),
+            Bound::Unix(listener) => listener.accept().await.map(|(stream, _)| {
+                let uid = stream.peer_cred().ok().map(|peer| peer.uid());
+                (Stream::Unix(stream), Peer::Unix(uid))
+            }),
+        };
+        let Ok((stream, peer)) = accepted else {
+            sleep(PAUSE).await;
+            continue;
+        };
+        if !access.accepts(&peer) {
+            continue;
+        }
+        let activity = Arc::new(Activity::new());
+        let connection = Connection { peer, activity: Arc::clone(&activity) };
+        let (tls, router) = (tls.clone(), router.clone());
+        let task = tokio::spawn(async move {
+            match stream {
+                Stream::Tcp(stream) => secured(stream, tls, connection, router).await,
+                Stream::Unix(stream) => converse(stream, connection, router).await,
+            }
+        });
+        open.add(Open { task: task.abort_handle(), activity });
+    }
+}
+
+enum Stream {
+    Tcp(tokio::net::TcpStream),
+    Unix(tokio::net::UnixStream),
+}
+
+/// The open connections. They end with this value.
+#[derive(Default)]
+struct OpenConnections(Vec<Open>);
+
+impl OpenConnections {
+    /// Adds a connection. If there are too many, ends the one that has been idle for the longest
+    /// time; if all are answering, the oldest one.
+    fn add(&mut self, new: Open) {
+        if self.0.len() >= CONNECTIONS {
+            self.0.retain(|one| !one.task.is_finished());
+        }
+        if self.0.len() >= CONNECTIONS {
+            let idle =
+                (0..self.0.len()).max_by_key(|at| (self.0[*at].activity.idle(), usize::MAX - at));
+            self.0.remove(idle.unwrap_or(0)).task.abort();
+        }
+        self.0.push(new);
+    }
+}
+
+impl Drop for OpenConnections {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|one| one.task.abort());
+    }
+}
+
+#[cfg(feature = "tls")]
+async fn secured(stream: tokio::net::TcpStream, tls: Tls, of: Connection, router: Router) {
+    let Some(tls) = tls else { return converse(stream, of, router).await };
+    if let Ok(Ok(stream)) = timeout(HEAD, tls.accept(stream)).await {
+        converse(stream, of, router).await;
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+async fn secured(stream: tokio::net::TcpStream, (): Tls, of: Connection, router: Router) {
+    converse(stream, of, router).await;
+}
+
+async fn converse<S>(stream: S, of: Connection, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let activity = Arc::clone(&of.activity);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let busy = of.busy();
+        request.extensions_mut().insert(of.clone());
+        let router = TowerToHyperService::new(router.clone());
+        async move {
+            let answer = hyper::service::Service::call(&router, request).await;
+            drop(busy);
+            answer
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    http.max_buf_size(BUFFER).max_headers(HEADERS);
+    let work = http.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(work);
+    loop {
+        let rest = activity.idle().map_or(IDLE, |idle| IDLE.saturating_sub(idle));
+        match timeout(rest.max(Duration::from_millis(10)), work.as_mut()).await {
+            // An error means that the request was late, that it was not HTTP, or that the client
+            // has closed the connection. hyper has sent a response if that was possible.
+            Ok(_) => return,
+            Err(_) if activity.idle().is_some_and(|idle| idle >= IDLE) => return,
+            Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The state of the deployment as the console read it last. The collector writes it, the pages read
+//! it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use palisade::cron::TickReport;
+use palisade::election::{Candidate, Leader};
+use palisade::node::Loss;
+use palisade::{Ability, Inspection, SemaphoreInspection};
+use palisade_ops::doctor::Report;
+use palisade_ops::{KeyFacts, NodeData, Waiter};
+
+/// Everything that the console knows.
+#[derive(Default)]
+pub(crate) struct Model {
+    /// Time of the last complete reading.
+    pub(crate) at: Option<u64>,
+    /// Number of nodes that form a majority.
+    pub(crate) needed: usize,
+    pub(crate) votes: Vec<Vote>,
+    /// Time until locks can be acquired, and until new keys without a birth can be claimed.
+    pub(crate) abilities: Option<(Ability, Ability)>,
+    pub(crate) locks: BTreeMap<LockId, LockRow>,
+    pub(crate) elections: BTreeMap<String, ElectionRow>,
+    pub(crate) jobs: BTreeMap<String, JobRow>,
+    pub(crate) keys: BTreeMap<(String, String), KeyRow>,
+    /// Keys that were found beyond the number that is kept.
+    pub(crate) keys_left_out: usize,
+    pub(crate) failovers: VecDeque<Failover>,
+    pub(crate) markers: Vec<NodeData>,
+    /// Time of the last reading of the markers; 0 before the first one.
+    pub(crate) markers_at: u64,
+    pub(crate) doctor: Examination,
+    /// Nodes that the last reading could not read, with the reasons.
+    pub(crate) unread: BTreeMap<String, String>,
+    /// Prefixes of other handles whose elections, semaphores or keys are on the nodes.
+    pub(crate) other_prefixes: BTreeSet<String>,
+    pub(crate) scan: ScanProgress,
+    /// Requests that the console sent to each node in the last seconds, per second.
+    pub(crate) rate: f64,
+    /// Number of incidents when they were read last; `None` if they were not read yet.
+    pub(crate) incidents: Option<usize>,
+}
+
+/// State of one vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VoteState {
+    Votes,
+    Quarantine,
+    Unreachable,
+    Refuses,
+    Unknown,
+}
+
+impl VoteState {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Votes => "votes",
+            Self::Quarantine => "quarantine",
+            Self::Unreachable => "unreachable",
+            Self::Refuses => "refuses",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One node and its vote.
+#[derive(Clone, Debug)]
+pub(crate) struct Vote {
+    pub(crate) node: String,
+    pub(crate) state: VoteState,
+    /// The reason for which the node does not vote.
+    pub(crate) why: Option<String>,
+    /// Time at which the node votes again, if it is known.
+    pub(crate) until: Option<u64>,
+    /// Time since which the console sees this state.
+    pub(crate) since: u64,
+    /// Duration of the last request to the node, and of the longest one of the last minute.
+    pub(crate) latency: Option<Duration>,
+    pub(crate) latencies: VecDeque<Duration>,
+    pub(crate) losses: Vec<Loss>,
+    /// True if an event of the node came after the vote was read.
+    pub(crate) is_changed: bool,
+}
+
+/// A lock or a semaphore.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LockId {
+    pub(crate) name: String,
+    pub(crate) is_semaphore: bool,
+}
+
+/// The holders of a lock or a semaphore, by each node.
+#[derive(Clone, Debug)]
+pub(crate) enum View {
+    Lock(Inspection),
+    Semaphore(SemaphoreInspection),
+}
+
+/// One lock or semaphore.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LockRow {
+    pub(crate) view: Option<View>,
+    /// Time of the reading of `view`.
+    pub(crate) at: u64,
+    /// The waiters, the longest wait first; `None` if no node could be read.
+    pub(crate) waiters: Option<Vec<Waiter>>,
+    /// True if a node has a value under the main key.
+    pub(crate) is_there: bool,
+    /// End of each holder's lease, smoothed, by owner.
+    pub(crate) ends: BTreeMap<String, u64>,
+}
+
+/// A term that the console saw.
+#[derive(Clone, Debug)]
+pub(crate) struct Term {
+    /// Fencing token of the leadership.
+    pub(crate) number: u64,
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    pub(crate) value: String,
+    pub(crate) from: u64,
+    pub(crate) to: Option<u64>,
+    /// False if the console has not seen the beginning of the term.
+    pub(crate) seen_from_start: bool,
+}
+
+/// One election.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ElectionRow {
+    pub(crate) leader: Option<Leader>,
+    pub(crate) candidates: Vec<Candidate>,
+    /// The reason for which the leader is unknown.
+    pub(crate) unknown: Option<String>,
+    pub(crate) at: u64,
+    pub(crate) until: u64,
+    pub(crate) terms: VecDeque<Term>,
+    /// Times without a leader that the console saw.
+    pub(crate) gaps: VecDeque<(u64, Option<u64>)>,
+}
+
+/// One cron job.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JobRow {
+    pub(crate) schedule: String,
+    pub(crate) zone: String,
+    /// Time since which the job has its schedule, in seconds since 1970.
+    pub(crate) since: i64,
+    /// The last ticks, the latest first.
+    pub(crate) ticks: Vec<TickReport>,
+    pub(crate) next: Option<u64>,
+    pub(crate) at: u64,
+    /// The reason for which the job could not be read.
+    pub(crate) unknown: Option<String>,
+}
+
+/// One idempotency key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyRow {
+    /// The facts of the last reading; `None` before the first one.
+    pub(crate) facts: Option<KeyFacts>,
+    /// Time of the last reading.
+    pub(crate) at: u64,
+    /// Round of the scan in which the key was found last.
+    pub(crate) round: u64,
+}
+
+/// A step of a failover.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) at: u64,
+    pub(crate) kind: &'static str,
+    pub(crate) text: String,
+}
+
+/// A time in which a node did not vote, as the console saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Failover {
+    pub(crate) id: u64,
+    pub(crate) node: String,
+    pub(crate) began: u64,
+    pub(crate) back: Option<u64>,
+    pub(crate) quarantine: bool,
+    pub(crate) ended: Option<u64>,
+    pub(crate) cause: Option<&'static str>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) loss: Option<Loss>,
+    pub(crate) reasserted: u64,
+    /// Owners of the leases at the beginning, by name; `None` if the console did not watch then.
+    pub(crate) held: Option<BTreeSet<(String, String)>>,
+    pub(crate) kept: Option<usize>,
+    pub(crate) lost: Option<usize>,
+}
+
+/// The doctor's last examination.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Examination {
+    pub(crate) is_running: bool,
+    pub(crate) at: Option<u64>,
+    pub(crate) report: Option<Result<Report, String>>,
+}
+
+/// Progress of the scan that finds names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ScanProgress {
+    /// Number of complete rounds.
+    pub(crate) rounds: u64,
+    /// Length of the last complete round.
+    pub(crate) round: Option<Duration>,
+    /// Keys that this round has read, by node.
+    pub(crate) progress: BTreeMap<String, u64>,
+    /// Keys that the last complete round read, by node.
+    pub(crate) totals: BTreeMap<String, u64>,
+    /// Number of names that are known.
+    pub(crate) names: usize,
+}
+
+impl Model {
+    /// Returns the number of votes.
+    pub(crate) fn voting(&self) -> usize {
+        self.votes.iter().filter(|vote| vote.state == VoteState::Votes).count()
+    }
+}
+
+/// Returns the earlier time if both are close to each other, so that a time that is computed from
+/// each reading anew does not change with the duration of the requests.
+pub(crate) fn steady(earlier: Option<u64>, new: u64) -> u64 {
+    earlier.filter(|earlier| earlier.abs_diff(new) < 400).unwrap_or(new)
+}

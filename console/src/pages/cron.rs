@@ -1,0 +1,102 @@
+//! Cron jobs: the next tick, and how the last ones ended.
+
+use palisade::cron::{Cancelled, End, Skipped, TickReport, TickState};
+use serde_json::{Value, json};
+
+use super::elections::leader_json;
+use super::{clean, clock, span};
+use crate::history::millis;
+use crate::model::{JobRow, Model};
+
+/// The reason for which a job cannot be run now.
+pub(crate) const NO_RUN_NOW: &str = "only the job's own processes can run it, at its ticks: start \
+    its command by hand, or `palisade cron` with a schedule that is due soon";
+
+pub(super) fn page(model: &Model) -> Value {
+    let all: Vec<_> = model.jobs.iter().map(|(name, row)| job(model, name, row)).collect();
+    json!({ "total": all.len(), "jobs": all })
+}
+
+fn job(model: &Model, name: &str, row: &JobRow) -> Value {
+    // The command `palisade cron` has an election for each job, a program one for all its jobs.
+    let own = format!("cron:{name}:lead");
+    let elections = [&*own, "cron:lead"];
+    let known = elections.into_iter().find_map(|id| Some((id, model.elections.get(id)?)));
+    let leader = known.and_then(|(_, row)| Some(leader_json(row.leader.as_ref()?, row.until)));
+    let running = row.ticks.iter().any(|tick| tick.state == TickState::Running);
+    json!({
+        "name": name, "schedule": row.schedule, "zone": row.zone,
+        "since_ms": row.since.saturating_mul(1_000), "next_ms": row.next,
+        "election": known.map(|(id, _)| id), "leader": leader, "running": running,
+        "sentence": sentence(row, running),
+        "last": row.ticks.iter().map(tick).collect::<Vec<_>>(),
+        "run_now": { "possible": false, "why": NO_RUN_NOW },
+    })
+}
+
+fn sentence(row: &JobRow, running: bool) -> String {
+    if let Some(why) = &row.unknown {
+        return format!("not known: {}", clean(why));
+    }
+    let next = row
+        .next
+        .map_or("there is no next tick".to_owned(), |at| format!("next tick at {}", clock(at)));
+    if running {
+        return format!("{next}; it runs now");
+    }
+    let over = row.ticks.iter().find_map(|tick| match &tick.state {
+        TickState::Over(run) => Some(run),
+        _ => None,
+    });
+    match over {
+        Some(run) => {
+            let took = span(run.ended.saturating_sub(run.started));
+            let (end, why) = end(&run.end);
+            let why = why.map(|why| format!(": {}", clean(&why))).unwrap_or_default();
+            format!("{next}; the last run took {took} and is {end}{why}")
+        }
+        None => next,
+    }
+}
+
+fn end(end: &End) -> (&'static str, Option<String>) {
+    match end {
+        End::Done => ("done", None),
+        End::Failed(why) => ("failed", Some(why.clone())),
+        End::Skipped(Skipped::Overlap) => {
+            ("skipped", Some("an earlier tick of the job was running".to_owned()))
+        }
+        End::Skipped(_) => ("skipped", Some("a later tick was due".to_owned())),
+        End::Cancelled(Cancelled::TooLong) => ("cancelled", Some("it ran for too long".to_owned())),
+        End::Cancelled(_) => ("cancelled", Some("the next tick was due".to_owned())),
+        _ => ("over", None),
+    }
+}
+
+fn tick(report: &TickReport) -> Value {
+    let at = millis(report.at);
+    let state = match &report.state {
+        TickState::Over(_) => "over",
+        TickState::Running => "running",
+        TickState::Interrupted => "interrupted",
+        TickState::Absent => "absent",
+        _ => "unknown",
+    };
+    let mut of = json!({
+        "at_ms": at, "state": state, "end": null, "why": null, "by": null, "started_ms": null,
+        "took_ms": null, "late_ms": null, "attempt": null, "token": null, "backfilled": null,
+    });
+    if let TickState::Over(run) = &report.state {
+        let (word, why) = end(&run.end);
+        of["end"] = word.into();
+        of["why"] = why.as_deref().map(clean).into();
+        of["by"] = clean(&run.by).into();
+        of["started_ms"] = run.started.into();
+        of["took_ms"] = run.ended.saturating_sub(run.started).into();
+        of["late_ms"] = run.started.saturating_sub(at).into();
+        of["attempt"] = run.attempt.into();
+        of["token"] = run.token.to_string().into();
+        of["backfilled"] = run.backfilled.into();
+    }
+    of
+}

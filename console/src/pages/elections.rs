@@ -1,0 +1,70 @@
+//! Elections: the leader, the candidates, and the terms with the gaps between them.
+
+use palisade::election::{Candidate, Leader};
+use serde_json::{Value, json};
+
+use super::{clean, clock};
+use crate::history::millis;
+use crate::model::{ElectionRow, Model};
+
+pub(super) fn page(model: &Model) -> Value {
+    let all: Vec<_> = model.elections.iter().map(|(name, row)| election(name, row)).collect();
+    json!({ "total": all.len(), "elections": all })
+}
+
+fn election(name: &str, row: &ElectionRow) -> Value {
+    let state = match (&row.unknown, &row.leader) {
+        (Some(_), _) => "unknown",
+        (None, Some(_)) => "led",
+        (None, None) => "leaderless",
+    };
+    let terms = row.terms.iter().map(|term| {
+        json!({ "term": term.number.to_string(), "host": clean(&term.host), "pid": term.pid,
+                "value": clean(&term.value), "from_ms": term.from, "to_ms": term.to,
+                "seen_from_start": term.seen_from_start })
+    });
+    let gaps = row.gaps.iter().map(|(from, to)| json!({ "from_ms": from, "to_ms": to }));
+    json!({
+        "name": name, "state": state, "sentence": sentence(row),
+        "leader": row.leader.as_ref().map(|leader| leader_json(leader, row.until)),
+        "candidates": row.candidates.iter().map(|one| candidate(one, row.at)).collect::<Vec<_>>(),
+        "terms": terms.collect::<Vec<_>>(), "gaps": gaps.collect::<Vec<_>>(),
+    })
+}
+
+fn sentence(row: &ElectionRow) -> String {
+    match (&row.unknown, &row.leader) {
+        (Some(why), _) => format!("not known: {}", clean(why)),
+        (None, Some(leader)) => {
+            let (host, since) = (clean(&leader.identity.host), clock(millis(leader.since)));
+            format!("{host} (pid {}) leads since {since}", leader.identity.pid)
+        }
+        (None, None) => {
+            let since = row.gaps.back().map(|(from, _)| format!(" since {}", clock(*from)));
+            format!("there is no leader{}", since.unwrap_or_default())
+        }
+    }
+}
+
+/// Returns a leader as JSON.
+pub(super) fn leader_json(leader: &Leader, until: u64) -> Value {
+    json!({
+        "term": leader.term.to_string(), "value": clean(&leader.value),
+        "host": clean(&leader.identity.host), "pid": leader.identity.pid,
+        "boot": format!("{:x}", leader.identity.boot), "since_ms": millis(leader.since),
+        "until_ms": until, "priority": leader.priority,
+        "drain_ms": leader.drain.as_millis() as u64,
+    })
+}
+
+fn candidate(one: &Candidate, at: u64) -> Value {
+    json!({
+        "leads": one.term.is_some(), "term": one.term.map(|term| term.to_string()),
+        "value": one.value.as_deref().map(clean), "priority": one.priority,
+        "eligible": one.eligible, "since_ms": millis(one.since),
+        "host": clean(&one.identity.host), "pid": one.identity.pid,
+        "boot": format!("{:x}", one.identity.boot),
+        // A whole number of seconds, because each reading computes the end anew.
+        "until_ms": (at + one.remaining.as_millis() as u64) / 1_000 * 1_000,
+    })
+}

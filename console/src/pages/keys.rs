@@ -1,0 +1,138 @@
+//! Idempotency keys: running, parked, unsettled, done; by namespace and age.
+
+use std::collections::BTreeMap;
+
+use palisade::idempotency::Status;
+use palisade_ops::{KeyFacts, KeyState};
+use serde_json::{Value, json};
+
+use super::{Params, cut, span};
+use crate::history::now_ms;
+use crate::model::{KeyRow, Model};
+use crate::refusal::Refusal;
+use crate::start::Shared;
+
+/// Returns the state as the word of this page.
+fn word(state: KeyState) -> &'static str {
+    match state {
+        KeyState::Stored => "done",
+        KeyState::Lapsed => "parked",
+        other => other.word(),
+    }
+}
+
+/// Returns the place of a state in the list: what needs a person comes first.
+fn rank(state: KeyState) -> u8 {
+    match state {
+        KeyState::Running => 0,
+        KeyState::Lapsed => 1,
+        KeyState::Unsettled => 2,
+        KeyState::Free => 3,
+        _ => 4,
+    }
+}
+
+pub(super) fn page(shared: &Shared, model: &Model, params: &Params) -> Result<Value, Refusal> {
+    let mut counts: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
+    let mut all = Vec::new();
+    for ((namespace, key), row) in &model.keys {
+        let Some(facts) = &row.facts else { continue };
+        let of = counts.entry(namespace).or_default();
+        *of.entry(word(facts.state)).or_default() += 1;
+        *of.entry("forgotten").or_default() += usize::from(facts.forgotten);
+        let is_meant = (params.namespace.is_empty() || params.namespace == *namespace)
+            && (params.state.is_empty() || params.state == word(facts.state))
+            && facts.age.as_millis() >= u128::from(params.older_than_ms.unwrap_or_default())
+            && key.contains(&params.q);
+        if is_meant {
+            all.push((rank(facts.state), std::cmp::Reverse(facts.age), namespace, row, facts));
+        }
+    }
+    all.sort_unstable_by_key(|(rank, age, ..)| (*rank, *age));
+    let (all, next, total) = cut(all, params)?;
+    let keys: Vec<_> = all
+        .into_iter()
+        .map(|(_, _, namespace, row, facts)| key(namespace, row, facts, model))
+        .collect();
+    let namespaces = counts.into_iter().map(|(namespace, of)| {
+        let n = |word: &str| of.get(word).copied().unwrap_or_default();
+        json!({ "namespace": namespace, "running": n("running"), "parked": n("parked"),
+                "unsettled": n("unsettled"), "done": n("done"), "free": n("free"),
+                "holding": null, "forgotten": n("forgotten") })
+    });
+    let whole = model.keys_left_out == 0
+        && model.scan.rounds > 0
+        && model.keys.values().all(|row| row.facts.is_some());
+    Ok(json!({
+        "namespaces": namespaces.collect::<Vec<_>>(), "keys": keys, "next": next, "total": total,
+        "whole": whole, "poll": super::poll(shared, model),
+    }))
+}
+
+fn key(namespace: &str, row: &KeyRow, facts: &KeyFacts, model: &Model) -> Value {
+    let ms = |span: std::time::Duration| span.as_millis() as u64;
+    let actions: &[&str] = match facts.state {
+        KeyState::Running => &["release"],
+        KeyState::Lapsed => &["resolve", "rerun", "purge"],
+        KeyState::Stored => &["purge"],
+        _ => &[],
+    };
+    json!({
+        "namespace": namespace, "key": facts.key, "state": word(facts.state),
+        "attempts": facts.attempts,
+        // The claim's time does not differ between two readings, and so the age does not jump.
+        "age_ms": now_ms().saturating_sub(row.at.saturating_sub(ms(facts.age))) / 1_000 * 1_000,
+        "until_ms": facts.remaining.map(|left| (row.at + ms(left)) / 1_000 * 1_000),
+        "expires_ms": (row.at + ms(facts.expires_in)) / 10_000 * 10_000,
+        "forgotten": facts.forgotten, "on": facts.nodes, "of": model.votes.len(),
+        "actions": actions, "sentence": sentence(facts),
+    })
+}
+
+fn sentence(facts: &KeyFacts) -> String {
+    let ago = span(facts.age.as_millis() as u64);
+    let text = match facts.state {
+        KeyState::Stored => format!("done: its result is stored, claimed {ago} ago"),
+        KeyState::Unsettled => {
+            "fewer than a majority of the nodes have its result; the next call completes it"
+                .to_owned()
+        }
+        KeyState::Running => format!("attempt {} runs, claimed {ago} ago", facts.attempts),
+        KeyState::Lapsed => format!(
+            "its run ended without a result; it was claimed {ago} ago: its policy runs it again, \
+             or a person decides"
+        ),
+        _ => "every attempt was taken back; the next call runs".to_owned(),
+    };
+    if facts.forgotten { format!("{text}; nodes may have lost attempts of it") } else { text }
+}
+
+/// Returns the page of one key, with its result if results may be shown.
+pub(super) async fn one(shared: &Shared, params: &Params) -> Result<Value, Refusal> {
+    let id = (params.namespace.clone(), params.key.clone());
+    let keys = shared.redlock.idempotency(&id.0).at_most_once().build()?;
+    let known = shared.model().keys.get(&id).cloned().unwrap_or_default();
+    let result = if shared.show_results {
+        match keys.key(&*id.1).lookup::<Value>().await {
+            Ok(Status::Stored(value)) => {
+                let bytes = value.to_string().len();
+                json!({ "shown": true, "value": value, "why": null, "bytes": bytes })
+            }
+            Ok(_) => json!({ "shown": false, "value": null, "why": "it has no result",
+                             "bytes": null }),
+            Err(e) => json!({ "shown": false, "value": null, "why": e.to_string(),
+                              "bytes": null }),
+        }
+    } else {
+        let why = "results are hidden: start the console with --show-results";
+        json!({ "shown": false, "value": null, "why": why, "bytes": null })
+    };
+    let model = shared.model();
+    let Some(facts) = &known.facts else {
+        let why = "this console has not found the key; it finds keys by reading all names in turn";
+        return Err(Refusal::new(axum::http::StatusCode::NOT_FOUND, "not_found", why));
+    };
+    let mut page = key(&id.0, &known, facts, &model);
+    page["result"] = result;
+    Ok(super::head(shared, &model, page))
+}

@@ -1,0 +1,251 @@
+//! Starts a console.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use palisade::{ConfigError, Redlock};
+use palisade_ops::Deployment;
+use serde_json::json;
+
+use crate::access::{self, Access, Listen, Proxy, Tokens};
+use crate::audit::{Audits, Sink};
+use crate::collect;
+use crate::events::Hub;
+use crate::history::{Entry, History, now_ms};
+use crate::listen::{self, Bound, Tls};
+use crate::model::Model;
+use crate::server;
+
+/// Settings of a console.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// Address at which the console listens. Default: `127.0.0.1`, any free port.
+    pub listen: Listen,
+    /// Host names under which browsers may reach the console, besides addresses and localhost.
+    pub hosts: Vec<String>,
+    /// Tokens of the two roles. Without a token, everyone who reaches the address may read and act.
+    pub tokens: Tokens,
+    /// The reverse proxy in front of the console.
+    pub proxy: Option<Proxy>,
+    /// Certificate chain and key (PEM) for HTTPS. Needs the feature `tls`.
+    pub tls: Option<(Vec<u8>, Vec<u8>)>,
+    /// If true, visitors with the role act may act.
+    pub allow_actions: bool,
+    /// If true, the results of idempotency keys are shown.
+    pub show_results: bool,
+    /// Receives a line for each action.
+    pub audit: Option<Sink>,
+    /// Number of keys that the console reads from each node per second to find names.
+    pub keys_per_second: usize,
+    /// Largest number of idempotency keys that the console keeps.
+    pub keys: usize,
+    /// If true, the pages show that the deployment is a demo.
+    pub is_demo: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            listen: Listen::Tcp(([127, 0, 0, 1], 0).into()),
+            hosts: Vec::new(),
+            tokens: Tokens::default(),
+            proxy: None,
+            tls: None,
+            allow_actions: false,
+            show_results: false,
+            audit: None,
+            keys_per_second: 2_000,
+            keys: 20_000,
+            is_demo: false,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+/// Error of a console that did not start.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The settings would let others in, or contradict each other. The text has the remedy.
+    Refused(String),
+    /// The address could not be bound.
+    Bind(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(why) => f.write_str(why),
+            Self::Bind(e) => write!(f, "cannot listen: {e}; use another --listen"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+impl From<ConfigError> for StartError {
+    fn from(e: ConfigError) -> Self {
+        Self::Refused(e.to_string())
+    }
+}
+
+/// The common parts of all requests and of the collector.
+pub(crate) struct Shared {
+    pub(crate) redlock: Redlock,
+    pub(crate) deployment: Deployment,
+    pub(crate) access: Arc<Access>,
+    pub(crate) allow_actions: bool,
+    pub(crate) show_results: bool,
+    pub(crate) is_demo: bool,
+    pub(crate) keys_per_second: usize,
+    pub(crate) keys: usize,
+    /// Time since which this console watches.
+    pub(crate) since: u64,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) history: History,
+    pub(crate) audits: Audits,
+    model: Mutex<Model>,
+}
+
+impl Shared {
+    pub(crate) fn model(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an entry to the history and sends it to all streams.
+    pub(crate) fn happened(&self, entry: Entry) {
+        let entry = self.history.add(entry);
+        self.hub.send("happened", &entry);
+    }
+
+    /// Adds several entries.
+    pub(crate) fn all_happened(&self, entries: impl IntoIterator<Item = Entry>) {
+        for entry in entries {
+            self.happened(entry);
+        }
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.redlock.config().prefix
+    }
+}
+
+/// A console that listens. [`run`](Self::run) serves its pages.
+pub struct Console {
+    shared: Arc<Shared>,
+    bound: Bound,
+    tls: Tls,
+    is_tls: bool,
+}
+
+impl fmt::Debug for Console {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Console").field("bound", &self.bound).finish_non_exhaustive()
+    }
+}
+
+impl Console {
+    /// Binds the address, after a check that these settings let no one in who should not be. The
+    /// handle and the deployment must have the same nodes.
+    ///
+    /// # Errors
+    /// [`StartError`] if the settings are refused or the address cannot be bound.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, nothing listens.
+    pub async fn bind(
+        redlock: Redlock,
+        deployment: Deployment,
+        options: Options,
+    ) -> Result<Self, StartError> {
+        let Options { listen, hosts, tokens, proxy, tls, .. } = options;
+        let is_tls = tls.is_some();
+        access::check(&listen, is_tls, proxy.as_ref(), &tokens).map_err(StartError::Refused)?;
+        let acceptor = acceptor(tls).map_err(StartError::Refused)?;
+        let bound = listen::bind(&listen).await.map_err(StartError::Bind)?;
+        let shared = Shared {
+            redlock,
+            deployment,
+            access: Arc::new(Access::new(listen, proxy, &tokens, hosts)),
+            allow_actions: options.allow_actions,
+            show_results: options.show_results,
+            is_demo: options.is_demo,
+            keys_per_second: options.keys_per_second.clamp(10, 20_000),
+            keys: options.keys,
+            since: now_ms(),
+            hub: Arc::new(Hub::new()),
+            history: History::default(),
+            audits: Audits::new(options.audit),
+            model: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared), bound, tls: acceptor, is_tls })
+    }
+
+    /// Returns the address of the console for people: a URL, or the path of the unix socket.
+    pub fn address(&self) -> String {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        match &self.bound {
+            Bound::Tcp(listener) => {
+                listener.local_addr().map(|at| format!("{scheme}://{at}/")).unwrap_or_default()
+            }
+            Bound::Unix(listener) => {
+                let at = listener.local_addr().ok();
+                let path = at.as_ref().and_then(|at| at.as_pathname());
+                path.map(|path| path.display().to_string()).unwrap_or_default()
+            }
+        }
+    }
+
+    /// Serves the pages until the future `end` is ready, and then tells all streams that the
+    /// console ends.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, all connections end.
+    pub async fn run(self, end: impl Future<Output = ()>) {
+        let Self { shared, bound, tls, .. } = self;
+        let router = server::router(&shared);
+        let serve = listen::serve(bound, tls, Arc::clone(&shared.access), router);
+        let collect = collect::run(Arc::clone(&shared));
+        tokio::select! {
+            () = serve => {}
+            () = collect => {}
+            () = end => {}
+        }
+        shared.hub.send("closing", &json!({ "text": "the console ends", "now_ms": now_ms() }));
+        // The streams get a moment to send the last event.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[cfg(feature = "tls")]
+fn acceptor(tls: Option<(Vec<u8>, Vec<u8>)>) -> Result<Tls, String> {
+    use rustls_pki_types::pem::PemObject as _;
+    use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+    let Some((chain, key)) = tls else { return Ok(None) };
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
+    let chain = chain.map_err(|e| format!("--tls-cert: {e}"))?;
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| format!("--tls-key: {e}"))?;
+    let config = rustls::ServerConfig::builder().with_no_client_auth();
+    let mut config = config
+        .with_single_cert(chain, key)
+        .map_err(|e| format!("--tls-cert and --tls-key: {e}"))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Some(Arc::new(config).into()))
+}
+
+#[cfg(not(feature = "tls"))]
+fn acceptor(tls: Option<(Vec<u8>, Vec<u8>)>) -> Result<Tls, String> {
+    match tls {
+        None => Ok(()),
+        Some(_) => {
+            Err("this program was built without TLS; build it with the feature `tls`".into())
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The pages in a real browser (Chromium), on real servers that independent clients use.
+//!
+//! Each test has one browser, and the tests run one after the other. What they measure together is
+//! in `console-browser.json` in cargo's directory for temporary files of tests.
+
+mod actions;
+mod chrome;
+mod failures;
+mod large;
+mod live;
+mod looks;
+mod pictures;
+#[path = "../../../tests/support/server.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs)]
+mod server;
+mod tally;
+mod world;
+
+use std::time::Duration;
+
+/// Time limit for what the console shows after its next reading, with room for a busy machine.
+const SOON: Duration = Duration::from_secs(10);

@@ -1,0 +1,64 @@
+//! What all tests measured, as one JSON file.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use serde_json::json;
+
+/// Measurements of the tests of this process that have ended.
+#[derive(Default)]
+struct Tally {
+    /// Names of the pages that showed what a client did.
+    pages: Vec<&'static str>,
+    /// Times from a client's call until the page showed it.
+    live: Vec<Duration>,
+    console_errors: usize,
+    foreign_requests: usize,
+    first_page_bytes: u64,
+    first_page_ms: f64,
+}
+
+static TALLY: Mutex<Option<Tally>> = Mutex::new(None);
+
+fn add(change: impl FnOnce(&mut Tally)) {
+    let mut tally = TALLY.lock().unwrap();
+    let tally = tally.get_or_insert_default();
+    change(tally);
+    tally.live.sort();
+    let p95 = tally.live.get(tally.live.len() * 95 / 100).copied().unwrap_or_default();
+    let whole = json!({
+        "pages": tally.pages.len(), "live_ms_p95": p95.as_millis(), "changes": tally.live.len(),
+        "console_errors": tally.console_errors, "foreign_requests": tally.foreign_requests,
+        "first_page_bytes": tally.first_page_bytes, "first_page_ms": tally.first_page_ms,
+    });
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("console-browser.json");
+    std::fs::write(file, whole.to_string() + "\n").expect("cargo made the directory");
+}
+
+/// Adds a page that showed what a client did.
+pub(crate) fn page(name: &'static str) {
+    add(|tally| {
+        if !tally.pages.contains(&name) {
+            tally.pages.push(name);
+        }
+    });
+}
+
+/// Adds a change that a page showed without a reload.
+pub(crate) fn live(took: Duration) {
+    add(|tally| tally.live.push(took));
+}
+
+/// Adds what the browser reported of a page.
+pub(crate) fn reported(console_errors: usize, foreign_requests: usize) {
+    add(|tally| {
+        tally.console_errors += console_errors;
+        tally.foreign_requests += foreign_requests;
+    });
+}
+
+/// Sets the size of the first page, and the time until it was shown.
+pub(crate) fn first_page(bytes: u64, ms: f64) {
+    add(|tally| (tally.first_page_bytes, tally.first_page_ms) = (bytes, ms));
+}

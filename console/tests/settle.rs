@@ -1,0 +1,118 @@
+//! An operator settles a deployment in the console: keys, incidents, leaders.
+
+mod common;
+
+use std::time::Duration;
+
+use common::World;
+use palisade::Failed;
+use palisade_console::Options;
+use serde_json::{Value, json};
+
+fn acting() -> Options {
+    let mut options = Options::default();
+    options.allow_actions = true;
+    options
+}
+
+fn key(action: &str, key: &str) -> Value {
+    json!({ "action": action, "namespace": "orders", "key": key, "confirm": key,
+            "reason": "the host is gone" })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_hangs_is_released_and_run_again() {
+    let world = World::with(3, "app:", acting()).await;
+    let keys = world.client().idempotency("orders").at_most_once().build().unwrap();
+    let hangs =
+        tokio::spawn(keys.key("7").run(|_| std::future::pending::<Result<String, Failed>>()));
+    let state = |state: &'static str| {
+        move |page: &Value| page["keys"][0]["key"] == "7" && page["keys"][0]["state"] == state
+    };
+    let page = world.until("keys", state("running")).await;
+    assert_eq!(page["keys"][0]["actions"], json!(["release"]));
+    let refused = world.act(&key("rerun", "7"), &[]).await.json();
+    assert_eq!(refused["result"], "refused", "it runs: {refused}");
+    let done = world.act(&key("release", "7"), &[]).await.json();
+    assert_eq!(done["result"], "done", "{done}");
+    let page = world.until("keys", state("parked")).await;
+    assert_eq!(page["keys"][0]["actions"], json!(["resolve", "rerun", "purge"]));
+    hangs.abort();
+    let done = world.act(&key("rerun", "7"), &[]).await.json();
+    assert_eq!(done["result"], "done", "{done}");
+    let outcome = keys.key("7").run(|_| async { Ok::<_, Failed>("booked".to_owned()) }).await;
+    assert!(outcome.unwrap().value().is_some());
+    let none = world.act(&key("rerun", "unheard of"), &[]).await.json();
+    assert_eq!(none["result"], "unchanged", "{none}");
+    let lines = world.get("audit").await;
+    let results: Vec<_> =
+        lines["lines"].as_array().unwrap().iter().map(|line| line["result"].clone()).collect();
+    assert_eq!(results, ["unchanged", "done", "done", "refused"]);
+    assert_eq!(lines["lines"][1]["target"], "orders/7");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_incident_has_one_decision() {
+    let mut world = World::with(1, "", acting()).await;
+    let keys = world.client().idempotency("orders").at_most_once().build().unwrap();
+    let _ = keys.key("1").run(|_| async { Ok::<_, Failed>(1) }).await.unwrap();
+    world.until("keys", |page| page["keys"][0]["state"] == "done").await;
+    assert_eq!(world.get("incidents").await["incidents"], json!([]));
+    world.servers[0].restart();
+    let page =
+        world.until("incidents", |page| !page["incidents"].as_array().unwrap().is_empty()).await;
+    let incident = &page["incidents"][0];
+    let loss = incident["loss"].as_str().unwrap().to_owned();
+    let orders = &incident["namespaces"][0];
+    assert_eq!(
+        (&orders["namespace"], &orders["standing"]),
+        (&json!("orders"), &json!("undecided"))
+    );
+    assert_eq!(orders["may"], json!(["run", "park"]));
+    let decide = |decision: &str, replace: bool| {
+        json!({ "action": "decide", "namespace": "orders", "loss": loss, "decision": decision,
+                "replace": replace, "confirm": loss, "reason": "no order was lost" })
+    };
+    // The nodes do not store a decision before the quarantine is over.
+    let parked = loop {
+        let answer = world.act(&decide("park", false), &[]).await.json();
+        if answer["result"] != "unknown" {
+            break answer;
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    };
+    assert_eq!(parked["result"], "done", "{parked}");
+    let other = world.act(&decide("run", false), &[]).await.json();
+    assert_eq!(other["result"], "unchanged", "the first decision stands: {other}");
+    let replaced = world.act(&decide("run", true), &[]).await.json();
+    assert_eq!(replaced["result"], "done", "{replaced}");
+    let page = world.get("incidents").await;
+    let orders = &page["incidents"][0]["namespaces"][0];
+    assert_eq!((&orders["standing"], &orders["may"]), (&json!("run"), &json!([])));
+    assert_eq!((&orders["by"], &orders["reason"]), (&json!("local"), &json!("no order was lost")));
+    let mut unknown = decide("run", false);
+    (unknown["loss"], unknown["confirm"]) = (json!("20200101-000000"), json!("20200101-000000"));
+    assert_eq!(world.act(&unknown, &[]).await.json()["result"], "refused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_steps_down() {
+    let world = World::with(1, "", acting()).await;
+    let client = world.client();
+    let election = client.election("billing").build().unwrap();
+    let step_down = json!({ "action": "step-down", "name": "billing", "confirm": "billing",
+                            "reason": "maintenance" });
+    let vacant = world.act(&step_down, &[]).await.json();
+    assert_eq!(vacant["result"], "unchanged", "{vacant}");
+    let leads = election.campaign("one").await.unwrap();
+    let asked = tokio::spawn(async move {
+        let request = leads.asked_to_resign().await;
+        leads.resign().await.unwrap();
+        request.reason
+    });
+    let done = world.act(&step_down, &[]).await.json();
+    assert_eq!(done["result"], "done", "{done}");
+    assert_eq!(asked.await.unwrap(), "maintenance (local)");
+    let refused = json!({ "action": "run-now", "job": "j", "confirm": "j", "reason": "x" });
+    assert_eq!(world.act(&refused, &[]).await.json()["result"], "refused");
+}

@@ -1,0 +1,93 @@
+// The stream of changes. It is live, lagging (the console left events out, so everything is read
+// again), or cut since a time that the page shows; it is never silently old.
+
+import { now, setNow } from "./time.js";
+
+const PATIENCE = 7_000; // longer than three of the console's ticks
+const LAG_SHOWN = 6_000;
+
+export class Live {
+  /**
+   * `heard(name, data)` receives each event, `changed()` each change of the state. `failed()` is
+   * called when a stream could not be opened: the reason may be that nobody is signed in.
+   */
+  constructor(heard, changed, failed) {
+    Object.assign(this, { heard, changed, failed, topics: [], state: "connecting", since: now() });
+    Object.assign(this, { missed: 0, tries: 0, last: Date.now(), source: null });
+    setInterval(() => this.watch(), 1000);
+  }
+
+  /** Follows other topics, by a new stream. */
+  follow(topics) {
+    if (topics.join() === this.topics.join() && this.source) return;
+    this.topics = topics;
+    this.open();
+  }
+
+  open() {
+    clearTimeout(this.retry);
+    if (this.source) this.source.close();
+    this.opened = Date.now();
+    const source = new EventSource(`/api/v1/events?topics=${this.topics.join()}`);
+    this.source = source;
+    source.onopen = () => {
+      this.last = Date.now();
+      this.tries = 0;
+      if (this.state !== "lagged") this.become("live");
+    };
+    source.onerror = () => {
+      if (this.source !== source) return;
+      this.become("cut");
+      this.later();
+      this.failed();
+    };
+    const names = ["hello", "happened", "tick", "lagged", "closing", ...this.topics];
+    for (const name of names) {
+      source.addEventListener(name, (event) => this.take(name, event.data));
+    }
+  }
+
+  /** Ends the stream for good, when there is no permission to read. */
+  close() {
+    clearTimeout(this.retry);
+    if (this.source) this.source.close();
+    Object.assign(this, { source: null, topics: [], state: "connecting" });
+  }
+
+  take(name, text) {
+    this.last = Date.now();
+    const data = JSON.parse(text);
+    setNow(data.now_ms);
+    if (name === "lagged") {
+      this.missed = data.missed || 0;
+      this.become("lagged");
+      clearTimeout(this.lag);
+      this.lag = setTimeout(() => this.state === "lagged" && this.become("live"), LAG_SHOWN);
+    } else if (name === "closing") this.become("cut");
+    else if (this.state === "cut") this.become("live");
+    this.heard(name, data);
+  }
+
+  watch() {
+    const heard = Math.max(this.last, this.opened || 0);
+    if (!this.source || this.state === "cut" || Date.now() - heard < PATIENCE) return;
+    this.become("cut");
+    this.later();
+  }
+
+  later() {
+    this.source.close();
+    clearTimeout(this.retry);
+    this.tries += 1;
+    this.retry = setTimeout(() => this.open(), Math.min(5000, 250 * 2 ** this.tries));
+  }
+
+  become(state) {
+    if (this.state !== state) {
+      // A cut counts from the last event: what is shown is as old as that.
+      this.since = state === "cut" ? now() - (Date.now() - this.last) : now();
+      this.state = state;
+    }
+    this.changed();
+  }
+}
