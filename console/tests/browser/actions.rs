@@ -62,7 +62,7 @@ async fn a_parked_key_runs_again_by_its_page() {
     assert!(tokio::time::timeout(Duration::from_millis(500), never).await.is_err());
     let tab = chrome.open(&world.base, "/keys").await;
     tab.shows("parked", SOON).await;
-    tab.click("main td.name a").await;
+    tab.go("/keys/mail/to%20bob%2F7").await;
     tab.until("its page", SOON, "!!document.querySelector('[data-action=rerun]')").await;
     tab.click("[data-action=rerun]").await;
     tab.type_into("dialog input[name=reason]", "the relay has no log of it").await;
