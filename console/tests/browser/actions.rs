@@ -61,8 +61,10 @@ async fn a_parked_key_runs_again_by_its_page() {
     let never = call.run(|_| std::future::pending::<Result<u8, String>>());
     assert!(tokio::time::timeout(Duration::from_millis(500), never).await.is_err());
     let tab = chrome.open(&world.base, "/keys").await;
-    tab.shows("parked", SOON).await;
-    tab.click("main td.name a").await;
+    let listed = "[...document.querySelectorAll('main td.name a')].some(a => \
+                  a.innerText === 'to bob/7')";
+    tab.until("the key is listed", SOON, listed).await;
+    tab.go("/keys/mail/to%20bob%2F7").await;
     tab.until("its page", SOON, "!!document.querySelector('[data-action=rerun]')").await;
     tab.click("[data-action=rerun]").await;
     tab.type_into("dialog input[name=reason]", "the relay has no log of it").await;
