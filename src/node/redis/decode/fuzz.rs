@@ -210,7 +210,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
                 |(remaining, foreign, (ticket, ahead))| Reply::Queued {
                     remaining,
                     foreign,
-                    queued: Queued { ticket, ahead },
+                    queued: Queued { ahead, ticket },
                 },
             );
             let granted = fence().prop_map(|fence| Reply::Granted { fence });

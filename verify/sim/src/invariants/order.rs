@@ -124,7 +124,7 @@ impl Invariant for Order {
             Event::Holds { name, .. } => drop(self.idle.insert(name, None)),
             Event::Parts { name, .. } => drop(self.idle.insert(name, Some(at))),
             Event::Fault(Fault::Kill { client } | Fault::Deploy { client, .. }) => {
-                self.died(client)
+                self.died(client);
             }
             Event::Fault(Fault::Failover { node, .. } | Fault::Handover { node, .. }) => {
                 self.moved.push(node);
