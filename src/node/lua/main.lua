@@ -57,6 +57,13 @@ while a < last do
     if kind == 'X' and expected then
       life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
       if prolong(k, a, life) then rest = nil end
+    elseif expected and (kind == 'S' or kind == 'G') then
+      local waited = b and b.waited or tonumber(string.sub(marker, 97, 109))
+      if waited * 1000 <= now_us then
+        life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
+        found = share(kind, k, a, string.sub(marker, 56, 71), now_us, life)
+        if found == true then rest = nil end
+      end
     elseif expected and find('Ccxs', kind, 1, true) then
       if not id then
         now_ms = math.floor(now_us / 1000)
@@ -75,9 +82,13 @@ while a < last do
     for _ = 1, whole do b.out[#b.out + 1] = -9 end
   end
   local done
-  if kind == 'C' and rest then done = replay(b, k, a, found) end
+  if kind == 'C' and rest then
+    done = replay(b, k, a, found)
+  elseif kind == 'S' and found then
+    b.out[#b.out + 1], done = found, true
+  end
   if done then
-    -- `replay` has put the result.
+    -- The result is there already.
   elseif rest then
     rare(b, kind, k, a, count, rest, found, release, wake)
   elseif b then

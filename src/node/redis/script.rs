@@ -15,7 +15,7 @@ macro_rules! lua {
 /// upvalues of these functions. The closures inside the slow paths are created only when an op
 /// needs them.
 const TEXT: &str = concat!(
-    lua!("acquire" "wake" "release" "prolong" "claim_fast" "complete_fast" "replay"),
+    lua!("acquire" "wake" "release" "prolong" "shared_fast" "claim_fast" "complete_fast" "replay"),
     "local function batch(info, at, marker, now_us, expected)\n",
     lua!("history" "batch"),
     "end\n",
