@@ -65,6 +65,9 @@ impl Attempt for LockAttempt<'_> {
             if is_hopeless(&why) {
                 return None;
             }
+            if let Some(fair) = &mut self.fair {
+                fair.unanswered(self.core.env.now());
+            }
             if self.waits_for_quarantine
                 && let Some(left) = why.quarantine()
             {
@@ -74,7 +77,7 @@ impl Attempt for LockAttempt<'_> {
         }
         if let (Some(fair), Loss::Taken(Taken { queued: Some(queued), .. })) =
             (&mut self.fair, loss)
-            && fair.refused(*queued)
+            && fair.refused(*queued, self.core.env.now())
         {
             return Some(Prospect::Ticketed);
         }

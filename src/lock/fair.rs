@@ -2,11 +2,16 @@
 
 use std::fmt;
 use std::sync::{Mutex as StdMutex, PoisonError};
+use std::time::Duration;
 
 use super::{LockGuard, Mutex};
 use crate::error::AcquireError;
 use crate::op::{LockMode, Queued};
 use crate::span::operation;
+use crate::time::Moment;
+
+/// Time for which a place counts after the last request of its call (fair 3).
+const FRESH: Duration = Duration::from_secs(3);
 
 /// Caller's function, which is called with each new position.
 pub(super) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
@@ -15,6 +20,8 @@ pub(super) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
 pub(crate) struct Fair<'a> {
     /// Ticket of the call, once a majority of the nodes has given it one (fair 2).
     pub(super) ticket: Option<u64>,
+    /// Time of the last answer of a majority that the call has a place.
+    heard: Moment,
     /// Position with which `on_queued` was called last.
     shown: Option<u16>,
     on_queued: StdMutex<OnQueued<'a>>,
@@ -22,12 +29,18 @@ pub(crate) struct Fair<'a> {
 
 impl<'a> Fair<'a> {
     pub(super) fn new(on_queued: OnQueued<'a>) -> Self {
-        Self { ticket: None, shown: None, on_queued: StdMutex::new(on_queued) }
+        Self {
+            ticket: None,
+            heard: Moment::default(),
+            shown: None,
+            on_queued: StdMutex::new(on_queued),
+        }
     }
 
     /// Takes in the standing after a refused attempt. Returns true if the call has got its ticket
     /// by this attempt.
-    pub(super) fn refused(&mut self, queued: Queued) -> bool {
+    pub(super) fn refused(&mut self, queued: Queued, now: Moment) -> bool {
+        self.heard = now;
         let Some(ticket) = self.ticket else {
             self.ticket = Some(queued.ticket);
             return true;
@@ -38,6 +51,17 @@ impl<'a> Fair<'a> {
             on_queued(Queued { ticket, ..queued });
         }
         false
+    }
+}
+
+impl Fair<'_> {
+    /// Gives the ticket up, if no majority has answered for so long that the place counts only where
+    /// the call still gets through. There it would keep all others out, as soon as one more node
+    /// fails.
+    pub(super) fn unanswered(&mut self, now: Moment) {
+        if now.since(self.heard) > FRESH {
+            self.ticket = None;
+        }
     }
 }
 

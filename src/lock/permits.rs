@@ -1,5 +1,7 @@
 //! Several permits of a semaphore, which are acquired together (semaphore 10).
 
+use std::time::Duration;
+
 use futures_util::future::{join_all, select_all, try_join_all};
 use tracing::Instrument as _;
 
@@ -7,7 +9,7 @@ use super::acquire::{LockAttempt, not_acquired};
 use super::acquiring::Acquiring;
 use super::{LockGuard, Permit, Semaphore};
 use crate::client::retry::{Attempt, AttemptTerms, Prospect, Wait, retry};
-use crate::error::{AcquireError, ConfigError, ExtendError, ReleaseError};
+use crate::error::{AcquireError, ConfigError, ExtendError, ReleaseError, Taken};
 use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
 use crate::time::Moment;
@@ -18,6 +20,11 @@ struct PermitsAttempt<'a> {
     semaphore: &'a Semaphore,
     n: u16,
     each: LockAttempt<'a>,
+}
+
+/// Returns the loss of an attempt in which the first permits ended before the last one was won.
+fn late() -> Loss {
+    Loss::Taken(Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None })
 }
 
 impl Attempt for PermitsAttempt<'_> {
@@ -35,7 +42,9 @@ impl Attempt for PermitsAttempt<'_> {
             // From here on the permit is released when it is dropped.
             Ok(Permit::of(semaphore.base.guard(won)))
         };
-        try_join_all((0..self.n).map(|_| permit())).await
+        let won = try_join_all((0..self.n).map(|_| permit())).await?;
+        // The last of many attempts may have waited for longer than the first permits lasted.
+        if won.iter().all(|permit| permit.is_valid()) { Ok(won) } else { Err(late()) }
     }
 
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {

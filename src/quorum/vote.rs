@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
-use crate::op::{Facts, Holder, Reply, Terms};
+use crate::op::{Facts, Holder, Queued, Reply, Terms};
 use crate::quorum::Answer;
 use crate::time::{FENCE_SLACK, token_lead};
 
@@ -49,6 +49,7 @@ impl Witness<'_> {
             Reply::Granted { fence }
             | Reply::Permit { fence, .. }
             | Reply::Claimed { fence, .. }
+            | Reply::Queued { queued: Queued { ticket: fence, .. }, .. }
                 if self.is_ahead(*fence) =>
             {
                 let ahead = Duration::from_micros(fence.saturating_sub(self.wall_micros));
@@ -167,6 +168,10 @@ mod tests {
                 "done" => Reply::Done,
                 "other" => Reply::NotOwner,
                 "free" => Reply::Holder(None),
+                "queued" => {
+                    let queued = Queued { ahead: 0, ticket: fence };
+                    Reply::Queued { remaining: None, foreign: false, queued }
+                }
                 "permits" => Reply::Permits(vec![]),
                 "readers" => Reply::Readers(Readers { fence: 1, count: 0, listed: vec![] }),
                 "holder" => Reply::Holder(Some(holder(Duration::from_micros(fence)))),

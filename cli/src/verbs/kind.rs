@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use futures_util::future::join_all;
 use palisade::error::AcquireError;
 use palisade::{Inspection, LockGuard, MultiMutex, Mutex, Permit, RwLock, Semaphore, TryAcquire};
 
@@ -161,14 +162,12 @@ impl Kind {
                 format!("{title}: other owners hold {all}: {}; waiting", by.join(", "))
             }
             Self::Several(_, mutexes) => {
-                let mut by = Vec::new();
-                for mutex in mutexes {
-                    if let Ok(seen) = mutex.inspect().await
-                        && !seen.is_free()
-                    {
-                        by.push(format!("{:?} by {}", mutex.name(), holders(Some(seen))));
-                    }
-                }
+                let seen = join_all(mutexes.iter().map(Mutex::inspect)).await;
+                let seen = mutexes.iter().zip(seen.into_iter().map(Result::ok));
+                let by: Vec<_> = seen
+                    .filter(|(_, seen)| seen.as_ref().is_some_and(|seen| !seen.is_free()))
+                    .map(|(mutex, seen)| format!("{:?} by {}", mutex.name(), holders(seen)))
+                    .collect();
                 format!("{title}: other owners hold some of them: {}; waiting", by.join(", "))
             }
         }

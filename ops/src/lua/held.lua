@@ -35,7 +35,8 @@ end
 for i = 1, #KEYS, 3 do
   local n = #out + 1
   out[n] = {}
-  local fence = redis.pcall('GET', KEYS[i + 1])
+  local fence = redis.pcall('GETRANGE', KEYS[i + 1], 0, 18)
+  if fence == '' then fence = nil end
   local owner = redis.pcall('GETRANGE', KEYS[i], 0, 22)
   local left = redis.call('PTTL', KEYS[i])
   if ARGV[n] == '1' then

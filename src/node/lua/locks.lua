@@ -90,15 +90,15 @@ local function standing(queue, handle, ticket)
   local v, own, largest, ahead, last = queued(queue) or '0', tonumber(ticket), 0, 0, now_ms
   for at = 2, #v, 48 do
     local fresh = tonumber(sub(v, at + 35, at + 47)) or 0
-    if sub(v, at + 16, at + 16) == 'X' and fresh > now_ms then
-      local since, who = tonumber(sub(v, at, at + 15)) or 0, sub(v, at + 17, at + 32)
-      if not own or who == handle then largest = math.max(largest, since) end
+    local since, who = tonumber(sub(v, at, at + 15)) or 0, sub(v, at + 17, at + 32)
+    if sub(v, at + 16, at + 16) == 'X' and fresh > now_ms and not is_ahead(since) then
+      largest = math.max(largest, since)
       if who ~= handle and (not own or since < own or since == own and who < handle) then
         ahead, last = ahead + 1, math.max(last, fresh)
       end
     end
   end
-  local here = own and math.max(own, largest) or math.max(b.now_us, largest + 1)
+  local here = own or math.max(b.now_us, largest + 1)
   return digits(math.min(here, 2 ^ 53)), ahead, last - now_ms
 end
 

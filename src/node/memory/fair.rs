@@ -19,15 +19,15 @@ impl Entry {
         place: &Place,
         ticket: Option<u64>,
     ) -> (Queued, Option<Duration>) {
-        let fair = self.queue.iter().filter(|w| w.is_fair && w.fresh_till > h.now);
-        let own = fair.clone().filter(|w| ticket.is_none() || w.place.waiter == place.waiter);
-        let largest = own.map(|w| w.since).max().unwrap_or(0);
+        let fair =
+            self.queue.iter().filter(|w| w.is_fair && w.fresh_till > h.now && !h.is_ahead(w.since));
+        let largest = fair.clone().map(|w| w.since).max().unwrap_or(0);
         let is_ahead = |w: &&Waiter| {
             let earlier = |ticket| (w.since, w.place.waiter) < (ticket, place.waiter);
             w.place.waiter != place.waiter && ticket.is_none_or(earlier)
         };
         let ahead: Vec<_> = fair.filter(is_ahead).map(|w| w.fresh_till).collect();
-        let here = ticket.map_or(h.micros.max(largest + 1), |ticket| ticket.max(largest));
+        let here = ticket.unwrap_or(h.micros.max(largest + 1));
         let queued = Queued { ticket: here.min(TICKET_MAX), ahead: ahead.len() as u16 };
         (queued, ahead.into_iter().max().map(|till| h.until(till)))
     }

@@ -218,7 +218,7 @@ fn reply(
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
         (
-            Op::Release { mode: LockMode::Exclusive, .. }
+            Op::Release { mode: LockMode::Exclusive | LockMode::Shared, .. }
             | Op::Extend { mode: LockMode::Exclusive, .. }
             | Op::ExtendClaim { .. }
             | Op::Complete { .. }

@@ -180,7 +180,7 @@ fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
     match op {
         Op::Acquire {
             keys,
-            if_held: Some(IfHeld::Queue(place) | IfHeld::Fair { place, .. }),
+            if_held: Some(IfHeld::Queue(place) | IfHeld::Fair { place, ticket: Some(_) }),
             ..
         } => Some((keys.lock(), Some(place))),
         Op::Acquire { keys, if_held: Some(IfHeld::Watch), .. }

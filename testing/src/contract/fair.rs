@@ -15,6 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: rule_1_a_refused_call_gets_a_ticket_after_all_that_wait,
         Nothing: rule_1_a_granted_call_leaves_no_place,
         Nothing: rule_2_a_place_moves_to_the_settled_ticket,
+        Nothing: rule_2_a_ticket_of_the_far_future_does_not_count,
         Nothing: rule_2_equal_tickets_are_told_apart_by_the_handle,
         Nothing: rule_3_no_grant_passes_a_fresh_place,
         Nothing: rule_3_a_place_counts_for_three_seconds,
@@ -72,7 +73,7 @@ async fn rule_1_a_refused_call_gets_a_ticket_after_all_that_wait(b: Bench) {
     let first = b.queued(&k, A, None).await;
     b.check(first.ticket >= before && first.ahead == 0, "the first is next", &first);
     // As after the answer of another node whose clock is ahead.
-    let ahead = first.ticket + 60_000_000;
+    let ahead = first.ticket + 1_000_000;
     b.queued(&k, A, Some(ahead)).await;
     let second = b.queued(&k, B, None).await;
     b.check(second.ticket > ahead && second.ahead == 1, "the second comes after it", &second);
@@ -95,10 +96,24 @@ async fn rule_2_a_place_moves_to_the_settled_ticket(b: Bench) {
     let settled = second.ticket + 10;
     let moved = b.queued(&k, A, Some(settled)).await;
     b.check(moved == Queued { ticket: settled, ahead: 1 }, "the place has the ticket", &moved);
-    let late = b.queued(&k, A, Some(1)).await;
-    b.check(late.ticket == settled, "a late request does not move it back", &late);
     let second = b.queued(&k, B, Some(second.ticket)).await;
     b.check(second.ahead == 0, "the other one is first", &second);
+    // As on a node whose first answer came too late for the majority, and was the largest.
+    let drawn = b.queued(&k, A, None).await;
+    let settled = drawn.ticket - 5;
+    let back = b.queued(&k, A, Some(settled)).await;
+    b.check(back.ticket == settled, "the place has the ticket of the call", &back);
+    let between = b.queued(&k, B, Some(settled + 1)).await;
+    b.check(between.ahead == 1, "a larger ticket comes after it", &between);
+}
+
+async fn rule_2_a_ticket_of_the_far_future_does_not_count(b: Bench) {
+    let (k, _) = b.held().await;
+    let now = b.queued(&k, A, None).await.ticket;
+    b.queued(&k, A, Some(now + 3_600_000_000)).await;
+    let next = b.queued(&k, B, None).await;
+    let is_now = next.ahead == 0 && next.ticket < now + 60_000_000;
+    b.check(is_now, "no honest clock gives such a ticket", &next);
 }
 
 async fn rule_2_equal_tickets_are_told_apart_by_the_handle(b: Bench) {
@@ -190,14 +205,15 @@ async fn rule_5_a_waiter_that_is_woken_keeps_its_place(b: Bench) {
     for _ in 0..TRIES {
         let (k, owner) = b.held().await;
         let place = Place { waiter: A, waited: Duration::ZERO, needs: RESERVED };
-        b.ask(with_place(&k, b.owner(), place, None)).await;
+        let ticket = b.facts().await.node_micros;
+        b.ask(with_place(&k, b.owner(), place, Some(ticket))).await;
         let second = Place { waiter: B, ..place };
-        b.ask(with_place(&k, b.owner(), second, None)).await;
+        b.ask(with_place(&k, b.owner(), second, Some(ticket + 1))).await;
         b.expect(release(&k, owner), Reply::Done, "the owner releases").await;
         woken = vec![next_hint(&mut events, k.lock()).await];
         tokio::time::sleep(2 * RESERVED).await;
         // The lock is free, and no longer reserved.
-        let refused = b.ask(with_place(&k, b.owner(), second, None)).await;
+        let refused = b.ask(with_place(&k, b.owner(), second, Some(ticket + 1))).await;
         let is_behind = matches!(refused, Reply::Queued { queued: Queued { ahead: 1, .. }, .. });
         b.check(is_behind, "who was woken is still ahead", &refused);
         b.ask(leave(&k, A)).await;
