@@ -55,9 +55,9 @@ impl<'a> Fair<'a> {
 }
 
 impl Fair<'_> {
-    /// Gives the ticket up, if no majority has answered for so long that the place counts only where
-    /// the call still gets through. There it would keep all others out, as soon as one more node
-    /// fails.
+    /// Gives the ticket up, if no majority has answered for so long that the place counts only
+    /// where the call still gets through. There it would keep all others out, as soon as one more
+    /// node fails.
     pub(super) fn unanswered(&mut self, now: Moment) {
         if now.since(self.heard) > FRESH {
             self.ticket = None;

@@ -191,9 +191,9 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`HandOverError::Lost`] if the lock is lost. [`HandOverError::Unconfirmed`] if too few nodes
-    /// confirmed the extension. [`HandOverError::NotExclusive`] for a lock that is held for reading,
-    /// a permit, and several names. After an error there is no ticket, the guard is gone, and the lock is
-    /// released in the background: stop the work, or acquire the lock again.
+    /// confirmed the extension. [`HandOverError::NotExclusive`] for a lock that is held for
+    /// reading, a permit, and several names. After an error there is no ticket, the guard is gone,
+    /// and the lock is released in the background: stop the work, or acquire the lock again.
     ///
     /// # Cancellation safety
     /// If dropped, there is no ticket, and the lock is released in the background, as by a drop of
