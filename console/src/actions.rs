@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use palisade::election::StepDown;
 use palisade::error::AcquireError;
 use palisade::idempotency::{Decision, Resolved};
-use palisade_ops::{Audit, KeyChange, Records, incidents, resolve};
+use palisade_ops::{Audit, Change, KeyChange, KeyFacts, Records, incidents, resolve};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -18,6 +18,7 @@ use crate::audit::AuditLine;
 use crate::history::{Entry, Level, now_ms};
 use crate::pages::cron::NO_RUN_NOW;
 use crate::pages::incidents::{keys_of, retention};
+use crate::pages::keys::{key_now, shown_as};
 use crate::pages::{clean, span};
 use crate::refusal::Refusal;
 use crate::start::Shared;
@@ -25,11 +26,18 @@ use crate::start::Shared;
 /// Maximum time for which an action waits for the nodes or for a leader.
 const WAIT: Duration = Duration::from_secs(25);
 
+/// Answer to an action on what the visitor has not seen.
+const CHANGED: &str = "it changed hands since the page showed it; look again";
+
 /// A request to act.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Request {
     #[serde(flatten)]
     act: Act,
+    /// The holder, the term, or the state and attempts of the key that the page showed. Only
+    /// programs leave it out, and act on what is there when the request arrives.
+    #[serde(default)]
+    expect: Option<String>,
     #[serde(default)]
     reason: String,
     /// The name of the target, typed by the visitor.
@@ -150,7 +158,7 @@ pub(crate) async fn act(
     from: String,
     request: Request,
 ) -> Result<Value, Refusal> {
-    let Request { act, reason, confirm } = request;
+    let Request { act, expect, reason, confirm } = request;
     let mut line = AuditLine {
         at: now_ms(),
         by: visitor.user.clone(),
@@ -179,7 +187,7 @@ pub(crate) async fn act(
     let shared = Arc::clone(shared);
     let name = act.name().to_owned();
     let work = tokio::spawn(async move {
-        let done = perform(&shared, act, &audit).await;
+        let done = perform(&shared, act, expect.as_deref(), &audit).await;
         let ended = match &done {
             Ok(ended) => Ended::new(ended.word, clean(&ended.text)),
             Err(refusal) => Ended::new("refused", clean(refusal.text())),
@@ -213,25 +221,32 @@ fn check(
         .map_err(|e| Refusal::new(StatusCode::BAD_REQUEST, "reason", e.to_string()))
 }
 
-async fn perform(shared: &Arc<Shared>, act: Act, audit: &Audit) -> Result<Ended, Refusal> {
+async fn perform(
+    shared: &Arc<Shared>,
+    act: Act,
+    expect: Option<&str>,
+    audit: &Audit,
+) -> Result<Ended, Refusal> {
+    let change = async |change: Change, namespace: &str, key: &str| {
+        let records = Records::new(&shared.deployment, shared.prefix(), namespace)?;
+        let changed = records.change_if(change, key, |of| is_as_shown(of, expect), audit).await?;
+        Ok(changed.map_or(Ended::new("refused", CHANGED), |changed| of_change(&changed)))
+    };
     match act {
-        Act::ForceRelease { name } => force_release(shared, &name, audit).await,
-        Act::StepDown { name } => step_down(shared, &name, audit).await,
-        Act::Rerun { namespace, key } => {
-            let changed = records(shared, &namespace)?.rerun(&key, audit).await?;
-            Ok(of_change(&changed))
-        }
-        Act::Release { namespace, key } => {
-            let changed = records(shared, &namespace)?.release(&key, audit).await?;
-            Ok(of_change(&changed))
-        }
-        Act::Purge { namespace, key } => {
-            let changed = records(shared, &namespace)?.purge_one(&key, audit).await?;
-            Ok(of_change(&changed))
-        }
+        Act::ForceRelease { name } => force_release(shared, &name, expect, audit).await,
+        Act::StepDown { name } => step_down(shared, &name, expect, audit).await,
+        Act::Rerun { namespace, key } => change(Change::Rerun, &namespace, &key).await,
+        Act::Release { namespace, key } => change(Change::Release, &namespace, &key).await,
+        Act::Purge { namespace, key } => change(Change::Purge, &namespace, &key).await,
         Act::Resolve { namespace, key, value } => {
             let keys = shared.redlock.idempotency(&namespace).at_most_once().build()?;
             palisade::internal::check_name("key", &key)?;
+            if expect.is_some() {
+                let (facts, _) = key_now(shared, &namespace, &key).await?;
+                if !is_as_shown(facts.as_ref(), expect) {
+                    return Ok(Ended::new("refused", CHANGED));
+                }
+            }
             Ok(match resolve(keys.key(&*key), &value, audit).await {
                 Ok(Resolved::Stored) => Ended::new("done", "the result is stored"),
                 Ok(Resolved::AlreadyStored(_)) => {
@@ -277,8 +292,9 @@ async fn perform(shared: &Arc<Shared>, act: Act, audit: &Audit) -> Result<Ended,
     }
 }
 
-fn records(shared: &Shared, namespace: &str) -> Result<Records, Refusal> {
-    Ok(Records::new(&shared.deployment, shared.prefix(), namespace)?)
+/// Returns true if the key is as the page has shown it.
+fn is_as_shown(facts: Option<&KeyFacts>, expect: Option<&str>) -> bool {
+    expect.is_none_or(|expect| facts.is_some_and(|facts| shown_as(facts) == expect))
 }
 
 fn of_change(changed: &KeyChange) -> Ended {
@@ -293,7 +309,12 @@ fn of_change(changed: &KeyChange) -> Ended {
 }
 
 /// Takes a lock from its holder. The lock is free when the holder's lease is over.
-async fn force_release(shared: &Arc<Shared>, name: &str, audit: &Audit) -> Result<Ended, Refusal> {
+async fn force_release(
+    shared: &Arc<Shared>,
+    name: &str,
+    expect: Option<&str>,
+    audit: &Audit,
+) -> Result<Ended, Refusal> {
     // The guard is not renewed, so the end of its lease is right even if this process dies.
     let mutex = shared.redlock.mutex(name).auto_renew(false).acquire_timeout(WAIT).build()?;
     let seen = mutex.inspect().await.map_err(|e| Refusal::nodes(e.to_string()))?;
@@ -307,6 +328,10 @@ async fn force_release(shared: &Arc<Shared>, name: &str, audit: &Audit) -> Resul
             Ended::new("failed", "no majority of the nodes names a holder")
         });
     };
+    // The nodes take the lock from this holder alone.
+    if expect.is_some_and(|expect| expect != holder.owner) {
+        return Ok(Ended::new("refused", CHANGED));
+    }
     let reason = format!("{} ({})", audit.reason(), audit.by());
     let taken = match timeout(WAIT + WAIT / 4, mutex.take_over(&holder, &reason)).await {
         Ok(Ok(taken)) => taken,
@@ -342,13 +367,25 @@ async fn force_release(shared: &Arc<Shared>, name: &str, audit: &Audit) -> Resul
     Ok(Ended::new("done", text))
 }
 
-async fn step_down(shared: &Shared, name: &str, audit: &Audit) -> Result<Ended, Refusal> {
+async fn step_down(
+    shared: &Shared,
+    name: &str,
+    expect: Option<&str>,
+    audit: &Audit,
+) -> Result<Ended, Refusal> {
     let election = shared.redlock.election(name).build()?;
+    if let Some(expect) = expect {
+        let leader = election.leader().await.map_err(|e| Refusal::nodes(e.to_string()))?;
+        if leader.is_some_and(|leader| leader.term.to_string() != expect) {
+            return Ok(Ended::new("refused", CHANGED));
+        }
+    }
     let reason = format!("{} ({})", audit.reason(), audit.by());
     let asked = election.step_down(&reason, WAIT).await;
     let ended = match asked {
         Ok(StepDown::Resigned(leader)) => {
-            Ended::new("done", format!("the term of {} is over", leader.identity.host))
+            let text = format!("the term {} of {} is over", leader.term, leader.identity.host);
+            Ended::new("done", text)
         }
         Ok(StepDown::Vacant) => Ended::new("unchanged", "there is no leader"),
         Ok(StepDown::StillLeads(_)) => {

@@ -116,3 +116,55 @@ async fn a_leader_steps_down() {
     let refused = json!({ "action": "run-now", "job": "j", "confirm": "j", "reason": "x" });
     assert_eq!(world.act(&refused, &[]).await.json()["result"], "refused");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_action_changes_only_what_the_page_showed() {
+    let world = World::with(1, "", acting()).await;
+    let client = world.client();
+    let first = client.mutex("deploy").build().unwrap().acquire().await.unwrap();
+    let shown = world.get("lock?name=deploy").await["holders"][0]["owner"].clone();
+    first.release().await.unwrap();
+    let second = client.mutex("deploy").build().unwrap().acquire().await.unwrap();
+    let mut force = json!({ "action": "force-release", "name": "deploy", "confirm": "deploy",
+                            "reason": "it hangs", "expect": shown });
+    let refused = world.act(&force, &[]).await.json();
+    assert_eq!(refused["result"], "refused", "{refused}");
+    assert!(refused["text"].as_str().unwrap().contains("changed hands"), "{refused}");
+    assert!(second.extend().await.is_ok(), "the second holder keeps the lock");
+    force["expect"] = world.get("lock?name=deploy").await["holders"][0]["owner"].clone();
+    assert_eq!(world.act(&force, &[]).await.json()["result"], "done");
+
+    let election = client.election("billing").build().unwrap();
+    let leads = election.campaign("one").await.unwrap();
+    let step_down = json!({ "action": "step-down", "name": "billing", "confirm": "billing",
+                            "reason": "maintenance", "expect": "1" });
+    let refused = world.act(&step_down, &[]).await.json();
+    assert_eq!(refused["result"], "refused", "{refused}");
+    leads.resign().await.unwrap();
+
+    let keys = client.idempotency("orders").at_most_once().build().unwrap();
+    let never = keys.key("7").run(|_| std::future::pending::<Result<i32, Failed>>());
+    drop(tokio::time::timeout(Duration::from_millis(300), never).await);
+    let parked = world.until("key?namespace=orders&key=7", |key| key["state"] == "parked").await;
+    assert!(parked["seen_ms"].as_u64().unwrap() + 60_000 > parked["now_ms"].as_u64().unwrap());
+    for action in ["rerun", "purge", "resolve", "release"] {
+        let mut body = key(action, "7");
+        (body["expect"], body["value"]) = (json!("parked:2"), json!(9));
+        let refused = world.act(&body, &[]).await.json();
+        assert_eq!(refused["result"], "refused", "{action}: {refused}");
+        assert!(refused["text"].as_str().unwrap().contains("look again"), "{refused}");
+    }
+    let mut resolve = key("resolve", "7");
+    (resolve["expect"], resolve["value"]) = (json!("parked:1"), json!(9));
+    assert_eq!(world.act(&resolve, &[]).await.json()["result"], "done");
+    // The page of a key asks the nodes, and does not show the state of an earlier reading.
+    let shown = world.get("key?namespace=orders&key=7").await;
+    assert_eq!(shown["state"], "done");
+    let mut purge = key("purge", "7");
+    purge["expect"] = json!(format!("done:{}", shown["attempts"]));
+    let purged = world.act(&purge, &[]).await.json();
+    assert_eq!(purged["result"], "done", "{purged}");
+    let lines = world.get("audit").await;
+    let refused = lines["lines"].as_array().unwrap().iter().filter(|l| l["result"] == "refused");
+    assert_eq!(refused.count(), 6);
+}

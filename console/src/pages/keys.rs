@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use palisade::idempotency::Status;
-use palisade_ops::{KeyFacts, KeyState};
+use palisade_ops::{KeyFacts, KeyState, Records, Survey};
 use serde_json::{Value, json};
 
-use super::{Params, cut, span};
+use super::{Params, clean, cut, span};
+use crate::collect::SURVEY;
 use crate::history::now_ms;
 use crate::model::{KeyRow, Model};
 use crate::refusal::Refusal;
@@ -19,6 +20,12 @@ fn word(state: KeyState) -> &'static str {
         KeyState::Lapsed => "parked",
         other => other.word(),
     }
+}
+
+/// Returns the state and the attempts of a key as its page shows them. An action names them, so
+/// that it changes only what the page has shown.
+pub(crate) fn shown_as(facts: &KeyFacts) -> String {
+    format!("{}:{}", word(facts.state), facts.attempts)
 }
 
 /// Returns the place of a state in the list: what needs a person comes first.
@@ -85,7 +92,7 @@ fn key(namespace: &str, row: &KeyRow, facts: &KeyFacts, model: &Model) -> Value 
         "until_ms": facts.remaining.map(|left| (row.at + ms(left)) / 1_000 * 1_000),
         "expires_ms": (row.at + ms(facts.expires_in)) / 10_000 * 10_000,
         "forgotten": facts.forgotten, "on": facts.nodes, "of": model.votes.len(),
-        "actions": actions, "sentence": sentence(facts),
+        "actions": actions, "sentence": sentence(facts), "seen_ms": row.at,
     })
 }
 
@@ -107,11 +114,38 @@ fn sentence(facts: &KeyFacts) -> String {
     if facts.forgotten { format!("{text}; nodes may have lost attempts of it") } else { text }
 }
 
-/// Returns the page of one key, with its result if results may be shown.
+/// Reads the record of one key from the nodes now. Returns also the number of nodes that could not
+/// be read.
+pub(crate) async fn key_now(
+    shared: &Shared,
+    namespace: &str,
+    key: &str,
+) -> Result<(Option<KeyFacts>, usize), Refusal> {
+    let records = Records::new(&shared.deployment, shared.prefix(), namespace)?;
+    let mut survey = Survey::new(&shared.deployment.clone().timeout(SURVEY));
+    let (facts, unread) = survey.records(&records, &[key.to_owned()]).await?;
+    let nodes = shared.redlock.metrics().len();
+    if 2 * unread.len() >= nodes {
+        let why = unread.iter().map(|(node, why)| format!("{node}: {why}"));
+        return Err(Refusal::nodes(clean(&why.collect::<Vec<_>>().join("; "))));
+    }
+    Ok((facts.into_iter().next(), unread.len()))
+}
+
+/// Returns the page of one key, with its result if results may be shown. The nodes are asked now,
+/// also for a key that the console does not know.
 pub(super) async fn one(shared: &Shared, params: &Params) -> Result<Value, Refusal> {
     let id = (params.namespace.clone(), params.key.clone());
     let keys = shared.redlock.idempotency(&id.0).at_most_once().build()?;
-    let known = shared.model().keys.get(&id).cloned().unwrap_or_default();
+    palisade::internal::check_name("key", &id.1)?;
+    let (facts, unread) = key_now(shared, &id.0, &id.1).await?;
+    let Some(facts) = facts else {
+        if unread == 0 {
+            shared.model().keys.remove(&id);
+        }
+        let why = "no node that answered has a record of the key";
+        return Err(Refusal::new(axum::http::StatusCode::NOT_FOUND, "not_found", why));
+    };
     let result = if shared.show_results {
         match keys.key(&*id.1).lookup::<Value>().await {
             Ok(Status::Stored(value)) => {
@@ -127,12 +161,13 @@ pub(super) async fn one(shared: &Shared, params: &Params) -> Result<Value, Refus
         let why = "results are hidden: start the console with --show-results";
         json!({ "shown": false, "value": null, "why": why, "bytes": null })
     };
-    let model = shared.model();
-    let Some(facts) = &known.facts else {
-        let why = "this console has not found the key; it finds keys by reading all names in turn";
-        return Err(Refusal::new(axum::http::StatusCode::NOT_FOUND, "not_found", why));
-    };
-    let mut page = key(&id.0, &known, facts, &model);
+    let mut model = shared.model();
+    let mut row = model.keys.get(&id).cloned().unwrap_or_default();
+    (row.facts, row.at) = (Some(facts.clone()), now_ms());
+    if let Some(known) = model.keys.get_mut(&id) {
+        *known = row.clone();
+    }
+    let mut page = key(&id.0, &row, &facts, &model);
     page["result"] = result;
     Ok(super::head(shared, &model, page))
 }
