@@ -11,6 +11,7 @@ use palisade::idempotency::{Decision, Resolved};
 use palisade_ops::{Audit, Change, KeyChange, KeyFacts, Records, incidents, resolve};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use crate::access::{Role, Visitor};
@@ -126,6 +127,27 @@ impl Act {
     }
 }
 
+impl Act {
+    /// Returns the parts of the request that decide about its effect, for the audit. Of a result
+    /// only the digest is written, because results may be secret.
+    fn detail(&self, expect: Option<&str>) -> String {
+        let shown = expect.map(|expect| format!("shown: {expect}"));
+        let more = match self {
+            Self::Resolve { value, .. } => {
+                let digest = Sha256::digest(value.to_string());
+                let digest: String = digest.iter().map(|b| format!("{b:02x}")).collect();
+                Some(format!("SHA-256 of the value: {digest}"))
+            }
+            Self::Decide { replace, retention_ms, .. } => {
+                let retention = retention(*retention_ms).as_millis();
+                Some(format!("replace: {replace}, retention: {retention} ms"))
+            }
+            _ => None,
+        };
+        shown.into_iter().chain(more).collect::<Vec<_>>().join("; ")
+    }
+}
+
 /// Result of an action.
 struct Ended {
     word: &'static str,
@@ -159,48 +181,50 @@ pub(crate) async fn act(
     request: Request,
 ) -> Result<Value, Refusal> {
     let Request { act, expect, reason, confirm } = request;
-    let mut line = AuditLine {
+    let line = AuditLine {
         at: now_ms(),
         by: visitor.user.clone(),
         role: visitor.role.word(),
         from,
         action: act.word().to_owned(),
         target: clean(&act.target()),
+        detail: clean(&act.detail(expect.as_deref())),
         reason: clean(&reason),
-        result: "refused",
-        text: String::new(),
+        ..AuditLine::default()
     };
-    let checked = check(shared, visitor, &act, (&reason, &confirm));
-    let audit = match checked {
+    let audit = match check(shared, visitor, &act, (&reason, &confirm)) {
         Ok(audit) => audit,
         Err(refusal) => {
-            refusal.text().clone_into(&mut line.text);
-            // A refused request may be of any length.
-            for text in [&mut line.target, &mut line.reason] {
-                *text = text.chars().take(512).collect();
-            }
-            shared.audits.write(line);
+            let text = refusal.text().to_owned();
+            shared.audits.refused(AuditLine { text, ..line });
             return Err(refusal);
         }
     };
+    let name = act.name().to_owned();
+    let id = shared.audits.begun(line);
+    let work = {
+        let shared = Arc::clone(shared);
+        async move { perform(&shared, act, expect.as_deref(), &audit).await }
+    };
     // The action goes on if the visitor closes the page, so that the audit has its result.
     let shared = Arc::clone(shared);
-    let name = act.name().to_owned();
-    let work = tokio::spawn(async move {
-        let done = perform(&shared, act, expect.as_deref(), &audit).await;
+    let noted = tokio::spawn(async move {
+        // A panic in the action has a line, too.
+        let done = tokio::spawn(work).await;
+        let done = done.unwrap_or_else(|e| Ok(Ended::new("unknown", e.to_string())));
         let ended = match &done {
             Ok(ended) => Ended::new(ended.word, clean(&ended.text)),
             Err(refusal) => Ended::new("refused", clean(refusal.text())),
         };
-        (line.result, line.text) = (ended.word, ended.text.clone());
-        let text = format!("{} of {:?} by {}: {}", line.action, line.target, line.by, ended.text);
-        let level = if ended.word == "done" { Level::Warn } else { Level::Info };
-        shared.audits.write(line);
-        shared.happened(Entry::of(level, "action", &name, text));
+        if let Some(line) = shared.audits.ended(id, ended.word, &ended.text) {
+            let text = format!("{} of {:?} by {}: {}", line.action, name, line.by, ended.text);
+            let level = if ended.word == "done" { Level::Warn } else { Level::Info };
+            shared.happened(Entry::of(level, "action", &name, text));
+        }
         shared.hub.wake.notify_one();
         done.map(|_| ended)
     });
-    let ended = work.await.map_err(|e| Refusal::nodes(format!("the action failed: {e}")))??;
+    let ended = noted.await.map_err(|e| Refusal::nodes(format!("the action failed: {e}")))??;
     Ok(json!({ "result": ended.word, "text": ended.text, "at_ms": now_ms(), "now_ms": now_ms() }))
 }
 
@@ -336,7 +360,11 @@ async fn force_release(
     let taken = match timeout(WAIT + WAIT / 4, mutex.take_over(&holder, &reason)).await {
         Ok(Ok(taken)) => taken,
         Ok(Err(AcquireError::TimedOut { .. })) => {
-            let why = "another owner holds it by now, or its lease is longer than max_ttl";
+            let why = format!(
+                "not taken from {}: another owner holds it by now, or its lease is longer than \
+                 max_ttl",
+                holder.owner
+            );
             return Ok(Ended::new("unknown", why));
         }
         Ok(Err(e)) => return Ok(Ended::new("unknown", e.to_string())),

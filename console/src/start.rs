@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use palisade::{ConfigError, Redlock};
 use palisade_ops::Deployment;
@@ -16,6 +17,9 @@ use crate::history::{Entry, History, now_ms};
 use crate::listen::{self, Bound, Tls};
 use crate::model::Model;
 use crate::server;
+
+/// Maximum time for which a console that ends waits for the results of its actions.
+const LAST: Duration = Duration::from_secs(5);
 
 /// Settings of a console.
 #[derive(Clone)]
@@ -203,8 +207,9 @@ impl Console {
         }
     }
 
-    /// Serves the pages until the future `end` is ready, and then tells all streams that the
-    /// console ends.
+    /// Serves the pages until the future `end` is ready. Tells then all streams that the console
+    /// ends, and waits for a few seconds until the actions that are under way have their results in
+    /// the audit. The result of a later one is written as unknown.
     ///
     /// # Cancellation safety
     /// If the future is dropped, all connections end.
@@ -219,8 +224,9 @@ impl Console {
             () = end => {}
         }
         shared.hub.send("closing", &json!({ "text": "the console ends", "now_ms": now_ms() }));
+        shared.audits.end(LAST).await;
         // The streams get a moment to send the last event.
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -154,7 +154,9 @@ async fn without_a_token_nothing_is_shown_and_the_read_role_does_not_act() {
     let refused = world.act(&force("deploy"), &[("Authorization", &read)]).await;
     assert_eq!((refused.status, &*refused.code()), (403, "role"));
     assert!(is_held(&client, "deploy", &holder).await);
-    let line = world.audit.lock().unwrap()[0].clone();
+    let lines = world.audit.lock().unwrap().clone();
+    let [stranger, line] = &lines[..] else { panic!("{lines:#?}") };
+    assert_eq!((&*stranger.by, stranger.role, stranger.result), ("unknown", "none", "refused"));
     assert_eq!((&*line.by, line.role, line.result), ("read token", "read", "refused"));
     assert_eq!(
         (&*line.action, &*line.target, &*line.reason),
@@ -187,6 +189,9 @@ async fn without_a_token_nothing_is_shown_and_the_read_role_does_not_act() {
     assert_eq!(done.json()["result"], "done", "{}", done.body);
     let last = world.audit.lock().unwrap().last().unwrap().clone();
     assert_eq!((&*last.by, last.result), ("act token", "done"));
+    let lines = world.audit.lock().unwrap().clone();
+    let begun = lines.iter().find(|line| line.result == "begun").unwrap();
+    assert_eq!((begun.id, &*begun.target), (last.id, "deploy"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -254,6 +259,9 @@ async fn an_action_needs_a_reason_and_the_typed_name() {
     let odd =
         world.act(&json!({ "action": "drop-tables", "confirm": "", "reason": "x" }), &[]).await;
     assert_eq!(odd.status, 400);
+    let last = world.audit.lock().unwrap().last().unwrap().clone();
+    assert_eq!((&*last.by, last.result), ("local", "refused"));
+    assert!(last.text.contains("drop-tables"), "{}", last.text);
     // Its lease ends first.
     let done = loop {
         let answer = world.act(&body("7", "seen on paper"), &[]).await.json();
