@@ -42,11 +42,14 @@ export function render(node, kids) {
 function update(node, v, space) {
   const old = node.view.props;
   for (const name of Object.keys(old)) if (!(name in v.props)) set(node, name, undefined);
+  const isChoice = v.tag === "select" && "value" in v.props;
   for (const [name, value] of Object.entries(v.props)) {
-    if (old[name] !== value) set(node, name, value);
+    if (old[name] !== value && !(isChoice && name === "value")) set(node, name, value);
   }
   node.view = v;
   if (!v.props.foreign) children(node, v.kids, v.tag === "foreignObject" ? undefined : space);
+  // Only an option that is there can be chosen.
+  if (isChoice) set(node, "value", String(v.props.value));
 }
 
 function set(node, name, value) {
