@@ -221,6 +221,7 @@ pub(crate) async fn act(
             let level = if ended.word == "done" { Level::Warn } else { Level::Info };
             shared.happened(Entry::of(level, "action", &name, text));
         }
+        shared.recent.forget();
         shared.hub.wake.notify_one();
         done.map(|_| ended)
     });
@@ -266,8 +267,8 @@ async fn perform(
             let keys = shared.redlock.idempotency(&namespace).at_most_once().build()?;
             palisade::internal::check_name("key", &key)?;
             if expect.is_some() {
-                let (facts, _) = key_now(shared, &namespace, &key).await?;
-                if !is_as_shown(facts.as_ref(), expect) {
+                let now = key_now(shared, &namespace, &key).await?;
+                if !is_as_shown(now.facts.as_ref(), expect) {
                     return Ok(Ended::new("refused", CHANGED));
                 }
             }

@@ -20,6 +20,7 @@ mod history;
 mod listen;
 mod model;
 mod pages;
+mod recent;
 mod refusal;
 mod server;
 mod start;

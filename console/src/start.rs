@@ -16,6 +16,7 @@ use crate::events::Hub;
 use crate::history::{Entry, History, now_ms};
 use crate::listen::{self, Bound, Tls};
 use crate::model::Model;
+use crate::pages::Readings;
 use crate::server;
 
 /// Maximum time for which a console that ends waits for the results of its actions.
@@ -115,6 +116,7 @@ pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
     pub(crate) history: History,
     pub(crate) audits: Audits,
+    pub(crate) recent: Readings,
     model: Mutex<Model>,
 }
 
@@ -187,6 +189,7 @@ impl Console {
             hub: Arc::new(Hub::new()),
             history: History::default(),
             audits: Audits::new(options.audit),
+            recent: Readings::default(),
             model: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared), bound, tls: acceptor, is_tls })

@@ -35,7 +35,8 @@ fn an_operator_acts_on_the_console_and_the_audit_has_it() {
     let answer = ask(&ground, "POST /api/v1/actions", body);
     assert!(answer.contains("\"result\":\"done\""), "{answer}");
     let audit = text(&ground.file("audit.jsonl"));
-    let line = audit.lines().next().expect("a line");
+    let (begun, line) = audit.trim_end().split_once('\n').expect("two lines");
+    assert!(begun.contains("\"result\":\"begun\""), "{begun}");
     for part in
         ["\"action\":\"force-release\"", "\"reason\":\"hangs\"", "\"result\":\"done\"", "uid "]
     {

@@ -67,12 +67,11 @@ pub(super) fn page(shared: &Shared, model: &Model, params: &Params) -> Result<Va
                 "unsettled": n("unsettled"), "done": n("done"), "free": n("free"),
                 "holding": null, "forgotten": n("forgotten") })
     });
-    let whole = model.keys_left_out == 0
-        && model.scan.rounds > 0
-        && model.keys.values().all(|row| row.facts.is_some());
+    let left_out = model.left_out.keys;
+    let whole = model.is_scanned(left_out) && model.keys.values().all(|row| row.facts.is_some());
     Ok(json!({
         "namespaces": namespaces.collect::<Vec<_>>(), "keys": keys, "next": next, "total": total,
-        "whole": whole, "poll": super::poll(shared, model),
+        "whole": whole, "left_out": left_out, "poll": super::poll(shared, model),
     }))
 }
 
@@ -114,13 +113,22 @@ fn sentence(facts: &KeyFacts) -> String {
     if facts.forgotten { format!("{text}; nodes may have lost attempts of it") } else { text }
 }
 
-/// Reads the record of one key from the nodes now. Returns also the number of nodes that could not
-/// be read.
+/// The record of one key, as the nodes had it.
+#[derive(Clone)]
+pub(crate) struct KeyNow {
+    pub(crate) facts: Option<KeyFacts>,
+    /// Number of nodes that were not read. They are a minority.
+    unread: usize,
+    /// Time of the reading.
+    at: u64,
+}
+
+/// Reads the record of one key from the nodes now.
 pub(crate) async fn key_now(
     shared: &Shared,
     namespace: &str,
     key: &str,
-) -> Result<(Option<KeyFacts>, usize), Refusal> {
+) -> Result<KeyNow, Refusal> {
     let records = Records::new(&shared.deployment, shared.prefix(), namespace)?;
     let mut survey = Survey::new(&shared.deployment.clone().timeout(SURVEY));
     let (facts, unread) = survey.records(&records, &[key.to_owned()]).await?;
@@ -129,7 +137,7 @@ pub(crate) async fn key_now(
         let why = unread.iter().map(|(node, why)| format!("{node}: {why}"));
         return Err(Refusal::nodes(clean(&why.collect::<Vec<_>>().join("; "))));
     }
-    Ok((facts.into_iter().next(), unread.len()))
+    Ok(KeyNow { facts: facts.into_iter().next(), unread: unread.len(), at: now_ms() })
 }
 
 /// Returns the page of one key, with its result if results may be shown. The nodes are asked now,
@@ -138,7 +146,8 @@ pub(super) async fn one(shared: &Shared, params: &Params) -> Result<Value, Refus
     let id = (params.namespace.clone(), params.key.clone());
     let keys = shared.redlock.idempotency(&id.0).at_most_once().build()?;
     palisade::internal::check_name("key", &id.1)?;
-    let (facts, unread) = key_now(shared, &id.0, &id.1).await?;
+    let read = key_now(shared, &id.0, &id.1);
+    let KeyNow { facts, unread, at } = shared.recent.keys.get(id.clone(), read).await?;
     let Some(facts) = facts else {
         if unread == 0 {
             shared.model().keys.remove(&id);
@@ -163,7 +172,7 @@ pub(super) async fn one(shared: &Shared, params: &Params) -> Result<Value, Refus
     };
     let mut model = shared.model();
     let mut row = model.keys.get(&id).cloned().unwrap_or_default();
-    (row.facts, row.at) = (Some(facts.clone()), now_ms());
+    (row.facts, row.at) = (Some(facts.clone()), at);
     if let Some(known) = model.keys.get_mut(&id) {
         *known = row.clone();
     }
