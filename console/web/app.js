@@ -135,7 +135,7 @@ function count(id) {
   if (id === "elections") return shown(counts.elections, "", "elections");
   if (id === "cron") return shown(counts.jobs, "", "jobs");
   if (id === "keys") {
-    return shown(counts.incidents, "error", counts.incidents === 1 ? "incident" : "incidents") ||
+    return shown(counts.incidents, "error", "incidents without a decision") ||
       shown(counts.parked, "warning", "parked");
   }
   const out = (app.overview.votes || []).filter((vote) => !vote.voting).length;

@@ -79,7 +79,7 @@ async fn an_incident_is_settled_only_if_each_namespace_is_decided() {
     let chrome = Chrome::start().await;
     let world = World::start(1, MAX_TTL, Options::default()).await;
     let tab = chrome.open_after(&world.base, "/", BETWEEN).await;
-    let incident = |standings: &[&str], left_out: u32| {
+    let incident = |standings: &[&str]| {
         let namespaces: Vec<_> = standings
             .iter()
             .enumerate()
@@ -90,21 +90,22 @@ async fn an_incident_is_settled_only_if_each_namespace_is_decided() {
             .collect();
         serde_json::json!([{ "loss": "20261123-140321", "sentence": "the master lost 2 s",
             "until_ms": 9_000_000_000_000_u64, "remaining_ms": 1, "losses": [],
-            "left_out": left_out, "namespaces": namespaces }])
+            "namespaces": namespaces }])
     };
-    for (standings, left_out, level, text) in [
-        (&["run", "park"][..], 0, "fine", "the master lost 2 s"),
-        (&[], 0, "warning", "No namespace with a record of keys has been seen so far"),
-        (&["run"], 3, "warning", "3 namespaces more"),
-        (&["run", "unknown"], 0, "warning", "is not known"),
-        (&["run", "mixed"], 0, "warning", "different decisions"),
-        (&["run", "undecided"], 0, "error", "1 namespace without a decision"),
+    for (standings, undecided, left_out, level, text) in [
+        (&["run", "park"][..], 0, 0, "fine", "the master lost 2 s"),
+        (&[], 0, 0, "warning", "No namespace with a record of keys has been seen so far"),
+        (&["run"], 1, 0, "warning", "names are still being found"),
+        (&["run"], 1, 3, "warning", "3 namespaces more"),
+        (&["run", "unknown"], 1, 0, "warning", "is not known"),
+        (&["run", "mixed"], 0, 0, "warning", "different decisions"),
+        (&["run", "undecided"], 1, 0, "error", "1 namespace without a decision"),
     ] {
         tab.go("/").await;
-        let incidents = incident(standings, left_out);
+        let incidents = incident(standings);
         tab.run(&format!(
             "window.change = (name, data) => name.startsWith('incidents') \
-             ? {{ ...data, incidents: {incidents} }} : data"
+             ? {{ ...data, incidents: {incidents}, left_out: {left_out}, undecided: {undecided} }} : data"
         ))
         .await;
         tab.until("the first page", SOON, "!!document.querySelector('.figure')").await;
@@ -116,6 +117,8 @@ async fn an_incident_is_settled_only_if_each_namespace_is_decided() {
             &format!("!!document.querySelector('.lead .mark.{level}')"),
         )
         .await;
+        let chooses: bool = tab.eval("!!document.querySelector('input[name=namespace]')").await;
+        assert_eq!(chooses, left_out > 0, "one that was left out can be chosen");
     }
     // The list is for keys of one age, which the visitor chooses.
     tab.shows("1 incident for keys that are kept for", SOON).await;

@@ -36,7 +36,7 @@ const DECISIONS = {
 const WORD = { run: "Run…", park: "Park…", replace: "Run after all…" };
 
 /** Returns level and sentence of an incident: all is well only if each decision is known. */
-function standing({ namespaces, left_out: out = 0 }) {
+function standing({ namespaces }, { incidents, undecided, left_out: out = 0 }, chosen) {
   const count = (...states) => namespaces.filter((one) => states.includes(one.standing)).length;
   const open = count("undecided");
   if (open) return ["error", `${plural(open, "namespace")} without a decision.`];
@@ -48,38 +48,53 @@ function standing({ namespaces, left_out: out = 0 }) {
       "decisions to make that are not shown."];
   }
   const mixed = count("mixed");
+  // The console counts an incident as undecided while it does not know all namespaces.
+  const isPart = undecided === incidents.length;
   if (mixed) return ["warning", `The nodes have different decisions for ${number(mixed)} of them.`];
   const unknown = namespaces.length - count("run", "park");
   if (unknown) return ["warning", `The decision about ${number(unknown)} of them is not known.`];
+  if (chosen) return ["warning", "The other namespaces are not shown."];
+  if (isPart) return ["warning", "There may be more namespaces: names are still being found."];
   return ["fine", ""];
 }
 
 let typing;
 
-/** Returns the sentence about the age of keys for which the list is, with its field. */
-const retentionField = (data, retention) => h("p", { class: "tools soft", key: "retention" },
+function later(choose) {
+  clearTimeout(typing);
+  typing = setTimeout(choose, 400);
+}
+
+/** Returns the sentence about the keys for which the list is, with its fields. */
+const fields = (data, wanted) => h("p", { class: "tools soft", key: "retention" },
   !data ? "Incidents for keys that are kept for " : data.incidents.length
     ? `${plural(data.incidents.length, "incident")} for keys that are kept for `
     : "No loss of data makes keys forgotten that are kept for ",
   h("input", { type: "number", name: "retention", class: "short", min: "1", max: MOST, step: "any",
-    value: String(retention.ms / HOUR), "aria-label": "Hours for which keys are kept",
+    value: String(wanted.retention_ms / HOUR), "aria-label": "Hours for which keys are kept",
     oninput: (event) => {
       const hours = Number(event.target.value);
-      clearTimeout(typing);
       if (hours > 0 && hours <= MOST) {
-        typing = setTimeout(() => retention.choose(Math.round(hours * HOUR)), 400);
+        later(() => wanted.choose({ retention_ms: Math.round(hours * HOUR) }));
       }
-    } }), ` hours.${
+    } }), "hours", (wanted.namespace || (data && data.left_out > 0)) && [" in the namespace",
+    h("input", { type: "text", name: "namespace", placeholder: "all that are read",
+      "aria-label": "Namespace whose decisions are read", value: wanted.namespace,
+      oninput: (event) => {
+        const namespace = event.target.value;
+        later(() => wanted.choose({ namespace }));
+      } })], `.${
     data && (data.unread || []).length ? ` Not read: ${data.unread.map(({ node, why }) =>
       `${node} (${why})`).join(", ")}.` : ""}`);
 
-/** Returns the retention for which the incidents are, and a card for each incident. */
-export function incidentCards(app, resource, retention) {
+/** Returns the fields that choose the incidents, and a card for each incident. */
+export function incidentCards(app, resource, wanted) {
   const decide = (incident, space, which) => {
-    const { fields, ...texts } = DECISIONS[which];
+    const { fields: change, ...texts } = DECISIONS[which];
     ask({
       ...texts, action: "decide", name: incident.loss, what: "number of the loss",
-      body: { namespace: space.namespace, loss: incident.loss, retention_ms: retention.ms, ...fields },
+      body: { namespace: space.namespace, loss: incident.loss, retention_ms: wanted.retention_ms,
+        ...change },
       then: () => resource.load(),
     });
   };
@@ -96,7 +111,7 @@ export function incidentCards(app, resource, retention) {
   ];
   const data = resource.data;
   const cards = data ? data.incidents.map((incident) => {
-    const [level, text] = standing({ ...incident, left_out: incident.left_out ?? data.left_out });
+    const [level, text] = standing(incident, data, wanted.namespace);
     return card(`Incident ${incident.loss}`, {
       level: level === "error" ? "alarm" : "",
       right: h("span", { class: "soft" }, "matters for another ", countdown(incident.until_ms)),
@@ -108,7 +123,7 @@ export function incidentCards(app, resource, retention) {
       columns(incident), incident.namespaces, (space) => space.namespace));
   }) : [];
   return [
-    retentionField(data, retention),
+    fields(data, wanted),
     resource.error && h("div", { class: "cut", role: "alert", key: "incidents" },
       `The incidents could not be read: ${resource.error.message}`),
     cards,

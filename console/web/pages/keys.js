@@ -5,7 +5,7 @@ import { ask, button } from "../action.js";
 import { h } from "../dom.js";
 import { whole } from "../time.js";
 import { Feed, longTable, progress, shortTable } from "../table.js";
-import { card, countdown, empty, facts, head, is, number, plural, sentence, waiting }
+import { at, card, countdown, empty, facts, head, is, number, plural, sentence, waiting }
   from "../ui.js";
 import { incidentCards, RETENTION } from "./incidents.js";
 
@@ -78,16 +78,18 @@ function list(app, namespace) {
   const keyOf = (row) => `${row.namespace} ${row.key}`;
   const feed = new Feed("/keys", "keys", keyOf, app.redraw);
   let incidents;
-  const retention = {
-    ms: RETENTION,
-    choose(ms) {
-      retention.ms = ms;
+  const losses = {
+    retention_ms: RETENTION,
+    namespace: "",
+    choose(change) {
+      const { retention_ms, namespace: name } = Object.assign(losses, change);
       if (incidents) incidents.close();
-      incidents = new Resource(query("/incidents", { retention_ms: ms }), app.redraw, 1000);
+      incidents = new Resource(query("/incidents", { retention_ms, namespace: name }), app.redraw,
+        1000);
       incidents.load();
     },
   };
-  retention.choose(RETENTION);
+  losses.choose({});
   const view = { scroll: 0 };
   const want = { namespace: namespace || "", state: "", older_than_ms: "", q: "" };
   const open = () => {
@@ -140,7 +142,7 @@ function list(app, namespace) {
     return [
       head("Keys", feed.started && `${number(feed.meta.total ?? rows.length)} ${
         feed.plain() && feed.meta.whole ? "in all" : "found"}`),
-      incidentCards(app, incidents, retention),
+      incidentCards(app, incidents, losses),
       spaces.length > 0 && card("Namespaces", {}, shortTable("Namespaces", SPACES, spaces,
         (space) => space.namespace)),
       tools(),
@@ -203,6 +205,7 @@ function one(app, namespace, key) {
           ["Record expires in", typeof data.expires_ms === "number" ? countdown(data.expires_ms)
             : none],
           ["On nodes", `${data.on} of ${data.of}`],
+          ["Seen", at(data.seen_ms)],
           ["May be forgotten", data.forgotten ? is("error", "yes") : "no"],
         ])),
       result && card("Result", {}, h("div", { class: "body" }, result.shown
