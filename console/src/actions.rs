@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
-use crate::access::{Role, Visitor};
 use crate::audit::AuditLine;
 use crate::history::{Entry, Level, now_ms};
 use crate::pages::cron::NO_RUN_NOW;
@@ -23,6 +22,7 @@ use crate::pages::keys::{key_now, shown_as};
 use crate::pages::{clean, span};
 use crate::refusal::Refusal;
 use crate::start::Shared;
+use crate::visitor::{Role, Visitor};
 
 /// Maximum time for which an action waits for the nodes or for a leader.
 const WAIT: Duration = Duration::from_secs(25);

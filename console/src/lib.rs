@@ -23,7 +23,9 @@ mod pages;
 mod recent;
 mod refusal;
 mod server;
+mod stall;
 mod start;
+mod visitor;
 
 pub mod demo;
 

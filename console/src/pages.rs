@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::collect::EVERY;
-use crate::events::Topic;
+use crate::events::{FRESH, Topic};
 use crate::history::now_ms;
 use crate::model::{LockId, Model, View};
 use crate::recent::Recent;
@@ -28,8 +28,6 @@ use crate::start::Shared;
 const LIMIT: usize = 500;
 /// Length of a list if the request names none.
 const PAGE: usize = 100;
-/// Age of the data at which a request waits for new ones.
-const FRESH: Duration = Duration::from_millis(2_500);
 
 /// The last readings of the pages that ask the nodes themselves.
 pub(crate) struct Readings {

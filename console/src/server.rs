@@ -21,16 +21,17 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 
-use crate::access::{Access, Role, Visitor};
+use crate::access::Access;
 use crate::actions;
 use crate::assets;
 use crate::audit::AuditLine;
-use crate::events::{self, Topic};
+use crate::events::{self, IsAllowed, Topic};
 use crate::history::now_ms;
 use crate::listen::Connection;
 use crate::pages::{self, Params};
 use crate::refusal::Refusal;
 use crate::start::Shared;
+use crate::visitor::{Role, Visitor};
 
 /// Maximum size of a request's body in bytes.
 const BODY: usize = 64 << 10;
@@ -232,6 +233,7 @@ async fn stream(
     State(shared): Of,
     Extension(who): Who,
     Extension(connection): Extension<Connection>,
+    headers: HeaderMap,
     Query(Topics { topics }): Query<Topics>,
 ) -> Response {
     let mut named = Vec::new();
@@ -244,7 +246,10 @@ async fn stream(
         }
     }
     let hello = hello(&shared, &who);
-    let stream = events::stream(&shared.hub, named, &hello, Some(connection.busy()));
+    let (access, peer) = (Arc::clone(&shared.access), connection.peer.clone());
+    let is_allowed = Box::new(move || access.visitor(&peer, &headers).is_ok());
+    let of: (IsAllowed, _) = (is_allowed, Some(connection.busy()));
+    let stream = events::stream(&shared.hub, named, &hello, of);
     stream.unwrap_or_else(|| {
         let why = "too many pages are open; close one";
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", why).into_response()

@@ -176,6 +176,11 @@ impl Console {
         access::check(&listen, is_tls, proxy.as_ref(), &tokens).map_err(StartError::Refused)?;
         let acceptor = acceptor(tls).map_err(StartError::Refused)?;
         let bound = listen::bind(&listen).await.map_err(StartError::Bind)?;
+        // With port 0, the port is known only now.
+        let listen = match &bound {
+            Bound::Tcp(listener) => Listen::Tcp(listener.local_addr().map_err(StartError::Bind)?),
+            Bound::Unix(_) => listen,
+        };
         let shared = Shared {
             redlock,
             deployment,

@@ -63,6 +63,8 @@ async fn another_sites_page_can_neither_act_nor_read() {
         // A form of another page cannot send the header.
         &[json],
         &[("Content-Type", "text/plain"), ("Origin", "https://evil.example")],
+        // A browser adds this one by itself.
+        &[json, ("Authorization", "Basic YTpi")],
     ] {
         let refused = world.request("POST", "actions", headers, &body).await;
         assert_eq!((refused.status, &*refused.code()), (403, "wrong_origin"), "{headers:?}");
