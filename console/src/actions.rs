@@ -1,6 +1,7 @@
 //! Actions of operators. The server refuses an action without permission, and writes each request
 //! to the audit, also one that it refused.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -134,8 +135,10 @@ impl Act {
         let shown = expect.map(|expect| format!("shown: {expect}"));
         let more = match self {
             Self::Resolve { value, .. } => {
-                let digest = Sha256::digest(value.to_string());
-                let digest: String = digest.iter().map(|b| format!("{b:02x}")).collect();
+                let mut digest = String::new();
+                for byte in Sha256::digest(value.to_string()) {
+                    let _ = write!(digest, "{byte:02x}");
+                }
                 Some(format!("SHA-256 of the value: {digest}"))
             }
             Self::Decide { replace, retention_ms, .. } => {

@@ -117,7 +117,7 @@ mod tests {
             }
             all
         };
-        let (sent, all) = tokio::join!(send, take);
-        assert!(sent.is_ok() && all == [7; 64]);
+        let (written, all) = tokio::join!(send, take);
+        assert!(written.is_ok() && all == [7; 64]);
     }
 }

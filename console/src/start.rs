@@ -30,7 +30,8 @@ pub struct Options {
     pub listen: Listen,
     /// Host names under which browsers may reach the console, besides addresses and localhost.
     pub hosts: Vec<String>,
-    /// Tokens of the two roles. Without a token, everyone who reaches the address may read and act.
+    /// Tokens of the two roles. Without a token, everyone who reaches the address may read and act:
+    /// on a loopback address, each local user.
     pub tokens: Tokens,
     /// The reverse proxy in front of the console.
     pub proxy: Option<Proxy>,

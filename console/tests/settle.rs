@@ -176,4 +176,10 @@ async fn an_action_changes_only_what_the_page_showed() {
     let lines = world.get("audit").await;
     let refused = lines["lines"].as_array().unwrap().iter().filter(|l| l["result"] == "refused");
     assert_eq!(refused.count(), 6);
+    let detail = |n: usize| lines["lines"][n]["detail"].as_str().unwrap().to_owned();
+    assert!(detail(0).starts_with("shown: done:"), "{}", detail(0));
+    // The digest of `9`, and not the value.
+    let digest =
+        "SHA-256 of the value: 19581e27de7ced00ff1ce50b2047e7a567c76b1cbaebabe5ef03f7c3017bb5b7";
+    assert_eq!(detail(1), format!("shown: parked:1; {digest}"));
 }

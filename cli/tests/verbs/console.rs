@@ -50,6 +50,25 @@ fn an_operator_acts_on_the_console_and_the_audit_has_it() {
 }
 
 #[test]
+fn a_console_on_tcp_that_acts_has_a_login() {
+    let ground = Ground::new();
+    std::fs::write(ground.file("token"), "0123456789abcdef\n").expect("a file");
+    for (options, makes_token) in [
+        (&["--allow-actions"][..], true),
+        (&["--allow-actions", "--act-token-file", "token"], false),
+        (&[], false),
+    ] {
+        let listen = ["console", "--json", "--listen", "127.0.0.1:0"];
+        let console = ground.spawn(&[&listen, options].concat());
+        console.listens();
+        console.signal("TERM");
+        let ended = console.end(Duration::from_secs(10));
+        let made = ended.err.contains("\"event\":\"token\"");
+        assert_eq!(made, makes_token, "{options:?}: {}", ended.err);
+    }
+}
+
+#[test]
 fn a_console_that_others_could_reach_does_not_start() {
     let ground = Ground::new();
     std::fs::write(ground.file("token"), "0123456789abcdef\n").expect("a file");

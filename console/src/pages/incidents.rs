@@ -91,7 +91,7 @@ async fn read(shared: &Shared, retention: Duration, namespace: &str) -> Result<S
         });
         let namespaces: Result<Vec<Value>, Refusal> =
             join_all(namespaces).await.into_iter().collect();
-        Ok::<_, Refusal>(object(incident, namespaces?))
+        Ok::<_, Refusal>(object(incident, &namespaces?))
     });
     let all: Result<Vec<Value>, Refusal> = join_all(all).await.into_iter().collect();
     let all = all?;
@@ -111,7 +111,7 @@ fn waits(incident: &Value) -> bool {
     })
 }
 
-fn object(incident: &Incident, namespaces: Vec<Value>) -> Value {
+fn object(incident: &Incident, namespaces: &[Value]) -> Value {
     let losses = incident.losses.iter().map(|one| {
         let mut of = loss(&one.loss);
         of["node"] = (&*one.node).into();
