@@ -1,6 +1,6 @@
-//! Server-sent events. One collector sends each event once, as text, and all streams share it. Of a
-//! page, only the newest text is kept. A stream that is too slow receives the event `lagged`, and then the newest pages: never a silent
-//! gap.
+//! Server-sent events. One collector sends each event once, as text, and all streams share it. Only
+//! the newest text of each page is kept. A stream that is too slow receives the event `lagged`, and
+//! then the newest pages: never a silent gap.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;

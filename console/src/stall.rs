@@ -1,5 +1,5 @@
-//! Connections whose client takes nothing of what is sent. They would keep what is left to send, and
-//! their place, for as long as the client likes.
+//! Connections that end if their client takes nothing of what is sent. Such a client would keep its
+//! place and the unsent bytes for as long as it likes.
 
 use std::io;
 use std::pin::Pin;
