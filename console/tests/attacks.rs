@@ -181,8 +181,18 @@ async fn without_a_token_nothing_is_shown_and_the_read_role_does_not_act() {
     assert_eq!((&session["role"], &session["actions"]), (&json!("read"), &json!(false)));
     let refused = world.act(&force("deploy"), &[("Cookie", cookie)]).await;
     assert_eq!(refused.code(), "role");
+    let mut stream = TcpStream::connect(world.at).await.unwrap();
+    let head = format!(
+        "GET /api/v1/events?topics=locks HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // Its head is read before the session ends.
+    stream.readable().await.unwrap();
     let out = [own[0], own[1], ("Cookie", cookie)];
     assert_eq!(world.request("DELETE", "session", &out, "").await.status, 204);
+    let events = answer(&mut stream).await;
+    assert!(events.body.contains("event: hello"), "the stream ends with its session: {events:?}");
     let gone = world.request("GET", "locks", &[("Cookie", cookie)], "").await;
     assert_eq!(gone.status, 401);
 
