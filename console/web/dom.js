@@ -52,12 +52,13 @@ function update(node, v, space) {
   if (isChoice) set(node, "value", String(v.props.value));
 }
 
+// An option has its text as its value until it has the attribute.
 function set(node, name, value) {
   if (name === "key" || name === "foreign") return;
   if (name.startsWith("on")) node[name] = value || null;
   else if (name === "style") {
     for (const [rule, to] of Object.entries(value || {})) node.style.setProperty(rule, to);
-  } else if (PROPERTIES.has(name)) {
+  } else if (PROPERTIES.has(name) && node.tagName !== "OPTION") {
     const to = value ?? (name === "value" ? "" : false);
     if (node[name] !== to) node[name] = to;
   } else if (value === undefined || value === null || value === false) node.removeAttribute(name);

@@ -147,6 +147,8 @@ async fn a_parked_key_runs_again_by_its_page() {
     let listed = "[...document.querySelectorAll('main td.name a')].some(a => \
                   a.innerText === 'to bob/7')";
     tab.until("the key is listed", SOON, listed).await;
+    let first = "[...document.querySelectorAll('select')].map(s => s.selectedIndex).join()";
+    assert_eq!(tab.eval::<String>(first).await, "0,0", "every namespace, of any age");
     // The namespace of the address is chosen, although the names come later than the page.
     tab.go("/keys/mail").await;
     let chosen = "document.querySelector('select[aria-label=Namespace]').value === 'mail'";
