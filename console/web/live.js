@@ -87,7 +87,7 @@ export class Live {
   }
 
   later() {
-    if (!this.source) return; // nobody is signed in any more
+    if (!this.source) return; // closed in the meantime
     this.source.close();
     clearTimeout(this.retry);
     this.tries += 1;

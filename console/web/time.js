@@ -6,7 +6,7 @@ const SLACK = 2_000; // answers and events may overtake one another by this much
 let offset = 0;
 let newest = 0;
 
-/** Returns true for a number that is a time. */
+/** Returns true if a number is a time that a Date can have. */
 const isTime = (ms) => typeof ms === "number" && Math.abs(ms) <= LATEST;
 
 /**
