@@ -7,8 +7,8 @@ use crate::SOON;
 use crate::chrome::{Chrome, Tab};
 use crate::world::{MAX_TTL, World};
 
-/// Gives the test the streams of the page, and changes each answer and event by `change(name, data)`
-/// before the page receives it.
+/// Gives the test the streams of the page, and changes each answer and event by
+/// `change(name, data)` before the page receives it.
 pub(crate) const BETWEEN: &str = r"
 window.streams = [];
 window.change = (name, data) => data;
@@ -105,7 +105,8 @@ async fn an_incident_is_settled_only_if_each_namespace_is_decided() {
         let incidents = incident(standings);
         tab.run(&format!(
             "window.change = (name, data) => name.startsWith('incidents') \
-             ? {{ ...data, incidents: {incidents}, left_out: {left_out}, undecided: {undecided} }} : data"
+             ? {{ ...data, incidents: {incidents}, left_out: {left_out}, \
+             undecided: {undecided} }} : data"
         ))
         .await;
         tab.until("the first page", SOON, "!!document.querySelector('.figure')").await;
