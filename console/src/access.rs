@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use sha2::{Digest as _, Sha256};
 
 use crate::refusal::Refusal;
+use crate::visitor::{Peer, Role, Visitor};
 
 /// Header that every change must have. No page of another site can send it without permission.
 const OWN_HEADER: &str = "x-palisade-console";
-/// Name of the cookie of a session.
+/// Beginning of the name of the cookie of a session. Browsers send a cookie to all ports of a host,
+/// so the port follows.
 const SESSION: &str = "palisade_console";
 /// Time after which a session ends.
 const SESSION_LIFE: Duration = Duration::from_secs(12 * 3_600);
@@ -38,7 +40,8 @@ pub enum Listen {
 pub struct Proxy {
     /// Address from which the proxy connects. Connections from other addresses are refused.
     pub address: IpAddr,
-    /// Name of the header in which the proxy sends the user's name.
+    /// Name of the header in which the proxy sends the user's name. The proxy has to replace a
+    /// header of this name that its client sent.
     pub header: String,
     /// Users who may act. The others may read.
     pub actors: Vec<String>,
@@ -53,51 +56,18 @@ pub struct Tokens {
     pub act: Option<String>,
 }
 
+impl Tokens {
+    /// Sets a new random token of the role that may act, and returns it.
+    pub fn make_act(&mut self) -> String {
+        let token = format!("{:032x}", rand::random::<u128>());
+        self.act = Some(token.clone());
+        token
+    }
+}
+
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tokens").finish_non_exhaustive()
-    }
-}
-
-/// What a visitor may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Read,
-    Act,
-}
-
-impl Role {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Act => "act",
-        }
-    }
-}
-
-/// A visitor whom the console knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Visitor {
-    pub(crate) role: Role,
-    /// Name of the user, for the audit.
-    pub(crate) user: String,
-}
-
-/// The address of the other end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Peer {
-    Tcp(SocketAddr),
-    /// User id of the process at the other end of a unix socket.
-    Unix(Option<u32>),
-}
-
-impl std::fmt::Display for Peer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Tcp(at) => at.fmt(f),
-            Self::Unix(Some(uid)) => write!(f, "unix socket, user id {uid}"),
-            Self::Unix(None) => f.write_str("unix socket"),
-        }
     }
 }
 
@@ -235,7 +205,10 @@ impl Access {
             }
         }
         let reads = [Method::GET, Method::HEAD].contains(method);
-        if !reads && headers.get(OWN_HEADER).is_none() && headers.get(AUTHORIZATION).is_none() {
+        // A browser may add `Authorization: Basic` by itself, but no `Bearer`.
+        let bearer = |value: &HeaderValue| value.as_bytes().starts_with(b"Bearer ");
+        let is_tool = headers.get(AUTHORIZATION).is_some_and(bearer);
+        if !reads && headers.get(OWN_HEADER).is_none() && !is_tool {
             return Err(wrong("a change needs the header X-Palisade-Console: 1"));
         }
         Ok(())
@@ -257,6 +230,15 @@ impl Access {
     pub(crate) fn visitor(&self, peer: &Peer, headers: &HeaderMap) -> Result<Visitor, Refusal> {
         let (user, found) = match (&self.proxy, self.has_tokens()) {
             (Some(proxy), has_tokens) => {
+                // A proxy that adds its header to the one of its client lets the client choose.
+                if headers.get_all(&*proxy.header).iter().count() > 1 {
+                    let why = format!(
+                        "the header {} is there twice: the proxy has to replace it, and not to \
+                         add its own",
+                        proxy.header
+                    );
+                    return Err(Refusal::new(StatusCode::UNAUTHORIZED, "no_token", why));
+                }
                 let name = headers.get(&*proxy.header).and_then(|name| name.to_str().ok());
                 let name = name.filter(|name| {
                     (1..=256).contains(&name.len()) && !name.chars().any(char::is_control)
@@ -300,7 +282,7 @@ impl Access {
             };
         }
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(id) = session(headers) else { return Ok(None) };
+        let Some(id) = self.session(headers) else { return Ok(None) };
         match sessions.get(id) {
             Some((_, began)) if began.elapsed() > SESSION_LIFE => {
                 sessions.remove(id);
@@ -341,10 +323,26 @@ impl Access {
 
     /// Ends the session of a request, and returns the value of the header that removes its cookie.
     pub(crate) fn sign_out(&self, headers: &HeaderMap) -> String {
-        if let Some(id) = session(headers) {
+        if let Some(id) = self.session(headers) {
             self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
         }
         self.cookie("", Duration::ZERO)
+    }
+
+    fn cookie_name(&self) -> String {
+        match &self.listen {
+            Listen::Tcp(at) => format!("{SESSION}_{}", at.port()),
+            Listen::Unix(_) => SESSION.to_owned(),
+        }
+    }
+
+    /// Returns the id of the session in the cookies.
+    fn session<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        let own = self.cookie_name();
+        let all = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
+        let pairs = all.flat_map(|cookies| cookies.split(';'));
+        let mut pairs = pairs.filter_map(|pair| pair.trim().split_once('='));
+        pairs.find(|(name, _)| *name == own).map(|(_, id)| id)
     }
 
     fn cookie(&self, id: &str, life: Duration) -> String {
@@ -354,8 +352,8 @@ impl Access {
             Listen::Unix(_) => true,
         };
         let secure = if is_local { "" } else { "; Secure" };
-        let life = life.as_secs();
-        format!("{SESSION}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={life}{secure}")
+        let (name, life) = (self.cookie_name(), life.as_secs());
+        format!("{name}={id}; Path=/; HttpOnly; SameSite=Strict; Max-Age={life}{secure}")
     }
 }
 
@@ -366,16 +364,6 @@ fn bad_token() -> Refusal {
 /// Returns the host and port in the Host header.
 fn authority(headers: &HeaderMap) -> Option<Authority> {
     headers.get(HOST)?.to_str().ok()?.parse().ok()
-}
-
-/// Returns the id of the session in the cookies.
-fn session(headers: &HeaderMap) -> Option<&str> {
-    let all = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
-    let pairs = all.flat_map(|cookies| cookies.split(';'));
-    pairs
-        .filter_map(|pair| pair.trim().split_once('='))
-        .find(|(name, _)| *name == SESSION)
-        .map(|(_, id)| id)
 }
 
 #[cfg(test)]
@@ -421,8 +409,9 @@ mod tests {
     #[test]
     fn a_session_has_the_role_of_its_token_until_it_is_signed_out() {
         let (read, act) = ("0123456789abcdef", "fedcba9876543210");
-        let listen = Listen::Tcp("127.0.0.1:0".parse().unwrap());
-        let access = Access::new(listen, None, &tokens(read, act), Vec::new());
+        let listen = |port: u16| Listen::Tcp(([127, 0, 0, 1], port).into());
+        let access = Access::new(listen(7420), None, &tokens(read, act), Vec::new());
+        let other = Access::new(listen(7421), None, &tokens(read, act), Vec::new());
         let peer = Peer::Unix(None);
         let none = HeaderMap::new();
         assert_eq!(access.visitor(&peer, &none).unwrap_err().code(), "no_token");
@@ -430,6 +419,8 @@ mod tests {
         for (token, role) in [(read, Role::Read), (act, Role::Act)] {
             let set = access.sign_in(token).unwrap();
             let cookie = set.split(';').next().unwrap();
+            let foreign = other.sign_in(token).unwrap();
+            assert_ne!(cookie.split('=').next(), foreign.split('=').next(), "one for each port");
             let mut headers = HeaderMap::new();
             headers.insert(COOKIE, format!("other=1; {cookie}").parse().unwrap());
             assert_eq!(access.visitor(&peer, &headers).unwrap().role, role);
@@ -457,6 +448,12 @@ mod tests {
         assert_eq!(of("alice").unwrap().role, Role::Act);
         assert_eq!(of("bob").unwrap().role, Role::Read);
         assert_eq!(of("").unwrap_err().code(), "no_token");
+        let mut twice = HeaderMap::new();
+        twice.append("x-user", "alice".parse().unwrap());
+        twice.append("X-User", "bob".parse().unwrap());
+        let refused = access.visitor(&peer("10.0.0.1:5"), &twice).unwrap_err();
+        assert_eq!(refused.code(), "no_token");
+        assert!(refused.text().contains("twice"), "{}", refused.text());
         let mut headers = HeaderMap::new();
         headers.insert("x-forwarded-for", "1.2.3.4, 10.9.9.9".parse().unwrap());
         let from = access.origin(&peer("10.0.0.1:5"), &headers);

@@ -1,6 +1,7 @@
 //! Actions of operators. The server refuses an action without permission, and writes each request
 //! to the audit, also one that it refused.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,28 +9,37 @@ use axum::http::StatusCode;
 use palisade::election::StepDown;
 use palisade::error::AcquireError;
 use palisade::idempotency::{Decision, Resolved};
-use palisade_ops::{Audit, KeyChange, Records, incidents, resolve};
+use palisade_ops::{Audit, Change, KeyChange, KeyFacts, Records, incidents, resolve};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
-use crate::access::{Role, Visitor};
 use crate::audit::AuditLine;
 use crate::history::{Entry, Level, now_ms};
 use crate::pages::cron::NO_RUN_NOW;
 use crate::pages::incidents::{keys_of, retention};
+use crate::pages::keys::{key_now, shown_as};
 use crate::pages::{clean, span};
 use crate::refusal::Refusal;
 use crate::start::Shared;
+use crate::visitor::{Role, Visitor};
 
 /// Maximum time for which an action waits for the nodes or for a leader.
 const WAIT: Duration = Duration::from_secs(25);
+
+/// Answer to an action on what the visitor has not seen.
+const CHANGED: &str = "it changed hands since the page showed it; look again";
 
 /// A request to act.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Request {
     #[serde(flatten)]
     act: Act,
+    /// The holder, the term, or the state and attempts of the key that the page showed. Only
+    /// programs leave it out, and act on what is there when the request arrives.
+    #[serde(default)]
+    expect: Option<String>,
     #[serde(default)]
     reason: String,
     /// The name of the target, typed by the visitor.
@@ -118,6 +128,29 @@ impl Act {
     }
 }
 
+impl Act {
+    /// Returns the parts of the request that decide about its effect, for the audit. Of a result
+    /// only the digest is written, because results may be secret.
+    fn detail(&self, expect: Option<&str>) -> String {
+        let shown = expect.map(|expect| format!("shown: {expect}"));
+        let more = match self {
+            Self::Resolve { value, .. } => {
+                let mut digest = String::new();
+                for byte in Sha256::digest(value.to_string()) {
+                    let _ = write!(digest, "{byte:02x}");
+                }
+                Some(format!("SHA-256 of the value: {digest}"))
+            }
+            Self::Decide { replace, retention_ms, .. } => {
+                let retention = retention(*retention_ms).as_millis();
+                Some(format!("replace: {replace}, retention: {retention} ms"))
+            }
+            _ => None,
+        };
+        shown.into_iter().chain(more).collect::<Vec<_>>().join("; ")
+    }
+}
+
 /// Result of an action.
 struct Ended {
     word: &'static str,
@@ -150,49 +183,52 @@ pub(crate) async fn act(
     from: String,
     request: Request,
 ) -> Result<Value, Refusal> {
-    let Request { act, reason, confirm } = request;
-    let mut line = AuditLine {
+    let Request { act, expect, reason, confirm } = request;
+    let line = AuditLine {
         at: now_ms(),
         by: visitor.user.clone(),
         role: visitor.role.word(),
         from,
         action: act.word().to_owned(),
         target: clean(&act.target()),
+        detail: clean(&act.detail(expect.as_deref())),
         reason: clean(&reason),
-        result: "refused",
-        text: String::new(),
+        ..AuditLine::default()
     };
-    let checked = check(shared, visitor, &act, (&reason, &confirm));
-    let audit = match checked {
+    let audit = match check(shared, visitor, &act, (&reason, &confirm)) {
         Ok(audit) => audit,
         Err(refusal) => {
-            refusal.text().clone_into(&mut line.text);
-            // A refused request may be of any length.
-            for text in [&mut line.target, &mut line.reason] {
-                *text = text.chars().take(512).collect();
-            }
-            shared.audits.write(line);
+            let text = refusal.text().to_owned();
+            shared.audits.refused(AuditLine { text, ..line });
             return Err(refusal);
         }
     };
+    let name = act.name().to_owned();
+    let id = shared.audits.begun(line);
+    let work = {
+        let shared = Arc::clone(shared);
+        async move { perform(&shared, act, expect.as_deref(), &audit).await }
+    };
     // The action goes on if the visitor closes the page, so that the audit has its result.
     let shared = Arc::clone(shared);
-    let name = act.name().to_owned();
-    let work = tokio::spawn(async move {
-        let done = perform(&shared, act, &audit).await;
+    let noted = tokio::spawn(async move {
+        // A panic in the action has a line, too.
+        let done = tokio::spawn(work).await;
+        let done = done.unwrap_or_else(|e| Ok(Ended::new("unknown", e.to_string())));
         let ended = match &done {
             Ok(ended) => Ended::new(ended.word, clean(&ended.text)),
             Err(refusal) => Ended::new("refused", clean(refusal.text())),
         };
-        (line.result, line.text) = (ended.word, ended.text.clone());
-        let text = format!("{} of {:?} by {}: {}", line.action, line.target, line.by, ended.text);
-        let level = if ended.word == "done" { Level::Warn } else { Level::Info };
-        shared.audits.write(line);
-        shared.happened(Entry::of(level, "action", &name, text));
+        if let Some(line) = shared.audits.ended(id, ended.word, &ended.text) {
+            let text = format!("{} of {:?} by {}: {}", line.action, name, line.by, ended.text);
+            let level = if ended.word == "done" { Level::Warn } else { Level::Info };
+            shared.happened(Entry::of(level, "action", &name, text));
+        }
+        shared.recent.forget();
         shared.hub.wake.notify_one();
         done.map(|_| ended)
     });
-    let ended = work.await.map_err(|e| Refusal::nodes(format!("the action failed: {e}")))??;
+    let ended = noted.await.map_err(|e| Refusal::nodes(format!("the action failed: {e}")))??;
     Ok(json!({ "result": ended.word, "text": ended.text, "at_ms": now_ms(), "now_ms": now_ms() }))
 }
 
@@ -213,25 +249,32 @@ fn check(
         .map_err(|e| Refusal::new(StatusCode::BAD_REQUEST, "reason", e.to_string()))
 }
 
-async fn perform(shared: &Arc<Shared>, act: Act, audit: &Audit) -> Result<Ended, Refusal> {
+async fn perform(
+    shared: &Arc<Shared>,
+    act: Act,
+    expect: Option<&str>,
+    audit: &Audit,
+) -> Result<Ended, Refusal> {
+    let change = async |change: Change, namespace: &str, key: &str| {
+        let records = Records::new(&shared.deployment, shared.prefix(), namespace)?;
+        let changed = records.change_if(change, key, |of| is_as_shown(of, expect), audit).await?;
+        Ok(changed.map_or(Ended::new("refused", CHANGED), |changed| of_change(&changed)))
+    };
     match act {
-        Act::ForceRelease { name } => force_release(shared, &name, audit).await,
-        Act::StepDown { name } => step_down(shared, &name, audit).await,
-        Act::Rerun { namespace, key } => {
-            let changed = records(shared, &namespace)?.rerun(&key, audit).await?;
-            Ok(of_change(&changed))
-        }
-        Act::Release { namespace, key } => {
-            let changed = records(shared, &namespace)?.release(&key, audit).await?;
-            Ok(of_change(&changed))
-        }
-        Act::Purge { namespace, key } => {
-            let changed = records(shared, &namespace)?.purge_one(&key, audit).await?;
-            Ok(of_change(&changed))
-        }
+        Act::ForceRelease { name } => force_release(shared, &name, expect, audit).await,
+        Act::StepDown { name } => step_down(shared, &name, expect, audit).await,
+        Act::Rerun { namespace, key } => change(Change::Rerun, &namespace, &key).await,
+        Act::Release { namespace, key } => change(Change::Release, &namespace, &key).await,
+        Act::Purge { namespace, key } => change(Change::Purge, &namespace, &key).await,
         Act::Resolve { namespace, key, value } => {
             let keys = shared.redlock.idempotency(&namespace).at_most_once().build()?;
             palisade::internal::check_name("key", &key)?;
+            if expect.is_some() {
+                let now = key_now(shared, &namespace, &key).await?;
+                if !is_as_shown(now.facts.as_ref(), expect) {
+                    return Ok(Ended::new("refused", CHANGED));
+                }
+            }
             Ok(match resolve(keys.key(&*key), &value, audit).await {
                 Ok(Resolved::Stored) => Ended::new("done", "the result is stored"),
                 Ok(Resolved::AlreadyStored(_)) => {
@@ -277,8 +320,9 @@ async fn perform(shared: &Arc<Shared>, act: Act, audit: &Audit) -> Result<Ended,
     }
 }
 
-fn records(shared: &Shared, namespace: &str) -> Result<Records, Refusal> {
-    Ok(Records::new(&shared.deployment, shared.prefix(), namespace)?)
+/// Returns true if the key is as the page has shown it.
+fn is_as_shown(facts: Option<&KeyFacts>, expect: Option<&str>) -> bool {
+    expect.is_none_or(|expect| facts.is_some_and(|facts| shown_as(facts) == expect))
 }
 
 fn of_change(changed: &KeyChange) -> Ended {
@@ -293,7 +337,12 @@ fn of_change(changed: &KeyChange) -> Ended {
 }
 
 /// Takes a lock from its holder. The lock is free when the holder's lease is over.
-async fn force_release(shared: &Arc<Shared>, name: &str, audit: &Audit) -> Result<Ended, Refusal> {
+async fn force_release(
+    shared: &Arc<Shared>,
+    name: &str,
+    expect: Option<&str>,
+    audit: &Audit,
+) -> Result<Ended, Refusal> {
     // The guard is not renewed, so the end of its lease is right even if this process dies.
     let mutex = shared.redlock.mutex(name).auto_renew(false).acquire_timeout(WAIT).build()?;
     let seen = mutex.inspect().await.map_err(|e| Refusal::nodes(e.to_string()))?;
@@ -307,11 +356,19 @@ async fn force_release(shared: &Arc<Shared>, name: &str, audit: &Audit) -> Resul
             Ended::new("failed", "no majority of the nodes names a holder")
         });
     };
+    // The nodes take the lock from this holder alone.
+    if expect.is_some_and(|expect| expect != holder.owner) {
+        return Ok(Ended::new("refused", CHANGED));
+    }
     let reason = format!("{} ({})", audit.reason(), audit.by());
     let taken = match timeout(WAIT + WAIT / 4, mutex.take_over(&holder, &reason)).await {
         Ok(Ok(taken)) => taken,
         Ok(Err(AcquireError::TimedOut { .. })) => {
-            let why = "another owner holds it by now, or its lease is longer than max_ttl";
+            let why = format!(
+                "not taken from {}: another owner holds it by now, or its lease is longer than \
+                 max_ttl",
+                holder.owner
+            );
             return Ok(Ended::new("unknown", why));
         }
         Ok(Err(e)) => return Ok(Ended::new("unknown", e.to_string())),
@@ -342,13 +399,25 @@ async fn force_release(shared: &Arc<Shared>, name: &str, audit: &Audit) -> Resul
     Ok(Ended::new("done", text))
 }
 
-async fn step_down(shared: &Shared, name: &str, audit: &Audit) -> Result<Ended, Refusal> {
+async fn step_down(
+    shared: &Shared,
+    name: &str,
+    expect: Option<&str>,
+    audit: &Audit,
+) -> Result<Ended, Refusal> {
     let election = shared.redlock.election(name).build()?;
+    if let Some(expect) = expect {
+        let leader = election.leader().await.map_err(|e| Refusal::nodes(e.to_string()))?;
+        if leader.is_some_and(|leader| leader.term.to_string() != expect) {
+            return Ok(Ended::new("refused", CHANGED));
+        }
+    }
     let reason = format!("{} ({})", audit.reason(), audit.by());
     let asked = election.step_down(&reason, WAIT).await;
     let ended = match asked {
         Ok(StepDown::Resigned(leader)) => {
-            Ended::new("done", format!("the term of {} is over", leader.identity.host))
+            let text = format!("the term {} of {} is over", leader.term, leader.identity.host);
+            Ended::new("done", text)
         }
         Ok(StepDown::Vacant) => Ended::new("unchanged", "there is no leader"),
         Ok(StepDown::StillLeads(_)) => {

@@ -34,7 +34,7 @@ const TICK: Duration = Duration::from_secs(2);
 const INCIDENTS: Duration = Duration::from_secs(30);
 /// Time-out for each request of the survey, shorter than that of the command line, so that a frozen
 /// node does not hold up the others.
-const SURVEY: Duration = Duration::from_millis(900);
+pub(crate) const SURVEY: Duration = Duration::from_millis(900);
 
 /// The collector's own memory, which no page needs.
 struct Collector {

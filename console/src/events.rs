@@ -1,6 +1,6 @@
-//! Server-sent events. One collector sends each event once, as text, and all streams share it. A
-//! stream that is too slow receives the event `lagged`, and then the newest pages: never a silent
-//! gap.
+//! Server-sent events. One collector sends each event once, as text, and all streams share it. Only
+//! the newest text of each page is kept. A stream that is too slow receives the event `lagged`, and
+//! then the newest pages: never a silent gap.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -25,6 +25,8 @@ const BEHIND: usize = 128;
 const STREAMS: usize = 64;
 /// Interval of the comments that keep a stream open.
 const KEEP: Duration = Duration::from_secs(10);
+/// Age of a page with which no stream begins, and at which a request for it waits for a new one.
+pub(crate) const FRESH: Duration = Duration::from_millis(2_500);
 /// Time for which one request for a page counts as a look at it.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -72,8 +74,20 @@ impl Topic {
 /// One event for all streams.
 #[derive(Clone, Debug)]
 enum Message {
-    Page(Topic, Arc<str>),
+    /// The topic has a new page. It is not in the message, so that slow streams keep no old pages.
+    Changed(Topic),
     Other(&'static str, Arc<str>),
+}
+
+/// The newest page of a topic.
+#[derive(Clone, Debug)]
+struct Page {
+    /// Number of changes until this page.
+    number: u64,
+    text: Arc<str>,
+    /// The text without the parts that always change.
+    shown: String,
+    at: Instant,
 }
 
 /// Who looks at a topic.
@@ -82,8 +96,9 @@ struct Looking {
     streams: usize,
     /// End of the last look by a single request.
     until: Option<Instant>,
-    /// The newest page, and its text without the parts that always change.
-    newest: Option<(Arc<str>, String)>,
+    /// Number of changes of the page.
+    changes: u64,
+    newest: Option<Page>,
 }
 
 /// The streams of one console.
@@ -151,13 +166,15 @@ impl Hub {
     pub(crate) fn page(&self, topic: Topic, page: &str, shown: String) {
         let mut topics = self.topics();
         let looking = topics.entry(topic).or_default();
-        let page: Arc<str> = page.into();
-        let is_new = looking.newest.as_ref().is_none_or(|(_, last)| *last != shown);
-        looking.newest = Some((Arc::clone(&page), shown));
+        let last = looking.newest.as_ref();
+        let is_new = last.is_none_or(|last| last.shown != shown);
+        looking.changes += u64::from(is_new);
+        let (number, text) = (looking.changes, page.into());
+        looking.newest = Some(Page { number, text, shown, at: Instant::now() });
         drop(topics);
         if is_new {
             // Without a stream there is no receiver.
-            let _ = self.sender.send(Message::Page(topic, page));
+            let _ = self.sender.send(Message::Changed(topic));
         }
     }
 
@@ -168,18 +185,26 @@ impl Hub {
         }
     }
 
-    fn newest(&self, topic: Topic) -> Option<Arc<str>> {
-        self.topics().get(&topic)?.newest.as_ref().map(|(page, _)| Arc::clone(page))
+    /// Returns the newest page and its number, if a stream with the page `sent` has not sent it.
+    fn newer(&self, topic: Topic, sent: Option<u64>) -> Option<(u64, Arc<str>)> {
+        let topics = self.topics();
+        let page = topics.get(&topic)?.newest.as_ref()?;
+        sent.is_none_or(|sent| sent < page.number).then(|| (page.number, Arc::clone(&page.text)))
     }
 }
+
+/// Returns true if the visitor of a stream may still see it.
+pub(crate) type IsAllowed = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// A stream's part in the hub.
 struct Subscription {
     hub: Arc<Hub>,
-    topics: Vec<Topic>,
+    /// The topics, with the numbers of the pages that were sent last.
+    topics: BTreeMap<Topic, Option<u64>>,
     events: broadcast::Receiver<Message>,
     /// Events that are sent before the next received one.
     first: VecDeque<Message>,
+    is_allowed: IsAllowed,
     _busy: Option<Busy>,
 }
 
@@ -187,7 +212,7 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         self.hub.streams.fetch_sub(1, Ordering::Relaxed);
         let mut topics = self.hub.topics();
-        for topic in &self.topics {
+        for topic in self.topics.keys() {
             if let Some(looking) = topics.get_mut(topic) {
                 looking.streams -= 1;
                 if looking.streams == 0 {
@@ -205,7 +230,7 @@ impl Subscription {
         hub: &Arc<Hub>,
         topics: Vec<Topic>,
         hello: Arc<str>,
-        busy: Option<Busy>,
+        (is_allowed, busy): (IsAllowed, Option<Busy>),
     ) -> Option<Self> {
         let limit = |n: usize| (n < STREAMS).then_some(n + 1);
         hub.streams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, limit).ok()?;
@@ -213,23 +238,38 @@ impl Subscription {
         {
             let mut known = hub.topics();
             for topic in &topics {
-                known.entry(*topic).or_default().streams += 1;
+                let looking = known.entry(*topic).or_default();
+                looking.streams += 1;
+                // A stream does not begin with an old page. The next reading brings a new one.
+                looking.newest.take_if(|page| page.at.elapsed() >= FRESH);
             }
         }
         hub.wake.notify_one();
         let mut first = VecDeque::from([Message::Other("hello", hello)]);
-        first.extend(newest(hub, &topics));
-        Some(Self { hub: Arc::clone(hub), topics, events, first, _busy: busy })
+        first.extend(topics.iter().copied().map(Message::Changed));
+        let topics = topics.into_iter().map(|topic| (topic, None)).collect();
+        let hub = Arc::clone(hub);
+        Some(Self { hub, topics, events, first, is_allowed, _busy: busy })
     }
 
-    async fn next(&mut self) -> Option<Message> {
+    /// Returns the name and the data of the next event; `None` at the end of the stream.
+    async fn next(&mut self) -> Option<(&'static str, Arc<str>)> {
         loop {
-            if let Some(message) = self.first.pop_front() {
-                return Some(message);
-            }
-            match self.events.recv().await {
-                Ok(Message::Page(topic, _)) if !self.topics.contains(&topic) => {}
-                Ok(message) => return Some(message),
+            let message = match self.first.pop_front() {
+                Some(message) => Ok(message),
+                None => self.events.recv().await,
+            };
+            match message {
+                Ok(Message::Changed(topic)) => {
+                    let Some(sent) = self.topics.get_mut(&topic) else { continue };
+                    let Some((number, page)) = self.hub.newer(topic, *sent) else { continue };
+                    *sent = Some(number);
+                    return Some((topic.word(), page));
+                }
+                // A session ends by itself or by signing out. The browser connects again, and
+                // learns that it has to sign in.
+                Ok(Message::Other("tick", _)) if !(self.is_allowed)() => return None,
+                Ok(Message::Other(name, data)) => return Some((name, data)),
                 Err(RecvError::Closed) => return None,
                 Err(RecvError::Lagged(missed)) => {
                     let text = format!(
@@ -238,86 +278,118 @@ impl Subscription {
                     );
                     let data = json!({ "now_ms": now_ms(), "missed": missed, "text": text });
                     let data: Arc<str> = data.to_string().into();
-                    self.first.push_back(Message::Other("lagged", data));
                     // The events that are left are older than the newest pages.
                     self.events = self.events.resubscribe();
-                    self.first.extend(newest(&self.hub, &self.topics));
+                    self.first.extend(self.topics.keys().copied().map(Message::Changed));
+                    return Some(("lagged", data));
                 }
             }
         }
     }
 }
 
-fn newest(hub: &Hub, topics: &[Topic]) -> Vec<Message> {
-    let page = |topic: &Topic| Some(Message::Page(*topic, hub.newest(*topic)?));
-    topics.iter().filter_map(page).collect()
-}
-
 /// Returns a stream of the events of these topics, beginning with `hello`; `None` if there are too
-/// many streams.
+/// many streams. It ends when its visitor is no longer allowed to see it.
 pub(crate) fn stream(
     hub: &Arc<Hub>,
     topics: Vec<Topic>,
     hello: &serde_json::Value,
-    busy: Option<Busy>,
+    of: (IsAllowed, Option<Busy>),
 ) -> Option<Response> {
-    let subscription = Subscription::new(hub, topics, hello.to_string().into(), busy)?;
+    let subscription = Subscription::new(hub, topics, hello.to_string().into(), of)?;
     let events = unfold(subscription, |mut subscription| async move {
-        let message = subscription.next().await?;
-        let event = match message {
-            Message::Page(topic, data) => Event::default().event(topic.word()).data(&*data),
-            Message::Other(name, data) => Event::default().event(name).data(&*data),
-        };
-        Some((Ok::<_, Infallible>(event), subscription))
+        let (name, data) = subscription.next().await?;
+        Some((Ok::<_, Infallible>(Event::default().event(name).data(&*data)), subscription))
     });
     Some(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP)).into_response())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     fn subscribe(hub: &Arc<Hub>, topic: Topic) -> Option<Subscription> {
-        Subscription::new(hub, vec![topic], "{}".into(), None)
+        Subscription::new(hub, vec![topic], "{}".into(), (Box::new(|| true), None))
     }
 
-    fn name(message: &Message) -> &'static str {
-        match message {
-            Message::Page(topic, _) => topic.word(),
-            Message::Other(name, _) => name,
-        }
+    async fn next(stream: &mut Subscription) -> (&'static str, String) {
+        let (name, data) = stream.next().await.unwrap();
+        (name, data.to_string())
     }
 
     #[tokio::test]
     async fn a_slow_stream_is_told_what_it_missed_and_receives_the_newest_page() {
         let hub = Arc::new(Hub::new());
         let mut slow = subscribe(&hub, Topic::Locks).unwrap();
-        assert_eq!(name(&slow.next().await.unwrap()), "hello");
+        assert_eq!(next(&mut slow).await.0, "hello");
         for n in 0..BEHIND + 7 {
             hub.page(Topic::Locks, &n.to_string(), n.to_string());
         }
-        let Message::Other("lagged", data) = slow.next().await.unwrap() else { panic!("no lag") };
+        let pinned = hub.newer(Topic::Locks, None).unwrap().1;
+        assert_eq!(Arc::strong_count(&pinned), 2, "no other page is kept");
+        // The event about the first page came from before the stream was behind.
+        let (name, data) = loop {
+            let event = next(&mut slow).await;
+            if event.0 != "locks" {
+                break event;
+            }
+        };
         let data: serde_json::Value = serde_json::from_str(&data).unwrap();
-        assert_eq!(data["missed"], 7);
-        let Message::Page(Topic::Locks, page) = slow.next().await.unwrap() else { panic!() };
-        assert_eq!(*page, (BEHIND + 6).to_string());
+        assert_eq!((name, &data["missed"]), ("lagged", &json!(7)));
+        hub.page(Topic::Locks, "newest", "newest".to_owned());
+        assert_eq!(next(&mut slow).await, ("locks", "newest".to_owned()));
         hub.send("tick", &json!({}));
-        assert_eq!(name(&slow.next().await.unwrap()), "tick");
+        assert_eq!(next(&mut slow).await.0, "tick", "no page is sent twice");
     }
 
     #[tokio::test]
     async fn a_page_without_a_change_is_not_sent_again() {
         let hub = Arc::new(Hub::new());
         let mut stream = subscribe(&hub, Topic::Locks).unwrap();
-        stream.next().await;
+        assert_eq!(next(&mut stream).await.0, "hello");
         hub.page(Topic::Locks, "1", "same".to_owned());
+        assert_eq!(next(&mut stream).await.1, "1");
         hub.page(Topic::Locks, "2", "same".to_owned());
         hub.page(Topic::Keys, "3", "another topic".to_owned());
         hub.page(Topic::Locks, "4", "new".to_owned());
-        for expected in ["1", "4"] {
-            let Message::Page(_, page) = stream.next().await.unwrap() else { panic!() };
-            assert_eq!(&*page, expected);
-        }
+        assert_eq!(next(&mut stream).await.1, "4");
+    }
+
+    #[tokio::test]
+    async fn a_stream_begins_with_a_fresh_page_alone() {
+        let hub = Arc::new(Hub::new());
+        hub.page(Topic::Locks, "fresh", "same".to_owned());
+        let mut stream = subscribe(&hub, Topic::Locks).unwrap();
+        assert_eq!(next(&mut stream).await.0, "hello");
+        assert_eq!(next(&mut stream).await.1, "fresh");
+        drop(stream);
+        hub.page(Topic::Locks, "old", "same".to_owned());
+        let old = Instant::now().checked_sub(FRESH).unwrap();
+        hub.topics().get_mut(&Topic::Locks).unwrap().newest.as_mut().unwrap().at = old;
+        let mut stream = subscribe(&hub, Topic::Locks).unwrap();
+        assert_eq!(next(&mut stream).await.0, "hello");
+        // The new page is sent although it is the same as the old one.
+        hub.page(Topic::Locks, "new", "same".to_owned());
+        assert_eq!(next(&mut stream).await.1, "new");
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_with_its_session() {
+        let hub = Arc::new(Hub::new());
+        let signed_in = Arc::new(AtomicBool::new(true));
+        let is_allowed = Arc::clone(&signed_in);
+        let is_allowed: IsAllowed = Box::new(move || is_allowed.load(Ordering::Relaxed));
+        let topics = vec![Topic::Locks];
+        let stream = Subscription::new(&hub, topics, "{}".into(), (is_allowed, None));
+        let mut stream = stream.unwrap();
+        hub.send("tick", &json!({}));
+        assert_eq!(next(&mut stream).await.0, "hello");
+        assert_eq!(next(&mut stream).await.0, "tick");
+        signed_in.store(false, Ordering::Relaxed);
+        hub.send("tick", &json!({}));
+        assert!(stream.next().await.is_none());
     }
 
     #[tokio::test]

@@ -20,9 +20,12 @@ mod history;
 mod listen;
 mod model;
 mod pages;
+mod recent;
 mod refusal;
 mod server;
+mod stall;
 mod start;
+mod visitor;
 
 pub mod demo;
 

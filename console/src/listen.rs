@@ -20,7 +20,9 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::access::{Access, Listen, Peer};
+use crate::access::{Access, Listen};
+use crate::stall::Stalls;
+use crate::visitor::Peer;
 
 /// Maximum number of connections at the same time.
 const CONNECTIONS: usize = 256;
@@ -28,6 +30,8 @@ const CONNECTIONS: usize = 256;
 const HEAD: Duration = Duration::from_secs(5);
 /// Time after which a connection without a request ends.
 const IDLE: Duration = Duration::from_secs(30);
+/// Time after which a connection ends whose client takes nothing of what is sent.
+const STALL: Duration = Duration::from_secs(30);
 /// Maximum size of a request's head and of the buffered part of a response, in bytes.
 const BUFFER: usize = 16 << 10;
 /// Maximum number of headers.
@@ -220,7 +224,7 @@ where
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD);
     http.max_buf_size(BUFFER).max_headers(HEADERS);
-    let work = http.serve_connection(TokioIo::new(stream), service);
+    let work = http.serve_connection(TokioIo::new(Stalls::new(stream, STALL)), service);
     tokio::pin!(work);
     loop {
         let rest = activity.idle().map_or(IDLE, |idle| IDLE.saturating_sub(idle));

@@ -25,8 +25,10 @@ pub(crate) struct Model {
     pub(crate) elections: BTreeMap<String, ElectionRow>,
     pub(crate) jobs: BTreeMap<String, JobRow>,
     pub(crate) keys: BTreeMap<(String, String), KeyRow>,
-    /// Keys that were found beyond the number that is kept.
-    pub(crate) keys_left_out: usize,
+    /// Names that were found beyond the numbers that are kept.
+    pub(crate) left_out: LeftOut,
+    /// Number of names of locks that an earlier round found and that were never checked.
+    pub(crate) locks_unchecked: usize,
     pub(crate) failovers: VecDeque<Failover>,
     pub(crate) markers: Vec<NodeData>,
     /// Time of the last reading of the markers; 0 before the first one.
@@ -39,7 +41,8 @@ pub(crate) struct Model {
     pub(crate) scan: ScanProgress,
     /// Requests that the console sent to each node in the last seconds, per second.
     pub(crate) rate: f64,
-    /// Number of incidents when they were read last; `None` if they were not read yet.
+    /// Number of incidents that waited for a decision when they were read last; `None` if they were
+    /// not read yet.
     pub(crate) incidents: Option<usize>,
 }
 
@@ -138,6 +141,8 @@ pub(crate) struct ElectionRow {
     pub(crate) terms: VecDeque<Term>,
     /// Times without a leader that the console saw.
     pub(crate) gaps: VecDeque<(u64, Option<u64>)>,
+    /// Round of the scan in which the election was found last.
+    pub(crate) round: u64,
 }
 
 /// One cron job.
@@ -201,6 +206,26 @@ pub(crate) struct Examination {
     pub(crate) report: Option<Result<Report, String>>,
 }
 
+/// Numbers of names that the console does not keep. If a node has several keys of a name, each of
+/// them counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    pub(crate) locks: usize,
+    pub(crate) elections: usize,
+    pub(crate) keys: usize,
+}
+
+impl LeftOut {
+    /// Returns the larger number of each kind.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self {
+            locks: self.locks.max(other.locks),
+            elections: self.elections.max(other.elections),
+            keys: self.keys.max(other.keys),
+        }
+    }
+}
+
 /// Progress of the scan that finds names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScanProgress {
@@ -217,6 +242,13 @@ pub(crate) struct ScanProgress {
 }
 
 impl Model {
+    /// Returns true if a complete round has read the names of a majority of the nodes, and none of
+    /// them was left out.
+    pub(crate) fn is_scanned(&self, left_out: usize) -> bool {
+        let majority = 2 * self.unread.len() < self.votes.len();
+        self.scan.rounds > 0 && left_out == 0 && majority
+    }
+
     /// Returns the number of votes.
     pub(crate) fn voting(&self) -> usize {
         self.votes.iter().filter(|vote| vote.state == VoteState::Votes).count()

@@ -17,9 +17,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::collect::EVERY;
-use crate::events::Topic;
+use crate::events::{FRESH, Topic};
 use crate::history::now_ms;
-use crate::model::Model;
+use crate::model::{LockId, Model, View};
+use crate::recent::Recent;
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
@@ -27,8 +28,33 @@ use crate::start::Shared;
 const LIMIT: usize = 500;
 /// Length of a list if the request names none.
 const PAGE: usize = 100;
-/// Age of the data at which a request waits for new ones.
-const FRESH: Duration = Duration::from_millis(2_500);
+
+/// The last readings of the pages that ask the nodes themselves.
+pub(crate) struct Readings {
+    /// What the nodes report about a lock, and the time of the reading.
+    locks: Recent<LockId, Option<(View, u64)>>,
+    /// Records of keys, by namespace and key.
+    keys: Recent<(String, String), Result<keys::KeyNow, Refusal>>,
+    /// The incidents with this retention for this namespace; all namespaces if it is empty.
+    incidents: Recent<(Duration, String), Result<incidents::Seen, Refusal>>,
+}
+
+impl Default for Readings {
+    fn default() -> Self {
+        let second = Duration::from_secs(1);
+        let (locks, keys) = (Recent::new(second), Recent::new(second));
+        Self { locks, keys, incidents: Recent::new(10 * second) }
+    }
+}
+
+impl Readings {
+    /// Forgets all readings, because an action may have changed what they are about.
+    pub(crate) fn forget(&self) {
+        self.locks.forget();
+        self.keys.forget();
+        self.incidents.forget();
+    }
+}
 
 /// Parameters of all pages.
 #[derive(Debug, Default, Deserialize)]

@@ -21,15 +21,17 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
 
-use crate::access::{Access, Role, Visitor};
+use crate::access::Access;
 use crate::actions;
 use crate::assets;
-use crate::events::{self, Topic};
+use crate::audit::AuditLine;
+use crate::events::{self, IsAllowed, Topic};
 use crate::history::now_ms;
 use crate::listen::Connection;
 use crate::pages::{self, Params};
 use crate::refusal::Refusal;
 use crate::start::Shared;
+use crate::visitor::{Role, Visitor};
 
 /// Maximum size of a request's body in bytes.
 const BODY: usize = 64 << 10;
@@ -92,6 +94,19 @@ async fn host(State(shared): Of, request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
+/// Writes to the audit that a request to act was refused before it was read.
+fn audit_refused(shared: &Shared, visitor: Option<&Visitor>, from: String, refusal: &Refusal) {
+    shared.audits.refused(AuditLine {
+        at: now_ms(),
+        by: visitor.map_or("unknown", |visitor| &*visitor.user).to_owned(),
+        role: visitor.map_or("none", |visitor| visitor.role.word()),
+        from,
+        action: "unknown".to_owned(),
+        text: pages::clean(refusal.text()),
+        ..AuditLine::default()
+    });
+}
+
 /// Checks the origin and the visitor of a request to the interface, and adds the visitor to the
 /// request.
 async fn guard(
@@ -101,7 +116,12 @@ async fn guard(
     next: Next,
 ) -> Response {
     let access = &shared.access;
+    let is_action = request.uri().path() == "/actions" && request.method() == Method::POST;
+    let origin = access.origin(&connection.peer, request.headers());
     if let Err(refusal) = Access::check_origin(request.method(), request.headers()) {
+        if is_action {
+            audit_refused(&shared, None, origin, &refusal);
+        }
         return refusal.into_response();
     }
     let visitor = access.visitor(&connection.peer, request.headers());
@@ -112,6 +132,9 @@ async fn guard(
         Err(refusal) => {
             if refusal.code() == "bad_token" {
                 tokio::time::sleep(WRONG).await;
+            }
+            if is_action {
+                audit_refused(&shared, None, origin, &refusal);
             }
             if !is_session {
                 return refusal.into_response();
@@ -210,6 +233,7 @@ async fn stream(
     State(shared): Of,
     Extension(who): Who,
     Extension(connection): Extension<Connection>,
+    headers: HeaderMap,
     Query(Topics { topics }): Query<Topics>,
 ) -> Response {
     let mut named = Vec::new();
@@ -222,7 +246,10 @@ async fn stream(
         }
     }
     let hello = hello(&shared, &who);
-    let stream = events::stream(&shared.hub, named, &hello, Some(connection.busy()));
+    let (access, peer) = (Arc::clone(&shared.access), connection.peer.clone());
+    let is_allowed = Box::new(move || access.visitor(&peer, &headers).is_ok());
+    let of: (IsAllowed, _) = (is_allowed, Some(connection.busy()));
+    let stream = events::stream(&shared.hub, named, &hello, of);
     stream.unwrap_or_else(|| {
         let why = "too many pages are open; close one";
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", why).into_response()
@@ -254,7 +281,13 @@ async fn act(
     body: Bytes,
 ) -> Result<Json<Value>, Refusal> {
     let visitor = who?;
-    let request = parse(&headers, &body)?;
     let from = shared.access.origin(&connection.peer, &headers);
+    let request = match parse(&headers, &body) {
+        Ok(request) => request,
+        Err(refusal) => {
+            audit_refused(&shared, Some(&visitor), from, &refusal);
+            return Err(refusal);
+        }
+    };
     actions::act(&shared, &visitor, from, request).await.map(Json)
 }

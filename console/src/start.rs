@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use palisade::{ConfigError, Redlock};
 use palisade_ops::Deployment;
@@ -15,7 +16,11 @@ use crate::events::Hub;
 use crate::history::{Entry, History, now_ms};
 use crate::listen::{self, Bound, Tls};
 use crate::model::Model;
+use crate::pages::Readings;
 use crate::server;
+
+/// Maximum time for which a console that ends waits for the results of its actions.
+const LAST: Duration = Duration::from_secs(5);
 
 /// Settings of a console.
 #[derive(Clone)]
@@ -25,7 +30,8 @@ pub struct Options {
     pub listen: Listen,
     /// Host names under which browsers may reach the console, besides addresses and localhost.
     pub hosts: Vec<String>,
-    /// Tokens of the two roles. Without a token, everyone who reaches the address may read and act.
+    /// Tokens of the two roles. Without a token, everyone who reaches the address may read and act:
+    /// on a loopback address, each local user.
     pub tokens: Tokens,
     /// The reverse proxy in front of the console.
     pub proxy: Option<Proxy>,
@@ -111,6 +117,7 @@ pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
     pub(crate) history: History,
     pub(crate) audits: Audits,
+    pub(crate) recent: Readings,
     model: Mutex<Model>,
 }
 
@@ -170,6 +177,11 @@ impl Console {
         access::check(&listen, is_tls, proxy.as_ref(), &tokens).map_err(StartError::Refused)?;
         let acceptor = acceptor(tls).map_err(StartError::Refused)?;
         let bound = listen::bind(&listen).await.map_err(StartError::Bind)?;
+        // With port 0, the port is known only now.
+        let listen = match &bound {
+            Bound::Tcp(listener) => Listen::Tcp(listener.local_addr().map_err(StartError::Bind)?),
+            Bound::Unix(_) => listen,
+        };
         let shared = Shared {
             redlock,
             deployment,
@@ -183,6 +195,7 @@ impl Console {
             hub: Arc::new(Hub::new()),
             history: History::default(),
             audits: Audits::new(options.audit),
+            recent: Readings::default(),
             model: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared), bound, tls: acceptor, is_tls })
@@ -203,8 +216,9 @@ impl Console {
         }
     }
 
-    /// Serves the pages until the future `end` is ready, and then tells all streams that the
-    /// console ends.
+    /// Serves the pages until the future `end` is ready. Tells then all streams that the console
+    /// ends, and waits for a few seconds until the actions that are under way have their results in
+    /// the audit. The result of a later one is written as unknown.
     ///
     /// # Cancellation safety
     /// If the future is dropped, all connections end.
@@ -219,8 +233,9 @@ impl Console {
             () = end => {}
         }
         shared.hub.send("closing", &json!({ "text": "the console ends", "now_ms": now_ms() }));
+        shared.audits.end(LAST).await;
         // The streams get a moment to send the last event.
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -63,6 +63,8 @@ async fn another_sites_page_can_neither_act_nor_read() {
         // A form of another page cannot send the header.
         &[json],
         &[("Content-Type", "text/plain"), ("Origin", "https://evil.example")],
+        // A browser adds this one by itself.
+        &[json, ("Authorization", "Basic YTpi")],
     ] {
         let refused = world.request("POST", "actions", headers, &body).await;
         assert_eq!((refused.status, &*refused.code()), (403, "wrong_origin"), "{headers:?}");
@@ -154,7 +156,9 @@ async fn without_a_token_nothing_is_shown_and_the_read_role_does_not_act() {
     let refused = world.act(&force("deploy"), &[("Authorization", &read)]).await;
     assert_eq!((refused.status, &*refused.code()), (403, "role"));
     assert!(is_held(&client, "deploy", &holder).await);
-    let line = world.audit.lock().unwrap()[0].clone();
+    let lines = world.audit.lock().unwrap().clone();
+    let [stranger, line] = &lines[..] else { panic!("{lines:#?}") };
+    assert_eq!((&*stranger.by, stranger.role, stranger.result), ("unknown", "none", "refused"));
     assert_eq!((&*line.by, line.role, line.result), ("read token", "read", "refused"));
     assert_eq!(
         (&*line.action, &*line.target, &*line.reason),
@@ -177,8 +181,18 @@ async fn without_a_token_nothing_is_shown_and_the_read_role_does_not_act() {
     assert_eq!((&session["role"], &session["actions"]), (&json!("read"), &json!(false)));
     let refused = world.act(&force("deploy"), &[("Cookie", cookie)]).await;
     assert_eq!(refused.code(), "role");
+    let mut stream = TcpStream::connect(world.at).await.unwrap();
+    let head = format!(
+        "GET /api/v1/events?topics=locks HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // Its head is read before the session ends.
+    stream.readable().await.unwrap();
     let out = [own[0], own[1], ("Cookie", cookie)];
     assert_eq!(world.request("DELETE", "session", &out, "").await.status, 204);
+    let events = answer(&mut stream).await;
+    assert!(events.body.contains("event: hello"), "the stream ends with its session: {events:?}");
     let gone = world.request("GET", "locks", &[("Cookie", cookie)], "").await;
     assert_eq!(gone.status, 401);
 
@@ -187,6 +201,9 @@ async fn without_a_token_nothing_is_shown_and_the_read_role_does_not_act() {
     assert_eq!(done.json()["result"], "done", "{}", done.body);
     let last = world.audit.lock().unwrap().last().unwrap().clone();
     assert_eq!((&*last.by, last.result), ("act token", "done"));
+    let lines = world.audit.lock().unwrap().clone();
+    let begun = lines.iter().find(|line| line.result == "begun").unwrap();
+    assert_eq!((begun.id, &*begun.target), (last.id, "deploy"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -254,6 +271,9 @@ async fn an_action_needs_a_reason_and_the_typed_name() {
     let odd =
         world.act(&json!({ "action": "drop-tables", "confirm": "", "reason": "x" }), &[]).await;
     assert_eq!(odd.status, 400);
+    let last = world.audit.lock().unwrap().last().unwrap().clone();
+    assert_eq!((&*last.by, last.result), ("local", "refused"));
+    assert!(last.text.contains("drop-tables"), "{}", last.text);
     // Its lease ends first.
     let done = loop {
         let answer = world.act(&body("7", "seen on paper"), &[]).await.json();

@@ -59,8 +59,15 @@ async fn an_incident_has_one_decision() {
     world.until("keys", |page| page["keys"][0]["state"] == "done").await;
     assert_eq!(world.get("incidents").await["incidents"], json!([]));
     world.servers[0].restart();
-    let page =
-        world.until("incidents", |page| !page["incidents"].as_array().unwrap().is_empty()).await;
+    let page = loop {
+        // The page is refused until the server answers again.
+        let answer = world.request("GET", "incidents", &[], "").await;
+        match answer.json()["incidents"].as_array().map(Vec::len) {
+            Some(1..) => break answer.json(),
+            _ => tokio::time::sleep(Duration::from_millis(300)).await,
+        }
+    };
+    assert_eq!((&page["left_out"], &page["undecided"]), (&json!(0), &json!(1)), "{page:#}");
     let incident = &page["incidents"][0];
     let loss = incident["loss"].as_str().unwrap().to_owned();
     let orders = &incident["namespaces"][0];
@@ -89,6 +96,8 @@ async fn an_incident_has_one_decision() {
     let page = world.get("incidents").await;
     let orders = &page["incidents"][0]["namespaces"][0];
     assert_eq!((&orders["standing"], &orders["may"]), (&json!("run"), &json!([])));
+    assert_eq!((&page["undecided"], &page["retention_ms"]), (&json!(0), &json!(86_400_000)));
+    world.until("overview", |page| page["counts"]["incidents"] == 0).await;
     assert_eq!((&orders["by"], &orders["reason"]), (&json!("local"), &json!("no order was lost")));
     let mut unknown = decide("run", false);
     (unknown["loss"], unknown["confirm"]) = (json!("20200101-000000"), json!("20200101-000000"));
@@ -115,4 +124,62 @@ async fn a_leader_steps_down() {
     assert_eq!(asked.await.unwrap(), "maintenance (local)");
     let refused = json!({ "action": "run-now", "job": "j", "confirm": "j", "reason": "x" });
     assert_eq!(world.act(&refused, &[]).await.json()["result"], "refused");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_action_changes_only_what_the_page_showed() {
+    let world = World::with(1, "", acting()).await;
+    let client = world.client();
+    let first = client.mutex("deploy").build().unwrap().acquire().await.unwrap();
+    let shown = world.get("lock?name=deploy").await["holders"][0]["owner"].clone();
+    first.release().await.unwrap();
+    let second = client.mutex("deploy").build().unwrap().acquire().await.unwrap();
+    let mut force = json!({ "action": "force-release", "name": "deploy", "confirm": "deploy",
+                            "reason": "it hangs", "expect": shown });
+    let refused = world.act(&force, &[]).await.json();
+    assert_eq!(refused["result"], "refused", "{refused}");
+    assert!(refused["text"].as_str().unwrap().contains("changed hands"), "{refused}");
+    assert!(second.extend().await.is_ok(), "the second holder keeps the lock");
+    force["expect"] = world.get("lock?name=deploy").await["holders"][0]["owner"].clone();
+    assert_eq!(world.act(&force, &[]).await.json()["result"], "done");
+
+    let election = client.election("billing").build().unwrap();
+    let leads = election.campaign("one").await.unwrap();
+    let step_down = json!({ "action": "step-down", "name": "billing", "confirm": "billing",
+                            "reason": "maintenance", "expect": "1" });
+    let refused = world.act(&step_down, &[]).await.json();
+    assert_eq!(refused["result"], "refused", "{refused}");
+    leads.resign().await.unwrap();
+
+    let keys = client.idempotency("orders").at_most_once().build().unwrap();
+    let never = keys.key("7").run(|_| std::future::pending::<Result<i32, Failed>>());
+    drop(tokio::time::timeout(Duration::from_millis(300), never).await);
+    let parked = world.until("key?namespace=orders&key=7", |key| key["state"] == "parked").await;
+    assert!(parked["seen_ms"].as_u64().unwrap() + 60_000 > parked["now_ms"].as_u64().unwrap());
+    for action in ["rerun", "purge", "resolve", "release"] {
+        let mut body = key(action, "7");
+        (body["expect"], body["value"]) = (json!("parked:2"), json!(9));
+        let refused = world.act(&body, &[]).await.json();
+        assert_eq!(refused["result"], "refused", "{action}: {refused}");
+        assert!(refused["text"].as_str().unwrap().contains("look again"), "{refused}");
+    }
+    let mut resolve = key("resolve", "7");
+    (resolve["expect"], resolve["value"]) = (json!("parked:1"), json!(9));
+    assert_eq!(world.act(&resolve, &[]).await.json()["result"], "done");
+    // The page of a key asks the nodes, and does not show the state of an earlier reading.
+    let shown = world.get("key?namespace=orders&key=7").await;
+    assert_eq!(shown["state"], "done");
+    let mut purge = key("purge", "7");
+    purge["expect"] = json!(format!("done:{}", shown["attempts"]));
+    let purged = world.act(&purge, &[]).await.json();
+    assert_eq!(purged["result"], "done", "{purged}");
+    let lines = world.get("audit").await;
+    let refused = lines["lines"].as_array().unwrap().iter().filter(|l| l["result"] == "refused");
+    assert_eq!(refused.count(), 6);
+    let detail = |n: usize| lines["lines"][n]["detail"].as_str().unwrap().to_owned();
+    assert!(detail(0).starts_with("shown: done:"), "{}", detail(0));
+    // The digest of `9`, and not the value.
+    let digest =
+        "SHA-256 of the value: 19581e27de7ced00ff1ce50b2047e7a567c76b1cbaebabe5ef03f7c3017bb5b7";
+    assert_eq!(detail(1), format!("shown: parked:1; {digest}"));
 }

@@ -2,18 +2,23 @@
 
 import { post } from "./api.js";
 import { h, render } from "./dom.js";
-import { toast } from "./ui.js";
+import { pairs, sentence, toast } from "./ui.js";
 
 const LEVELS = { done: "fine", unchanged: "info" };
+const LOOK = 500; // ms between two looks at what the action is about
 
 /**
  * Asks about an action and sends it. `does` is what it does in a sentence, `warns` what it may
- * break; `extra` are fields of its own: `{name, label, hint, value, read(text)}`.
+ * break; `extra` are fields of its own: `{name, label, hint, value, read(text)}`. `target()`
+ * returns what the page shows of the target now: `{expect, facts}`. The action is about the target
+ * as it was when the dialog was opened, and the console refuses it about another one.
  */
 export function ask(options) {
   const { action, title, does, warns, name, what, body, verb, grave, extra = [], then } = options;
+  const target = options.target || (() => ({ facts: [] }));
+  const { expect, facts } = target();
   const dialog = document.createElement("dialog");
-  const state = { reason: "", confirm: "", busy: false, refused: "", more: {} };
+  const state = { reason: "", confirm: "", busy: false, refused: "", changed: false, more: {} };
   for (const field of extra) state.more[field.name] = field.value || "";
   dialog.setAttribute("aria-labelledby", "action-title");
 
@@ -22,9 +27,20 @@ export function ask(options) {
     for (const field of extra) read[field.name] = field.read(state.more[field.name]);
     return read;
   };
+  /** Shows the end of the action in the dialog, or as a message if the dialog is gone. */
+  const end = (level, text) => {
+    state.busy = false;
+    if (then) then();
+    const isOver = level !== "error";
+    if (isOver && dialog.isConnected) dialog.close();
+    if (isOver) return toast(level, text);
+    if (!dialog.isConnected) return toast(level, `${title}: ${text}`);
+    state.refused = text;
+    return draw();
+  };
   const send = async (event) => {
     event.preventDefault();
-    if (!ready() || state.busy) return;
+    if (!ready() || state.busy) return undefined;
     let fields;
     try {
       fields = extras();
@@ -36,21 +52,14 @@ export function ask(options) {
     draw();
     try {
       const { reason, confirm } = state;
-      const done = await post("/actions", { action, ...body, ...fields, reason, confirm });
-      if (done.result === "done" || done.result === "unchanged") {
-        dialog.close();
-        toast(LEVELS[done.result], done.text);
-        if (then) then(done);
-        return undefined;
-      }
-      state.refused = done.text;
+      const done = await post("/actions", { action, ...body, ...fields, expect, reason, confirm });
+      return end(LEVELS[done.result] || "error", done.text);
     } catch (why) {
-      state.refused = why.message;
+      return end("error", why.code === "no_answer" ? "No answer came, so it is unknown if it " +
+        "took effect. Look at the page and the audit before it is sent again." : why.message);
     }
-    state.busy = false;
-    return draw();
   };
-  const ready = () => state.reason.trim() && state.confirm === name &&
+  const ready = () => !state.changed && state.reason.trim() && state.confirm === name &&
     extra.every((field) => state.more[field.name].trim());
   const typed = (field) => (event) => {
     state[field] = event.target.value;
@@ -65,6 +74,7 @@ export function ask(options) {
       h("h2", { id: "action-title" }, title),
       h("p", null, does),
       warns && h("p", { class: "warn" }, warns),
+      facts.length > 0 && pairs(facts),
       extra.map((field) => input(field.label, field.hint, { name: field.name,
         value: state.more[field.name],
         oninput: (event) => {
@@ -75,24 +85,65 @@ export function ask(options) {
         oninput: typed("reason") }),
       input([`Type the ${what} `, h("code", null, name)], "", { name: "confirm",
         oninput: typed("confirm") }),
-      h("div", { role: "alert" }, state.refused && h("p", { class: "refused" }, state.refused)),
+      h("div", { role: "alert" },
+        state.refused && h("p", { class: "refused" }, state.refused),
+        state.changed && h("p", { class: "refused changed" }, "It has changed since this dialog " +
+          "was opened. Close the dialog, and look at the page again.")),
       h("div", { class: "row" },
-        h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
+        h("button", { type: "button", disabled: state.busy, onclick: () => dialog.close() },
+          "Cancel"),
         h("button", { type: "submit", class: grave ? "grave" : "main",
           disabled: !ready() || state.busy }, state.busy ? "Sending…" : verb))));
   }
 
-  dialog.onclose = () => dialog.remove();
+  const looks = setInterval(() => {
+    if (state.busy || target().expect === expect) return;
+    clearInterval(looks);
+    state.changed = true;
+    draw();
+  }, LOOK);
+  // A browser closes a dialog at the second Escape whatever its page answers to `cancel`. The key
+  // is pressed on the document if the button that had the focus is disabled by now.
+  const hold = (event) => {
+    if (state.busy && event.key === "Escape") event.preventDefault();
+  };
+  window.addEventListener("keydown", hold, true);
+  dialog.oncancel = (event) => {
+    if (state.busy) event.preventDefault();
+  };
+  dialog.onclose = () => {
+    clearInterval(looks);
+    window.removeEventListener("keydown", hold, true);
+    dialog.remove();
+  };
   draw();
   document.body.append(dialog);
   dialog.showModal();
   dialog.querySelector("input").focus();
 }
 
-/** Returns the button of an action; without permission it is there, and cannot be pressed. */
-export function button(session, label, open, { id, small = true } = {}) {
+const reasons = new Map();
+
+/** Returns the id of an element with this reason, which is read out with a button and not drawn. */
+function described(reason) {
+  if (!reasons.has(reason)) {
+    const one = document.createElement("p");
+    Object.assign(one, { id: `why-${reasons.size}`, hidden: true, textContent: reason });
+    document.body.append(one);
+    reasons.set(reason, one.id);
+  }
+  return reasons.get(reason);
+}
+
+/**
+ * Returns the button of an action. One that cannot be used now is there and can be reached by the
+ * keyboard, so that its reason is read out; the reason is shown when it is pressed.
+ */
+export function button(session, label, open, { id, small = true, why } = {}) {
   const may = session && session.actions;
+  const reason = may ? why : session?.why_no_actions || "read only";
   return h("button", { type: "button", class: small ? "small" : "", "data-action": id,
-    disabled: !may, title: may ? undefined : session?.why_no_actions || "read only",
-    onclick: open }, label);
+    "aria-disabled": reason ? "true" : undefined, title: reason || undefined,
+    "aria-describedby": reason ? described(reason) : undefined,
+    onclick: reason ? () => toast("info", sentence(reason)) : open }, label);
 }

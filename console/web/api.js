@@ -1,8 +1,9 @@
 // Requests to the console's own interface, and values that stay fresh.
 
-import { setNow } from "./time.js";
+import { isOlder, setNow } from "./time.js";
 
 const BASE = "/api/v1";
+const PATIENCE = 60_000; // an action ends within half of it
 
 /** Failure of a request: the status, and the console's sentence about it. */
 export class ApiError extends Error {
@@ -33,7 +34,8 @@ async function send(path, options) {
     response = await fetch(BASE + path, { cache: "no-store", ...options });
   } catch (why) {
     if (why.name === "AbortError") throw why;
-    throw new ApiError(0, "the console does not answer; is its process still there?");
+    const sentence = "the console does not answer; is its process still there?";
+    throw new ApiError(0, sentence, "no_answer");
   }
   return answer(response);
 }
@@ -47,11 +49,12 @@ export function query(path, params) {
 
 export const get = (path, signal) => send(path, { signal });
 
-/** Sends a change. The header is one that no page of another site can send. */
+/** Sends a change. No page of another site can send its header. */
 export const post = (path, body, method = "POST") => send(path, {
   method,
   headers: { "content-type": "application/json", "x-palisade-console": "1" },
   body: JSON.stringify(body),
+  signal: AbortSignal.timeout(PATIENCE),
 });
 
 /** A value of the interface, read again when it may have changed, at most every `pause` ms. */
@@ -70,7 +73,7 @@ export class Resource {
     this.busy = true;
     this.again = false;
     try {
-      this.data = await get(this.path, this.abort.signal);
+      this.take(await get(this.path, this.abort.signal));
       this.error = null;
     } catch (why) {
       if (this.closed) return;
@@ -81,6 +84,11 @@ export class Resource {
       this.busy = false;
       if (this.again) this.load();
     }, this.pause);
+  }
+
+  /** Takes a page that was read, or that the stream sent, if it is not older than the own one. */
+  take(page) {
+    if (!isOlder(page, this.data)) this.data = page;
   }
 
   close() {

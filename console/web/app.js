@@ -3,7 +3,7 @@
 import { get, post } from "./api.js";
 import { h, render } from "./dom.js";
 import { Live } from "./live.js";
-import { age, clock, now, setNow } from "./time.js";
+import { age, clock, isOlder, now } from "./time.js";
 import { at, is, mark, toast } from "./ui.js";
 import { LEVEL, overview } from "./pages/overview.js";
 
@@ -19,8 +19,11 @@ const PAGES = [
 ];
 const lock = async () => (await import("./pages/lock.js")).lock;
 const SHORTCUTS = "palisade.shortcuts";
+const UNDRAWN = "This page could not be drawn, because its data are not as it expects. It is " +
+  "tried again with the next data.";
 
-const app = { session: null, overview: null, page: null, redraw, latencies: new Map() };
+const app = { session: null, overview: null, page: null, redraw, latencies: new Map(),
+  undrawn: new Set() };
 const live = new Live(heard, redraw, checkSession);
 const place = (id) => document.getElementById(id);
 
@@ -28,12 +31,12 @@ let planned = false;
 function redraw() {
   if (planned) return;
   planned = true;
-  const draw = () => {
+  const next = () => {
     planned = false;
     frame();
   };
-  if (document.hidden) setTimeout(draw, 50);
-  else requestAnimationFrame(draw);
+  if (document.hidden) setTimeout(next, 50);
+  else requestAnimationFrame(next);
 }
 
 function heard(name, data) {
@@ -46,6 +49,7 @@ function heard(name, data) {
 }
 
 function takeOverview(data) {
+  if (isOlder(data, app.overview)) return;
   app.overview = data;
   app.poll = data.poll || app.poll;
   app.unreadSince = (data.unread || []).length ? app.unreadSince || now() : 0;
@@ -91,6 +95,7 @@ async function go(focus) {
 
 function freshness() {
   const { state, missed } = live;
+  if (app.undrawn.size) return is("error", "not drawn");
   if (state === "cut") return is("error", "cut off");
   if (state === "lagged") return is("warning", `lagged, ${missed} events left out`);
   if (state === "connecting") return is("unknown", "connecting");
@@ -138,28 +143,47 @@ function count(id) {
 }
 
 function navigation() {
+  if (!app.session || !app.session.signed_in) return null;
   return h("ul", null, PAGES.map(([id, title]) => h("li", null, h("a", {
     href: id === "overview" ? "#/" : `#/${id}`, "aria-current": app.id === id ? "page" : undefined,
   }, title, count(id)))));
 }
 
+/** Draws everything. A part that cannot be drawn is never left as it was before. */
 function frame() {
-  const signed = app.session && app.session.signed_in;
-  render(place("top"), top());
-  render(place("nav"), signed ? navigation() : null);
-  if (!signed) {
-    render(place("main"), app.session ? signIn() : h("p", { class: "soft" }, "Connecting…"));
-    return;
+  draw("main", content);
+  draw("nav", navigation);
+  draw("top", top);
+  title();
+}
+
+function draw(part, view) {
+  try {
+    render(place(part), view());
+    app.undrawn.delete(part);
+  } catch (why) {
+    if (!app.undrawn.has(part)) console.error(why); // once, and not each second
+    app.undrawn.add(part);
+    render(place(part), h("div", { class: "cut", role: "alert", key: "broken" }, UNDRAWN));
   }
+}
+
+function content() {
+  if (!app.session) return h("p", { class: "soft" }, "Connecting…");
+  if (!app.session.signed_in) return signIn();
   const cut = live.state === "cut" && h("div", { class: "cut", role: "alert", key: "cut" },
     "The stream of changes has been cut off since ", at(live.since),
     ": what is shown is as old as that. It is opened again by itself.");
-  render(place("main"), [cut, app.page && app.page.view()]);
+  return [cut, app.page && app.page.view()];
+}
+
+function title() {
+  if (!app.session || !app.session.signed_in) return;
   if (app.overview && !performance.getEntriesByName("shown").length) performance.mark("shown");
   const voting = app.overview && app.overview.votes
     ? `${app.overview.voting}/${app.overview.votes.length} · ` : "";
-  const title = `${voting}${app.page ? app.page.title() : "Sign in"} · palisade`;
-  if (document.title !== title) document.title = title;
+  const text = `${voting}${app.page ? app.page.title() : "Sign in"} · palisade`;
+  if (document.title !== text) document.title = text;
 }
 
 let refused = "";
@@ -276,6 +300,5 @@ window.addEventListener("hashchange", () => app.session && app.session.signed_in
 window.addEventListener("keydown", pressed);
 window.addEventListener("resize", redraw);
 window.addEventListener("signed-out", signedOut);
-setNow(undefined);
 start();
 eachSecond();

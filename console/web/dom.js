@@ -42,19 +42,23 @@ export function render(node, kids) {
 function update(node, v, space) {
   const old = node.view.props;
   for (const name of Object.keys(old)) if (!(name in v.props)) set(node, name, undefined);
+  const isChoice = v.tag === "select" && "value" in v.props;
   for (const [name, value] of Object.entries(v.props)) {
-    if (old[name] !== value) set(node, name, value);
+    if (old[name] !== value && !(isChoice && name === "value")) set(node, name, value);
   }
   node.view = v;
   if (!v.props.foreign) children(node, v.kids, v.tag === "foreignObject" ? undefined : space);
+  // Only an option that is there can be chosen.
+  if (isChoice) set(node, "value", String(v.props.value));
 }
 
+// An option has its text as its value until it has the attribute.
 function set(node, name, value) {
   if (name === "key" || name === "foreign") return;
   if (name.startsWith("on")) node[name] = value || null;
   else if (name === "style") {
     for (const [rule, to] of Object.entries(value || {})) node.style.setProperty(rule, to);
-  } else if (PROPERTIES.has(name)) {
+  } else if (PROPERTIES.has(name) && node.tagName !== "OPTION") {
     const to = value ?? (name === "value" ? "" : false);
     if (node[name] !== to) node[name] = to;
   } else if (value === undefined || value === null || value === false) node.removeAttribute(name);

@@ -32,8 +32,6 @@ export class Live {
     this.source = source;
     source.onopen = () => {
       this.last = Date.now();
-      this.tries = 0;
-      if (this.state !== "lagged") this.become("live");
     };
     source.onerror = () => {
       if (this.source !== source) return;
@@ -55,16 +53,29 @@ export class Live {
   }
 
   take(name, text) {
-    this.last = Date.now();
-    const data = JSON.parse(text);
-    setNow(data.now_ms);
+    try {
+      this.accept(name, JSON.parse(text));
+    } catch (why) {
+      // The page does not show this event, so it is as old as if the stream were cut.
+      console.error(why);
+      this.become("cut");
+      this.later();
+    }
+  }
+
+  accept(name, data) {
+    // A stream begins with the time of now. Its first pages may have been made before.
+    const fresh = setNow(data.now_ms, name === "hello");
+    if (fresh) this.last = Date.now();
+    else if (name === "tick") return; // the stream is behind, and is cut if that goes on
+    if (name === "tick") this.tries = 0;
     if (name === "lagged") {
       this.missed = data.missed || 0;
       this.become("lagged");
       clearTimeout(this.lag);
       this.lag = setTimeout(() => this.state === "lagged" && this.become("live"), LAG_SHOWN);
     } else if (name === "closing") this.become("cut");
-    else if (this.state === "cut") this.become("live");
+    else if (fresh && this.state !== "lagged") this.become("live");
     this.heard(name, data);
   }
 
@@ -76,6 +87,7 @@ export class Live {
   }
 
   later() {
+    if (!this.source) return; // closed in the meantime
     this.source.close();
     clearTimeout(this.retry);
     this.tries += 1;

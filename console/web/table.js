@@ -3,7 +3,7 @@
 
 import { get, query } from "./api.js";
 import { h } from "./dom.js";
-import { span } from "./time.js";
+import { isOlder, span } from "./time.js";
 import { number } from "./ui.js";
 
 const AHEAD = 12;
@@ -73,7 +73,7 @@ export class Feed {
         continue;
       }
       const given = n === 0 && this.plain() && first && first[this.field] &&
-        this.pages.length === 1 && first;
+        this.pages.length === 1 && !isOlder(first, this.meta) && first;
       const page = given || await this.read(this.pages[n].cursor, round);
       if (!page) return;
       this.take(n, page, true);
@@ -138,15 +138,27 @@ export class Feed {
   }
 }
 
+const spans = (parts) => parts.map((part) => h("span", null, part));
+
 /** Returns the sentences below a list: how far it is read, and at which cost. */
 export function progress(feed, noun, poll) {
-  const scan = poll && poll.scan;
   const [here, total] = [feed.all().length, feed.meta.total];
   const parts = [];
   if (!feed.started) parts.push("Reading…");
-  else if (feed.whole) parts.push(`All ${number(here)} ${noun} are here.`);
-  else parts.push(`${number(here)} of ${number(total)} ${noun}; the next are read as you scroll.`);
-  if (feed.meta.whole === false) parts.push("There may be more: not every name has been read yet.");
+  else if (!feed.whole) {
+    parts.push(`${number(here)} of ${number(total)} ${noun}; the next are read as you scroll.`);
+  } else if (!feed.meta.whole) parts.push(`${number(here)} ${noun} seen so far.`);
+  else if (feed.plain()) parts.push(`All ${number(here)} ${noun} are here.`);
+  else parts.push(`All ${number(here)} ${noun} of this search are here.`);
+  return [spans(parts), budget(feed.started ? feed.meta : { whole: true }, poll)];
+}
+
+/** Returns the sentences about names that are not in `page` yet, and about what finding costs. */
+export function budget(page, poll) {
+  const scan = poll && poll.scan;
+  const parts = [];
+  if (!page.whole) parts.push("There may be more: names are still being found.");
+  if (page.left_out > 0) parts.push(`${number(page.left_out)} are left out: there are too many.`);
   if (scan) {
     const most = number(scan.keys_per_second);
     parts.push(`Names are found by SCAN, at most ${most} keys a second on each node.`);
@@ -158,7 +170,7 @@ export function progress(feed, noun, poll) {
       if (part > 0 && part < 100) parts.push(`This round: ${part} %.`);
     }
   }
-  return parts.map((part) => h("span", null, part));
+  return spans(parts);
 }
 
 const titles = (columns) => h("thead", null, h("tr", null, columns.map((c) =>

@@ -157,6 +157,15 @@ impl ConsoleArgs {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         options.allow_actions = self.allow_actions;
+        let has_login = options.tokens.read.is_some()
+            || options.tokens.act.is_some()
+            || options.proxy.is_some();
+        if self.allow_actions && !has_login && matches!(self.listen, Listen::Tcp(_)) {
+            // Every local user reaches a TCP address, also one of the loopback interface.
+            let token = options.tokens.make_act();
+            let text = format!("sign in with the token {token}, which is good until the end");
+            say.warn("token", json!({ "token": token }), &text);
+        }
         options.show_results = self.show_results;
         options.keys_per_second = self.keys_per_second;
         options.keys = self.keys;

@@ -35,7 +35,8 @@ fn an_operator_acts_on_the_console_and_the_audit_has_it() {
     let answer = ask(&ground, "POST /api/v1/actions", body);
     assert!(answer.contains("\"result\":\"done\""), "{answer}");
     let audit = text(&ground.file("audit.jsonl"));
-    let line = audit.lines().next().expect("a line");
+    let (begun, line) = audit.trim_end().split_once('\n').expect("two lines");
+    assert!(begun.contains("\"result\":\"begun\""), "{begun}");
     for part in
         ["\"action\":\"force-release\"", "\"reason\":\"hangs\"", "\"result\":\"done\"", "uid "]
     {
@@ -46,6 +47,25 @@ fn an_operator_acts_on_the_console_and_the_audit_has_it() {
     let ended = console.end(Duration::from_secs(10));
     assert_eq!(ended.code, 128 + 15, "{}", ended.err);
     assert!(ended.err.contains("\"event\":\"console\""), "{}", ended.err);
+}
+
+#[test]
+fn a_console_on_tcp_that_acts_has_a_login() {
+    let ground = Ground::new();
+    std::fs::write(ground.file("token"), "0123456789abcdef\n").expect("a file");
+    for (options, makes_token) in [
+        (&["--allow-actions"][..], true),
+        (&["--allow-actions", "--act-token-file", "token"], false),
+        (&[], false),
+    ] {
+        let listen = ["console", "--json", "--listen", "127.0.0.1:0"];
+        let console = ground.spawn(&[&listen, options].concat());
+        console.listens();
+        console.signal("TERM");
+        let ended = console.end(Duration::from_secs(10));
+        let made = ended.err.contains("\"event\":\"token\"");
+        assert_eq!(made, makes_token, "{options:?}: {}", ended.err);
+    }
 }
 
 #[test]

@@ -59,8 +59,11 @@ pub(super) async fn read(shared: &Shared) {
         };
         let jobs: BTreeSet<String> = keys().filter_map(job_of).map(ToOwned::to_owned).collect();
         let oldest = jobs.iter().min_by_key(|job| model.jobs.get(*job).map_or(0, |row| row.at));
-        let Some(job) = oldest.cloned() else { return };
-        let key = last_schedule(keys(), &job).map(ToOwned::to_owned);
+        let key = oldest.and_then(|job| last_schedule(keys(), job)).map(ToOwned::to_owned);
+        let oldest = oldest.cloned();
+        // A round of the scan has not found the schedules of the others.
+        model.jobs.retain(|job, _| jobs.contains(job));
+        let Some(job) = oldest else { return };
         for job in jobs {
             model.jobs.entry(job).or_default();
         }

@@ -13,6 +13,17 @@ const MOST: usize = 400;
 /// Age of a reading after which a key that may change is read again.
 const FRESH: u64 = 1_500;
 
+/// Time in ms by which the reading of a key that may change is preferred. A key that does not
+/// change is read again nevertheless, because a call or another operator may change it.
+const PREFERRED: u64 = 10_000;
+
+/// Returns the place of a key in the order of readings, of which the smallest is next. `at` is the
+/// time of its last reading.
+fn place(at: u64, may_change: bool, now: u64) -> u64 {
+    let is_due = may_change && now.saturating_sub(at) > FRESH;
+    at + if is_due { 0 } else { PREFERRED }
+}
+
 /// Returns true if the key may change without a further call.
 fn may_change(row: &KeyRow) -> bool {
     row.facts.as_ref().is_none_or(|facts| facts.state == KeyState::Running)
@@ -25,18 +36,19 @@ impl Collector {
         let now = now_ms();
         let (namespace, keys) = {
             let model = shared.model();
-            // Keys that run or were never read come first, then those whose reading is the oldest.
-            let mut by_namespace: BTreeMap<&str, Vec<(bool, u64, &str)>> = BTreeMap::new();
+            let mut by_namespace: BTreeMap<&str, Vec<(u64, &str)>> = BTreeMap::new();
             for ((namespace, key), row) in &model.keys {
-                let is_due = may_change(row) && now.saturating_sub(row.at) > FRESH;
-                by_namespace.entry(namespace).or_default().push((!is_due, row.at, key));
+                by_namespace
+                    .entry(namespace)
+                    .or_default()
+                    .push((place(row.at, may_change(row), now), key));
             }
             for keys in by_namespace.values_mut() {
                 keys.sort_unstable();
             }
-            let neediest = by_namespace.into_iter().min_by_key(|(_, keys)| (keys[0].0, keys[0].1));
+            let neediest = by_namespace.into_iter().min_by_key(|(_, keys)| keys[0].0);
             let Some((namespace, keys)) = neediest else { return };
-            let keys = keys.into_iter().take(MOST).map(|(_, _, key)| key.to_owned());
+            let keys = keys.into_iter().take(MOST).map(|(_, key)| key.to_owned());
             (namespace.to_owned(), keys.collect::<Vec<_>>())
         };
         let Ok(records) = Records::new(&shared.deployment, shared.prefix(), &namespace) else {
@@ -57,6 +69,9 @@ impl Collector {
                 let Some(facts) = found.remove(&id.1) else {
                     if unread.is_empty() {
                         model.keys.remove(&id);
+                    } else if let Some(row) = model.keys.get_mut(&id) {
+                        // The other keys come first, and then this one again.
+                        row.at = now_ms();
                     }
                     continue;
                 };
@@ -85,5 +100,25 @@ fn change((namespace, key): &(String, String), state: KeyState) -> Option<Entry>
             Some(Entry::of(Level::Info, "key_done", &name, text))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_running_key_does_not_keep_the_other_namespaces_from_being_read() {
+        let mut all = [("orders", true, 0), ("mails", false, 0), ("jobs", false, 0)];
+        let mut read = Vec::new();
+        for now in (100_000..200_000).step_by(2_000) {
+            let next = all.iter_mut().min_by_key(|(_, changes, at)| place(*at, *changes, now));
+            let (name, _, at) = next.unwrap();
+            *at = now;
+            read.push(*name);
+        }
+        let count = |name: &str| read.iter().filter(|one| **one == name).count();
+        assert!(count("mails") >= 5 && count("jobs") >= 5, "{read:?}");
+        assert!(count("orders") > count("mails") + count("jobs"), "{read:?}");
     }
 }

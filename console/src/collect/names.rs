@@ -10,7 +10,7 @@ use palisade_ops::{LockQueue, Scanned, Waiter};
 use tokio::time::Instant;
 
 use super::Collector;
-use crate::model::{LockId, Model};
+use crate::model::{LeftOut, LockId, Model};
 
 /// Number of lock names that are checked in one reading.
 const CHECKED: usize = 400;
@@ -30,17 +30,36 @@ pub(super) struct Names {
     began: Option<Instant>,
     ended: BTreeSet<String>,
     locks: BTreeMap<LockId, Name>,
+    /// Names that this round left out, by node, and those of the last complete round.
+    left_out: BTreeMap<String, LeftOut>,
+    last_left_out: LeftOut,
 }
 
 /// A name of a lock or a semaphore.
 #[derive(Clone, Copy, Default)]
 struct Name {
-    /// Round in which the name was found last.
+    /// Rounds in which the name was found first and last.
+    first: u64,
     round: u64,
     /// True if the last check found a value or a waiter.
     is_live: bool,
     /// Number of the reading that checked the name last.
     checked: u64,
+}
+
+/// One page of a node's keys, or the reason for which the node could not be read.
+#[derive(Clone, Copy)]
+struct Page<'a> {
+    node: &'a str,
+    keys: Result<&'a [String], &'a str>,
+    is_last: bool,
+}
+
+impl<'a> From<&'a Scanned> for Page<'a> {
+    fn from(scanned: &'a Scanned) -> Self {
+        let keys = scanned.keys.as_deref().map_err(String::as_str);
+        Self { node: &scanned.node, keys, is_last: scanned.is_last }
+    }
 }
 
 /// What a key of a node belongs to.
@@ -101,31 +120,42 @@ fn of_label(prefix: &str, main: &str, label: &str, name: &str) -> Option<Found> 
 
 impl Names {
     /// Notes the keys of one page of each node.
-    fn note(&mut self, scanned: &[Scanned], prefix: &str, most_keys: usize, model: &mut Model) {
+    fn note(&mut self, scanned: &[Page], prefix: &str, most_keys: usize, model: &mut Model) {
         let began = *self.began.get_or_insert_with(Instant::now);
         for page in scanned {
-            match &page.keys {
+            let node = page.node.to_owned();
+            match page.keys {
                 Ok(keys) => {
-                    *model.scan.progress.entry(page.node.clone()).or_default() += keys.len() as u64;
+                    *model.scan.progress.entry(node.clone()).or_default() += keys.len() as u64;
+                    let mut left_out = self.left_out.remove(&node).unwrap_or_default();
                     for key in keys {
-                        self.found(found(prefix, key), most_keys, model);
+                        self.found(found(prefix, key), most_keys, model, &mut left_out);
                     }
-                    model.unread.remove(&page.node);
+                    self.left_out.insert(node.clone(), left_out);
+                    model.unread.remove(&node);
                 }
-                Err(why) => drop(model.unread.insert(page.node.clone(), why.clone())),
+                Err(why) => drop(model.unread.insert(node.clone(), why.to_owned())),
             }
             if page.is_last {
-                self.ended.insert(page.node.clone());
+                self.ended.insert(node);
             }
         }
-        let mut readable = scanned.iter().filter(|page| page.keys.is_ok()).peekable();
-        let is_over =
-            readable.peek().is_some() && readable.all(|page| self.ended.contains(&page.node));
+        // Each node has most of the names, so the numbers of the nodes are not added up.
+        let left_out = self.left_out.values().copied().fold(LeftOut::default(), LeftOut::max);
+        model.left_out = left_out.max(self.last_left_out);
+        let readable = scanned.iter().filter(|page| page.keys.is_ok());
+        let is_over = readable.clone().count() > 0
+            && readable.clone().all(|page| self.ended.contains(page.node));
         if is_over {
             let last = self.round;
-            self.locks.retain(|_, name| name.is_live || name.round >= last);
-            model.keys.retain(|_, key| key.round >= last);
-            model.keys_left_out = 0;
+            // A minority of the nodes does not show that a name is gone.
+            if 2 * readable.count() > scanned.len() {
+                self.locks.retain(|_, name| name.is_live || name.round >= last);
+                model.keys.retain(|_, key| key.round >= last);
+                model.elections.retain(|_, row| row.leader.is_some() || row.round >= last);
+            }
+            (model.left_out, self.last_left_out) = (left_out, left_out);
+            self.left_out.clear();
             model.scan.round = Some(began.elapsed());
             model.scan.rounds += 1;
             model.scan.totals = std::mem::take(&mut model.scan.progress);
@@ -134,21 +164,36 @@ impl Names {
         }
     }
 
-    fn found(&mut self, found: Option<Found>, most_keys: usize, model: &mut Model) {
+    fn found(
+        &mut self,
+        found: Option<Found>,
+        most_keys: usize,
+        model: &mut Model,
+        left_out: &mut LeftOut,
+    ) {
         let round = self.round;
         match found {
-            Some(Found::Lock(id)) if self.locks.len() < LOCKS || self.locks.contains_key(&id) => {
-                self.locks.entry(id).or_default().round = round;
+            Some(Found::Lock(id)) => {
+                if self.locks.len() < LOCKS || self.locks.contains_key(&id) {
+                    let new = Name { first: round, ..Name::default() };
+                    self.locks.entry(id).or_insert(new).round = round;
+                } else {
+                    left_out.locks += 1;
+                }
             }
-            Some(Found::Election(name)) if model.elections.len() < ELECTIONS => {
-                model.elections.entry(name).or_default();
+            Some(Found::Election(name)) => {
+                if model.elections.len() < ELECTIONS || model.elections.contains_key(&name) {
+                    model.elections.entry(name).or_default().round = round;
+                } else {
+                    left_out.elections += 1;
+                }
             }
             Some(Found::Record(namespace, key)) => {
                 let id = (namespace, key);
-                if model.keys.len() >= most_keys && !model.keys.contains_key(&id) {
-                    model.keys_left_out += 1;
-                } else {
+                if model.keys.len() < most_keys || model.keys.contains_key(&id) {
                     model.keys.entry(id).or_default().round = round;
+                } else {
+                    left_out.keys += 1;
                 }
             }
             Some(Found::Other(prefix)) if model.other_prefixes.len() < PREFIXES => {
@@ -156,6 +201,12 @@ impl Names {
             }
             _ => {}
         }
+    }
+
+    /// Returns the number of names that an earlier round found and that were never checked.
+    fn unchecked(&self) -> usize {
+        let is_due = |name: &&Name| name.checked == 0 && name.first < self.round;
+        self.locks.values().filter(is_due).count()
     }
 
     /// Returns the names to check now: those that are in use, then those whose last check is the
@@ -194,8 +245,9 @@ impl Collector {
         self.requests += 1;
         let Ok(scanned) = self.survey.scan(2 * shared.keys_per_second).await else { return };
         {
+            let pages: Vec<Page> = scanned.iter().map(Page::from).collect();
             let mut model = shared.model();
-            self.names.note(&scanned, prefix, shared.keys, &mut model);
+            self.names.note(&pages, prefix, shared.keys, &mut model);
             for page in scanned.iter().filter(|page| page.keys.is_ok()) {
                 let is_of = |node: &str| page.node == node || page.node.ends_with(node);
                 let vote = model.votes.iter_mut().find(|vote| is_of(&vote.node));
@@ -239,6 +291,7 @@ impl Collector {
                 (row.waiters, row.is_there) = (Some(waiters), is_there);
             }
         }
+        model.locks_unchecked = self.names.unchecked();
     }
 }
 
@@ -287,6 +340,32 @@ mod tests {
         ] {
             assert_eq!(found(prefix, key), belongs, "{prefix:?} {key:?}");
         }
+    }
+
+    #[test]
+    fn names_beyond_the_limits_are_counted_and_unseen_elections_are_forgotten() {
+        let (mut names, mut model) = (Names::default(), Model::default());
+        let mut note = |pages: &[Page]| {
+            names.note(pages, "", 4, &mut model);
+            (model.elections.len(), model.keys.len(), model.left_out)
+        };
+        let election = |n: usize| format!("{{election:e{n:05}}}:fence");
+        let mut keys: Vec<String> = (0..ELECTIONS + 5).map(election).collect();
+        keys.extend((0..7).map(|n| format!("idem:orders:{n}")));
+        let page = |node, keys| Page { node, keys, is_last: true };
+        let all = [page("a", Ok(&*keys)), page("b", Ok(&keys))];
+        let left_out = LeftOut { locks: 0, elections: 5, keys: 3 };
+        assert_eq!(note(&all), (ELECTIONS, 4, left_out));
+        // The beginning of the next round does not make the list whole.
+        let begins = [Page { is_last: false, ..page("a", Ok(&[])) }];
+        assert_eq!(note(&begins).2, left_out);
+        assert_eq!(note(&all), (ELECTIONS, 4, left_out));
+        // Half of the nodes do not show that a name is gone.
+        let half = [page("a", Ok(&[])), page("b", Err("it is gone"))];
+        assert_eq!(note(&half).0, ELECTIONS);
+        let gone = [page("a", Ok(&[])), page("b", Ok(&[]))];
+        assert_eq!(note(&gone), (0, 0, LeftOut::default()));
+        assert_eq!(model.scan.rounds, 4);
     }
 
     #[test]

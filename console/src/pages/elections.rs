@@ -9,7 +9,9 @@ use crate::model::{ElectionRow, Model};
 
 pub(super) fn page(model: &Model) -> Value {
     let all: Vec<_> = model.elections.iter().map(|(name, row)| election(name, row)).collect();
-    json!({ "total": all.len(), "elections": all })
+    let left_out = model.left_out.elections;
+    let whole = model.is_scanned(left_out) && model.elections.values().all(|row| row.at > 0);
+    json!({ "total": all.len(), "elections": all, "whole": whole, "left_out": left_out })
 }
 
 fn election(name: &str, row: &ElectionRow) -> Value {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use palisade::Idempotency;
 use palisade::idempotency::{Decided, Decision, RunError};
 use palisade::internal::RETENTION;
@@ -19,7 +20,7 @@ use crate::start::Shared;
 /// Namespace of the request if there is none. Its keys are not used.
 const NO_NAMESPACE: &str = "palisade-console";
 /// Largest number of namespaces whose decisions are read.
-const NAMESPACES: usize = 20;
+const NAMESPACES: usize = 64;
 
 /// Returns the keys of a namespace.
 pub(crate) fn keys_of(
@@ -36,57 +37,108 @@ pub(crate) fn retention(ms: Option<u64>) -> Duration {
     ms.map_or(RETENTION, Duration::from_millis)
 }
 
-/// Counts the incidents, for the overview.
+/// The incidents as the nodes had them.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    incidents: Vec<Value>,
+    /// Number of incidents that wait for a decision about a namespace, or may wait for one.
+    undecided: usize,
+    /// Number of namespaces that were not read, because there are too many.
+    left_out: usize,
+    unread: Vec<Value>,
+    at: u64,
+}
+
+/// Counts the incidents that wait for a decision, for the overview.
 pub(crate) async fn count(shared: &Shared) {
-    let Ok(keys) = keys_of(shared, NO_NAMESPACE, RETENTION) else { return };
-    let seen = incidents(&keys).await;
-    if seen.unread.len() < seen.nodes {
-        shared.model().incidents = Some(seen.incidents.len());
+    if let Ok(seen) = recent(shared, RETENTION, "").await {
+        shared.model().incidents = Some(seen.undecided);
     }
 }
 
-pub(super) async fn page(shared: &Shared, params: &Params) -> Result<Value, Refusal> {
-    let retention = retention(params.retention_ms);
-    let names: BTreeSet<String> = {
+async fn recent(shared: &Shared, retention: Duration, namespace: &str) -> Result<Seen, Refusal> {
+    let key = (retention, namespace.to_owned());
+    shared.recent.incidents.get(key, read(shared, retention, namespace)).await
+}
+
+/// Reads the losses and the decisions about them: for the keys of this namespace, or of all known
+/// ones if it is empty.
+async fn read(shared: &Shared, retention: Duration, namespace: &str) -> Result<Seen, Refusal> {
+    let (names, is_over) = {
         let model = shared.model();
         let all = model.keys.keys().map(|(namespace, _)| namespace.clone());
         // The keys of ticks have a birth, so no loss makes them forgotten.
-        all.filter(|name| name != CRON).collect()
+        let all: BTreeSet<String> = all.filter(|name| name != CRON).collect();
+        (all, model.scan.rounds > 0 && model.left_out.keys == 0)
     };
+    let (names, is_whole) = match namespace {
+        "" => (names, is_over),
+        one => (BTreeSet::from([one.to_owned()]), true),
+    };
+    let left_out = names.len().saturating_sub(NAMESPACES);
     let asked = names.first().map_or(NO_NAMESPACE, String::as_str);
     let seen = incidents(&keys_of(shared, asked, retention)?).await;
     if seen.unread.len() == seen.nodes {
         let why = seen.unread.iter().map(|(node, e)| format!("{node}: {e}"));
         return Err(Refusal::nodes(why.collect::<Vec<_>>().join("; ")));
     }
-    let mut all = Vec::new();
-    for incident in &seen.incidents {
-        let mut namespaces = Vec::new();
-        for name in names.iter().take(NAMESPACES) {
-            let keys = keys_of(shared, name, retention)?;
-            namespaces.push(standing(name, incident.decisions(&keys).await));
-        }
-        let losses = incident.losses.iter().map(|one| {
-            let mut of = loss(&one.loss);
-            of["node"] = (&*one.node).into();
-            of
+    let all = seen.incidents.iter().map(async |incident| {
+        let namespaces = names.iter().take(NAMESPACES).map(async |name| {
+            Ok(match keys_of(shared, name, retention) {
+                Ok(keys) => standing(name, incident.decisions(&keys).await),
+                Err(refusal) => return Err(refusal),
+            })
         });
-        let left = incident.remaining.as_millis() as u64;
-        all.push(json!({
-            "loss": incident.number(), "sentence": sentence(incident),
-            "until_ms": now_ms() + left, "remaining_ms": left,
-            "losses": losses.collect::<Vec<_>>(), "namespaces": namespaces,
-        }));
-    }
+        let namespaces: Result<Vec<Value>, Refusal> =
+            join_all(namespaces).await.into_iter().collect();
+        Ok::<_, Refusal>(object(incident, &namespaces?))
+    });
+    let all: Result<Vec<Value>, Refusal> = join_all(all).await.into_iter().collect();
+    let all = all?;
+    let unread = seen.unread.iter();
+    let unread =
+        unread.map(|(node, e)| json!({ "node": &**node, "why": clean(&e.to_string()) })).collect();
+    let waits = |one: &&Value| left_out > 0 || !is_whole || waits(one);
+    let undecided = all.iter().filter(waits).count();
+    Ok(Seen { undecided, left_out, unread, at: now_ms(), incidents: all })
+}
+
+/// Returns true if an incident waits for a decision about a namespace, or if that is not known.
+fn waits(incident: &Value) -> bool {
+    let all = incident["namespaces"].as_array();
+    all.is_none_or(|all| {
+        all.iter().any(|one| one["standing"] == "undecided" || one["standing"] == "unknown")
+    })
+}
+
+fn object(incident: &Incident, namespaces: &[Value]) -> Value {
+    let losses = incident.losses.iter().map(|one| {
+        let mut of = loss(&one.loss);
+        of["node"] = (&*one.node).into();
+        of
+    });
+    let left = incident.remaining.as_millis() as u64;
+    json!({
+        "loss": incident.number(), "sentence": sentence(incident),
+        "until_ms": now_ms() + left, "remaining_ms": left,
+        "losses": losses.collect::<Vec<_>>(), "namespaces": namespaces,
+    })
+}
+
+pub(super) async fn page(shared: &Shared, params: &Params) -> Result<Value, Refusal> {
+    let retention = retention(params.retention_ms);
+    let seen = recent(shared, retention, &params.namespace).await?;
     let mut model = shared.model();
-    model.incidents = Some(all.len());
-    let mut page = super::head(shared, &model, json!({ "incidents": all }));
+    if params.namespace.is_empty() && retention == RETENTION {
+        model.incidents = Some(seen.undecided);
+    }
+    let page = json!({
+        "incidents": seen.incidents, "undecided": seen.undecided, "left_out": seen.left_out,
+        "retention_ms": retention.as_millis() as u64, "read_ms": seen.at,
+    });
+    let mut page = super::head(shared, &model, page);
     if let Some(unread) = page["unread"].as_array_mut() {
-        unread.extend(
-            seen.unread
-                .iter()
-                .map(|(node, e)| json!({ "node": &**node, "why": clean(&e.to_string()) })),
-        );
+        unread.extend(seen.unread);
     }
     Ok(page)
 }
@@ -141,4 +193,25 @@ fn standing(namespace: &str, read: Result<Vec<(Loss, Option<Decided>)>, RunError
         of["at_ms"] = first.at.into();
     }
     of
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_incident_waits_until_each_namespace_is_decided() {
+        let incident = |standings: &[&str]| {
+            let all: Vec<_> = standings.iter().map(|one| json!({ "standing": one })).collect();
+            json!({ "namespaces": all })
+        };
+        for (standings, expected) in [
+            (&["run", "undecided"][..], true),
+            (&["unknown"], true),
+            (&["run", "park", "mixed"], false),
+            (&[], false),
+        ] {
+            assert_eq!(waits(&incident(standings)), expected, "{standings:?}");
+        }
+    }
 }

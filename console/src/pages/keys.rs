@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use palisade::idempotency::Status;
-use palisade_ops::{KeyFacts, KeyState};
+use palisade_ops::{KeyFacts, KeyState, Records, Survey};
 use serde_json::{Value, json};
 
-use super::{Params, cut, span};
+use super::{Params, clean, cut, span};
+use crate::collect::SURVEY;
 use crate::history::now_ms;
 use crate::model::{KeyRow, Model};
 use crate::refusal::Refusal;
@@ -19,6 +20,12 @@ fn word(state: KeyState) -> &'static str {
         KeyState::Lapsed => "parked",
         other => other.word(),
     }
+}
+
+/// Returns the state and the attempts of a key as its page shows them. An action names them, so
+/// that it changes only what the page has shown.
+pub(crate) fn shown_as(facts: &KeyFacts) -> String {
+    format!("{}:{}", word(facts.state), facts.attempts)
 }
 
 /// Returns the place of a state in the list: what needs a person comes first.
@@ -60,12 +67,11 @@ pub(super) fn page(shared: &Shared, model: &Model, params: &Params) -> Result<Va
                 "unsettled": n("unsettled"), "done": n("done"), "free": n("free"),
                 "holding": null, "forgotten": n("forgotten") })
     });
-    let whole = model.keys_left_out == 0
-        && model.scan.rounds > 0
-        && model.keys.values().all(|row| row.facts.is_some());
+    let left_out = model.left_out.keys;
+    let whole = model.is_scanned(left_out) && model.keys.values().all(|row| row.facts.is_some());
     Ok(json!({
         "namespaces": namespaces.collect::<Vec<_>>(), "keys": keys, "next": next, "total": total,
-        "whole": whole, "poll": super::poll(shared, model),
+        "whole": whole, "left_out": left_out, "poll": super::poll(shared, model),
     }))
 }
 
@@ -85,7 +91,7 @@ fn key(namespace: &str, row: &KeyRow, facts: &KeyFacts, model: &Model) -> Value 
         "until_ms": facts.remaining.map(|left| (row.at + ms(left)) / 1_000 * 1_000),
         "expires_ms": (row.at + ms(facts.expires_in)) / 10_000 * 10_000,
         "forgotten": facts.forgotten, "on": facts.nodes, "of": model.votes.len(),
-        "actions": actions, "sentence": sentence(facts),
+        "actions": actions, "sentence": sentence(facts), "seen_ms": row.at,
     })
 }
 
@@ -107,11 +113,48 @@ fn sentence(facts: &KeyFacts) -> String {
     if facts.forgotten { format!("{text}; nodes may have lost attempts of it") } else { text }
 }
 
-/// Returns the page of one key, with its result if results may be shown.
+/// The record of one key, as the nodes had it.
+#[derive(Clone)]
+pub(crate) struct KeyNow {
+    pub(crate) facts: Option<KeyFacts>,
+    /// Number of nodes that were not read. They are a minority.
+    unread: usize,
+    /// Time of the reading.
+    at: u64,
+}
+
+/// Reads the record of one key from the nodes now.
+pub(crate) async fn key_now(
+    shared: &Shared,
+    namespace: &str,
+    key: &str,
+) -> Result<KeyNow, Refusal> {
+    let records = Records::new(&shared.deployment, shared.prefix(), namespace)?;
+    let mut survey = Survey::new(&shared.deployment.clone().timeout(SURVEY));
+    let (facts, unread) = survey.records(&records, &[key.to_owned()]).await?;
+    let nodes = shared.redlock.metrics().len();
+    if 2 * unread.len() >= nodes {
+        let why = unread.iter().map(|(node, why)| format!("{node}: {why}"));
+        return Err(Refusal::nodes(clean(&why.collect::<Vec<_>>().join("; "))));
+    }
+    Ok(KeyNow { facts: facts.into_iter().next(), unread: unread.len(), at: now_ms() })
+}
+
+/// Returns the page of one key, with its result if results may be shown. The nodes are asked now,
+/// also for a key that the console does not know.
 pub(super) async fn one(shared: &Shared, params: &Params) -> Result<Value, Refusal> {
     let id = (params.namespace.clone(), params.key.clone());
     let keys = shared.redlock.idempotency(&id.0).at_most_once().build()?;
-    let known = shared.model().keys.get(&id).cloned().unwrap_or_default();
+    palisade::internal::check_name("key", &id.1)?;
+    let read = key_now(shared, &id.0, &id.1);
+    let KeyNow { facts, unread, at } = shared.recent.keys.get(id.clone(), read).await?;
+    let Some(facts) = facts else {
+        if unread == 0 {
+            shared.model().keys.remove(&id);
+        }
+        let why = "no node that answered has a record of the key";
+        return Err(Refusal::new(axum::http::StatusCode::NOT_FOUND, "not_found", why));
+    };
     let result = if shared.show_results {
         match keys.key(&*id.1).lookup::<Value>().await {
             Ok(Status::Stored(value)) => {
@@ -127,12 +170,13 @@ pub(super) async fn one(shared: &Shared, params: &Params) -> Result<Value, Refus
         let why = "results are hidden: start the console with --show-results";
         json!({ "shown": false, "value": null, "why": why, "bytes": null })
     };
-    let model = shared.model();
-    let Some(facts) = &known.facts else {
-        let why = "this console has not found the key; it finds keys by reading all names in turn";
-        return Err(Refusal::new(axum::http::StatusCode::NOT_FOUND, "not_found", why));
-    };
-    let mut page = key(&id.0, &known, facts, &model);
+    let mut model = shared.model();
+    let mut row = model.keys.get(&id).cloned().unwrap_or_default();
+    (row.facts, row.at) = (Some(facts.clone()), at);
+    if let Some(known) = model.keys.get_mut(&id) {
+        *known = row.clone();
+    }
+    let mut page = key(&id.0, &row, &facts, &model);
     page["result"] = result;
     Ok(super::head(shared, &model, page))
 }

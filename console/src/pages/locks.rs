@@ -23,8 +23,12 @@ pub(super) fn page(shared: &Shared, model: &Model, params: &Params) -> Result<Va
     let all: Vec<_> = model.locks.iter().filter(is_meant).collect();
     let (all, next, total) = cut(all, params)?;
     let locks: Vec<_> = all.into_iter().map(|(id, row)| lock(id, row, SHOWN)).collect();
-    Ok(json!({ "locks": locks, "next": next, "total": total,
-               "poll": super::poll(shared, model) }))
+    let left_out = model.left_out.locks;
+    let whole = model.is_scanned(left_out)
+        && model.locks_unchecked == 0
+        && model.locks.values().all(|row| row.view.is_some());
+    Ok(json!({ "locks": locks, "next": next, "total": total, "whole": whole,
+               "left_out": left_out, "poll": super::poll(shared, model) }))
 }
 
 /// Returns the page of one name. The nodes are asked now, also for a name that the console does not
@@ -33,8 +37,9 @@ pub(super) async fn one(shared: &Shared, params: &Params) -> Result<Value, Refus
     let id = LockId { name: params.name.clone(), is_semaphore: params.kind == "semaphore" };
     // A name that is no lock's is refused with the rule that it breaks.
     shared.redlock.mutex(&id.name).build()?;
-    let seen = view(shared, &id).await.ok_or_else(|| Refusal::nodes("the handle is closed"))?;
-    let now = now_ms();
+    let read = async { Some((view(shared, &id).await?, now_ms())) };
+    let seen = shared.recent.locks.get(id.clone(), read).await;
+    let (seen, now) = seen.ok_or_else(|| Refusal::nodes("the handle is closed"))?;
     let nodes = nodes(&seen, now);
     let model = shared.model();
     let mut row = model.locks.get(&id).cloned().unwrap_or_default();

@@ -6,7 +6,8 @@ use palisade_console::Options;
 use serde_json::{Value, json};
 
 use crate::SOON;
-use crate::chrome::Chrome;
+use crate::chrome::{Chrome, Tab};
+use crate::honest::BETWEEN;
 use crate::world::{MAX_TTL, World, acting};
 
 const SEND: &str = "document.querySelector('dialog button[type=submit]').disabled";
@@ -17,9 +18,7 @@ async fn an_action_needs_a_reason_and_the_typed_name() {
     let world = World::start(3, MAX_TTL, acting()).await;
     let guard = world.client.mutex("deploy").build().unwrap().acquire().await.unwrap();
     let tab = chrome.open(&world.base, "/locks/mutex/deploy").await;
-    tab.until("it is held", SOON, "!!document.querySelector('[data-action=force-release]')").await;
-    tab.click("[data-action=force-release]").await;
-    tab.until("the dialog", SOON, "!!document.querySelector('dialog[open]')").await;
+    open(&tab, "force-release").await;
     assert!(tab.eval::<bool>(SEND).await, "neither reason nor name");
     tab.type_into("dialog input[name=confirm]", "deploy").await;
     assert!(tab.eval::<bool>(SEND).await, "no reason");
@@ -52,6 +51,90 @@ async fn an_action_needs_a_reason_and_the_typed_name() {
     tab.close().await;
 }
 
+/// Opens the dialog of an action.
+async fn open(tab: &Tab, action: &str) {
+    let button = format!("[data-action={action}]");
+    tab.until("its button", SOON, &format!("!!document.querySelector('{button}')")).await;
+    tab.click(&button).await;
+    tab.until("the dialog", SOON, "!!document.querySelector('dialog[open]')").await;
+}
+
+async fn type_and_send(tab: &Tab, name: &str) {
+    tab.type_into("dialog input[name=reason]", "the host is gone").await;
+    tab.type_into("dialog input[name=confirm]", name).await;
+    tab.click("dialog button[type=submit]").await;
+}
+
+const DIALOG: &str = "document.querySelector('dialog').innerText";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_action_is_about_what_its_dialog_shows() {
+    let chrome = Chrome::start().await;
+    let world = World::start(3, MAX_TTL, acting()).await;
+    let mutex = world.client.mutex("deploy").build().unwrap();
+    let guard = mutex.acquire().await.unwrap();
+    let owner = mutex.inspect().await.unwrap().holder().unwrap().owner;
+    let tab = chrome.open_after(&world.base, "/locks/mutex/deploy", BETWEEN).await;
+    open(&tab, "force-release").await;
+    let shown: String = tab.eval(DIALOG).await;
+    assert!(shown.contains(&*owner), "{shown}");
+    assert!(shown.contains(&guard.fencing_token().to_string()), "{shown}");
+    // The console refuses it about another holder. The dialog shows that, and the page reads again.
+    tab.run(
+        "window.acts = (body) => { window.sent = body; return { result: 'refused', \
+         text: 'it changed hands since the page showed it; look again' }; }",
+    )
+    .await;
+    let reads = "performance.getEntriesByType('resource').filter(e => \
+                 e.name.includes('/lock?')).length";
+    let before: f64 = tab.eval(reads).await;
+    type_and_send(&tab, "deploy").await;
+    tab.until("it is refused", SOON, &format!("{DIALOG}.includes('it changed hands')")).await;
+    assert_eq!(tab.eval::<String>("window.sent.expect").await, *owner);
+    tab.until("the page reads again", SOON, &format!("{reads} > {before}")).await;
+    // Another owner holds the lock: what was typed was meant for the first one.
+    guard.release().await.unwrap();
+    let _other = world.other().mutex("deploy").build().unwrap().acquire().await.unwrap();
+    tab.until("it is told", SOON, &format!("{DIALOG}.includes('It has changed since')")).await;
+    assert!(tab.eval::<bool>(SEND).await, "another holder");
+    tab.click("dialog button[type=button]").await;
+
+    let election = world.client.election("billing").build().unwrap();
+    let leads = election.campaign("10.0.0.7:8080").await.unwrap();
+    tab.go("/elections").await;
+    open(&tab, "step-down").await;
+    let shown: String = tab.eval(DIALOG).await;
+    assert!(shown.contains("10.0.0.7:8080"), "{shown}");
+    type_and_send(&tab, "billing").await;
+    tab.until("it is sent", SOON, "window.sent.action === 'step-down'").await;
+    assert_eq!(tab.eval::<String>("window.sent.expect").await, leads.term().to_string());
+    tab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_an_action_is_shown_also_if_its_dialog_is_gone() {
+    let chrome = Chrome::start().await;
+    let world = World::start(1, MAX_TTL, acting()).await;
+    let _held = world.client.mutex("deploy").build().unwrap().acquire().await.unwrap();
+    let tab = chrome.open_after(&world.base, "/locks/mutex/deploy", BETWEEN).await;
+    tab.run("window.acts = () => new Promise((done) => { window.answer = done; })").await;
+    open(&tab, "force-release").await;
+    type_and_send(&tab, "deploy").await;
+    tab.until("it is sent", SOON, "!!window.answer").await;
+    tab.press("Escape").await;
+    tab.press("Escape").await;
+    let closable = "!document.querySelector('dialog button[type=button]').disabled";
+    assert!(!tab.eval::<bool>(closable).await, "nothing closes it while it is sent");
+    // The browser may close it nevertheless.
+    tab.run("document.querySelector('dialog').close()").await;
+    tab.until("the dialog is gone", SOON, "!document.querySelector('dialog')").await;
+    tab.run("window.answer({ result: 'failed', text: 'no majority names a holder' })").await;
+    let told = "document.querySelector('.toast.error').innerText.includes('no majority')";
+    tab.until("a message shows it", SOON, &format!("!!document.querySelector('.toast') && {told}"))
+        .await;
+    tab.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_parked_key_runs_again_by_its_page() {
     let chrome = Chrome::start().await;
@@ -64,9 +147,18 @@ async fn a_parked_key_runs_again_by_its_page() {
     let listed = "[...document.querySelectorAll('main td.name a')].some(a => \
                   a.innerText === 'to bob/7')";
     tab.until("the key is listed", SOON, listed).await;
+    let first = "[...document.querySelectorAll('select')].map(s => s.selectedIndex).join()";
+    assert_eq!(tab.eval::<String>(first).await, "0,0", "every namespace, of any age");
+    // The namespace of the address is chosen, although the names come later than the page.
+    tab.go("/keys/mail").await;
+    let chosen = "document.querySelector('select[aria-label=Namespace]').value === 'mail'";
+    tab.until("its namespace", SOON, &format!("!!document.querySelector('select') && {chosen}"))
+        .await;
     tab.go("/keys/mail/to%20bob%2F7").await;
     tab.until("its page", SOON, "!!document.querySelector('[data-action=rerun]')").await;
-    tab.click("[data-action=rerun]").await;
+    open(&tab, "rerun").await;
+    let shown: String = tab.eval(DIALOG).await;
+    assert!(shown.contains("parked") && shown.contains("Attempts"), "{shown}");
     tab.type_into("dialog input[name=reason]", "the relay has no log of it").await;
     tab.type_into("dialog input[name=confirm]", "to bob/7").await;
     tab.click("dialog button[type=submit]").await;
@@ -85,9 +177,20 @@ async fn without_permission_no_action_can_be_pressed_or_sent() {
     let tab = chrome.open(&world.base, "/locks/mutex/deploy").await;
     tab.until("it is held", SOON, "!!document.querySelector('[data-action=force-release]')").await;
     let all = "[...document.querySelectorAll('[data-action]')]";
-    assert!(tab.eval::<bool>(&format!("{all}.length > 0 && {all}.every(b => b.disabled)")).await);
-    tab.run("document.querySelector('[data-action=force-release]').click()").await;
+    let off = "b => b.getAttribute('aria-disabled') === 'true' && !b.disabled";
+    assert!(tab.eval::<bool>(&format!("{all}.length > 0 && {all}.every({off})")).await);
+    // The keyboard reaches it, and its reason is read out with it and shown when it is pressed.
+    let reason = "document.getElementById(document.activeElement.getAttribute(\
+                  'aria-describedby')).textContent";
+    tab.run("document.querySelector('[data-action=force-release]').focus()").await;
+    let reason: String = tab.eval(reason).await;
+    assert!(reason.contains("--allow-actions"), "{reason}");
+    tab.run("document.activeElement.click()").await;
     assert!(!tab.eval::<bool>("!!document.querySelector('dialog')").await);
+    let told = "document.getElementById('toasts').innerText.includes('--allow-actions')";
+    tab.until("the reason is shown", SOON, told).await;
+    let wrong: Vec<String> = tab.eval(include_str!("audit.js")).await;
+    assert!(wrong.is_empty(), "{wrong:#?}");
     let ask = json!({ "action": "force-release", "name": "deploy", "reason": "because",
                       "confirm": "deploy" });
     let (status, body) = world.request("POST", "/api/v1/actions", &ask.to_string()).await;
@@ -112,11 +215,11 @@ async fn a_visitor_signs_in_with_a_token_and_out_again() {
     tab.type_into("main input[type=password]", "another-token-of-its-length").await;
     tab.click("main button[type=submit]").await;
     tab.until("it is refused", SOON, "!!document.querySelector('[role=alert] .cut')").await;
-    tab.forgive(); // the browser reports the status 401
     tab.run("document.querySelector('main input').value = ''").await;
     tab.type_into("main input[type=password]", "a-token-that-may-read").await;
     tab.click("main button[type=submit]").await;
     tab.shows("1 of 1 vote", SOON).await;
+    tab.forgive(); // the browser reports the status 401
     let cookie: String = tab.eval("document.cookie").await;
     assert_eq!(cookie, "", "no script can read the cookie");
     tab.run("[...document.querySelectorAll('#top button')].at(-1).click()").await;

@@ -99,7 +99,7 @@ async fn ten_thousand_locks_and_a_hundred_thousand_keys_scroll() {
     let listed = r"Number((document.body.innerText.match(/of ([\d\u202f]+) keys/) || ['', '0'])[1]
         .replace(/\D/g, ''))";
     tab.until("many keys are found", LONG, &format!("{listed} >= {LISTED}")).await;
-    tab.shows("There may be more: not every name has been read yet.", SOON).await;
+    tab.shows("There may be more: names are still being found.", SOON).await;
     let rows = to_the_end(&tab, 5_000).await;
     assert!(rows < 200, "{rows} rows are in the document at once");
     let name = "document.querySelector('.scroll.tall td.name a').innerText";

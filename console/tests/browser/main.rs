@@ -6,6 +6,7 @@
 mod actions;
 mod chrome;
 mod failures;
+mod honest;
 mod large;
 mod live;
 mod looks;

@@ -49,10 +49,8 @@ export function cron(app, [chosen]) {
     what: "name of the job", body: { job: job.name }, then: () => own.load(),
   });
   const href = (job) => `#/cron/${encodeURIComponent(job.name)}`;
-  const runButton = (job) => (job.run_now && job.run_now.possible
-    ? button(app.session, "Run now…", () => run(job), { id: "run-now" })
-    : h("button", { type: "button", class: "small", disabled: true, "data-action": "run-now",
-      title: job.run_now ? job.run_now.why : "" }, "Run now…"));
+  const runButton = (job) => button(app.session, "Run now…", () => run(job), { id: "run-now",
+    why: !(job.run_now && job.run_now.possible) && (job.run_now?.why || "it cannot be run") });
   const state = (job) => {
     const last = job.last[0];
     if (job.running) return is("running", "runs now");
@@ -107,7 +105,7 @@ export function cron(app, [chosen]) {
     title: () => chosen || "Cron",
     view,
     heard: (name, data) => {
-      if (name === "cron") own.data = data;
+      if (name === "cron") own.take(data);
       if (name === "lagged") own.load();
     },
     close: () => own.close(),

@@ -4,7 +4,7 @@ import { Resource } from "../api.js";
 import { ask, button } from "../action.js";
 import { h } from "../dom.js";
 import { iso, now, span } from "../time.js";
-import { shortTable } from "../table.js";
+import { budget, shortTable } from "../table.js";
 import { colour, roomOf, timeline } from "../timeline.js";
 import { card, countdown, empty, facts, head, is, plural, since, waiting } from "../ui.js";
 
@@ -63,12 +63,20 @@ export function elections(app) {
     does: "The leader ends its work and resigns; then another candidate can lead, or the same one.",
     warns: "A leader that hangs does not react: it leads until its lease ends.",
     what: "name of the election", body: { name: one.name }, then: () => own.load(),
+    target: () => {
+      const leader = own.data.elections.find(({ name }) => name === one.name)?.leader;
+      return { expect: leader?.term, facts: leader ? [
+        ["Leader", `${leader.host}, pid ${leader.pid}`],
+        ["Value", h("code", null, leader.value)],
+        ["Term", h("code", null, leader.term)],
+      ] : [] };
+    },
   });
   const one = (e, watched) => h("section", { class: "card", key: e.name, "aria-label": e.name },
     h("div", { class: "head" }, h("h2", { class: "mono" }, e.name), is(...(STATE[e.state] ||
       STATE.unknown)), h("span", { class: "soft" }, e.sentence),
     h("div", { class: "right" }, button(app.session, "Step down…", () => down(e),
-      { id: "step-down" }))),
+      { id: "step-down", why: !e.leader && "no leader is known that could be asked" }))),
     e.leader && facts([
       ["Leader", `${e.leader.host}, pid ${e.leader.pid}`],
       ["Value", h("code", null, e.leader.value)],
@@ -89,22 +97,27 @@ export function elections(app) {
       } });
     if (!data) return [head("Elections"), waiting(own)];
     const found = data.elections.filter((e) => e.name.includes(q));
+    const soFar = data.whole ? "" : " seen so far";
     const vacant = data.elections.filter((e) => e.state === "leaderless").length;
     return [
-      head("Elections", `${plural(data.total, "election")}, ${vacant || "none"} without a leader`,
+      head("Elections", `${plural(data.total, "election")}${soFar}, ${vacant || "none"} without a leader`,
         search),
       found.slice(0, SHOWN).map((e) => one(e, data.since_ms)),
       found.length > SHOWN && h("p", { class: "soft", key: "more" },
         `${found.length - SHOWN} more: search by name.`),
-      found.length === 0 && card("Elections", {}, empty(q ? "No election has such a name."
-        : "No process campaigns. An election appears here within a second of its first campaign.")),
+      found.length === 0 && card("Elections", { foot: budget(data, app.poll) }, empty(q
+        ? "No election has such a name."
+        : data.whole ? "No process campaigns. An election appears here within a second of its " +
+          "first campaign." : "No election has been seen so far.")),
+      found.length > 0 && !data.whole && h("p", { class: "soft progress", key: "so far" },
+        budget(data, app.poll)),
     ];
   };
   return {
     title: () => "Elections",
     view,
     heard: (name, data) => {
-      if (name === "elections") own.data = data;
+      if (name === "elections") own.take(data);
       if (name === "lagged") own.load();
     },
     close: () => own.close(),

@@ -101,7 +101,7 @@ export function failovers(app) {
     title: () => "Failovers",
     view,
     heard: (name, data) => {
-      if (name === "failovers") own.data = data;
+      if (name === "failovers") own.take(data);
       if (name === "lagged") own.load();
     },
     close: () => own.close(),

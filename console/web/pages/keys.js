@@ -5,9 +5,9 @@ import { ask, button } from "../action.js";
 import { h } from "../dom.js";
 import { whole } from "../time.js";
 import { Feed, longTable, progress, shortTable } from "../table.js";
-import { card, countdown, empty, facts, head, is, number, plural, sentence, waiting }
+import { at, card, countdown, empty, facts, head, is, number, plural, sentence, waiting }
   from "../ui.js";
-import { incidentCards } from "./incidents.js";
+import { incidentCards, RETENTION } from "./incidents.js";
 
 const STATE = {
   running: ["running", "running"], parked: ["warning", "parked"],
@@ -77,8 +77,19 @@ export function keys(app, [namespace, ...rest]) {
 function list(app, namespace) {
   const keyOf = (row) => `${row.namespace} ${row.key}`;
   const feed = new Feed("/keys", "keys", keyOf, app.redraw);
-  const incidents = new Resource("/incidents", app.redraw, 1000);
-  incidents.load();
+  let incidents;
+  const losses = {
+    retention_ms: RETENTION,
+    namespace: "",
+    choose(change) {
+      const { retention_ms, namespace: name } = Object.assign(losses, change);
+      if (incidents) incidents.close();
+      incidents = new Resource(query("/incidents", { retention_ms, namespace: name }), app.redraw,
+        1000);
+      incidents.load();
+    },
+  };
+  losses.choose({});
   const view = { scroll: 0 };
   const want = { namespace: namespace || "", state: "", older_than_ms: "", q: "" };
   const open = () => {
@@ -93,15 +104,17 @@ function list(app, namespace) {
     want[name] = value;
     open();
   };
+  /** Returns the namespaces to choose from, also the chosen one if it has no key. */
+  const names = () => [...new Set([want.namespace, ...spaces.map((space) => space.namespace)])]
+    .filter((name) => name);
   const tools = () => h("div", { class: "tools", key: "tools" },
     h("div", { class: "chips", role: "group", "aria-label": "State" }, STATES.map(([id, word]) =>
       h("button", { type: "button", "aria-pressed": String(want.state === id),
         onclick: () => choose("state", id) }, word))),
     h("select", { "aria-label": "Namespace", value: want.namespace, onchange: (event) =>
       choose("namespace", event.target.value) }, h("option", { value: "" }, "every namespace"),
-    spaces.map((space) => h("option", { value: space.namespace, key: space.namespace },
-      space.namespace))),
-    h("select", { "aria-label": "Age", onchange: (event) => choose("older_than_ms",
+    names().map((name) => h("option", { value: name, key: name }, name))),
+    h("select", { "aria-label": "Age", value: want.older_than_ms, onchange: (event) => choose("older_than_ms",
       event.target.value) }, AGES.map(([ms, word]) => h("option", { value: ms }, word))),
     h("input", { type: "search", name: "q", placeholder: "Part of the key",
       "aria-label": "Search by part of the key", oninput: (event) => {
@@ -128,8 +141,8 @@ function list(app, namespace) {
     spaces = feed.meta.namespaces || spaces;
     return [
       head("Keys", feed.started && `${number(feed.meta.total ?? rows.length)} ${
-        feed.plain() ? "in all" : "found"}`),
-      incidentCards(app, incidents),
+        feed.plain() && feed.meta.whole ? "in all" : "found"}`),
+      incidentCards(app, incidents, losses),
       spaces.length > 0 && card("Namespaces", {}, shortTable("Namespaces", SPACES, spaces,
         (space) => space.namespace)),
       tools(),
@@ -139,7 +152,9 @@ function list(app, namespace) {
           ? longTable({ label: "Keys", columns: COLUMNS, feed, state: view, keyOf,
             redraw: app.redraw })
           : empty(feed.plain()
-            ? "The nodes have no record of a key. One appears here with its first claim."
+            ? feed.meta.whole
+              ? "The nodes have no record of a key. One appears here with its first claim."
+              : "No key has been seen so far."
             : "No key is like that. Choose another state or age to see more.")),
     ];
   };
@@ -161,7 +176,12 @@ function one(app, namespace, key) {
   const own = new Resource(query("/key", { namespace, key }), app.redraw, 500);
   own.load();
   const act = (action) => ask({ action, name: key, what: "key", body: { namespace, key },
-    then: () => own.load(), ...VERBS[action] });
+    then: () => own.load(), ...VERBS[action],
+    target: () => ({ expect: `${own.data.state}:${own.data.attempts}`, facts: [
+      ["Namespace", namespace],
+      ["State", state(own.data)],
+      ["Attempts", number(own.data.attempts)],
+    ] }) });
   const view = () => {
     const data = own.data;
     const crumb = h("div", { class: "page-head", key: "head" },
@@ -185,6 +205,7 @@ function one(app, namespace, key) {
           ["Record expires in", typeof data.expires_ms === "number" ? countdown(data.expires_ms)
             : none],
           ["On nodes", `${data.on} of ${data.of}`],
+          ["Seen", at(data.seen_ms)],
           ["May be forgotten", data.forgotten ? is("error", "yes") : "no"],
         ])),
       result && card("Result", {}, h("div", { class: "body" }, result.shown

@@ -51,6 +51,14 @@ export function lock(app, [kind, ...rest]) {
       "before the holder's lease is over.",
     warns: "Its work is not stopped by this. Do it if the holder hangs.",
     name, what: "name of the lock", body: { name }, then: () => own.load(),
+    target: () => {
+      const [holder] = own.data.holders;
+      return { expect: holder?.owner, facts: holder ? [
+        ["Owner", h("code", null, holder.owner)],
+        ["Token", h("code", null, holder.token)],
+        ["Since", at(holder.since_ms)],
+      ] : [] };
+    },
   });
   const view = () => {
     const crumb = h("div", { class: "page-head", key: "head" },
@@ -78,7 +86,8 @@ export function lock(app, [kind, ...rest]) {
       ])),
       card("Holders", { foot: "Host and process of a holder are known to the holder alone." },
         data.holders.length ? shortTable("Holders", HOLDERS, data.holders, (one) =>
-          `${one.owner} ${one.slot}`) : empty("Nobody holds it now.")),
+          `${one.owner} ${one.slot}`) : empty(data.state === "unknown"
+          ? "It is not known who holds it: too few nodes answered." : "Nobody holds it now.")),
       card("Waiting", {}, data.waiters === null
         ? empty("The queue could not be read: the console's user may need +zrange.")
         : data.waiters.length ? shortTable("Waiting", WAITERS, data.waiters, (one) => one.place)

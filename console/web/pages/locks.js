@@ -81,7 +81,8 @@ export function locks(app) {
     const rows = feed.all();
     const none = state.q || state.kind
       ? "No lock is like that. Take the filter away to see all of them."
-      : "No lock is held. One appears here within a second of being acquired.";
+      : feed.meta.whole ? "No lock is held. One appears here within a second of being acquired."
+        : "No lock has been seen so far.";
     return [
       head("Locks", feed.started && `${number(feed.meta.total ?? rows.length)} in sight`, tools()),
       feed.error && h("div", { class: "cut", role: "alert", key: "error" }, feed.error.message),

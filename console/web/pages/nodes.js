@@ -91,7 +91,7 @@ export function nodes(app) {
     title: () => "Nodes",
     view,
     heard: (name, data) => {
-      if (name === "nodes") own.data = data;
+      if (name === "nodes") own.take(data);
       if (name === "lagged") own.load();
     },
     close: () => own.close(),

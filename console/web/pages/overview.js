@@ -15,6 +15,7 @@ const VOTE = {
 };
 const NOW = { now: "granted", after: "after the quarantine", unknown: "unknown" };
 const UNREAD_SHOWN = 8000;
+const RESULT = { done: "fine", unchanged: "info", begun: "running", unknown: "unknown" };
 const ENTRY = { info: "info", warn: "warning", error: "error" };
 
 /** Returns level and word of a vote's state. */
@@ -64,7 +65,7 @@ function figures(counts) {
       figure(counts.jobs, "cron job", "cron jobs", "#/cron"),
       figure(counts.running, "key running", "keys running", "#/keys"),
       figure(counts.parked, "key parked", "keys parked", "#/keys", "warning"),
-      figure(counts.incidents, "incident", "incidents", "#/keys", "error")));
+      figure(counts.incidents, "incident undecided", "incidents undecided", "#/keys", "error")));
 }
 
 function quorum(data) {
@@ -117,9 +118,10 @@ export function overview(app) {
             : sentence(app.session.why_no_actions) },
         audit.length ? h("ol", { class: "log" }, audit.slice(0, 10).map((line, i) => h("li", {
           key: `${line.at_ms} ${i}` }, at(line.at_ms),
-        mark(line.result === "done" ? "fine" : "error", line.result),
+        mark(RESULT[line.result] || "error", line.result),
         h("span", { class: "what" }, `${line.by}: ${line.action} ${line.target} – ${line.reason}`,
-          line.result !== "done" && h("span", { class: "soft" }, ` (${line.text})`)))))
+          line.result !== "done" && h("span", { class: "soft" }, ` (${line.text ||
+            line.result})`)))))
           : empty("Nobody has changed anything from here."))),
     ];
   };

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::facts::{Seen, facts};
-use super::{KeyState, NodeSeen, Nodes, PAGE, Records, Select};
+use super::{KeyFacts, KeyState, NodeSeen, Nodes, PAGE, Records, Select};
 use crate::masters::{Master, find_masters};
 use palisade::ConfigError;
 use palisade::idempotency::{Call, Resolved, RunError};
@@ -249,7 +249,7 @@ impl Records {
     /// # Cancellation safety
     /// If the future is dropped, some nodes may have made the change. Calling again is safe.
     pub async fn release(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
-        self.change_one((Change::Release, false), key, audit).await
+        self.change_one(Change::Release, key, audit).await
     }
 
     /// Removes the attempts of a key from its records, if no attempt left a result. Make sure first
@@ -267,7 +267,7 @@ impl Records {
     /// # Cancellation safety
     /// The same as for [`release`](Self::release).
     pub async fn rerun(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
-        self.change_one((Change::Rerun, false), key, audit).await
+        self.change_one(Change::Rerun, key, audit).await
     }
 
     /// Empties records: removes the results, the attempts and the fingerprints. A later copy of a
@@ -299,7 +299,7 @@ impl Records {
     /// # Cancellation safety
     /// The same as for [`release`](Self::release).
     pub async fn purge_one(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
-        self.change_one((Change::Purge, true), key, audit).await
+        self.change_one(Change::Purge, key, audit).await
     }
 
     /// Empties the records that still match `purge`. A key may have been used since the listing.
@@ -320,20 +320,47 @@ impl Records {
         self.change_as_seen(nodes, (&seen, &meant), change, keys, audit).await
     }
 
-    async fn change_one(
+    /// Makes a change to one key, as [`release`](Self::release), [`rerun`](Self::rerun) or
+    /// [`purge_one`](Self::purge_one) do, if `is_meant` returns true for the facts about the key;
+    /// they are `None` if no node has a record. Returns `None` if a majority of the nodes was read
+    /// and `is_meant` returned false. Each node changes its record only if the record is still the
+    /// one that was read. So an operator's page can name the attempt that the operator saw.
+    ///
+    /// # Errors
+    /// The same as for [`list`](Self::list).
+    ///
+    /// # Cancellation safety
+    /// The same as for [`release`](Self::release).
+    pub async fn change_if(
         &self,
-        (change, unfinished): (Change, bool),
+        change: Change,
         key: &str,
+        is_meant: impl FnOnce(Option<&KeyFacts>) -> bool + Send,
         audit: &Audit,
-    ) -> Result<KeyChange, ConfigError> {
+    ) -> Result<Option<KeyChange>, ConfigError> {
         check_name("key", key)?;
         let (mut nodes, keys) = (find_masters(&self.deployment).await?, [key.to_owned()]);
         let seen = self.seen(&mut nodes, &keys).await;
-        let seen = (&*seen, &[true][..]);
-        let changed = self.change_as_seen(&nodes, seen, (change, unfinished), &keys, audit).await;
+        let is_meant = is_meant(Self::combine(keys.to_vec(), &seen).first());
+        // Too few answers do not show that the key differs. The nodes are reported then.
+        if !is_meant && 2 * seen.iter().flatten().count() > seen.len() {
+            return Ok(None);
+        }
+        let (seen, change) = ((&*seen, &[is_meant][..]), (change, change == Change::Purge));
+        let changed = self.change_as_seen(&nodes, seen, change, &keys, audit).await;
+        Ok(changed.into_iter().next())
+    }
+
+    async fn change_one(
+        &self,
+        change: Change,
+        key: &str,
+        audit: &Audit,
+    ) -> Result<KeyChange, ConfigError> {
+        let changed = self.change_if(change, key, |_| true, audit).await?;
         let none =
             || KeyChange { change, key: key.to_owned(), audit: audit.clone(), nodes: Vec::new() };
-        Ok(changed.into_iter().next().unwrap_or_else(none))
+        Ok(changed.unwrap_or_else(none))
     }
 
     /// Changes records of these keys, if the records were not changed since they were read. `meant`

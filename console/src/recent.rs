@@ -1,0 +1,97 @@
+//! The last readings of what single pages ask the nodes for. Pages that ask for the same share one
+//! reading, so many of them cost as much as one.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Number of readings above which old ones are removed.
+const MANY: usize = 64;
+
+/// A reading, and its time; `None` before it is complete.
+type Cell<V> = Arc<tokio::sync::Mutex<Option<(Instant, V)>>>;
+
+/// The last readings, by what was read.
+pub(crate) struct Recent<K, V> {
+    /// Time for which a reading counts as recent.
+    life: Duration,
+    cells: Mutex<BTreeMap<K, Cell<V>>>,
+}
+
+impl<K: Ord, V: Clone> Recent<K, V> {
+    pub(crate) fn new(life: Duration) -> Self {
+        Self { life, cells: Mutex::default() }
+    }
+
+    fn cells(&self) -> MutexGuard<'_, BTreeMap<K, Cell<V>>> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the recent reading. If there is none, reads, one caller at a time. If the future is
+    /// dropped, the next caller reads.
+    pub(crate) async fn get(&self, key: K, read: impl Future<Output = V>) -> V {
+        let cell = {
+            let mut cells = self.cells();
+            if cells.len() >= MANY {
+                let is_old = |cell: &Cell<V>| {
+                    let at = cell.try_lock().ok().map(|cell| cell.as_ref().map(|(at, _)| *at));
+                    at.is_some_and(|at| at.is_none_or(|at| at.elapsed() >= self.life))
+                };
+                cells.retain(|_, cell| Arc::strong_count(cell) > 1 || !is_old(cell));
+            }
+            Arc::clone(cells.entry(key).or_default())
+        };
+        let mut cell = cell.lock().await;
+        if let Some((at, value)) = &*cell
+            && at.elapsed() < self.life
+        {
+            return value.clone();
+        }
+        let value = read.await;
+        *cell = Some((Instant::now(), value.clone()));
+        value
+    }
+
+    /// Forgets all readings, because an action may have changed what they are about.
+    pub(crate) fn forget(&self) {
+        self.cells().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn many_callers_share_one_reading() {
+        let recent = Recent::new(Duration::from_secs(60));
+        let count = AtomicUsize::new(0);
+        let read = async || {
+            tokio::task::yield_now().await;
+            count.fetch_add(1, Ordering::Relaxed)
+        };
+        let all = join_all((0..100).map(|_| recent.get("a", read()))).await;
+        assert_eq!((all, count.load(Ordering::Relaxed)), (vec![0; 100], 1));
+        assert_eq!(recent.get("b", read()).await, 1);
+        recent.forget();
+        assert_eq!(recent.get("a", read()).await, 2);
+        let dropped = Recent::new(Duration::from_secs(60));
+        drop(tokio::time::timeout(Duration::ZERO, dropped.get("a", std::future::pending())).await);
+        assert_eq!(dropped.get("a", async { 7 }).await, 7);
+    }
+
+    #[tokio::test]
+    async fn old_readings_are_removed_and_read_again() {
+        let recent = Recent::new(Duration::ZERO);
+        for n in 0..10 * MANY {
+            assert_eq!(recent.get(n % (2 * MANY), async { n }).await, n);
+        }
+        assert!(recent.cells().len() <= MANY);
+    }
+}
