@@ -27,7 +27,8 @@ fn an_operator_acts_on_the_console_and_the_audit_has_it() {
     let socket = format!("unix:{}", ground.file("console.sock").display());
     let options = ["--allow-actions", "--audit", "audit.jsonl", "--json"];
     let console = ground.spawn(&[&["console", "--listen", &socket], &options[..]].concat());
-    until("it listens", Duration::from_secs(20), || ground.file("console.sock").exists());
+    let path = ground.file("console.sock");
+    until("it listens", Duration::from_secs(20), || UnixStream::connect(&path).is_ok());
     until("the lock shows", Duration::from_secs(20), || {
         ask(&ground, "GET /api/v1/locks", "").contains("\"name\":\"deploy\"")
     });
