@@ -31,7 +31,7 @@ const PAGE: usize = 100;
 
 /// The last readings of the pages that ask the nodes themselves.
 pub(crate) struct Readings {
-    /// What the nodes report about a lock, and the time of the reading.
+    /// Reports of the nodes about a lock, and the time of the reading.
     locks: Recent<LockId, Option<(View, u64)>>,
     /// Records of keys, by namespace and key.
     keys: Recent<(String, String), Result<keys::KeyNow, Refusal>>,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-/// What a visitor may do.
+/// Rights of a visitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Read,

@@ -1,5 +1,5 @@
-//! Where a console listens: not at an open address, at a socket of its user alone, and with a
-//! certificate over TLS alone.
+//! Addresses at which a console listens: not at an open address, at a socket of its user alone, and
+//! with a certificate over TLS alone.
 
 mod common;
 

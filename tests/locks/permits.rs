@@ -31,7 +31,7 @@ async fn several_permits_are_held_together_or_none_is() {
         assert!(three.is_valid() && three.extend().await.unwrap() <= three.valid_until());
         let refused = b.acquire_many(2).await;
         assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
-        // What the refused call got is given back.
+        // The permits that the refused call got are given back.
         let last = timeout(LONG, a.acquire()).await.unwrap().unwrap();
         assert!(!tokens.contains_key(&last.slot()));
         three.release().await.unwrap();

@@ -1,4 +1,4 @@
-//! What the tests of all brokers' consumers share: a namespace, a ledger of effects, and the run of
+//! Helpers of the tests of all brokers' consumers: a namespace, a ledger of effects, and the run of
 //! a consumer that books.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What `palisade inspect` and `force-release` report of a semaphore.
+//! Reports of `palisade inspect` and `force-release` about a semaphore.
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use crate::start::Shared;
 /// Number of terms and gaps that are kept of each election.
 const KEPT: usize = 50;
 
-/// What the nodes report about an election.
+/// Reports of the nodes about an election.
 pub(super) struct Seen {
     name: String,
     leader: Result<Option<Leader>, String>,

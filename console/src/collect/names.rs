@@ -62,7 +62,7 @@ impl<'a> From<&'a Scanned> for Page<'a> {
     }
 }
 
-/// What a key of a node belongs to.
+/// Kind and name that a key of a node belongs to.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Lock(LockId),

@@ -122,7 +122,7 @@ async fn address(shell: &mut Child, profile: &std::path::Path) -> String {
     }
 }
 
-/// What the browser reported of a tab.
+/// Reports of the browser about a tab.
 #[derive(Default)]
 struct Reported {
     errors: Vec<String>,

@@ -35,7 +35,7 @@ window.fetch = async (path, options) => {
   const { status } = response;
   return new Response(JSON.stringify(window.change(name, await response.json())), { status });
 };";
-/// What is shown about the freshness of the data.
+/// Script that returns the text about the freshness of the data.
 const LIVE: &str = "document.getElementById('live').innerText.trim()";
 
 async fn live(tab: &Tab) {

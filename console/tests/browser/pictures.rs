@@ -26,7 +26,7 @@ async fn save(tab: &Tab, name: &str) {
     std::fs::write(folder.join(name).with_extension("png"), picture).expect("a file");
 }
 
-/// What keeps the deployment busy; it ends when this value is dropped.
+/// Traffic in the deployment; it ends when this value is dropped.
 struct Busy {
     handles: Vec<Redlock>,
     tasks: Vec<JoinHandle<()>>,

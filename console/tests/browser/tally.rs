@@ -1,4 +1,4 @@
-//! What all tests measured, as one JSON file.
+//! Figures of all tests, as one JSON file.
 
 use std::path::Path;
 use std::sync::Mutex;

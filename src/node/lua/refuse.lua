@@ -83,7 +83,7 @@ if find('AVWOT', kind, 1, true) then
       else
         local ms = call('PTTL', lock)
         if ticket and not value then ms = kept end
-        -- Where the lock is free, nothing is there to be transferred (T).
+        -- A lock that is free has no owner from whom it could be transferred (T).
         put((not value or is_ours(lock, value)) and HELD or FOREIGN)
         put(ms)
         ms = ms >= 0 and ms + 1000 or 10000

@@ -91,7 +91,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
 /// State of one task.
 struct Task {
     who: TaskId,
-    /// Which of the tasks of one kind it is.
+    /// Number of the task among those of one kind.
     half: u8,
     log: Rc<Log>,
     dice: StdRng,

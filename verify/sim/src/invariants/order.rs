@@ -23,7 +23,7 @@ struct Wait {
 /// for.
 type Run = (u64, u64);
 
-/// What is known of the calls that wait, and of their places.
+/// Calls that wait, and their places, as far as the trace shows them.
 #[derive(Debug)]
 pub(crate) struct Order {
     promises: Promises,

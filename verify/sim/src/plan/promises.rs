@@ -1,4 +1,4 @@
-//! What holds under the assumptions of a plan.
+//! Promises that hold under the assumptions of a plan.
 
 use super::{Ms, Plan, Policy, Steps};
 
