@@ -10,9 +10,8 @@ pub(crate) struct Window {
     open: BTreeSet<i64>,
     /// The offset after the last message that was read.
     next: Option<i64>,
-    /// The offset of the last commit that was sent to the brokers; `None` if the brokers refused
-    /// the commit.
-    sent: Option<i64>,
+    /// The offset that librdkafka commits next, or has committed.
+    stored: Option<i64>,
 }
 
 impl Window {
@@ -36,18 +35,14 @@ impl Window {
         self.open.first().copied().or(self.next)
     }
 
-    /// Returns the offset to commit, unless it was already sent to the brokers.
-    pub(crate) fn unsent(&self) -> Option<i64> {
-        self.prefix().filter(|prefix| self.sent != Some(*prefix))
+    /// Returns the offset to commit, unless it is stored already.
+    pub(crate) fn unstored(&self) -> Option<i64> {
+        self.prefix().filter(|prefix| self.stored != Some(*prefix))
     }
 
-    pub(crate) fn sent(&mut self, offset: i64) {
-        self.sent = Some(offset);
-    }
-
-    /// Records that the brokers refused the last commit. The same offset is then sent again.
-    pub(crate) fn refused(&mut self) {
-        self.sent = None;
+    /// Records that librdkafka has this offset.
+    pub(crate) fn stored(&mut self, offset: i64) {
+        self.stored = Some(offset);
     }
 }
 
@@ -58,22 +53,20 @@ mod tests {
     #[test]
     fn only_what_is_finished_without_a_gap_is_committed() {
         let mut window = Window::default();
-        assert_eq!(window.unsent(), None, "nothing was read");
+        assert_eq!(window.unstored(), None, "nothing was read");
         // Compaction leaves holes in a topic's offsets.
         for offset in [5, 6, 9, 10] {
             window.begin(offset);
         }
         let after = |window: &mut Window, offset| {
             window.finish(offset);
-            window.unsent()
+            window.unstored()
         };
         assert_eq!(after(&mut window, 6), Some(5), "5 is not finished");
-        window.sent(5);
+        window.stored(5);
         assert_eq!(after(&mut window, 10), None, "nothing new");
         assert_eq!(after(&mut window, 5), Some(9));
-        window.sent(9);
-        window.refused();
-        assert_eq!(window.unsent(), Some(9), "sent again");
+        window.stored(9);
         assert_eq!((after(&mut window, 9), window.open()), (Some(11), 0));
     }
 
@@ -99,16 +92,5 @@ mod tests {
                 assert_eq!(window.prefix(), Some(want), "{finished:?}");
             }
         }
-    }
-
-    #[test]
-    fn a_topic_that_begins_again_is_followed() {
-        let mut window = Window::default();
-        window.begin(1_000);
-        window.finish(1_000);
-        window.begin(0);
-        assert_eq!(window.unsent(), Some(0));
-        window.finish(0);
-        assert_eq!(window.unsent(), Some(1));
     }
 }

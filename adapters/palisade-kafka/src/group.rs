@@ -1,7 +1,7 @@
 //! The state of a member of a Kafka consumer group: its partitions, the messages read from them,
 //! and the messages that wait for another delivery to the handler.
 //!
-//! One thread of the session reads the messages and commits the offsets. Any thread can settle a
+//! One thread of the session reads the messages and stores the offsets. Any thread can settle a
 //! delivery.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,8 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade::idempotency::consumer::BrokerError;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance};
+use rdkafka::error::KafkaError;
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::sync::Notify;
@@ -197,34 +197,25 @@ impl Group {
         }
     }
 
-    /// Commits an offset for each partition. All messages before this offset are finished. Skips a
-    /// partition if this offset was already sent to the brokers.
-    pub(crate) fn commit(&self, consumer: &BaseConsumer<Callbacks>, mode: CommitMode) {
+    /// Stores an offset for each partition. All messages before this offset are finished.
+    /// librdkafka commits stored offsets (`topic.rs`), and commits them again after a failure.
+    /// Commits of our own could not be repeated: librdkafka 2 reports the result of an asynchronous
+    /// commit only to a C callback, and a failed commit that librdkafka repeats can overtake a
+    /// newer one.
+    pub(crate) fn store(&self, consumer: &BaseConsumer<Callbacks>) {
         let mut list = TopicPartitionList::new();
-        for (partition, (_, window)) in &mut self.state().windows {
-            let Some(offset) = window.unsent() else { continue };
-            if list.add_partition_offset(&self.topic, *partition, Offset::Offset(offset)).is_ok() {
-                window.sent(offset);
-            }
-        }
-        // The lock on the state is free here. A synchronous commit runs `commit_callback` before it
-        // returns, and `commit_callback` takes this lock.
-        if list.count() > 0
-            && let Err(e) = consumer.commit(&list, mode)
-        {
-            self.not_committed(&e, &list);
-        }
-    }
-
-    /// Marks the offsets of a failed commit, so that they are sent again. Another consumer may take
-    /// over a partition before that. Then the other consumer reads finished messages again.
-    fn not_committed(&self, error: &KafkaError, list: &TopicPartitionList) {
-        tracing::debug!(target: "palisade::consumer", %error, "offsets are not committed yet");
         let mut state = self.state();
-        for partition in list.elements_for_topic(&self.topic) {
-            if let Some((_, window)) = state.windows.get_mut(&partition.partition()) {
-                window.refused();
+        for (partition, (_, window)) in &mut state.windows {
+            let Some(offset) = window.unstored() else { continue };
+            if list.add_partition_offset(&self.topic, *partition, Offset::Offset(offset)).is_ok() {
+                window.stored(offset);
             }
+        }
+        if list.count() > 0
+            && let Err(error) = consumer.store_offsets(&list)
+        {
+            // The group has taken one of the partitions away. A callback will report that.
+            tracing::debug!(target: "palisade::consumer", %error, "offsets are not stored");
         }
     }
 }
@@ -248,24 +239,17 @@ impl ConsumerContext for Callbacks {
         match rebalance {
             Rebalance::Assign(list) => self.0.assigned(list),
             Rebalance::Revoke(list) => {
-                // Commit before the partitions go to another consumer. The next consumer then
-                // begins after the finished messages. Do not wait for running handlers, because the
-                // whole group waits for this callback. The next consumer reads the messages of
-                // running handlers again, and finds their keys in flight.
-                if !consumer.assignment_lost() {
-                    self.0.commit(consumer, CommitMode::Sync);
-                }
+                // librdkafka commits the stored offsets before the partitions go to another
+                // consumer. The next consumer then begins after the finished messages. Do not wait
+                // for running handlers, because the whole group waits for this callback. The next
+                // consumer reads the messages of running handlers again, and finds their keys in
+                // flight.
+                self.0.store(consumer);
                 self.0.revoked(list);
             }
             Rebalance::Error(error) => {
                 tracing::warn!(target: "palisade::consumer", %error, "no partitions for now");
             }
-        }
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        if let Err(e) = result {
-            self.0.not_committed(&e, offsets);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::idempotency::consumer::{self, BrokerError, Terms};
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -32,8 +32,8 @@ const POLL: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(50);
 /// Time after which the partitions are paused if there is no room for more messages.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Interval between commits of offsets.
-const COMMIT: Duration = Duration::from_millis(200);
+/// Interval at which the offsets of finished messages are stored.
+const STORE: Duration = Duration::from_millis(200);
 /// Maximum time for a member to leave the consumer group, including its last commit.
 const GOODBYE: Duration = Duration::from_secs(10);
 
@@ -58,8 +58,8 @@ impl Session {
         let spawned = std::thread::Builder::new().name("palisade-kafka".into()).spawn(move || {
             pump(&consumer, &shared, ahead);
             // A dropped consumer leaves the group. Then librdkafka revokes the consumer's
-            // partitions. The callback for the revoked partitions commits the offsets of the
-            // finished messages.
+            // partitions. The callback for the revoked partitions stores the offsets of the
+            // finished messages, and librdkafka commits them.
             drop(consumer);
             let _ = ended.send(());
         });
@@ -109,16 +109,16 @@ impl Drop for Session {
     }
 }
 
-/// Reads messages and commits offsets until the session ends.
+/// Reads messages and stores offsets until the session ends.
 fn pump(consumer: &BaseConsumer<Callbacks>, group: &Group, ahead: usize) {
-    let (mut committed, mut requested_at) = (Instant::now(), Instant::now());
+    let (mut stored, mut requested_at) = (Instant::now(), Instant::now());
     // The number of the last assignment whose partitions were paused; `None` if no partitions are
     // paused.
     let mut paused = None;
     while !group.has_ended() {
-        if committed.elapsed() >= COMMIT {
-            group.commit(consumer, CommitMode::Async);
-            committed = Instant::now();
+        if stored.elapsed() >= STORE {
+            group.store(consumer);
+            stored = Instant::now();
         }
         if paused.is_none() && !group.has_room(ahead, TICK) && requested_at.elapsed() < PAUSE {
             continue;

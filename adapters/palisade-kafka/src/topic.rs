@@ -49,8 +49,7 @@ impl Topic {
 
     /// Sets a setting of librdkafka, for example `security.protocol`. The setting also applies to
     /// the producer of dead letters. The consumer itself sets `group.id`, `enable.auto.commit` and
-    /// `enable.auto.offset.store`, because these settings decide which offset is committed and
-    /// when. So building a consumer fails if one of them is set here.
+    /// `enable.auto.offset.store`, because these settings decide which offset is committed. So building a consumer fails if one of them is set here.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.config.set(name, value);
@@ -65,7 +64,11 @@ impl Topic {
             config.set("auto.offset.reset", "earliest");
         }
         config.set("group.id", &self.group);
-        config.set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
+        // librdkafka commits what the consumer has stored, and nothing else.
+        config.set("enable.auto.commit", "true").set("enable.auto.offset.store", "false");
+        if config.get("auto.commit.interval.ms").is_none() {
+            config.set("auto.commit.interval.ms", "200");
+        }
         config
     }
 }
@@ -85,7 +88,7 @@ impl Broker for Topic {
         }
         if let Some(name) = OURS.into_iter().find(|name| self.config.get(name).is_some()) {
             let value = self.config.get(name).unwrap_or_default().to_owned();
-            let rule = "not set: what is committed, and when, is the consumer's own";
+            let rule = "not set: what is committed is the consumer's own";
             return Err(ConfigError::new(name, value, rule));
         }
         // librdkafka checks the other settings. The error does not contain the value of a setting,
