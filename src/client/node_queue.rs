@@ -24,6 +24,7 @@
 //!   histories, and two nodes on one server (clocks 4, quarantine 7, overview 8).
 
 mod alarm;
+mod in_flight;
 mod incoming;
 mod order;
 mod pace;
@@ -42,6 +43,7 @@ use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::time::timeout;
 
 use self::alarm::Alarm;
+use self::in_flight::{Answered, first_of};
 use self::incoming::{Incoming, Queues};
 use self::order::BatchOrder;
 use self::pace::{Pace, let_others_run};
@@ -219,20 +221,6 @@ fn refuse(pending: Pending, fault: NodeFault, detail: impl Into<Arc<str>>, now: 
     pending.answer(Err(NodeError::not_executed(fault, detail)), &Origin::local(now));
 }
 
-/// A batch that was sent, and the node's answer.
-struct Answered {
-    requests: Vec<Pending>,
-    /// Facts from the answer to an empty batch. The empty batch was sent first, because the node's
-    /// clock was not known. `None` if no empty batch was sent.
-    greeting: Option<TimedFacts>,
-    replies: Replies,
-    deadline: Moment,
-    /// Latest time at which the batch could take effect, in µs by the node's clock.
-    not_after: u64,
-    sent: Moment,
-    received: Moment,
-}
-
 /// Grants of one batch that count only after replicas have them, by the durability level that the
 /// grants need.
 type Unconfirmed = BTreeMap<Durability, Vec<(Pending, Reply)>>;
@@ -270,7 +258,7 @@ impl Worker {
         let (node, env) = (&*node, &*env);
         let look = Arc::clone(&self.look);
         let mut looks = false;
-        let mut under_way = FuturesUnordered::new();
+        let mut under_way = Vec::with_capacity(DEPTH);
         let mut confirming = FuturesUnordered::new();
         let mut alarm = Alarm::new();
         // `last` is the number of ops in the last batch. `yielded` is true if the task has just let
@@ -317,7 +305,7 @@ impl Worker {
             }
             if let Some((batch, deadline)) = next {
                 last = batch.len();
-                under_way.push(self.send(batch, deadline, node, env));
+                under_way.push(Box::pin(self.send(batch, deadline, node, env)));
                 continue;
             }
             let owed = self.owed.due().filter(|_| room);
@@ -326,7 +314,9 @@ impl Worker {
             tokio::select! {
                 biased;
                 more = self.incoming.wait(), if open => if !more { break },
-                Some(answered) = under_way.next() => confirming.extend(self.settle(answered)),
+                answered = first_of(&mut under_way), if !under_way.is_empty() => {
+                    confirming.extend(self.settle(answered));
+                }
                 Some(()) = confirming.next() => {}
                 () = look.notified(), if under_way.is_empty() => looks = true,
                 () = &mut alarm => {}
@@ -334,7 +324,8 @@ impl Worker {
         }
         // The handle was dropped. The task waits for the batches in flight, and sends owed releases
         // one more time. Grants that remain on the node end by their ttl.
-        while let Some(answered) = under_way.next().await {
+        while !under_way.is_empty() {
+            let answered = first_of(&mut under_way).await;
             // `settle` returns waits for replicas. These waits are dropped, because the callers
             // that needed a durability level are gone with the handle.
             self.settle(answered);

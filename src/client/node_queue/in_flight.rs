@@ -1,0 +1,43 @@
+//! Batches in flight: sent to the node, and not answered yet.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use futures_util::FutureExt as _;
+
+use super::Pending;
+use crate::op::{Replies, TimedFacts};
+use crate::time::Moment;
+
+/// A batch that was sent, and the node's answer.
+pub(super) struct Answered {
+    pub(super) requests: Vec<Pending>,
+    /// Facts from the answer to an empty batch. The empty batch was sent first, because the node's
+    /// clock was not known. `None` if no empty batch was sent.
+    pub(super) greeting: Option<TimedFacts>,
+    pub(super) replies: Replies,
+    pub(super) deadline: Moment,
+    /// Latest time at which the batch could take effect, in µs by the node's clock.
+    pub(super) not_after: u64,
+    pub(super) sent: Moment,
+    pub(super) received: Moment,
+}
+
+/// Resolves when one of the futures does, and removes that future from the list. Never resolves for
+/// an empty list.
+///
+/// `FuturesUnordered` is made for more futures. After it has polled all of them, it wakes the task
+/// that polls it. With one batch in flight, each batch then costs a second poll, which the runtime
+/// moves to another thread.
+pub(super) async fn first_of<F: Future + Unpin>(futures: &mut Vec<F>) -> F::Output {
+    poll_fn(|cx| {
+        for i in 0..futures.len() {
+            if let Poll::Ready(output) = futures[i].poll_unpin(cx) {
+                futures.swap_remove(i);
+                return Poll::Ready(output);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
