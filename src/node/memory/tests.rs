@@ -397,6 +397,19 @@ fn a_promise_of_an_earlier_history_counts_as_the_floor() {
     assert_eq!(ask(&node, complete()), Reply::Done);
 }
 
+/// An operator's change waits for the end of a claim's lease, to the nanosecond.
+#[test]
+fn an_operator_changes_a_record_from_the_end_of_its_lease_on() {
+    const NANO: Duration = Duration::from_nanos(1);
+    let (node, hand) = node();
+    let seen = fence(&ask(&node, claim("key", 1, MAX_TTL)));
+    let rerun = || node.change_record("key", seen, RecordChange::Rerun);
+    hand.pass(TTL.saturating_sub(NANO));
+    assert!(!rerun(), "its handler may still run");
+    hand.pass(NANO);
+    assert!(rerun());
+}
+
 /// After a planned handover: names and claims that were in use last for exactly as long as two
 /// clocks may differ, and no longer.
 #[test]
