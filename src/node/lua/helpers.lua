@@ -7,12 +7,6 @@ local KEYS, ARGV, call, try, find = KEYS, ARGV, redis.call, redis.pcall, string.
 local now_ms, left = b.now_ms, b.left
 if not count then a = a + 1 end -- a single op's ARGV follow its kind; for runs see main.lua
 
--- Result codes, the first integer of each result; see main.lua.
-local DONE, NOT_OWNER, ABSENT, QUARANTINED, HELD, FOREIGN, WRONG_TYPE = 1, 0, -1, -2, -3, -4, -5
-local MISMATCH, COMPLETED, IN_FLIGHT, LATE, TOO_OLD, DEFERRED = -6, -7, -8, -10, -11, -12
-local NO_PERMISSION = -14
-local READING, PERMITS = -13, -15
-
 local out = b.out
 local function put(x)
   out[#out + 1] = x

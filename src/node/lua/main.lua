@@ -8,13 +8,9 @@
 --          claim of a key that has no record. An op without a fast path always leads to a list.
 --          Else a list: the clock, the present marker, bits (1 the marker was written because the
 --          data history is new, 2 there was no marker before, 4 its quarantine was made longer),
---          then per op: 1 done, 0 not the owner's, -1 absent, -2 quarantined, -3 held, -4 held by
---          another program, -5 wrong type, -6 other fingerprint, -7 completed, -8 in flight, -9
---          once for a whole run: as requested, -10 too late and not executed, -11 the request is
---          too old, -12 not executed because the answer is full: ask again, -13 readers, -14 lacks
---          a right, -15 permits. An
---          acquire, claim, inspect or lookup that succeeds has its fence in place of 1, and an
---          enlist the number of entries. Each op's file documents what follows the number.
+--          then per op its code (codes.lua), or -9 once for a whole run: as requested. An acquire,
+--          claim, inspect or lookup that succeeds has its fence in place of 1, and an enlist the
+--          number of entries. Each op's file documents what follows the number.
 local b -- state of the slow paths (batch.lua), created when it is needed
 if not expected then
   b = batch(info, at, marker, now_us, false)

@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::codes::{
+    ABSENT, AS_ASKED, COMPLETED, DEFERRED, DONE, FOREIGN, HELD, IN_FLIGHT, LATE, MISMATCH,
+    NO_PERMISSION, NOT_OWNER, PERMITS, QUARANTINED, READING, TOO_OLD, WRONG_TYPE,
+};
 use super::encode::runs;
 use super::seen::Seen;
 use crate::error::{NodeError, NodeFault};
@@ -15,25 +19,6 @@ use crate::op::{
     RecordState, Replies, Reply, SharedGrant, SlotGrant, Slots, StoredRecord, StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
-
-const DONE: i64 = 1;
-const NOT_OWNER: i64 = 0;
-const ABSENT: i64 = -1;
-const QUARANTINED: i64 = -2;
-const HELD: i64 = -3;
-const FOREIGN: i64 = -4;
-const WRONG_TYPE: i64 = -5;
-const MISMATCH: i64 = -6;
-const COMPLETED: i64 = -7;
-const IN_FLIGHT: i64 = -8;
-/// Code that stands for all ops of a run (`encode::runs`): each was executed as requested.
-const AS_ASKED: i64 = -9;
-const LATE: i64 = -10;
-const TOO_OLD: i64 = -11;
-const DEFERRED: i64 = -12;
-const READERS: i64 = -13;
-const NO_PERMISSION: i64 = -14;
-const PERMITS: i64 = -15;
 
 /// First number that is too large for a fencing token: the script counts in doubles, which
 /// represent every whole number only up to here.
@@ -202,7 +187,7 @@ fn reply(
         }
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
         (Op::Inspect { .. }, ABSENT) => Reply::Holder(None),
-        (Op::Inspect { .. }, READERS) => Reply::Readers(from.readers()?),
+        (Op::Inspect { .. }, READING) => Reply::Readers(from.readers()?),
         (Op::Inspect { .. }, PERMITS) => Reply::Permits(from.permits()?),
         (Op::Inspect { .. }, 0..) => Reply::Holder(Some(from.holder(code.unsigned_abs())?)),
         (Op::Lookup { retention, born, accepted, .. }, ABSENT | 0..) => {

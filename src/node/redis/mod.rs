@@ -1,6 +1,7 @@
 //! A standalone Redis (or Valkey) server as a node.
 
 pub(crate) mod barrier;
+mod codes;
 pub(crate) mod decode;
 pub(crate) mod encode;
 pub(crate) mod facts;

@@ -20,7 +20,7 @@ const TEXT: &str = concat!(
     lua!("history" "batch"),
     "end\n",
     "local function rare(b, kind, k, a, count, rest, found, release, wake)\n",
-    lua!("helpers" "late"),
+    lua!("codes" "helpers" "late"),
     "if find('AVWOTDQMRXISHGPYFUNJKB', kind, 1, true) then\n",
     lua!("locks" "refuse" "missed" "release_meta" "raise" "extend" "inspect" "shared" "slots"),
     lua!("many"),
