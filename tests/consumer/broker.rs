@@ -37,6 +37,7 @@ struct State {
     /// Dispositions of all deliveries, in the order of their arrival.
     log: Vec<(String, Disposition)>,
     extended: u32,
+    closed: u32,
 }
 
 /// The broker with its queue. Clones share the queue.
@@ -111,6 +112,11 @@ impl Broker {
 
     pub(crate) fn extended(&self) -> u32 {
         self.state().extended
+    }
+
+    /// Returns the number of sessions that their consumers closed.
+    pub(crate) fn closed(&self) -> u32 {
+        self.state().closed
     }
 }
 
@@ -188,7 +194,9 @@ impl Session for Connection {
         Ok(Vec::new())
     }
 
-    async fn close(self) {}
+    async fn close(self) {
+        self.broker.state().closed += 1;
+    }
 }
 
 impl Handed {
