@@ -110,6 +110,7 @@ impl Task {
                 Kind::Degrade => self.degrade().await?,
                 Kind::HandOver if self.half == 0 => self.hand_over().await?,
                 Kind::HandOver => self.resume().await?,
+                Kind::Fair => self.fair().await?,
             }
             self.pause(0..15).await;
         }
@@ -249,6 +250,18 @@ impl Task {
         let ticket = Some(ticket.fencing_token().get());
         self.hold(&guard, Grant { ticket, ..of }).await?;
         if self.chance(50) { self.pass_on(guard).await } else { self.end(guard).await }
+    }
+
+    /// Acquires the lock in the order of the callers.
+    async fn fair(&mut self) -> Result<(), Failure> {
+        let name = Kind::Fair.name();
+        let lock = self.redlock.mutex(name).fair(true).acquire_timeout(WAIT).build()?;
+        let (since, mut queued) = (now(), None);
+        let acquired = lock.acquire_with(|_| queued = queued.or_else(|| Some(now()))).await;
+        let Some(guard) = served(acquired)? else { return Ok(()) };
+        let of = grant(vec![name.to_owned()], Mode::Exclusive, since);
+        self.hold(&guard, Grant { queued, ..of }).await?;
+        self.end(guard).await
     }
 
     /// Reports the grant, relies on the lock for some time, and reports the end.

@@ -57,7 +57,10 @@ pub(super) struct Found {
     /// Further acquires of an owner that has the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) inner: Option<usize>,
-    /// Grants that came before one whose caller had its place first.
+    /// Grants to callers that had a place in the order of a fair lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) waited: Option<usize>,
+    /// Grants to calls that began after another call had its place, and that came before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) out_of_order: Option<usize>,
     /// Times in which callers waited for each other.
@@ -82,7 +85,7 @@ impl Found {
         let broken = [self.out_of_order, self.deadlocks, self.twice, self.let_in];
         let broken =
             broken.into_iter().flatten().sum::<usize>() + self.overlaps + self.tokens_wrong;
-        let idle = [self.inner, self.degraded, self.resumed].contains(&Some(0));
+        let idle = [self.inner, self.degraded, self.resumed, self.waited].contains(&Some(0));
         broken == 0 && self.grants > 0 && !idle
     }
 }
@@ -124,9 +127,11 @@ pub(super) fn judge(kind: Kind, lines: &[Line], end: Nanos) -> Found {
             found.resumed = Some(tickets.len());
             found.let_in = Some(let_in(&holds));
         }
-    }
-    if holds.iter().any(|hold| hold.grant.queued.is_some()) {
-        found.out_of_order = Some(out_of_order(&holds));
+        Kind::Fair => {
+            let waited = holds.iter().filter(|hold| hold.grant.queued.is_some());
+            found.waited = Some(waited.count());
+            found.out_of_order = Some(out_of_order(&holds));
+        }
     }
     found
 }

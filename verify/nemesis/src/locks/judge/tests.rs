@@ -193,13 +193,21 @@ fn a_ticket_is_redeemed_once_and_lets_no_other_holder_in() {
 fn a_grant_before_one_that_was_queued_first_is_out_of_order() {
     let of = |since: u64| {
         let history = History::default()
-            .hold(1, "read_write", Mode::Exclusive, 5, (20, 30))
-            .with(|grant| (grant.since, grant.queued) = (since, Some(since + 1)))
-            .hold(2, "read_write", Mode::Exclusive, 6, (40, 50))
+            .hold(1, "fair", Mode::Exclusive, 5, (20, 30))
+            .with(|grant| grant.since = since)
+            .hold(2, "fair", Mode::Exclusive, 6, (40, 50))
             .with(|grant| (grant.since, grant.queued) = (5, Some(10)));
-        history.judge(Kind::ReadWrite).out_of_order
+        let found = history.judge(Kind::Fair);
+        (found.is_good(), found.waited, found.out_of_order)
     };
-    assert_eq!((of(8), of(11)), (Some(0), Some(1)));
+    assert_eq!(of(10), (true, Some(1), Some(0)), "the calls were made at the same time");
+    assert_eq!(of(11), (false, Some(1), Some(1)));
+}
+
+#[test]
+fn a_fair_lock_for_which_no_call_waited_shows_no_order() {
+    let found = History::default().hold(1, "fair", Mode::Exclusive, 5, (10, 20)).judge(Kind::Fair);
+    assert!(found.out_of_order == Some(0) && !found.is_good(), "{found:?}");
 }
 
 #[test]
