@@ -8,8 +8,9 @@
 
 pub(crate) mod client;
 mod faults;
-mod judge;
-mod record;
+pub(crate) mod judge;
+pub(crate) mod record;
+pub(crate) mod work;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,6 +24,7 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
 use crate::event::now;
+use crate::judge::Violation;
 use crate::ordinary::server::Server;
 use crate::world::Failure;
 use faults::{Clients, Faults, Struck};
@@ -60,7 +62,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::ReadWrite,
         Self::Semaphore,
         Self::Reentrant,
@@ -70,7 +72,7 @@ impl Kind {
         Self::Fair,
     ];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ReadWrite => "read_write",
             Self::Semaphore => "semaphore",
@@ -117,7 +119,10 @@ pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
         let phase = Phase { kinds, urls: &urls, dir: &dir, seed: seed ^ n as u64 };
         let (of_kinds, struck) = phase.run(&mut servers, n, length / phases.len() as u32)?;
         faults.add(struck);
-        for (kind, of) in of_kinds {
+        for (kind, (of, broken)) in of_kinds {
+            for Violation { rule, text, .. } in broken {
+                println!("BROKEN: {rule}: {text}");
+            }
             let fine = if of.is_good() { "" } else { "  NOT GOOD" };
             println!("{:>10}: {}{fine}", kind.name(), serde_json::to_string(&of)?);
             found.insert(kind.name(), of);
@@ -146,6 +151,9 @@ fn initialise(urls: &[String]) -> Result<(), Failure> {
     if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
 }
 
+/// The findings about one kind, and the broken rules.
+type Judged = (Found, Vec<Violation>);
+
 /// Some kinds under load at the same time, while all faults happen.
 struct Phase<'a> {
     kinds: &'a [Kind],
@@ -162,7 +170,7 @@ impl Phase<'_> {
         servers: &mut [Server],
         first: usize,
         length: Duration,
-    ) -> Result<(Vec<(Kind, Found)>, Struck), Failure> {
+    ) -> Result<(Vec<(Kind, Judged)>, Struck), Failure> {
         let dice = &mut StdRng::seed_from_u64(self.seed);
         // The kernel kills the clients with the thread that starts them, so that is this one.
         let mut clients = Clients::start(self.kinds, self.urls, self.dir, self.seed)?;

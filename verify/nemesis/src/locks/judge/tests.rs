@@ -37,7 +37,7 @@ impl History {
     }
 
     fn judge(&self, kind: Kind) -> Found {
-        judge(kind, &self.0, 1_000)
+        judge(kind, &self.0, 1_000).0
     }
 }
 
@@ -116,6 +116,22 @@ fn more_permits_than_there_are_is_an_overlap() {
 }
 
 #[test]
+fn several_permits_of_one_guard_are_renewed_and_end_together() {
+    let of = |end: What| {
+        let both = History::default()
+            .hold(1, "semaphore", Mode::Slot(0), 5, (10, 20))
+            .hold(1, "semaphore", Mode::Slot(2), 7, (10, 20))
+            .then(1, 15, end);
+        let next = |of: History, slot| of.hold(2, "semaphore", Mode::Slot(slot), 8, (22, 30));
+        next(next(both, 0), 2).judge(Kind::Semaphore)
+    };
+    let found = of(What::Valid { until: 25 });
+    assert_eq!((found.overlaps, found.most_held), (2, Some(4)), "{found:?}");
+    let found = of(What::Over);
+    assert_eq!((found.overlaps, found.most_held), (0, Some(2)), "{found:?}");
+}
+
+#[test]
 fn an_inner_acquire_has_the_token_of_the_outer_one() {
     let found = History::default()
         .hold(1, "reentrant", Mode::Exclusive, 5, (10, 20))
@@ -145,7 +161,7 @@ fn callers_that_wait_while_no_holder_is_there_are_a_deadlock() {
             6,
             (from, from + 5),
         );
-        judge(Kind::Multi, &history.0, from + 10).deadlocks
+        judge(Kind::Multi, &history.0, from + 10).0.deadlocks
     };
     assert_eq!((of(late), of(late + 1)), (Some(0), Some(1)));
 }
