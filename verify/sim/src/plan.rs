@@ -214,8 +214,8 @@ pub(crate) enum Action {
         renew: bool,
         parting: Parting,
     },
-    /// Acquires all permits of a semaphore together, as `Lock` does one; the future is dropped after
-    /// `polls` polls.
+    /// Acquires all permits of a semaphore together, as `Lock` does one; the future is dropped
+    /// after `polls` polls.
     AllPermits {
         name: usize,
         wait: Ms,

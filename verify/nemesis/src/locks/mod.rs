@@ -43,7 +43,8 @@ const QUARANTINE: Duration = Duration::from_millis(1_500);
 const PHASE: Duration = Duration::from_secs(8);
 /// Time between two kills of clients.
 const CRASH_EVERY: Duration = Duration::from_millis(700);
-/// The same where clients wait for a fair lock: the place of a dead one keeps the others out for 3 s.
+/// The same where clients wait for a fair lock: the place of a dead one keeps the others out for
+/// 3 s.
 const FAIR_CRASH_EVERY: Duration = Duration::from_secs(5);
 
 /// A kind of lock. Its name is also the name of its lock, or the beginning of it.

@@ -53,7 +53,8 @@ pub(crate) struct Grant {
 pub(crate) enum What {
     /// The task holds this, beside its earlier grants that are not over.
     Held(Grant),
-    /// At the time of the line, the guard of all the task's grants reported that it was valid, and then this deadline.
+    /// At the time of the line, the guard of all the task's grants reported that it was valid, and
+    /// then this deadline.
     Valid { until: Nanos },
     /// The owner entered its lock once more, and got this token.
     Inner { token: u64 },

@@ -16,7 +16,8 @@ use super::{Kind, PERMITS};
 use crate::event::{Answer, Nanos, TaskId, Verb, now};
 use crate::world::Failure;
 
-/// Longest wait of a call. It is longer than a fault of `nemesis locks`, so that a call outlives it.
+/// Longest wait of a call. It is longer than a fault of `nemesis locks`, so that a call outlives
+/// one.
 const WAIT: Duration = Duration::from_secs(5);
 /// Longest time of a call that does not wait, or of the last attempt of one that does.
 const ROUND: Duration = Duration::from_secs(3);
