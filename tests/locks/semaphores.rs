@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use palisade::error::{AcquireError, NodeError};
 use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, LockNode, Op, Replies, Reply};
 use palisade::{
-    Durability, LockGuard, MemoryNode, Moment, NodePermits, Permit, Permits, Redlock, Semaphore,
-    TryAcquire,
+    Durability, LockGuard, MemoryNode, Moment, NodePermits, Permit, Permits, Redlock,
+    RedlockBuilder, Semaphore, TryAcquire,
 };
 use palisade_testing::fault::{Fault, Odds};
 use tokio::time::{sleep, timeout};
@@ -439,7 +439,7 @@ async fn a_release_reaches_a_node_whose_refusal_came_after_the_permit_was_won() 
         Late::new(&nodes[1], 5, None),
         Late::new(&nodes[2], 20, Some(holder)),
     ];
-    let redlock = late.into_iter().fold(Redlock::builder(), |b, node| b.node(node));
+    let redlock = late.into_iter().fold(Redlock::builder(), RedlockBuilder::node);
     let pool = redlock.build().unwrap().semaphore("gpu", 2).build().unwrap();
     let permit = pool.acquire().await.unwrap();
     sleep(Duration::from_millis(100)).await;
