@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use palisade::error::{AcquireError, NodeError};
-use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, LockNode, Replies, Reply};
+use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, LockNode, Op, Replies, Reply};
 use palisade::{
-    Durability, LockGuard, MemoryNode, Moment, NodePermits, Permit, Redlock, Semaphore, TryAcquire,
+    Durability, LockGuard, MemoryNode, Moment, NodePermits, Permit, Permits, Redlock,
+    RedlockBuilder, Semaphore, TryAcquire,
 };
 use palisade_testing::fault::{Fault, Odds};
 use tokio::time::{sleep, timeout};
@@ -379,4 +380,75 @@ async fn callers_that_give_up_at_any_time_leave_no_permit_behind() {
     for (node, seen) in pool.inspect().await.unwrap().nodes {
         assert!(matches!(&seen, NodePermits::Held(all) if all.is_empty()), "{node}: {seen:?}");
     }
+}
+
+/// A node whose answers are late by `delay`. The permits of another holder are released as soon as
+/// the node has refused an acquire because of them.
+struct Late {
+    node: MemoryNode,
+    delay: Duration,
+    holder: tokio::sync::Mutex<Option<Permits>>,
+}
+
+impl Late {
+    fn new(node: &MemoryNode, delay: u64, holder: Option<Permits>) -> Self {
+        let (node, delay) = (node.clone(), Duration::from_millis(delay));
+        Self { node, delay, holder: holder.into() }
+    }
+}
+
+impl LockNode for Late {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        Box::pin(async move {
+            let acquires = batch.ops.iter().any(|op| matches!(op, Op::Acquire { .. }));
+            let replies = self.node.call(batch, deadline).await;
+            let holder = if acquires { self.holder.lock().await.take() } else { None };
+            if let Some(holder) = holder {
+                holder.release().await.unwrap();
+            }
+            sleep(self.delay).await;
+            replies
+        })
+    }
+
+    fn barrier(
+        &self,
+        after: BarrierPoint,
+        level: Durability,
+        deadline: Moment,
+    ) -> BoxFuture<'_, Result<u32, NodeError>> {
+        self.node.barrier(after, level, deadline)
+    }
+
+    forward!(node);
+
+    fn server(&self) -> Option<Arc<str>> {
+        self.node.server()
+    }
+}
+
+/// The winner of a permit asks a node that has not answered yet for the same slot. That this node
+/// had refused the acquire, as it turns out later, says nothing about what it has now.
+#[tokio::test(start_paused = true)]
+async fn a_release_reaches_a_node_whose_refusal_came_after_the_permit_was_won() {
+    let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
+    let alone = Redlock::builder().node(nodes[2].clone()).build().unwrap();
+    let holder = alone.semaphore("gpu", 2).build().unwrap().acquire_many(2).await.unwrap();
+    let late = [
+        Late::new(&nodes[0], 5, None),
+        Late::new(&nodes[1], 5, None),
+        Late::new(&nodes[2], 20, Some(holder)),
+    ];
+    let redlock = late.into_iter().fold(Redlock::builder(), RedlockBuilder::node);
+    let pool = redlock.build().unwrap().semaphore("gpu", 2).build().unwrap();
+    let permit = pool.acquire().await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    let on_the_last = || async {
+        let seen = alone.semaphore("gpu", 2).build().unwrap().inspect().await.unwrap();
+        seen.held().len()
+    };
+    assert_eq!(on_the_last().await, 1, "the slot is the winner's there, too");
+    permit.release().await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(on_the_last().await, 0);
 }

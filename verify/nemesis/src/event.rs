@@ -9,6 +9,8 @@ use std::sync::Arc;
 use palisade::node::spi::{Env as _, SystemEnv};
 use serde::{Deserialize, Serialize};
 
+use crate::locks::record::What;
+
 /// A time of `CLOCK_BOOTTIME`, in nanoseconds.
 pub(crate) type Nanos = u64;
 
@@ -59,6 +61,14 @@ pub(crate) enum Verb {
     CompleteMany,
     Resolve,
     Rerun,
+    Read,
+    Write,
+    Permit,
+    AcquireMany,
+    AcquireMulti,
+    AcquireFair,
+    HandOver,
+    Resume,
 }
 
 impl Verb {
@@ -80,6 +90,14 @@ impl Verb {
             Self::CompleteMany => "complete_many",
             Self::Resolve => "resolve",
             Self::Rerun => "rerun",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Permit => "permit",
+            Self::AcquireMany => "acquire_many",
+            Self::AcquireMulti => "several names",
+            Self::AcquireFair => "fair acquire",
+            Self::HandOver => "hand_over",
+            Self::Resume => "resume",
         }
     }
 }
@@ -135,6 +153,8 @@ pub(crate) enum EventKind {
     /// A holder no longer relies on its lease. The event comes just before the release, or after
     /// the guard reported the loss.
     Over { name: Arc<str>, token: u64, lost: bool },
+    /// A client observed this about a lock of another kind than a mutex.
+    Lock { name: Arc<str>, seen: What },
     /// The ledger received a write under a lock.
     Write { name: Arc<str>, token: u64, accepted: bool },
     /// The handler of an order or of a batch key has started. `valid` is true if the claim was
@@ -206,6 +226,7 @@ impl EventKind {
             | Self::Took { name, .. }
             | Self::Valid { name, .. }
             | Self::Over { name, .. }
+            | Self::Lock { name, .. }
             | Self::Write { name, .. }
             | Self::Says { name, .. }
             | Self::Seen { name, .. } => Some(name),

@@ -33,6 +33,32 @@ const YOUNG: usize = 60;
 /// Number of keys in a batch.
 const BATCH: usize = 10;
 
+/// Kinds of work that each client must be served with after the end of all faults.
+const WORK: [&str; 7] = [
+    "a lock",
+    "an order",
+    "an election",
+    "a reader's or a writer's lock",
+    "a permit",
+    "several names",
+    "a fair lock",
+];
+
+/// Returns the kind of work of an operation.
+fn work_of(verb: Verb) -> Option<&'static str> {
+    let at = match verb {
+        Verb::Acquire | Verb::TryAcquire => 0,
+        Verb::Run => 1,
+        Verb::Campaign | Verb::Leader => 2,
+        Verb::Read | Verb::Write => 3,
+        Verb::Permit | Verb::AcquireMany => 4,
+        Verb::AcquireMulti => 5,
+        Verb::AcquireFair => 6,
+        _ => return None,
+    };
+    Some(WORK[at])
+}
+
 /// The ledger and its log.
 pub(crate) struct Ledger {
     books: Books,
@@ -55,9 +81,8 @@ pub(crate) struct Ledger {
 pub(crate) struct Log {
     events: Vec<Event>,
     file: BufWriter<File>,
-    /// Clients that were served after the end of all faults, each with the kind of work: 0 for
-    /// locks, 1 for orders, 2 for elections, 3 for others.
-    served: BTreeSet<(u8, u8)>,
+    /// Clients that were served after the end of all faults, each with the kind of work.
+    served: BTreeSet<(u8, &'static str)>,
 }
 
 impl Log {
@@ -65,13 +90,7 @@ impl Log {
         serde_json::to_writer(&mut self.file, &event)?;
         self.file.write_all(b"\n")?;
         if let EventKind::End { verb, answer: Answer::Done | Answer::Taken, .. } = event.kind {
-            let work = match verb {
-                Verb::Acquire | Verb::TryAcquire => 0,
-                Verb::Run => 1,
-                Verb::Campaign | Verb::Leader => 2,
-                _ => 3,
-            };
-            self.served.insert((event.who.client, work));
+            self.served.extend(work_of(verb).map(|work| (event.who.client, work)));
         }
         self.events.push(event);
         Ok(())
@@ -121,22 +140,20 @@ impl Ledger {
         self.note(EventKind::Calm)
     }
 
-    /// Returns true if each client was served with a lock, an order and an election, and if all
-    /// orders are done.
+    /// Returns true if each client was served with each kind of work, and if all orders are done.
     pub(crate) fn all_served(&self, clients: u8) -> bool {
-        let served = |c| (0..3).all(|work| self.log.served.contains(&(c, work)));
-        self.open.is_empty() && (1..=clients).all(served)
+        self.open.is_empty() && self.missing(clients).next().is_none()
+    }
+
+    fn missing(&self, clients: u8) -> impl Iterator<Item = (u8, &'static str)> {
+        let all = (1..=clients).flat_map(|c| WORK.map(|work| (c, work)));
+        all.filter(|served| !self.log.served.contains(served))
     }
 
     /// Describes the work that is still missing for [`Self::all_served`].
     pub(crate) fn waiting_for(&self, clients: u8) -> String {
-        let missing: Vec<_> = (1..=clients)
-            .flat_map(|c| (0..3).map(move |work| (c, work)))
-            .filter(|k| !self.log.served.contains(k))
-            .map(|(c, work)| {
-                format!("client {c}: {}", ["a lock", "an order", "an election"][work as usize])
-            })
-            .collect();
+        let missing = self.missing(clients).map(|(c, work)| format!("client {c}: {work}"));
+        let missing: Vec<_> = missing.collect();
         format!("{} orders open {:?}; {}", self.open.len(), self.open, missing.join(", "))
     }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::event::{Answer, Event, EventKind, Nanos, SECOND, Verb};
 use crate::judge::{Violation, story};
+use crate::locks::record::What;
 
 /// Time after a fault in which its effects may continue: a failover and a quarantine.
 const AFTER: Nanos = 10 * SECOND;
@@ -65,6 +66,8 @@ struct Line {
     violations: usize,
     refusals: usize,
     longest_silence_ms: u64,
+    /// Grants of each kind of lock that is not a mutex.
+    grants: BTreeMap<Arc<str>, usize>,
     seed: u64,
 }
 
@@ -115,10 +118,21 @@ pub(crate) fn report(events: &[Event], found: &[Violation], seed: u64, seconds: 
         violations: found.len(),
         refusals: done.refused.len(),
         longest_silence_ms: rows.values().map(|r| r.silence).max().unwrap_or(0) / 1_000_000,
+        grants: grants(events),
         seed,
     };
     out.push_str(&serde_json::to_string(&line).expect("numbers are always JSON"));
     out
+}
+
+fn grants(events: &[Event]) -> BTreeMap<Arc<str>, usize> {
+    let mut all = BTreeMap::new();
+    for e in events {
+        if let EventKind::Lock { name, seen: What::Held(_) } = &e.kind {
+            *all.entry(Arc::clone(name)).or_default() += 1;
+        }
+    }
+    all
 }
 
 fn verbs(out: &mut String, events: &[Event]) {
@@ -193,7 +207,11 @@ impl Done {
             // lease or claim does not prove that the nodes grant new ones.
             let ends = matches!(
                 verb,
-                Verb::Release | Verb::Resign | Verb::ForceRelease | Verb::CompleteMany
+                Verb::Release
+                    | Verb::Resign
+                    | Verb::ForceRelease
+                    | Verb::CompleteMany
+                    | Verb::HandOver
             );
             let counts = !ends && *verb != Verb::Leader;
             match answer {

@@ -7,13 +7,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::event::{Event, EventKind, Nanos, TaskId, now};
+use crate::event::{Answer, Event, EventKind, Nanos, TaskId, Verb, now};
 
 /// A line that a client sends. The ledger replies only to `Ask`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -93,6 +94,24 @@ impl Ledger {
     pub(crate) async fn report_at(&mut self, at: Nanos, kind: EventKind) -> io::Result<()> {
         let who = self.who;
         self.line(&Line::Say(Event { at, who, kind })).await
+    }
+
+    /// Runs an operation of the library. Reports its beginning and its end. `within` is the maximum
+    /// time that the library documents for the operation.
+    pub(crate) async fn verb<T>(
+        &mut self,
+        verb: Verb,
+        name: &Arc<str>,
+        within: Duration,
+        call: impl Future<Output = T>,
+        answer: impl FnOnce(&T) -> Answer,
+    ) -> io::Result<T> {
+        let within = within.as_millis() as u64;
+        self.report(EventKind::Begin { verb, name: Arc::clone(name), within }).await?;
+        let result = call.await;
+        let answer = answer(&result);
+        self.report(EventKind::End { verb, name: Arc::clone(name), answer }).await?;
+        Ok(result)
     }
 
     pub(crate) async fn request(&mut self, request: LedgerRequest) -> io::Result<LedgerReply> {

@@ -19,7 +19,10 @@ fn eight_seconds_of_faults_break_no_kind_of_lock() {
         (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success(), "{text}{words}");
     let last: Value = serde_json::from_str(text.lines().last().unwrap_or_default()).expect("JSON");
-    for kind in ["read_write", "semaphore", "reentrant", "multi", "degrade", "hand_over"] {
+    let fair = &last["kinds"]["fair"];
+    assert!(fair["waited"].as_u64() > Some(0), "{text}");
+    assert_eq!(fair["out_of_order"], Value::from(0), "{text}");
+    for kind in ["read_write", "semaphore", "reentrant", "multi", "degrade", "hand_over", "fair"] {
         let of = &last["kinds"][kind];
         assert!(of["grants"].as_u64() > Some(0), "{kind}: {text}");
         let broken = [&of["overlaps"], &of["tokens_wrong"]];

@@ -130,6 +130,9 @@ pub enum Bug {
     MoveSteals,
     /// A node counts the permits that it gave, and does not number them (semaphore 1).
     CountingSemaphore,
+    /// A call for several permits keeps those that it has while it waits for the others (semaphore
+    /// 10).
+    PermitsOneByOne,
     /// A ticket is redeemed under the owner token of the holder that handed the lock over
     /// (hand_over 2).
     ResumeByExtend,

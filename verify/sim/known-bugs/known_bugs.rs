@@ -35,6 +35,7 @@ const CLASSIC: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Classic));
 const LOSSES: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Losses));
 const READERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Readers));
 const PERMITS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Permits));
+const ALL_PERMITS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::AllPermits));
 const HAND_OVERS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::HandOvers));
 const SEVERAL: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Several));
 const FAIR: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Fair));
@@ -136,6 +137,7 @@ known_bugs! {
     any_slot_counts: AnySlotCounts in PERMITS,
     move_steals: MoveSteals in PERMITS,
     counting_semaphore: CountingSemaphore in PERMITS,
+    permits_one_by_one: PermitsOneByOne in ALL_PERMITS,
     resume_by_extend: ResumeByExtend in HAND_OVERS,
     resume_from_nothing: ResumeFromNothing in HAND_OVERS,
     many_tokens_differ: ManyTokensDiffer in SEVERAL,

@@ -1,6 +1,7 @@
 //! Actions of client processes on locks. A client acquires a lock, holds it and writes to a fenced
 //! resource. Then it releases the lock, or leaves it.
 
+use std::any::Any;
 use std::future::Future;
 use std::ops::Deref;
 use std::pin::Pin;
@@ -44,6 +45,9 @@ pub(crate) fn waited<G>(
     got.map(guard).map_err(|e| matches!(e, AcquireError::TimedOut { .. }))
 }
 
+/// Guards that the user's code never drops. They exist as long as the process.
+pub(crate) type Forgotten = Arc<Mutex<Vec<Arc<dyn Any + Send + Sync>>>>;
+
 /// A task of a client process.
 #[derive(Clone)]
 pub(crate) struct Actor {
@@ -60,8 +64,7 @@ pub(crate) struct Actor {
     /// Index of the next action. A restarted process skips the interrupted action and continues
     /// with the next one.
     pub(crate) next: Arc<AtomicUsize>,
-    /// Guards that the user's code never drops. They exist as long as the process.
-    pub(crate) forgotten: Arc<Mutex<Vec<Arc<Guard>>>>,
+    pub(crate) forgotten: Forgotten,
 }
 
 /// Polls a future at most `polls` times. Returns `None` if the future is not ready by then.
@@ -165,6 +168,10 @@ impl Actor {
                 }
                 Action::Several { wait, hold, renew, parting } => {
                     self.several((wait, renew), (hold, parting), self.dice(at)).await;
+                }
+                Action::AllPermits { name, wait, hold, renew, polls, parting } => {
+                    let how = (wait, renew, polls);
+                    self.all_permits(name, how, (hold, parting), self.dice(at)).await;
                 }
                 Action::Resume { name, wait, hold, polls, parting } => {
                     let dice = self.dice(at);
@@ -374,7 +381,7 @@ impl Actor {
             tokio::select! {
                 biased;
                 () = held.guard.lost() => {
-                    self.reported(&held);
+                    self.reported(held.id, held.guard.valid_until());
                     // The loop writes once more, like a process that has not yet detected the loss.
                     held.until_lost = true;
                 }
@@ -399,8 +406,13 @@ impl Actor {
     /// Sends a write of a writer, or a read of a reader, to the resource. The request is a separate
     /// message, so it arrives even if its sender is paused.
     pub(crate) fn write(&self, held: &Hold, delay: u64) {
-        let (world, token) = (Arc::clone(&self.world), held.guard.fencing_token().get());
-        let (id, name) = ((held.id, matches!(*held.guard, Guard::Read(_))), held.name);
+        let shared = matches!(*held.guard, Guard::Read(_));
+        self.uses((held.id, shared), held.name, held.guard.fencing_token().get(), delay);
+    }
+
+    /// Sends a write, or a read (`shared`), of a holder to the resource.
+    pub(crate) fn uses(&self, id: (HoldId, bool), name: u16, token: u64, delay: u64) {
+        let world = Arc::clone(&self.world);
         tokio::spawn(async move {
             if delay > 0 {
                 sleep(ms(delay)).await;
@@ -409,16 +421,17 @@ impl Actor {
         });
     }
 
-    fn reported(&self, held: &Hold) {
+    /// Reports that `lost()` has returned for a hold with this deadline.
+    pub(crate) fn reported(&self, hold: HoldId, until: Moment) {
         let now = Gated(Arc::clone(&self.process)).now();
-        let late = now.since(held.guard.valid_until()).as_micros() as u64;
+        let late = now.since(until).as_micros() as u64;
         let awake = self.world.nanos().saturating_sub(self.process.stood_still().0) / 1_000;
         // tokio's timers use true time, and the process's clock does not. This difference exists
         // only in the simulation.
         let skew =
             self.settings.ttl * self.plan.clients[self.client].clock.ppm.unsigned_abs() / 1_000;
         let late = late.min(awake).saturating_sub(skew);
-        self.world.tell(Event::LossReported { hold: held.id, client: self.client, late });
+        self.world.tell(Event::LossReported { hold, client: self.client, late });
     }
 
     pub(crate) async fn part(&self, held: Hold, how: Parting) {

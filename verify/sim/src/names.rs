@@ -15,6 +15,11 @@ pub(crate) fn pool(n: usize) -> String {
     format!("pool-{n}")
 }
 
+/// Returns the name of a semaphore that is used after the end of all faults.
+pub(crate) fn calm_pool(n: usize) -> String {
+    pool(50 + n)
+}
+
 /// Number of permits of each semaphore.
 pub(crate) const PERMITS: u16 = 2;
 

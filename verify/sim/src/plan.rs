@@ -214,6 +214,16 @@ pub(crate) enum Action {
         renew: bool,
         parting: Parting,
     },
+    /// Acquires all permits of a semaphore together, as `Lock` does one; the future is dropped
+    /// after `polls` polls.
+    AllPermits {
+        name: usize,
+        wait: Ms,
+        hold: Ms,
+        renew: bool,
+        polls: u32,
+        parting: Parting,
+    },
     /// Makes a call with an idempotency key. `print` is the request's fingerprint (0 is none).
     Order {
         key: usize,

@@ -14,7 +14,7 @@ use palisade::{Durability, Redlock};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::client::{Actor, Guard, cut};
+use crate::client::{Actor, Forgotten, cut};
 use crate::invariants::Violation;
 use crate::link::{Link, Wire};
 use crate::names;
@@ -53,7 +53,7 @@ pub(crate) fn run(plan: Plan) -> Report {
 struct Seat {
     process: Arc<Process>,
     redlock: Redlock,
-    forgotten: Arc<Mutex<Vec<Arc<Guard>>>>,
+    forgotten: Forgotten,
     wires: Vec<Arc<Wire>>,
     progress: Vec<Arc<AtomicUsize>>,
     tasks: Vec<JoinHandle<()>>,
@@ -390,47 +390,64 @@ impl Stage {
             let mutex =
                 redlock.mutex(names::calm(client)).ttl(ms(settings.max_ttl)).build().unwrap();
             process.run(async move { drop(cut(polls, mutex.acquire()).await) });
+            let polls = p.dice(60 + client as u64).range(1, 8) as u32;
+            let pool = redlock.semaphore(names::calm_pool(client), names::PERMITS);
+            let pool = pool.ttl(ms(settings.max_ttl)).build().unwrap();
+            let all = async move { drop(cut(polls, pool.acquire_many(names::PERMITS)).await) };
+            process.run(all);
         }
         sleep(ms(40)).await;
         for client in 0..handles.len() {
-            self.must_be_gone(&names::calm(client), "the request was dropped 40 ms ago");
+            let pool = format!("permits:{}", names::calm_pool(client));
+            for key in [names::calm(client), pool] {
+                self.must_be_gone(&key, "the request was dropped 40 ms ago");
+            }
         }
         self.serve_all_clients(handles).await;
     }
 
+    /// Lets all clients want the same lock, and at the same time all permits of one semaphore. None
+    /// of them may keep a part of the permits while it waits.
     async fn serve_all_clients(&self, handles: Vec<Handle>) {
-        let world = &self.world;
-        let tasks: Vec<_> = handles
-            .into_iter()
-            .enumerate()
-            .map(|(client, (process, redlock, settings))| {
-                let (world, ttl) = (Arc::clone(world), ms(settings.max_ttl));
-                let gives_up = client % 3 == 2;
-                let wait = ms(if gives_up { 2 } else { 5_000 });
-                process.run(async move {
-                    let mutex = redlock
-                        .mutex(names::calm(50))
-                        .ttl(ttl)
-                        .acquire_timeout(wait)
-                        .build()
-                        .unwrap();
-                    if let Ok(guard) = mutex.acquire().await {
-                        sleep(ms(3)).await;
-                        let _ = guard.release().await;
-                    } else if !gives_up {
-                        let name = names::number_of(&names::calm(50));
+        let mut tasks = Vec::new();
+        for (client, (process, redlock, settings)) in handles.into_iter().enumerate() {
+            let ttl = ms(settings.max_ttl);
+            let gives_up = client % 3 == 2;
+            let wait = ms(if gives_up { 2 } else { 5_000 });
+            let not_served = |name: &str| {
+                let (world, name) = (Arc::clone(&self.world), names::number_of(name));
+                move || {
+                    if !gives_up {
                         world.tell(Event::NotServed { client, name });
                     }
-                })
-            })
-            .collect();
+                }
+            };
+            let (name, pool) = (names::calm(50), names::calm_pool(9));
+            let refused = not_served(&name);
+            let mutex = redlock.mutex(name).ttl(ttl).acquire_timeout(wait).build().unwrap();
+            tasks.push(process.run(async move {
+                let Ok(guard) = mutex.acquire().await else { return refused() };
+                sleep(ms(3)).await;
+                let _ = guard.release().await;
+            }));
+            let refused = not_served(&pool);
+            let pool = redlock.semaphore(pool, names::PERMITS).ttl(ttl).acquire_timeout(wait);
+            let pool = pool.build().unwrap();
+            tasks.push(process.run(async move {
+                let Ok(all) = pool.acquire_many(names::PERMITS).await else { return refused() };
+                sleep(ms(3)).await;
+                let _ = all.release().await;
+            }));
+        }
         for task in tasks {
             if timeout(PATIENCE, task).await.is_err() {
-                world.tell(Event::Stuck);
+                self.world.tell(Event::Stuck);
             }
         }
         sleep(ms(40)).await;
-        self.must_be_gone(&names::calm(50), "the last holder released it 40 ms ago");
+        for key in [names::calm(50), format!("permits:{}", names::calm_pool(9))] {
+            self.must_be_gone(&key, "the last holder released it 40 ms ago");
+        }
     }
 
     fn must_be_gone(&self, key: &str, why: &'static str) {

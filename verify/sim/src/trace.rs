@@ -164,6 +164,14 @@ pub(crate) enum Event {
         requested_at: u64,
         left: u64,
     },
+    /// A call for all permits of a semaphore returned these slots, as bits, in this number of
+    /// permits.
+    AllPermits {
+        client: usize,
+        name: u16,
+        slots: u64,
+        permits: usize,
+    },
     /// Not enough nodes have the grant on their replicas.
     Unkept {
         client: usize,

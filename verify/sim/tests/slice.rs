@@ -76,6 +76,11 @@ fn permits_break_nothing() {
 }
 
 #[test]
+fn all_permits_at_once_break_nothing() {
+    breaks_nothing(Some(Tamper::Scene(Scene::AllPermits)));
+}
+
+#[test]
 fn hand_overs_break_nothing() {
     breaks_nothing(Some(Tamper::Scene(Scene::HandOvers)));
 }

@@ -19,6 +19,9 @@ use rand::{RngExt as _, SeedableRng as _};
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::event::{Answer, EventKind, TaskId, Verb, now};
+use crate::locks::Kind;
+use crate::locks::record::Journal;
+use crate::locks::work::{Pace, TICKET, Task as OfKind};
 use crate::wire::Ledger;
 
 /// Longest lease of all clients. The length of each quarantine follows from it.
@@ -27,6 +30,19 @@ pub(crate) const MAX_TTL: Duration = Duration::from_secs(2);
 pub(crate) const CLOCK_ERROR: Duration = Duration::from_millis(500);
 /// Default lease of a client.
 const TTL: Duration = Duration::from_millis(1_500);
+
+/// Work under locks of other kinds than mutexes: each kind, and the number of the task among those
+/// of the kind.
+const KINDS: [(Kind, u8); 6] = [
+    (Kind::ReadWrite, 0),
+    (Kind::Semaphore, 0),
+    (Kind::Multi, 0),
+    (Kind::HandOver, 0),
+    (Kind::HandOver, 1),
+    (Kind::Fair, 0),
+];
+/// Pace of this work.
+const PACE: Pace = Pace { rest: (10, 120), long: 10 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -70,16 +86,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 async fn work(args: &Args) -> Result<(), Failure> {
     let redlock = redlock(&args.group)?;
     let mut tasks = JoinSet::new();
-    for task in 0..8_u8 {
+    let of = async |task: u8| -> io::Result<Task> {
         let who = TaskId { client: args.id, life: args.life, task };
         let place = u64::from(who.client) << 40 | u64::from(who.life) << 8 | u64::from(task);
-        let task = Task {
+        Ok(Task {
             who,
             ledger: Ledger::connect(&args.ledger, who).await?,
             dice: StdRng::seed_from_u64(args.seed ^ place),
             redlock: redlock.clone(),
-        };
-        match who.task {
+        })
+    };
+    for n in 0..8_u8 {
+        let task = of(n).await?;
+        match n {
             0 | 1 => tasks.spawn_local(locks::work(task)),
             2 | 3 => tasks.spawn_local(orders::work(task)),
             4 => tasks.spawn_local(elections::lead(task)),
@@ -87,6 +106,13 @@ async fn work(args: &Args) -> Result<(), Failure> {
             6 => tasks.spawn_local(takeovers::work(task)),
             _ => tasks.spawn_local(batches::work(task)),
         };
+    }
+    for ((kind, half), n) in KINDS.into_iter().zip(8..) {
+        let Task { who, ledger, dice, redlock } = of(n).await?;
+        let journal = Journal::Ledger(ledger);
+        let ticket = args.ledger.with_file_name(TICKET);
+        let task = OfKind { who, kind, half, pace: PACE, journal, dice, redlock, ticket };
+        tasks.spawn_local(async { task.work().await.map_err(io::Error::other) });
     }
     // A task ends only after an error of its ledger connection. Then the other tasks end, too.
     while let Some(ended) = tasks.join_next().await {
@@ -123,8 +149,7 @@ impl Task {
         tokio::time::sleep(self.millis(range)).await;
     }
 
-    /// Runs an operation of the library. Reports its beginning and its end to the ledger. `within`
-    /// is the maximum time that the library documents for the operation.
+    /// Runs an operation of the library, as [`Ledger::verb`].
     async fn verb<T>(
         &mut self,
         verb: Verb,
@@ -133,12 +158,7 @@ impl Task {
         call: impl Future<Output = T>,
         answer: impl FnOnce(&T) -> Answer,
     ) -> io::Result<T> {
-        let within = within.as_millis() as u64;
-        self.ledger.report(EventKind::Begin { verb, name: Arc::clone(name), within }).await?;
-        let result = call.await;
-        let answer = answer(&result);
-        self.ledger.report(EventKind::End { verb, name: Arc::clone(name), answer }).await?;
-        Ok(result)
+        self.ledger.verb(verb, name, within, call, answer).await
     }
 
     /// Stops this whole process for a random time, to imitate a long pause of a runtime. The

@@ -7,6 +7,7 @@ mod answers;
 mod batches;
 mod elections;
 mod holders;
+mod kinds;
 mod orders;
 #[cfg(test)]
 mod tests;
@@ -29,7 +30,7 @@ pub(crate) struct Violation {
 }
 
 impl Violation {
-    fn new(rule: &'static str, name: &Arc<str>, at: Nanos, text: String) -> Self {
+    pub(crate) fn new(rule: &'static str, name: &Arc<str>, at: Nanos, text: String) -> Self {
         Self { rule, name: Arc::clone(name), at, text }
     }
 }
@@ -37,6 +38,7 @@ impl Violation {
 /// Returns all violations in the log, sorted by time.
 pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     let mut found = holders::judge(events);
+    found.extend(kinds::judge(events));
     found.extend(orders::judge(events));
     found.extend(batches::judge(events));
     found.extend(elections::judge(events));

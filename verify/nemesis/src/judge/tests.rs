@@ -5,6 +5,7 @@
 
 use super::*;
 use crate::event::{Answer, TaskId, Verb};
+use crate::locks::record::{Grant, Mode, What};
 
 const MS: Nanos = 1_000_000;
 
@@ -310,6 +311,33 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     // After a loss of data, the nodes may have lost the record of any attempt.
     let forgotten = key(2, 6_000, "k1", |key| EventKind::Parked { key, lapsed: false });
     assert_eq!(then(vec![forgotten]), [""; 0]);
+}
+
+#[test]
+fn a_broken_rule_of_another_kind_of_lock_is_found() {
+    let held = |client, at, mode, until: Nanos| {
+        let names = vec!["read_write".to_owned()];
+        let (since, until) = (at * MS, until * MS);
+        let grant = Grant { names, mode, token: 5, since, queued: None, until, ticket: None };
+        on(client, at, EventKind::Lock { name: "read_write".into(), seen: What::Held(grant) })
+    };
+    let readers = || vec![held(1, 10, Mode::Shared, 30), held(2, 20, Mode::Shared, 40)];
+    assert_eq!(with(readers()), [""; 0]);
+    let writer = held(3, 39, Mode::Exclusive, 50);
+    let rules = with([readers(), vec![writer]].concat());
+    assert_eq!(rules, ["one holder at a time", "tokens grow with the holders"]);
+}
+
+#[test]
+fn fair_callers_may_pass_where_servers_lose_data() {
+    let held = |client, at, since, queued| {
+        let (names, mode) = (vec!["fair".to_owned()], Mode::Exclusive);
+        let (token, until, ticket) = (at, (at + 5) * MS, None);
+        let grant = Grant { names, mode, token, since, queued, until, ticket };
+        on(client, at, EventKind::Lock { name: "fair".into(), seen: What::Held(grant) })
+    };
+    let passed = vec![held(1, 20, 15 * MS, None), held(2, 30, 5 * MS, Some(10 * MS))];
+    assert_eq!(with(passed), [""; 0]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Faults of a phase: servers are frozen, restarted and killed one after the other, and clients are
-//! killed meanwhile.
+//! Faults of a phase: servers are frozen, restarted and killed one after the other, or only frozen,
+//! and clients are killed meanwhile.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -56,7 +56,11 @@ impl Faults<'_> {
     /// Injects faults, and leaves all servers running. The first fault hits the server `first`.
     pub(super) fn strike(&mut self, first: usize) -> Struck {
         let mut struck = Struck::default();
-        let _ = self.strike_in_turn(first, &mut struck);
+        let _ = if self.kinds.contains(&Kind::Fair) {
+            self.freeze_in_turn(first, &mut struck)
+        } else {
+            self.strike_in_turn(first, &mut struck)
+        };
         for server in &*self.servers {
             server.resume();
         }
@@ -69,12 +73,7 @@ impl Faults<'_> {
         for n in first.. {
             let all = self.servers.len();
             let [frozen, restarted, killed] = [n, n + 1, n + 2].map(|at| at % all);
-            self.servers[frozen].freeze();
-            struck.frozen += 1;
-            let thawed = self.wait(AWAY);
-            self.servers[frozen].resume();
-            thawed?;
-            self.wait(REST)?;
+            self.freeze(frozen, struck)?;
             if self.kinds.contains(&Kind::Degrade) {
                 self.darken()?;
             }
@@ -90,6 +89,26 @@ impl Faults<'_> {
             self.wait(QUARANTINE)?;
         }
         Some(())
+    }
+
+    /// Freezes one server after the other. Returns `None` when it was stopped.
+    fn freeze_in_turn(&mut self, first: usize, struck: &mut Struck) -> Option<()> {
+        self.wait(REST)?;
+        let all = self.servers.len();
+        for n in first.. {
+            self.freeze(n % all, struck)?;
+            self.all_happened.store(n + 1 >= first + all, Ordering::Relaxed);
+        }
+        Some(())
+    }
+
+    fn freeze(&self, at: usize, struck: &mut Struck) -> Option<()> {
+        self.servers[at].freeze();
+        struck.frozen += 1;
+        let thawed = self.wait(AWAY);
+        self.servers[at].resume();
+        thawed?;
+        self.wait(REST)
     }
 
     /// Freezes two of three servers until a client goes on without its lock.

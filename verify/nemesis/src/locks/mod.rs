@@ -8,8 +8,9 @@
 
 pub(crate) mod client;
 mod faults;
-mod judge;
-mod record;
+pub(crate) mod judge;
+pub(crate) mod record;
+pub(crate) mod work;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,6 +24,7 @@ use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
 use crate::event::now;
+use crate::judge::Violation;
 use crate::ordinary::server::Server;
 use crate::world::Failure;
 use faults::{Clients, Faults, Struck};
@@ -41,12 +43,11 @@ const QUARANTINE: Duration = Duration::from_millis(1_500);
 const PHASE: Duration = Duration::from_secs(8);
 /// Time between two kills of clients.
 const CRASH_EVERY: Duration = Duration::from_millis(700);
+/// The same where clients wait for a fair lock: the place of a dead one keeps the others out for
+/// 3 s.
+const FAIR_CRASH_EVERY: Duration = Duration::from_secs(5);
 
 /// A kind of lock. Its name is also the name of its lock, or the beginning of it.
-///
-/// A fair lock becomes a variant here and a method of the client's tasks, which reports in
-/// [`queued`](record::Grant::queued) when its place counted. The judge then checks the order.
-/// Its order has an exception where a node loses data, so its phase may only freeze servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Kind {
@@ -56,19 +57,23 @@ pub(crate) enum Kind {
     Multi,
     Degrade,
     HandOver,
+    /// A mutex whose callers are served in the order in which they got their places. A node that
+    /// loses its data loses places, so servers are only frozen while this kind is at work.
+    Fair,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::ReadWrite,
         Self::Semaphore,
         Self::Reentrant,
         Self::Multi,
         Self::Degrade,
         Self::HandOver,
+        Self::Fair,
     ];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ReadWrite => "read_write",
             Self::Semaphore => "semaphore",
@@ -76,6 +81,7 @@ impl Kind {
             Self::Multi => "multi",
             Self::Degrade => "degrade",
             Self::HandOver => "hand_over",
+            Self::Fair => "fair",
         }
     }
 
@@ -101,22 +107,23 @@ pub(crate) struct Args {
 pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let length = Duration::from_secs(args.seconds);
-    let phases = (length.as_secs() / PHASE.as_secs()).clamp(1, Kind::ALL.len() as u64) as usize;
-    println!("seed {seed}, {length:?}: three servers, {CLIENTS} clients, {phases} phases");
+    let phases = phases(length);
+    println!("seed {seed}, {length:?}: three servers, {CLIENTS} clients, {} phases", phases.len());
     let mut servers: Vec<_> = (0..3).map(|_| Server::start(&[])).collect();
     let urls: Vec<_> = servers.iter().map(Server::url).collect();
     initialise(&urls)?;
     let (mut found, mut faults) = (BTreeMap::new(), Struck::default());
-    for n in 0..phases {
-        // If there are fewer phases than kinds, several kinds are in one.
-        let kinds: Vec<_> = Kind::ALL.into_iter().skip(n).step_by(phases).collect();
+    for (n, kinds) in phases.iter().enumerate() {
         let dir = out.join(format!("locks-{n}"));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir)?;
-        let phase = Phase { kinds: &kinds, urls: &urls, dir: &dir, seed: seed ^ n as u64 };
-        let (of_kinds, struck) = phase.run(&mut servers, n, length / phases as u32)?;
+        let phase = Phase { kinds, urls: &urls, dir: &dir, seed: seed ^ n as u64 };
+        let (of_kinds, struck) = phase.run(&mut servers, n, length / phases.len() as u32)?;
         faults.add(struck);
-        for (kind, of) in of_kinds {
+        for (kind, (of, broken)) in of_kinds {
+            for Violation { rule, text, .. } in broken {
+                println!("BROKEN: {rule}: {text}");
+            }
             let fine = if of.is_good() { "" } else { "  NOT GOOD" };
             println!("{:>10}: {}{fine}", kind.name(), serde_json::to_string(&of)?);
             found.insert(kind.name(), of);
@@ -127,6 +134,16 @@ pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     Ok(good)
 }
 
+/// Returns the kinds of each phase. The fair lock is alone in the first one: its servers have lost
+/// nothing yet. If there are fewer other phases than kinds, several kinds are in one.
+fn phases(length: Duration) -> Vec<Vec<Kind>> {
+    let others: Vec<_> = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Fair).collect();
+    let most = (length.as_secs() / PHASE.as_secs()).saturating_sub(1);
+    let n = most.clamp(1, others.len() as u64) as usize;
+    let of = |at| others.iter().copied().skip(at).step_by(n).collect();
+    std::iter::once(vec![Kind::Fair]).chain((0..n).map(of)).collect()
+}
+
 /// Initialises the servers, as `palisade init` does.
 fn initialise(urls: &[String]) -> Result<(), Failure> {
     let deployment = urls.iter().fold(Deployment::new(), Deployment::node);
@@ -134,6 +151,9 @@ fn initialise(urls: &[String]) -> Result<(), Failure> {
     let done = runtime.block_on(init(&deployment, ""))?;
     if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
 }
+
+/// The findings about one kind, and the broken rules.
+type Judged = (Found, Vec<Violation>);
 
 /// Some kinds under load at the same time, while all faults happen.
 struct Phase<'a> {
@@ -151,7 +171,7 @@ impl Phase<'_> {
         servers: &mut [Server],
         first: usize,
         length: Duration,
-    ) -> Result<(Vec<(Kind, Found)>, Struck), Failure> {
+    ) -> Result<(Vec<(Kind, Judged)>, Struck), Failure> {
         let dice = &mut StdRng::seed_from_u64(self.seed);
         // The kernel kills the clients with the thread that starts them, so that is this one.
         let mut clients = Clients::start(self.kinds, self.urls, self.dir, self.seed)?;
@@ -165,7 +185,9 @@ impl Phase<'_> {
                 let all_happened = all_happened.load(Ordering::Relaxed) || faults.is_finished();
                 all_happened && begun.elapsed() >= length
             };
-            let worked = clients_work(&mut clients, is_over, dice);
+            let is_fair = self.kinds.contains(&Kind::Fair);
+            let crash_every = if is_fair { FAIR_CRASH_EVERY } else { CRASH_EVERY };
+            let worked = clients_work(&mut clients, crash_every, is_over, dice);
             drop(end);
             let struck = faults.join().map_err(|_| "the servers could not be disturbed")?;
             worked.map(|clients_killed| Struck { clients_killed, ..struck })
@@ -177,19 +199,23 @@ impl Phase<'_> {
     }
 }
 
-/// Lets the clients work until `is_over`, and kills one of them now and then. Returns the number of
-/// kills.
+/// Lets the clients work until `is_over`, and kills one of them after each time `crash_every`.
+/// Returns the number of kills.
 fn clients_work(
     clients: &mut Clients<'_>,
+    crash_every: Duration,
     is_over: impl Fn() -> bool,
     dice: &mut StdRng,
 ) -> Result<u32, Failure> {
-    let mut killed = 0;
+    let (mut killed, mut next) = (0, Instant::now() + crash_every);
     while !is_over() {
-        std::thread::sleep(CRASH_EVERY);
+        std::thread::sleep(Duration::from_millis(100));
         clients.look()?;
-        clients.crash_one(dice)?;
-        killed += 1;
+        if Instant::now() >= next {
+            clients.crash_one(dice)?;
+            killed += 1;
+            next = Instant::now() + crash_every;
+        }
     }
     Ok(killed)
 }

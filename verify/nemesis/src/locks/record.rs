@@ -1,19 +1,24 @@
-//! Observations of a client: lines of JSON that its process appends to a file of its own.
+//! Observations of a client: lines of JSON that its process appends to a file of its own, or events
+//! that it sends to the ledger of `nemesis`.
 //!
 //! A line is one write to the file. So the lines that a client wrote before it was killed stay.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Nanos, TaskId};
+use crate::event::{Answer, EventKind, Nanos, TaskId, Verb};
+use crate::wire::Ledger;
 
 /// Mode of a grant. It decides which other grants may be beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     Exclusive,
     /// A reader.
     Shared,
@@ -25,57 +30,94 @@ pub(super) enum Mode {
 
 /// A grant, as its caller sees it just after the call has returned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Grant {
+pub(crate) struct Grant {
     /// Names that are held; several only for a multi-lock.
-    pub(super) names: Vec<String>,
-    pub(super) mode: Mode,
-    pub(super) token: u64,
+    pub(crate) names: Vec<String>,
+    pub(crate) mode: Mode,
+    pub(crate) token: u64,
     /// Time just before the call.
-    pub(super) since: Nanos,
+    pub(crate) since: Nanos,
     /// Time at which the call knew that its place in the queue counts. Only callers of a fair lock
     /// learn it.
     #[serde(default)]
-    pub(super) queued: Option<Nanos>,
+    pub(crate) queued: Option<Nanos>,
     /// End of the validity.
-    pub(super) until: Nanos,
+    pub(crate) until: Nanos,
     /// Token of the ticket that was redeemed for this grant.
     #[serde(default)]
-    pub(super) ticket: Option<u64>,
+    pub(crate) ticket: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum What {
+pub(crate) enum What {
+    /// The task holds this, beside its earlier grants that are not over.
     Held(Grant),
-    /// At the time of the line, the guard reported that it was valid, and then this deadline.
-    Valid {
-        until: Nanos,
-    },
+    /// At the time of the line, the guard of all the task's grants reported that it was valid, and
+    /// then this deadline.
+    Valid { until: Nanos },
     /// The owner entered its lock once more, and got this token.
-    Inner {
-        token: u64,
-    },
-    /// The task no longer relies on its lock. It releases the lock after this line.
+    Inner { token: u64 },
+    /// The task no longer relies on its grants. It releases them after this line.
     Over,
 }
 
-/// One observation. A task has at most one grant at a time.
+/// One observation. A task has at most one guard at a time; that of several permits is several
+/// grants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Line {
-    pub(super) at: Nanos,
-    pub(super) who: TaskId,
-    pub(super) what: What,
+pub(crate) struct Line {
+    pub(crate) at: Nanos,
+    pub(crate) who: TaskId,
+    pub(crate) what: What,
+}
+
+/// Place of a task's observations.
+pub(crate) enum Journal {
+    File(Rc<Log>),
+    Ledger(Ledger),
+}
+
+impl Journal {
+    /// Adds an observation about the lock `name`.
+    pub(crate) async fn add(
+        &mut self,
+        (at, who): (Nanos, TaskId),
+        name: &str,
+        what: What,
+    ) -> io::Result<()> {
+        match self {
+            Self::File(log) => log.add(&Line { at, who, what }),
+            Self::Ledger(ledger) => {
+                let name = Arc::from(name);
+                ledger.report_at(at, EventKind::Lock { name, seen: what }).await
+            }
+        }
+    }
+
+    /// Runs an operation of the library. The ledger gets its beginning and its end.
+    pub(crate) async fn verb<T>(
+        &mut self,
+        (verb, name): (Verb, &str),
+        within: Duration,
+        call: impl Future<Output = T>,
+        answer: impl FnOnce(&T) -> Answer,
+    ) -> io::Result<T> {
+        match self {
+            Self::File(_) => Ok(call.await),
+            Self::Ledger(ledger) => ledger.verb(verb, &Arc::from(name), within, call, answer).await,
+        }
+    }
 }
 
 /// File of one client process.
-pub(super) struct Log(File);
+pub(crate) struct Log(File);
 
 impl Log {
-    pub(super) fn create(path: &Path) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
         Ok(Self(OpenOptions::new().create(true).append(true).open(path)?))
     }
 
-    pub(super) fn add(&self, line: &Line) -> io::Result<()> {
+    pub(crate) fn add(&self, line: &Line) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         (&self.0).write_all(&text)
@@ -83,7 +125,7 @@ impl Log {
 }
 
 /// Returns the lines of all clients, those of one task in their order.
-pub(super) fn read(dir: &Path) -> io::Result<Vec<Line>> {
+pub(crate) fn read(dir: &Path) -> io::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for file in fs::read_dir(dir)? {
         let path = file?.path();

@@ -13,6 +13,7 @@ mod loss;
 mod observe;
 mod once;
 mod order;
+mod permits;
 mod quarantine;
 mod requests;
 mod results;
@@ -58,6 +59,7 @@ pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
         Box::new(deadlines::Deadlines),
         Box::new(waiters::Waiters::new(promises.served)),
         Box::<tasks::Tasks>::default(),
+        Box::<permits::Permits>::default(),
     ];
     if promises.accepts > 0 {
         // If a claim and its result were lost in an accepted loss, the key may get a second result.

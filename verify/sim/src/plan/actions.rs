@@ -64,6 +64,17 @@ impl Action {
         renew: false,
         parting: Parting::Release,
     };
+
+    /// Makes an action that acquires a permit one that acquires all permits, in half of the cases.
+    pub(super) fn may_want_all_permits(&mut self, d: &mut Dice) {
+        if let Self::Lock { uses: Uses::Permit, name, wait, hold, renew, parting, .. } = *self
+            && parting != Parting::HandOver
+            && d.chance(500)
+        {
+            let polls = if d.chance(200) { d.range(1, 14) as u32 } else { u32::MAX };
+            *self = Self::AllPermits { name, wait, hold, renew, polls, parting };
+        }
+    }
 }
 
 /// The actions of one task of a client process.
@@ -134,6 +145,10 @@ impl Plan {
                 }
                 _ => {}
             }
+        }
+        let mut d = Dice::new(self.seed, 8_000 + 10 * client as u64 + task);
+        for action in &mut actions {
+            action.may_want_all_permits(&mut d);
         }
         actions
     }

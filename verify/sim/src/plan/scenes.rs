@@ -44,6 +44,8 @@ pub enum Scene {
     Readers,
     /// As `Readers`, with holders of the permits of one semaphore.
     Permits,
+    /// As `Permits`, with callers of all permits at once.
+    AllPermits,
     /// Locks that are handed over between processes, which pause, die and lose messages; tickets
     /// are delivered twice and late.
     HandOvers,
@@ -79,6 +81,7 @@ impl Plan {
             Scene::Ticks => self.ticks(&mut d),
             Scene::Readers => self.readers(&mut d),
             Scene::Permits => self.permits(&mut d),
+            Scene::AllPermits => self.all_permits(&mut d),
             Scene::HandOvers => self.hand_overs(&mut d),
             Scene::Several => self.several(&mut d),
             Scene::Fair => self.fair(&mut d),
@@ -259,6 +262,13 @@ impl Plan {
             if let Action::Lock { uses, .. } = action {
                 *uses = Uses::Permit;
             }
+        }
+    }
+
+    fn all_permits(&mut self, d: &mut Dice) {
+        self.permits(d);
+        for action in self.tasks.iter_mut().flat_map(|task| &mut task.actions) {
+            action.may_want_all_permits(d);
         }
     }
 

@@ -171,6 +171,10 @@ impl Event {
             Self::Resumed { client, name: n, token, .. } => {
                 write!(f, "client {client} redeems the ticket of {} with token {token}", name(n))
             }
+            Self::AllPermits { client, name: n, slots, permits } => {
+                let pool = (n - 1_000) / 10;
+                write!(f, "client {client} has {permits} permits of pool-{pool}, slots {slots:b}")
+            }
             Self::Unkept { client, name: n, token, nodes } => {
                 write!(f, "client {client}: token {token} of {} is on replicas ", name(n))?;
                 write!(f, "of {nodes} nodes")

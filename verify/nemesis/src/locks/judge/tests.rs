@@ -37,7 +37,7 @@ impl History {
     }
 
     fn judge(&self, kind: Kind) -> Found {
-        judge(kind, &self.0, 1_000)
+        judge(kind, &self.0, 1_000).0
     }
 }
 
@@ -116,6 +116,22 @@ fn more_permits_than_there_are_is_an_overlap() {
 }
 
 #[test]
+fn several_permits_of_one_guard_are_renewed_and_end_together() {
+    let of = |end: What| {
+        let both = History::default()
+            .hold(1, "semaphore", Mode::Slot(0), 5, (10, 20))
+            .hold(1, "semaphore", Mode::Slot(2), 7, (10, 20))
+            .then(1, 15, end);
+        let next = |of: History, slot| of.hold(2, "semaphore", Mode::Slot(slot), 8, (22, 30));
+        next(next(both, 0), 2).judge(Kind::Semaphore)
+    };
+    let found = of(What::Valid { until: 25 });
+    assert_eq!((found.overlaps, found.most_held), (2, Some(4)), "{found:?}");
+    let found = of(What::Over);
+    assert_eq!((found.overlaps, found.most_held), (0, Some(2)), "{found:?}");
+}
+
+#[test]
 fn an_inner_acquire_has_the_token_of_the_outer_one() {
     let found = History::default()
         .hold(1, "reentrant", Mode::Exclusive, 5, (10, 20))
@@ -145,7 +161,7 @@ fn callers_that_wait_while_no_holder_is_there_are_a_deadlock() {
             6,
             (from, from + 5),
         );
-        judge(Kind::Multi, &history.0, from + 10).deadlocks
+        judge(Kind::Multi, &history.0, from + 10).0.deadlocks
     };
     assert_eq!((of(late), of(late + 1)), (Some(0), Some(1)));
 }
@@ -193,13 +209,21 @@ fn a_ticket_is_redeemed_once_and_lets_no_other_holder_in() {
 fn a_grant_before_one_that_was_queued_first_is_out_of_order() {
     let of = |since: u64| {
         let history = History::default()
-            .hold(1, "read_write", Mode::Exclusive, 5, (20, 30))
-            .with(|grant| (grant.since, grant.queued) = (since, Some(since + 1)))
-            .hold(2, "read_write", Mode::Exclusive, 6, (40, 50))
+            .hold(1, "fair", Mode::Exclusive, 5, (20, 30))
+            .with(|grant| grant.since = since)
+            .hold(2, "fair", Mode::Exclusive, 6, (40, 50))
             .with(|grant| (grant.since, grant.queued) = (5, Some(10)));
-        history.judge(Kind::ReadWrite).out_of_order
+        let found = history.judge(Kind::Fair);
+        (found.is_good(), found.waited, found.out_of_order)
     };
-    assert_eq!((of(8), of(11)), (Some(0), Some(1)));
+    assert_eq!(of(10), (true, Some(1), Some(0)), "the calls were made at the same time");
+    assert_eq!(of(11), (false, Some(1), Some(1)));
+}
+
+#[test]
+fn a_fair_lock_for_which_no_call_waited_shows_no_order() {
+    let found = History::default().hold(1, "fair", Mode::Exclusive, 5, (10, 20)).judge(Kind::Fair);
+    assert!(found.out_of_order == Some(0) && !found.is_good(), "{found:?}");
 }
 
 #[test]

@@ -1,0 +1,20 @@
+//! Checks the rules about locks of other kinds than mutexes, with the judge of `nemesis locks`.
+
+use super::Violation;
+use crate::event::{Event, EventKind};
+use crate::locks::Kind;
+use crate::locks::judge::{ALWAYS, judge as judge_kind};
+use crate::locks::record::Line;
+
+pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
+    let line = |e: &Event| match &e.kind {
+        EventKind::Lock { seen, .. } => Some(Line { at: e.at, who: e.who, what: seen.clone() }),
+        _ => None,
+    };
+    let lines: Vec<_> = events.iter().filter_map(line).collect();
+    let end = events.last().map_or(0, |e| e.at);
+    // Servers lose their data here, and clients are stopped. Then the order of fair callers has
+    // exceptions, and callers of several names may all have to wait.
+    let always = |v: &Violation| ALWAYS.contains(&v.rule);
+    Kind::ALL.into_iter().flat_map(|kind| judge_kind(kind, &lines, end).1).filter(always).collect()
+}
