@@ -1,5 +1,6 @@
-//! Reads a lock or an election for people who want to see the report of each node. No decision of
-//! the library depends on these reads.
+//! Reads a lock, a semaphore or an election for people who want to see the report of each node. The
+//! only decision that depends on these reads is not to make an attempt at several permits while too
+//! few are free (semaphore 10).
 
 use std::future::poll_fn;
 
@@ -12,23 +13,29 @@ use crate::op::{Enlist, Op, Reply};
 use crate::quorum::candidates::{Candidate, Listing};
 
 impl Core {
-    /// Asks each node for the holder of a lock. Returns the nodes' names and answers; `None` for a
-    /// node that has not answered in time.
+    /// Asks each node for the holder of a lock, until `enough` nodes have reported it. Returns the
+    /// nodes' names and answers; `None` for a node that has not answered by then or in time.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
     pub(crate) async fn inspect_each(
         &self,
         keys: &LockKeys,
+        enough: usize,
     ) -> Vec<(std::sync::Arc<str>, Option<Result<Reply, NodeError>>)> {
         let replies = ReplyCollector::new(self.n());
         let deadline = self.node_deadline(self.env.now());
         self.send_all(Op::Inspect { keys: keys.clone(), wait: false }, deadline, &replies);
         let mut answers: Vec<_> = (0..self.n()).map(|_| None).collect();
         let all = async {
+            let mut reported = 0;
             for _ in 0..self.n() {
                 let (node, reply) = poll_fn(|cx| replies.poll_recv(cx)).await;
+                reported += usize::from(reply.is_ok());
                 answers[node] = Some(reply);
+                if reported == enough {
+                    break;
+                }
             }
         };
         // The time-out is no error. The answer of a node that has not answered stays `None`.

@@ -184,7 +184,7 @@ impl Mutex {
 pub(super) async fn look(core: &Core, keys: &LockKeys) -> Inspection {
     let silent = || NodeError::not_executed(NodeFault::Timeout, "");
     let view = |(name, reply): (_, Option<_>)| (name, view(reply.unwrap_or(Err(silent()))));
-    Inspection { nodes: core.inspect_each(keys).await.into_iter().map(view).collect() }
+    Inspection { nodes: core.inspect_each(keys, core.n()).await.into_iter().map(view).collect() }
 }
 
 fn view(reply: Result<Reply, NodeError>) -> NodeView {

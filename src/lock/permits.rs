@@ -11,6 +11,7 @@ use super::{LockGuard, Permit, Semaphore};
 use crate::client::retry::{Attempt, AttemptTerms, Prospect, Wait, retry};
 use crate::error::{AcquireError, ConfigError, ExtendError, ReleaseError, Taken};
 use crate::quorum::acquire::Loss;
+use crate::quorum::majority::majority;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -22,21 +23,28 @@ struct PermitsAttempt<'a> {
     each: LockAttempt<'a>,
 }
 
-/// Returns the loss of an attempt in which the first permits ended before the last one was won.
-fn late() -> Loss {
-    Loss::Taken(Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None })
+/// Returns the loss of an attempt that may succeed after this time. It is zero if the first permits
+/// ended before the last one was won.
+fn taken(retry_after: Duration) -> Loss {
+    Loss::Taken(Taken { retry_after: Some(retry_after), foreign: false, queued: None })
 }
 
 impl Attempt for PermitsAttempt<'_> {
     type Granted = Vec<Permit>;
     type Refused = Loss;
 
-    /// Makes an attempt for each permit, all at once. As soon as one is refused, the others are
-    /// given up, and what they got is released.
+    /// Makes an attempt for each permit, all at once, unless a majority of the nodes reports that
+    /// fewer are free. As soon as one is refused, the others are given up, and what they got is
+    /// released.
     async fn make(&mut self, terms: AttemptTerms) -> Result<Vec<Permit>, Loss> {
         let LockAttempt { core, operation, .. } = self.each;
         operation.attempt();
         let (semaphore, each) = (self.semaphore, &self.each);
+        // An attempt writes the semaphore twice for each permit, and all callers that wait make
+        // attempts. So an attempt that cannot succeed is not made.
+        if let Some(left) = semaphore.look(majority(core.n())).await.lacks(self.n) {
+            return Err(taken(left));
+        }
         let permit = || async move {
             let won = core.attempt(each.ask(terms)).await?;
             // From here on the permit is released when it is dropped.
@@ -44,7 +52,8 @@ impl Attempt for PermitsAttempt<'_> {
         };
         let won = try_join_all((0..self.n).map(|_| permit())).await?;
         // The last of many attempts may have waited for longer than the first permits lasted.
-        if won.iter().all(|permit| permit.is_valid()) { Ok(won) } else { Err(late()) }
+        let is_valid = won.iter().all(|permit| permit.is_valid());
+        if is_valid { Ok(won) } else { Err(taken(Duration::ZERO)) }
     }
 
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
@@ -56,7 +65,8 @@ impl Semaphore {
     /// Acquires `n` permits, or none: makes attempts until one gets all of them or the
     /// [`acquire_timeout`](super::SemaphoreBuilder::acquire_timeout) has passed. A call that waits
     /// keeps no permit, so callers that want several never wait for each other in a ring, and asks
-    /// again after growing, random pauses. It has no place in the queues of the nodes: beside
+    /// again after growing, random pauses. An attempt first reads how many permits are free, which
+    /// is a second round trip. The call has no place in the queues of the nodes: beside
     /// callers that take each permit as soon as it is free it may wait until its timeout.
     ///
     /// # Errors

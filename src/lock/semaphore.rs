@@ -202,11 +202,16 @@ impl Semaphore {
     /// Reads only: may be dropped at any time.
     pub async fn inspect(&self) -> Result<SemaphoreInspection, AcquireError> {
         let _operation = self.base.begin()?;
-        let answers = self.base.core.inspect_each(&self.base.keys).await;
+        Ok(self.look(self.base.core.n()).await)
+    }
+
+    /// Asks the nodes who holds the permits, until `enough` of them have reported it.
+    pub(super) async fn look(&self, enough: usize) -> SemaphoreInspection {
+        let answers = self.base.core.inspect_each(&self.base.keys, enough).await;
         let silent = || NodeError::not_executed(NodeFault::Timeout, "");
         let nodes =
             answers.into_iter().map(|(node, reply)| (node, view(reply.unwrap_or(Err(silent())))));
-        Ok(SemaphoreInspection { permits: self.slots.of, nodes: nodes.collect() })
+        SemaphoreInspection { permits: self.slots.of, nodes: nodes.collect() }
     }
 }
 
@@ -317,6 +322,16 @@ impl SemaphoreInspection {
         let of_one = all.chunk_by(|a, b| (a.slot, a.token) == (b.slot, b.token));
         // The permit has a majority until the `needed`-th of its leases ends.
         of_one.filter_map(|views| views.get(needed - 1)).map(|holder| (*holder).clone()).collect()
+    }
+
+    /// Returns the time until `n` permits can be free, if no holder renews or releases; `None` if a
+    /// majority does not report too many as held.
+    pub(super) fn lacks(&self, n: u16) -> Option<Duration> {
+        let held = self.held().into_iter().filter(|holder| holder.slot < self.permits);
+        let mut ends: Vec<_> = held.map(|holder| holder.remaining).collect();
+        ends.sort_unstable();
+        let too_many = ends.len().checked_sub(usize::from(self.permits.saturating_sub(n)))?;
+        too_many.checked_sub(1).map(|last| ends[last])
     }
 
     /// Returns the number of permits that are free: those that no owner can have on a majority of

@@ -45,6 +45,31 @@ async fn several_permits_are_held_together_or_none_is() {
     }
 }
 
+/// A call that waits for more permits than are free only reads. Each write of a semaphore prolongs
+/// its key.
+#[tokio::test]
+async fn a_call_that_cannot_get_its_permits_writes_nothing() {
+    for n in [1, 3] {
+        let nodes = Nodes::redis(n);
+        let Nodes::Redis(servers) = &nodes else { panic!("these are servers") };
+        let left = || -> Vec<u64> {
+            let left = servers.iter().map(|server| server.cli(&["pttl", "permits:gpu"]));
+            left.map(|ms| ms.parse().expect("the semaphore has an expiry")).collect()
+        };
+        let quiet = nodes.handle().semaphore("gpu", 4).auto_renew(false).build().unwrap();
+        let held = quiet.acquire_many(2).await.unwrap();
+        sleep(Duration::from_millis(500)).await;
+        let before = left();
+        let refused = pool(&nodes, Duration::from_millis(400)).acquire_many(3).await;
+        let Err(AcquireError::TimedOut { taken, .. }) = refused else { panic!("{refused:?}") };
+        assert!(!taken.foreign && taken.retry_after.is_some_and(|rest| !rest.is_zero()));
+        for (before, after) in before.into_iter().zip(left()) {
+            assert!(after < before, "a node was written: {after} ms left, {before} ms before");
+        }
+        assert!(held.is_valid());
+    }
+}
+
 /// Callers whose wishes do not fit together neither wait for each other in a ring nor starve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_callers_of_three_of_four_permits_both_get_their_turns() {

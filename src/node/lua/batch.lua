@@ -1,5 +1,6 @@
 -- State that the slow paths of a batch share. The state is created only if the server differs from
--- the expectation of the client, or if an op has no fast path.
+-- the expectation of the client, or if an op has no fast path. `out` is the list of results of the
+-- ops before; nothing if the server differs.
 -- KEYS[1]  palisade:generation, the marker (history.lua)
 -- ARGV[4]  1 number of good replicas that are needed
 --          2 largest age of a good replica's acknowledgement, in seconds
@@ -16,7 +17,7 @@
 -- Returns  a table of this state, or an error reply
 local sub = string.sub
 local replid, now_ms, bits = sub(info, at, at + 39), math.floor(now_us / 1000), 0
-if not expected then
+if not out then
   marker, bits = history(marker, replid, now_us, now_ms)
   if not bits then return marker end
 end
@@ -41,5 +42,5 @@ return {
   settling = sub(marker, 113, 113) == 's' and tonumber(sub(marker, 114, 126)),
   waited = tonumber(sub(marker, 97, 109)),
   late = not_after > 0 and now_us > not_after,
-  out = {now_us, marker, bits},
+  out = out or {now_us, marker, bits},
 }

@@ -2,29 +2,34 @@
 -- of acquires with the same ttl, and a run of releases, is sent as one.
 -- KEYS     from 2: the ops' keys          ARGV  from 5: per run or single op its kind and then
 --          A, V, W, O, T: number of ops (A only: more than one), ttl, fence life, their arguments
---          D, Q: number of ops, their arguments      else: its arguments
+--          D, Q, G, S: number of ops, their arguments (shared.lua)      else: its arguments
 -- Returns  the clock in µs, if the marker is as the client expects and each op is executed as
 --          requested by its fast path: an acquire or a claim with its proposal as its fence, and a
---          claim of a key that has no record. An op without a fast path always leads to a list.
---          Else a list: the clock, the present marker, bits (1 the marker was written because the
---          data history is new, 2 there was no marker before, 4 its quarantine was made longer),
+--          claim of a key that has no record. An op without a fast path always leads to a list, and
+--          so do those that give readers or a permit.
+--          Else a list: the clock, the present marker (false if it is as the client expects), bits
+--          (1 the marker was written because the data history is new, 2 there was no marker before,
+--          4 its quarantine was made longer),
 --          then per op its code (codes.lua), or -9 once for a whole run: as requested. An acquire,
 --          claim, inspect or lookup that succeeds has its fence in place of 1, and an enlist the
---          number of entries. Each op's file documents what follows the number.
-local b -- state of the slow paths (batch.lua), created when it is needed
+--          number of entries. Each op's file documents what follows the number. After -9 of a run
+--          of shared acquires follows the fence of all.
+-- State of the slow paths (batch.lua), and the list of results. Each is created when it is needed.
+local b, out
 if not expected then
-  b = batch(info, at, marker, now_us, false)
+  b = batch(info, at, marker, now_us)
   if b.err then return b end
+  out = b.out
 end
 -- Each kind of single op, with the number of its KEYS and of its ARGV after the kind.
-local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14 S37 H34 G21 P2: Y26 F23 U13'
+local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14 H34 P2: Y26 F23 U13'
 local k, a, last = 1, 4, #ARGV
 local whole = 0 -- number of runs executed as requested, while there is no list of results
 -- Ms for which a fence is kept, name of the data history, and clock in ms. Each is set when it is
 -- first needed.
 local life, id, now_ms
 while a < last do
-  local kind, rest, count, keys, args, found = ARGV[a + 1], true
+  local kind, rest, count, keys, args, found, slot = ARGV[a + 1], true
   if kind == 'A' or kind == 'W' or kind == 'V' or kind == 'T' or kind == 'O' then
     count = tonumber(ARGV[a + 2])
     keys, args, rest = kind == 'A' and 2 * count or 3, 4 + 2 * count, 0
@@ -44,21 +49,28 @@ while a < last do
     found = release(k, a, count, rest, b and b.waited > b.now_ms, wake, now_us)
     if not found then rest = nil end
   else
-    local size = find(sizes, kind, 1, true)
-    if size then
+    if kind == 'S' then
+      count, keys, rest = tonumber(ARGV[a + 2]), 3, 0
+      args = 8 + count
+    elseif kind == 'G' then
+      count, keys, rest = tonumber(ARGV[a + 2]), 2, 0
+      args = 2 + count
+    elseif kind == 'N' or kind == 'J' or kind == 'K' then
+      keys, args = 2 * ARGV[a + 2], 6
+    else
+      local size = find(sizes, kind, 1, true)
       keys, args = string.byte(sizes, size + 1) - 48, string.byte(sizes, size + 2) - 47
-    else -- several locks (many.lua)
-      keys, args = 3 * ARGV[a + 2], 6
     end
     if kind == 'X' and expected then
       life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
       if prolong(k, a, life) then rest = nil end
-    elseif expected and (kind == 'S' or kind == 'G') then
+    elseif expected and find('SGPFN', kind, 1, true) then
       local waited = b and b.waited or tonumber(string.sub(marker, 97, 109))
-      if waited * 1000 <= now_us then
-        life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
-        found = share(kind, k, a, string.sub(marker, 56, 71), now_us, life)
-        if found == true then rest = nil end
+      if kind == 'P' or kind == 'N' or waited * 1000 <= now_us then
+        if kind ~= 'G' then
+          life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
+        end
+        rest, found, slot = fast(kind, k, a, count, marker, now_us, life, time[1])
       end
     elseif expected and find('Ccxs', kind, 1, true) then
       if not id then
@@ -67,32 +79,30 @@ while a < last do
       end
       if kind == 'C' then
         found = claim(k, a, id, now_ms)
-        if found == true then rest = nil end
+        if found == true then rest, found = nil, nil end
       elseif complete(k, a, id, now_ms) then
         rest = nil
       end
     end
   end
-  if rest and not b then
-    b = batch(info, at, marker, now_us, true)
-    for _ = 1, whole do b.out[#b.out + 1] = -9 end
+  if (rest or found) and not out then
+    out = {now_us, false, 0}
+    for _ = 1, whole do out[#out + 1] = -9 end
   end
-  local done
-  if kind == 'C' and rest then
-    done = replay(b, k, a, found)
-  elseif kind == 'S' and found then
-    b.out[#b.out + 1], done = found, true
-  end
-  if done then
-    -- The result is there already.
-  elseif rest then
-    rare(b, kind, k, a, count, rest, found, release, wake)
-  elseif b then
-    b.out[#b.out + 1] = -9
+  if rest then
+    b = b or batch(info, at, marker, now_us, out)
+    if kind ~= 'C' or not replay(b, k, a, found) then
+      rare(b, kind, k, a, count, rest, found, release, wake)
+    end
+  elseif found then -- the fence of readers, or the fence and the slot of a permit
+    if kind == 'S' then out[#out + 1] = -9 end
+    out[#out + 1] = found
+    out[#out + 1] = slot
+  elseif out then
+    out[#out + 1] = -9
   else
     whole = whole + 1
   end
   k, a = k + keys, a + args
 end
-if b then return b.out end
-return now_us
+return out or now_us

@@ -1,37 +1,22 @@
 -- Several locks under one owner and one fencing token, all or none: acquire (N), raise (J), extend
--- (K), release (B).
--- KEYS  per name: 1 lock   2 queue   3 fence
+-- (K). A release is a run of releases (release.lua).
+-- KEYS  each lock, then in the same order each fence
 -- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposal, J, K: token
 --       5 K: name of the quarantine or ''
 -- Puts  N: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       J: DONE | NOT_OWNER | QUARANTINED
 --       K: DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key)
---       B: DONE if all were the owner's | NOT_OWNER if one is another's | ABSENT
-if find('NJKB', kind, 1, true) then
-  local last, owner, ttl = k + 3 * tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
-  local values = {}
-  for at = k + 1, last, 3 do values[at] = look(KEYS[at], '22') end
-
-  if kind == 'B' then
-    local result = DONE
-    for at = k + 1, last, 3 do
-      local value = values[at]
-      if value and value ~= owner and not is_ownerless(value) then
-        result = NOT_OWNER
-      else
-        if value ~= owner and result == DONE then result = ABSENT end
-        release(at - 1, a - 1, 1, 2, nil, wake, b.now_us)
-      end
-    end
-    return put(result)
-  end
+if find('NJK', kind, 1, true) then
+  local n, owner, ttl = tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
+  local last, values = k + n, {}
+  for at = k + 1, last do values[at] = look(KEYS[at], '22') end
 
   local function is_anothers(value)
     return value and value ~= owner and not is_ownerless(value)
   end
 
   if kind == 'K' then
-    for at = k + 1, last, 3 do if is_anothers(values[at]) then return put(NOT_OWNER) end end
+    for at = k + 1, last do if is_anothers(values[at]) then return put(NOT_OWNER) end end
     if not may_extend(ARGV[a + 5]) then return put(QUARANTINED) end
   elseif left > 0 then
     return put(QUARANTINED)
@@ -39,8 +24,8 @@ if find('NJKB', kind, 1, true) then
 
   local token, fences = tonumber(ARGV[a + 4]), {}
   if kind ~= 'N' then
-    for at = k + 1, last, 3 do
-      local fence = stored(KEYS[at + 2])
+    for at = k + 1, last do
+      local fence = stored(KEYS[at + n])
       if kind == 'J'
         and (values[at] ~= owner or not fence or fence > token or is_ahead(token))
       then
@@ -49,18 +34,18 @@ if find('NJKB', kind, 1, true) then
       if not fence then return put(WRONG_TYPE) end
       fences[at] = fence > token and digits(fence) or ARGV[a + 4]
     end
-    for at = k + 1, last, 3 do
+    for at = k + 1, last do
       if kind == 'K' then call('SET', KEYS[at], owner, 'PX', ttl) end
-      call('SET', KEYS[at + 2], fences[at], 'PX', b.fence_life)
+      call('SET', KEYS[at + n], fences[at], 'PX', b.fence_life)
     end
     return put(DONE)
   end
 
   local code, longest, mine = nil, 0, 0
-  for at = k + 1, last, 3 do
+  for at = k + 1, last do
     local lock, value = KEYS[at], values[at]
     if value == owner then mine = mine + 1 end
-    if value and value ~= owner or not value and b.settling and is_kept(lock, KEYS[at + 2]) then
+    if value and value ~= owner or not value and b.settling and is_kept(lock, KEYS[at + n]) then
       local ms = call('PTTL', lock)
       if value and not is_ours(lock, value) then code = FOREIGN else code = code or HELD end
       if ms == -1 or longest == -1 then longest = -1 else longest = math.max(longest, ms) end
@@ -71,25 +56,25 @@ if find('NJKB', kind, 1, true) then
     return put(longest)
   end
 
-  local count, most = (last - k) / 3, 0
-  for at = k + 1, last, 3 do
-    local fence = stored(KEYS[at + 2])
+  local most = 0
+  for at = k + 1, last do
+    local fence = stored(KEYS[at + n])
     if not fence then return put(WRONG_TYPE) end
     fences[at], most = fence, math.max(most, honest(fence))
   end
   local p
-  if mine == count then
+  if mine == n then
     -- The request was repeated. A fence is kept longer than its lock. So if there is none, another
     -- program has deleted it.
     if most == 0 then return put(WRONG_TYPE) end
     p = digits(most)
   else
     p = digits(math.max(tonumber(in_range(ARGV[a + 4])), most + 1))
-    for at = k + 1, last, 3 do call('SET', KEYS[at], owner, 'PX', ttl) end
+    for at = k + 1, last do call('SET', KEYS[at], owner, 'PX', ttl) end
   end
-  for at = k + 1, last, 3 do
-    if mine < count or fences[at] ~= most then
-      call('SET', KEYS[at + 2], p, 'PX', b.fence_life)
+  for at = k + 1, last do
+    if mine < n or fences[at] ~= most then
+      call('SET', KEYS[at + n], p, 'PX', b.fence_life)
     end
   end
   return put(p)

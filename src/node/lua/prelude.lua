@@ -9,7 +9,7 @@
 --          checks: the marker is plausible and needs no change, no quarantine runs, the batch is
 --          not late, and each proposal is in range
 --          4 further facts from the client, numbers separated by one space: see batch.lua
--- Leaves   now_us, info, at (offset of the history in info), marker, expected to main.lua
+-- Leaves   time, now_us, info, at (offset of the history in info), marker, expected to main.lua
 -- Ops do not catch the errors of their writes. (is_kept in locks.lua catches one error, but then
 -- its next write fails.) If the server refuses writes (NOREPLICAS, READONLY, MISCONF, OOM), the
 -- first write fails, so the server refuses the whole batch and nothing takes effect. Reads use

@@ -1,42 +1,56 @@
 -- Fast paths of shared acquire (S) and shared release (G), where the data history is as the client
--- expects and no client waits on this server. An acquire needs a fence that is there, as readers do
--- not raise it. All other cases are for shared.lua, which finds nothing changed then. No upvalues:
--- the closure is created on every call (helpers.lua).
+-- expects and no client waits on this server. A run of neighbours is executed as one. An acquire
+-- needs a fence that is there, because readers do not raise it. All other cases are for shared.lua.
 -- KEYS     as in shared.lua
--- ARGV     the kind, and those of shared.lua
---          floor: that of the marker   life: time for which the fence is kept, in ms
--- Returns  S: the fence   G: true   else nothing
-local function share(kind, k, a, floor, now_us, life)
+-- ARGV     as in shared.lua
+-- Returns  S: nothing, and the fence, if all owners are readers; else 0, and nothing was changed
+--          G: nothing if each owner was a reader; else the number of owners before the first that
+--          was not, and nothing else was changed
+if kind == 'G' then
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
-  local lock, owner = KEYS[k + 1], ARGV[a + 2]
-  if kind == 'G' then
-    -- The key ends with its last reader, so its end changes only if this one is the last.
-    local last = try('ZRANGE', lock, '-2', '-1', 'WITHSCORES')
-    if last.err or try('ZREM', lock, owner) ~= 1 then return nil end
-    if last[3] == owner then call('PEXPIREAT', lock, last[2]) end
-    return true
+  local lock, gone = KEYS[k + 1], 0
+  while gone < count and try('ZREM', lock, ARGV[a + 3 + gone]) == 1 do gone = gone + 1 end
+  if gone > 0 then
+    -- The key ends with the last reader.
+    local last = call('ZRANGE', lock, '-1', '-1', 'WITHSCORES')
+    if last[1] then call('PEXPIREAT', lock, last[2]) end
   end
+  return gone < count and gone or nil
+end
 
-  local first = try('ZRANGE', lock, '0', '0', 'WITHSCORES')
+if kind == 'S' then
+  local KEYS, ARGV, call, try, find = KEYS, ARGV, redis.call, redis.pcall, string.find
+  local lock, ttl, proposal = KEYS[k + 1], ARGV[a + 3], ARGV[a + 4]
+  local first, left = try('ZRANGE', lock, '0', '0', 'WITHSCORES'), -1
   local given = try('GETRANGE', KEYS[k + 2], '0', '18')
   -- Tokens with equally many digits can be compared as strings (acquire.lua). A fence that is not
   -- above a proposal of the present time is honest.
-  local proposal = ARGV[a + 4]
-  if first.err or #given ~= #proposal or given > proposal or given < floor
-    or string.find(given, '%D') then return nil end
+  if first.err or #given ~= #proposal or given > proposal or given < string.sub(marker, 56, 71)
+    or find(given, '%D') then return 0 end
+  if first[1] then
+    left = call('PTTL', lock)
+    if #first[1] ~= 22 or find(first[1], '[^%w_-]') or first[2] * 1000 <= now_us or left < 0
+      or call('ZCARD', lock) + count > 4096 then return 0 end
+  end
+  local till = string.format('%.0f', math.ceil(now_us / 1000) + ttl)
+  local added
+  if count == 1 then
+    added = try('ZADD', lock, 'NX', till, ARGV[a + 9])
+  else
+    local readers = {}
+    for i = 1, count do readers[2 * i - 1], readers[2 * i] = till, ARGV[a + 8 + i] end
+    added = try('ZADD', lock, 'NX', unpack(readers))
+  end
+  if type(added) == 'table' then return 0 end
   if not first[1] then
     -- A user may lack this command, and the readers' key must not stay without an end.
-    if type(try('PEXPIREAT', 'palisade:none', '1')) == 'table' then return nil end
-  elseif #first[1] ~= 22 or string.find(first[1], '[^%w_-]') or first[2] * 1000 <= now_us
-    or call('PTTL', lock) < 0 or call('ZCARD', lock) >= 4096 then
-    return nil
-  end
-  local till = string.format('%.0f', math.ceil(now_us / 1000) + ARGV[a + 3])
-  local added = try('ZADD', lock, 'NX', till, owner)
-  if type(added) == 'table' then return nil end
-  if added == 1 and (not first[1] or call('ZRANGE', lock, '-1', '-1')[1] == owner) then
+    if type(try('PEXPIREAT', lock, till)) == 'table' then
+      call('DEL', lock)
+      return 0
+    end
+  elseif added > 0 and left <= tonumber(ttl) then
     call('PEXPIREAT', lock, till)
   end
   call('PEXPIRE', KEYS[k + 2], life)
-  return given
+  return nil, given
 end

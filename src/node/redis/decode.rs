@@ -41,7 +41,7 @@ pub(crate) fn replies(
             let clock = u64::try_from(clock).map_err(|_| garbage("a clock before 1970"))?;
             (asked.into_iter(), clock, 0, seen.again(clock))
         }
-        (Value::Array(items), _) => opened(items, clock_error)?,
+        (Value::Array(items), seen) => opened(items, clock_error, seen)?,
         _ => return Err(garbage("neither a list nor what was expected")),
     };
     let mut from = Reader { values: items, spoiled: None };
@@ -50,14 +50,22 @@ pub(crate) fn replies(
     let lost_claims = LostClaims::new(Arc::clone(&facts.losses), facts.began, clock_error, now);
     let mut items = Vec::with_capacity(ops.len());
     for run in runs(ops) {
-        let first = from.code()?;
+        let mut first = from.code()?;
+        let as_asked = first == AS_ASKED;
+        if as_asked && matches!(run[0], Op::Acquire { mode: LockMode::Shared, .. }) {
+            first = from.code()?;
+        }
         for (i, op) in run.iter().enumerate() {
-            let code = match first {
-                _ if i == 0 => first,
-                AS_ASKED => AS_ASKED,
-                _ => from.code()?,
-            };
-            if code == AS_ASKED && first != AS_ASKED {
+            let mut code = if as_asked || i == 0 { first } else { from.code()? };
+            if let (Op::Release { .. }, Some(names), false) = (op, op.several(), as_asked) {
+                // Another owner's lock counts before an absent one (multi_lock 5).
+                let rank = |code: &i64| [DONE, ABSENT, NOT_OWNER].iter().position(|c| c == code);
+                for _ in 1..names.all().count() {
+                    let next = from.code()?;
+                    code = std::cmp::max_by_key(code, next, |code| rank(code).unwrap_or(3));
+                }
+            }
+            if code == AS_ASKED && !as_asked {
                 return Err(garbage("the rest of a run as asked"));
             }
             match reply(&mut from, op, code, (&facts, &lost_claims)) {
@@ -75,19 +83,27 @@ pub(crate) fn replies(
 
 type Opened = (std::vec::IntoIter<Value>, u64, u64, Arc<Seen>);
 
-/// Reads the values with which an answer that is a list begins: the server's clock, its marker, and
-/// the bits that `lua/main.lua` defines. Returns them with the values that follow.
-fn opened(items: Vec<Value>, clock_error: Duration) -> Result<Opened, NodeError> {
+/// Reads the values with which an answer that is a list begins: the server's clock, its marker
+/// (nothing if it is the one that was `seen`), and the bits that `lua/main.lua` defines. Returns
+/// them with the values that follow.
+fn opened(
+    items: Vec<Value>,
+    clock_error: Duration,
+    seen: Option<Arc<Seen>>,
+) -> Result<Opened, NodeError> {
     let mut from = Reader { values: items.into_iter(), spoiled: None };
     let node_micros = from.number()?;
-    let marker = from.bytes()?;
+    let marker = from.maybe_bytes()?;
     let bits = from.number()?;
     if let Some(e) = from.spoiled.take() {
         return Err(e);
     }
-    let seen = Seen::read(marker, node_micros, clock_error).filter(|_| bits < 8);
-    let seen = seen.ok_or_else(|| garbage("no marker"))?;
-    Ok((from.values, node_micros, bits, Arc::new(seen)))
+    let seen = match marker {
+        Some(marker) => Seen::read(marker, node_micros, clock_error).map(Arc::new),
+        None => seen.map(|seen| seen.again(node_micros)),
+    };
+    let seen = seen.filter(|_| bits < 8).ok_or_else(|| garbage("no marker"))?;
+    Ok((from.values, node_micros, bits, seen))
 }
 
 fn facts(seen: &Seen, node_micros: u64, bits: u64, identity: &Arc<str>) -> Facts {
@@ -203,7 +219,7 @@ fn reply(
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
         (
-            Op::Release { mode: LockMode::Exclusive | LockMode::Shared, .. }
+            Op::Release { .. }
             | Op::Extend { mode: LockMode::Exclusive, .. }
             | Op::ExtendClaim { .. }
             | Op::Complete { .. }

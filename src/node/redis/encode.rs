@@ -80,8 +80,9 @@ pub(crate) fn batch(
     // Room for about four keys and four arguments per op. A wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
-    cmd.arg(1 + batch.ops.iter().map(|op| key_count(op, awaited)).sum::<usize>()).arg(MARKER);
-    for op in &batch.ops {
+    let keyed = || runs(&batch.ops).flat_map(keyed);
+    cmd.arg(1 + keyed().map(|op| key_count(op, awaited)).sum::<usize>()).arg(MARKER);
+    for op in keyed() {
         keys(&mut cmd, op, awaited);
     }
     match seen.and_then(|seen| Some((seen.text(), seen.window(batch, not_after, group_terms)?))) {
@@ -135,9 +136,10 @@ pub(super) fn micros(d: Duration) -> u64 {
 }
 
 /// Splits the ops into runs, each of which is sent to the script as one. A run is a sequence of
-/// acquires or of releases that differ only in keys, owner and proposal; any other op is a run by
-/// itself. The script releases a run in two commands instead of two for each lock, and answers a
-/// single code if the whole run was executed as requested.
+/// acquires or of releases that differ only in keys, owner and proposal, and for readers only in
+/// owner and proposal; any other op is a run by itself. The script releases a run in two commands
+/// instead of two for each lock, adds the readers of a run in one command, and answers a single
+/// code if the whole run was executed as requested.
 pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
     ops.chunk_by(|a, b| match (a, b) {
         (
@@ -150,14 +152,47 @@ pub(super) fn runs(ops: &[Op]) -> impl Iterator<Item = &[Op]> {
             Op::Release { mode: LockMode::Exclusive, keys, meta: false, .. },
             Op::Release { mode: LockMode::Exclusive, keys: next, meta: false, .. },
         ) => !keys.is_many() && !next.is_many(),
+        (
+            Op::Acquire { mode: LockMode::Shared, keys, ttl, if_held: None, .. },
+            Op::Acquire { mode: LockMode::Shared, keys: next, ttl: other, if_held: None, .. },
+        ) => ttl == other && keys == next,
+        (
+            Op::Release { mode: LockMode::Shared, keys, .. },
+            Op::Release { mode: LockMode::Shared, keys: next, .. },
+        ) => keys == next,
         _ => false,
     })
     .flat_map(|run| run.chunks(RUN_MAX))
 }
 
+/// Returns the ops of a run whose keys are sent. The readers of a run have the same keys, which are
+/// sent once.
+fn keyed(run: &[Op]) -> &[Op] {
+    match &run[0] {
+        Op::Acquire { mode: LockMode::Shared, .. } | Op::Release { mode: LockMode::Shared, .. } => {
+            &run[..1]
+        }
+        _ => run,
+    }
+}
+
 fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
     match &run[0] {
+        Op::Release { mode, keys, meta, .. }
+            if keys.is_many() || *mode == LockMode::Exclusive && !meta =>
+        {
+            // The release of several locks is a run of releases of the same owner.
+            let releases = run.iter().map(|op| op.several().map_or(1, |keys| keys.all().count()));
+            cmd.arg(if awaited { "Q" } else { "D" }).arg(releases.sum::<usize>());
+        }
         op if op.several().is_some() => {}
+        Op::Acquire { mode: LockMode::Shared, ttl, proposal, if_held, .. } => {
+            let cmd = cmd.arg("S").arg(run.len()).arg(millis(*ttl)).arg(*proposal);
+            waits(cmd, if_held.as_ref());
+        }
+        Op::Release { mode: LockMode::Shared, .. } => {
+            cmd.arg("G").arg(run.len());
+        }
         Op::Acquire { mode: LockMode::Exclusive, ttl, if_held, .. } => {
             let kind = match if_held {
                 None => "A",
@@ -167,9 +202,6 @@ fn run_args(cmd: &mut Cmd, run: &[Op], lives: Lives, awaited: bool) {
                 Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => "T",
             };
             cmd.arg(kind).arg(run.len()).arg(millis(*ttl)).arg(lives.fence);
-        }
-        Op::Release { mode: LockMode::Exclusive, meta: false, .. } => {
-            cmd.arg(if awaited { "Q" } else { "D" }).arg(run.len());
         }
         _ => {}
     }
@@ -189,8 +221,14 @@ pub(super) fn whole_millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Adds the arguments of an op on several locks, as `lua/many.lua` reads them.
+/// Adds the arguments of an op on several locks, as `lua/many.lua` or `lua/release.lua` reads them.
 fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
+    if let Op::Release { owner, .. } = op {
+        for _ in 0..names {
+            cmd.arg(owner.as_str());
+        }
+        return;
+    }
     let (lease, number, quarantine) = match op {
         Op::Acquire { ttl, proposal, .. } => (millis(*ttl), *proposal, None),
         Op::Raise { token, .. } => (1, token.get(), None),
@@ -200,8 +238,7 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
     let kind = match op {
         Op::Acquire { .. } => "N",
         Op::Raise { .. } => "J",
-        Op::Extend { .. } => "K",
-        _ => "B",
+        _ => "K",
     };
     cmd.arg(kind).arg(names).arg(op.owner().map_or("", OwnerToken::as_str)).arg(lease).arg(number);
     named(cmd, quarantine);
@@ -209,7 +246,9 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
 
 fn key_count(op: &Op, awaited: bool) -> usize {
     if let Some(keys) = op.several() {
-        return 3 * keys.all().count();
+        let is_release = matches!(op, Op::Release { .. });
+        let each = if is_release { 1 + usize::from(awaited) } else { 2 };
+        return each * keys.all().count();
     }
     match op {
         Op::Acquire { mode: LockMode::Shared, .. } | Op::Extend { mode: LockMode::Shared, .. } => 3,
@@ -234,9 +273,16 @@ fn key_count(op: &Op, awaited: bool) -> usize {
 }
 
 fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
-    if let Some(all) = op.several() {
-        for name in all.all() {
-            cmd.arg(name.lock()).arg(name.queue()).arg(name.fence());
+    if let Some(names) = op.several() {
+        let is_release = matches!(op, Op::Release { .. });
+        for name in names.all() {
+            cmd.arg(name.lock());
+            if is_release && awaited {
+                cmd.arg(name.queue());
+            }
+        }
+        if !is_release {
+            names.all().for_each(|name| _ = cmd.arg(name.fence()));
         }
         return;
     }
@@ -360,14 +406,13 @@ fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
         Op::Raise { owner, token, slot: Some(slot), .. } => {
             cmd.arg("U").arg(owner.as_str()).arg(token.get()).arg(*slot)
         }
-        Op::Acquire { mode: LockMode::Shared, owner, ttl, proposal, if_held, .. } => {
-            let cmd = cmd.arg("S").arg(owner.as_str()).arg(millis(*ttl)).arg(*proposal);
-            waits(cmd, if_held.as_ref())
-        }
+        // The other arguments of a run are there already.
+        Op::Acquire { mode: LockMode::Shared, owner, .. }
+        | Op::Release { mode: LockMode::Shared, owner, .. }
+        | Op::Release { owner, meta: false, .. } => cmd.arg(owner.as_str()),
         Op::Extend { mode: LockMode::Shared, owner, ttl, token, reassert, .. } => {
             named(cmd.arg("H").arg(owner.as_str()).arg(millis(*ttl)).arg(token.get()), *reassert)
         }
-        Op::Release { mode: LockMode::Shared, owner, .. } => cmd.arg("G").arg(owner.as_str()),
         Op::Acquire { owner, proposal, if_held, .. } => {
             held(cmd.arg(owner.as_str()).arg(*proposal), if_held.as_ref())
         }
@@ -381,7 +426,6 @@ fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
                 .arg(meta.as_deref().unwrap_or_default()),
             *reassert,
         ),
-        Op::Release { owner, meta: false, .. } => cmd.arg(owner.as_str()),
         Op::Release { owner, .. } => cmd.arg("M").arg(owner.as_str()),
         Op::Inspect { wait, .. } => cmd.arg("I").arg(u8::from(*wait)),
         Op::Enlist(Enlist { owner, ttl, entry, news, .. }) => cmd

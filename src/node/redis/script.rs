@@ -15,13 +15,16 @@ macro_rules! lua {
 /// upvalues of these functions. The closures inside the slow paths are created only when an op
 /// needs them.
 const TEXT: &str = concat!(
-    lua!("acquire" "wake" "release" "prolong" "shared_fast" "claim_fast" "complete_fast" "replay"),
-    "local function batch(info, at, marker, now_us, expected)\n",
+    lua!("acquire" "wake" "release" "prolong" "claim_fast" "complete_fast" "replay"),
+    "local function fast(kind, k, a, count, marker, now_us, life, second)\n",
+    lua!("shared_fast" "slots_fast" "many_fast"),
+    "end\n",
+    "local function batch(info, at, marker, now_us, out)\n",
     lua!("history" "batch"),
     "end\n",
     "local function rare(b, kind, k, a, count, rest, found, release, wake)\n",
     lua!("codes" "helpers" "late"),
-    "if find('AVWOTDQMRXISHGPYFUNJKB', kind, 1, true) then\n",
+    "if find('AVWOTDQMRXISHGPYFUNJK', kind, 1, true) then\n",
     lua!("locks" "refuse" "missed" "release_meta" "raise" "extend" "inspect" "shared" "slots"),
     lua!("many"),
     "end\n",

@@ -1,18 +1,20 @@
 //! Runs: neighbouring operations of one kind in a batch. A node may execute a run together. The
 //! result must be the same as if the node executed the operations one by one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use palisade::node::spi::{IfHeld, LockKeys, LockMode, Op, OwnerToken, Place, Reply};
 
 use super::bench::{Bench, LONG};
+use super::ops::{acquire_at, inspect, release, shared};
 use super::{Case, list};
 
 pub(super) fn cases() -> Vec<Case> {
     list![
         Nothing: runs_mean_what_their_ops_mean,
         Nothing: each_of_a_run_has_its_own_ttl,
+        Nothing: readers_of_a_run_come_and_go_as_if_alone,
     ]
 }
 
@@ -124,5 +126,51 @@ async fn each_of_a_run_has_its_own_ttl(b: Bench) {
         // machine.
         let right = holder.owner == Some(*owner) && rest <= *ttl && rest + LONG / 6 > *ttl;
         b.check(right, "each of a run has its own ttl", holder);
+    }
+}
+
+async fn readers_of_a_run_come_and_go_as_if_alone(b: Bench) {
+    let names = [b.lock(), b.lock()];
+    let owners = [b.owner(), b.owner(), b.owner(), b.owner(), b.owner()];
+    let mut reading = [BTreeSet::new(), BTreeSet::new()];
+    let (mut fences, mut dice) = ([None; 2], Dice(11));
+    for _ in 0..80 {
+        let mut proposal = b.low().await.max(b.facts().await.node_micros) + 800_000;
+        let (mut asked, mut leaving, mut name) = (Vec::new(), false, 0);
+        for _ in 0..=dice.below(20) {
+            // The kind and the name rarely change, so that runs are long.
+            leaving ^= dice.below(6) == 0;
+            name ^= usize::from(dice.below(6) == 0);
+            let owner = owners[dice.below(owners.len())];
+            proposal += 1;
+            let ttl = if dice.below(8) == 0 { LONG / 2 } else { LONG };
+            let op = if leaving {
+                shared(release(&names[name], owner))
+            } else {
+                shared(acquire_at(&names[name], owner, ttl, proposal))
+            };
+            asked.push((name, owner, op));
+        }
+        let got = b.all(asked.iter().map(|(.., op)| op.clone()).collect()).await;
+        for ((name, owner, op), reply) in asked.iter().zip(&got) {
+            let right = match (op, reply) {
+                (Op::Acquire { proposal, .. }, Reply::Granted { fence }) => {
+                    reading[*name].insert(*owner);
+                    *fence == *fences[*name].get_or_insert(*proposal)
+                }
+                (Op::Release { .. }, Reply::Done) => reading[*name].remove(owner),
+                (Op::Release { .. }, Reply::Absent) => !reading[*name].contains(owner),
+                _ => false,
+            };
+            b.check(right, "a reader of a run is answered as if it stood alone", &(op, &got));
+        }
+        let seen = b.all(names.iter().map(inspect).collect()).await;
+        for (expected, reply) in reading.iter().zip(&seen) {
+            let listed: BTreeSet<_> = match reply {
+                Reply::Readers(readers) => readers.listed.iter().map(|r| r.owner).collect(),
+                _ => BTreeSet::new(),
+            };
+            b.check(listed == *expected, "those who did not leave read", &(expected, reply));
+        }
     }
 }

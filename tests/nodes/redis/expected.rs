@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use palisade::node::spi::ClaimEnd;
+use palisade::node::spi::{ClaimEnd, Slots};
 
 use super::markers::replid;
 use super::*;
@@ -63,6 +63,94 @@ async fn who_finds_what_it_expects_hears_the_clock_alone() {
     assert_eq!(watched.shown.load(SeqCst), before, "the script took the long way");
 }
 
+/// Returns the number of calls of each command that the ops of two batches need beyond those of two
+/// batches without ops.
+async fn commands(server: &Server, node: &RedisNode, batches: [Vec<Op>; 2]) -> Vec<(String, u64)> {
+    // This batch has the node write its note, so that the next ones find what they expect.
+    batch(node, LONG, vec![], TTL).await;
+    server.cli(&["config", "resetstat"]);
+    for ops in batches {
+        let got = batch(node, LONG, ops, TTL).await;
+        assert!(got.items.iter().all(Result::is_ok), "{got:?}");
+    }
+    let stats = server.cli(&["info", "commandstats"]);
+    let calls = stats.lines().filter_map(|line| {
+        let (name, calls) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((name.to_owned(), calls.split(',').next()?.parse().ok()?))
+    });
+    let mut calls: Vec<(String, u64)> = calls.collect();
+    calls.retain(|(name, _)| !["evalsha", "config|resetstat", "time", "info"].contains(&&name[..]));
+    // One GETRANGE of each batch reads the marker.
+    calls.iter_mut().filter(|(name, _)| name == "getrange").for_each(|(_, calls)| *calls -= 2);
+    calls.retain(|(_, calls)| *calls > 0);
+    calls.sort();
+    calls
+}
+
+/// Mode, keys and owners of a pair of batches, and the commands that it needs.
+type Kind<'a> = (LockMode, &'a LockKeys, &'a [OwnerToken], &'a [(&'a str, u64)]);
+
+#[tokio::test]
+async fn a_free_name_costs_few_commands_for_every_kind_of_lock() {
+    let server = Server::start(&[]);
+    let (node, owners) = (fresh(&server), [owner(), owner(), owner()]);
+    let several = LockKeys::many(["l", "m", "n"].map(LockKeys::new).to_vec());
+    let pair = |mode: LockMode, keys: &LockKeys, owners: &[OwnerToken]| {
+        let now = SystemEnv.wall_micros();
+        let acquire = |owner: &OwnerToken| acquire_as(mode, keys.clone(), *owner, now);
+        let release = |owner: &OwnerToken| release_as(mode, keys.clone(), *owner);
+        [owners.iter().map(acquire).collect(), owners.iter().map(release).collect()]
+    };
+    let slots = LockMode::Slot(Slots::any(4));
+    let (k, p) = (LockKeys::new("k"), LockKeys::new("p"));
+    let kinds: [Kind<'_>; 5] = [
+        (LockMode::Exclusive, &k, &owners[..1], &[("del", 1), ("get", 1), ("set", 2)]),
+        (
+            LockMode::Shared,
+            &k,
+            &owners[..1],
+            &[
+                ("getrange", 1),
+                ("pexpire", 1),
+                ("pexpireat", 1),
+                ("zadd", 1),
+                ("zrange", 2),
+                ("zrem", 1),
+            ],
+        ),
+        // The readers of a run share all commands but the removals.
+        (
+            LockMode::Shared,
+            &k,
+            &owners,
+            &[
+                ("getrange", 1),
+                ("pexpire", 1),
+                ("pexpireat", 1),
+                ("zadd", 1),
+                ("zrange", 2),
+                ("zrem", 3),
+            ],
+        ),
+        (slots, &p, &owners[..1], &[("getrange", 2), ("set", 2)]),
+        (
+            LockMode::Exclusive,
+            &several,
+            &owners[..1],
+            &[("del", 1), ("exists", 1), ("mget", 2), ("set", 6)],
+        ),
+    ];
+    for (mode, keys, owners, expected) in kinds {
+        let expected: Vec<_> = expected.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+        // The first pair finds no key, and on a slow machine the note may be old.
+        let (mut got, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
+        while got != expected {
+            assert!(Instant::now() < end, "{mode:?}: {got:?} instead of {expected:?}");
+            got = commands(&server, &node, pair(mode, keys, owners)).await;
+        }
+    }
+}
+
 /// A random number generator with the same sequence on every machine.
 struct Dice(u64);
 
@@ -77,6 +165,14 @@ impl Dice {
     }
 }
 
+fn acquire_as(mode: LockMode, keys: LockKeys, owner: OwnerToken, proposal: u64) -> Op {
+    Op::Acquire { mode, keys, owner, ttl: TTL, proposal, if_held: None }
+}
+
+fn release_as(mode: LockMode, keys: LockKeys, owner: OwnerToken) -> Op {
+    Op::Release { mode, keys, owner, meta: false }
+}
+
 /// Returns an op drawn from `dice`, on a name that begins with `side`.
 fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     let (name, owner) = (format!("{side}-{}", dice.below(3)), owners[dice.below(3) as usize]);
@@ -87,7 +183,19 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
     let token = FencingToken::new(now + 300_000 * dice.below(4));
     let fingerprint = (dice.below(4) == 0).then_some([7; 32]);
     let (lease, retention) = (TTL, Duration::from_secs(3600));
-    match dice.below(16) {
+    let several = LockKeys::many((0..3).map(|i| LockKeys::new(&format!("{side}-{i}"))).collect());
+    let slots = Slots::any(2 + dice.below(2) as u16);
+    match dice.below(28) {
+        16..18 => acquire_as(LockMode::Shared, keys, owner, proposal),
+        18..20 => release_as(LockMode::Shared, keys, owner),
+        20..22 => {
+            // Several slots are free to different owners, and one owner may ask twice.
+            let mode = LockMode::Slot(slots.in_order_of(&owner));
+            acquire_as(mode, LockKeys::new(&format!("{side}-p")), owner, proposal)
+        }
+        22..24 => release_as(LockMode::Slot(slots), LockKeys::new(&format!("{side}-p")), owner),
+        24..26 => acquire_as(LockMode::Exclusive, several, owner, proposal),
+        26..28 => release_as(LockMode::Exclusive, several, owner),
         0..5 => Op::Acquire {
             mode: LockMode::Exclusive,
             keys,
@@ -143,7 +251,14 @@ fn timeless(reply: &Result<Reply, NodeError>, start: u64) -> String {
     };
     let sealed = |rest: &mut Option<Duration>| *rest = rest.map(|_| Duration::ZERO);
     match &mut reply {
-        Ok(Reply::Granted { fence } | Reply::Claimed { fence, .. }) => lifted(fence),
+        Ok(
+            Reply::Granted { fence } | Reply::Permit { fence, .. } | Reply::Claimed { fence, .. },
+        ) => lifted(fence),
+        Ok(Reply::Readers(readers)) => {
+            lifted(&mut readers.fence);
+            readers.listed.sort_by_key(|reader| reader.owner);
+            readers.listed.iter_mut().for_each(|reader| reader.remaining = Duration::ZERO);
+        }
         Ok(Reply::Held { remaining, .. }) => sealed(remaining),
         Ok(Reply::InFlight { remaining }) => *remaining = Duration::ZERO,
         Ok(Reply::Holder(Some(holder))) => {
@@ -163,7 +278,9 @@ fn timeless(reply: &Result<Reply, NodeError>, start: u64) -> String {
 /// depend on the time are left out.
 fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
     let script = "local all = {} for _, k in ipairs(redis.call('KEYS', '*' .. ARGV[1] .. '-*')) do \
-        local v = redis.call('TYPE', k).ok if v == 'string' then v = redis.call('GET', k) else \
+        local v = redis.call('TYPE', k).ok if v == 'string' then v = redis.call('GET', k) \
+        elseif v == 'zset' then v = redis.call('ZRANGE', k, 0, -1) table.sort(v) \
+        v = table.concat(v, ' ') else \
         v = redis.call('HGETALL', k) for i = 1, #v, 2 do \
         if v[i] == 'till' and v[i + 1] ~= '0' then v[i + 1] = 'T' end \
         if v[i] == 'fence' and tonumber(v[i + 1]) < tonumber(ARGV[2]) then v[i + 1] = 'F' end \
@@ -171,6 +288,10 @@ fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
         table.sort(v) v = table.concat(v, ' ') end \
         v = string.gsub(v, '%d+([xs]' .. ('%x'):rep(16) .. '%d%d)' .. ('%d'):rep(13), 'T%1T') \
         if tonumber(v) and #v == 16 and tonumber(v) < tonumber(ARGV[2]) then v = 'F' end \
+        if #v % 51 == 0 then v = string.gsub(v, ('.'):rep(51), function(slot) \
+        local fence = string.sub(slot, 36) \
+        if tonumber(fence) < tonumber(ARGV[2]) then fence = 'F' end \
+        return string.sub(slot, 1, 23) .. fence end) end \
         all[#all + 1] = string.gsub(k, ARGV[1], '') .. ' ' .. v .. '|' .. redis.call('PTTL', k) \
         end table.sort(all) return table.concat(all, '\\n')";
     let text = server.cli(&["--raw", "eval", script, "0", side, &start.to_string()]);

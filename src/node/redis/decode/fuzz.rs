@@ -13,7 +13,7 @@ use crate::name::LockKeys;
 use crate::op::Loss;
 use crate::op::{Began, Claim, ClaimEnd, Enlist, Place};
 
-/// `a` and `d` may be in runs.
+/// `a`, `d`, `S` and `G` may be in runs.
 const KINDS: &str = "AORXDIECrxcsuLaaaddSHGPYFU";
 const SECOND: Duration = Duration::from_secs(1);
 /// Answer about a key when the history began at 5 ms and the server's clock shows 0 ms: time for
@@ -273,14 +273,14 @@ fn batch() -> impl Strategy<Value = (Vec<char>, Vec<Reply>)> {
 /// Returns how many ops from the beginning are answered as one run.
 fn run(kinds: &[char]) -> usize {
     let alike = kinds.iter().take_while(|k| **k == kinds[0]).count();
-    if matches!(kinds[0], 'a' | 'd') { alike } else { 1 }
+    if matches!(kinds[0], 'a' | 'd' | 'S' | 'G') { alike } else { 1 }
 }
 
 /// Returns true if the reply is what the op requested.
 fn as_asked(kind: char, reply: &Reply) -> bool {
     match kind {
         'A' | 'O' | 'a' => *reply == Reply::Granted { fence: 1 },
-        'D' | 'd' | 'X' | 'x' | 'c' | 's' => *reply == Reply::Done,
+        'D' | 'd' | 'X' | 'x' | 'c' | 's' | 'G' | 'F' => *reply == Reply::Done,
         'C' => {
             matches!(reply, Reply::Claimed { fence: 1, attempt: 1, record: None, steps: None, .. })
         }
@@ -292,7 +292,12 @@ fn spoken(mut kinds: &[char], mut replies: &[Reply]) -> Value {
     let mut all = header();
     while !kinds.is_empty() {
         let n = run(kinds);
-        if replies[..n].iter().all(|r| as_asked(kinds[0], r)) {
+        let first = &replies[0];
+        let readers = kinds[0] == 'S' && matches!(first, Reply::Granted { .. });
+        if readers && replies[..n].iter().all(|r| r == first) {
+            all.push(Value::Int(-9));
+            all.extend(wire_values(first));
+        } else if replies[..n].iter().all(|r| as_asked(kinds[0], r)) {
             all.push(Value::Int(-9));
         } else {
             all.extend(replies[..n].iter().flat_map(wire_values));
@@ -307,10 +312,17 @@ fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> b
     while !kinds.is_empty() {
         let n = run(kinds);
         if stood.first().is_some_and(|first| same(&Value::Int(-9), first)) {
-            if !read[..n].iter().all(|r| as_asked(kinds[0], r)) {
+            stood = &stood[1..];
+            if kinds[0] == 'S' {
+                // The fence of all follows.
+                let fence = wire_values(&read[0]);
+                if !read[..n].iter().all(|r| *r == read[0]) || !same(&fence[0], &stood[0]) {
+                    return false;
+                }
+                stood = &stood[1..];
+            } else if !read[..n].iter().all(|r| as_asked(kinds[0], r)) {
                 return false;
             }
-            stood = &stood[1..];
         } else {
             for value in read[..n].iter().flat_map(wire_values) {
                 match stood.split_first() {

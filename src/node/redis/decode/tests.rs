@@ -153,6 +153,65 @@ fn a_run_that_went_as_asked_says_so_once() {
 }
 
 #[test]
+fn readers_of_a_run_have_one_fence() {
+    let (keys, owner) = (LockKeys::new("k"), OwnerToken::from_random(1));
+    let (mode, ttl) = (LockMode::Shared, Duration::from_secs(1));
+    let acquire = Op::Acquire { mode, keys: keys.clone(), owner, ttl, proposal: 7, if_held: None };
+    let release = Op::Release { mode, keys, owner, meta: false };
+    let ops = [acquire.clone(), acquire, release.clone(), release];
+    let of = |values: &[i64]| {
+        let values: Vec<_> = values.iter().copied().map(Value::Int).collect();
+        read(Value::Array([header(), values].concat()), &ops)
+    };
+    let granted = |fence| Ok(Reply::Granted { fence });
+    let got = of(&[-9, 5, -9]).unwrap();
+    assert_eq!(got.items, [granted(5), granted(5), Ok(Reply::Done), Ok(Reply::Done)]);
+    let got = of(&[5, 6, 1, -1]).unwrap();
+    assert_eq!(got.items, [granted(5), granted(6), Ok(Reply::Done), Ok(Reply::Absent)]);
+    for wrong in [&[-9, -9, -9][..], &[-9, 5], &[5, -9, 1, 1], &[-9, 5, 1, -9], &[-9, 5, 5, -9]] {
+        assert!(of(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn the_release_of_several_locks_has_one_reply() {
+    let (names, owner) = (["a", "b", "c"].map(LockKeys::new), OwnerToken::from_random(1));
+    let (mode, keys) = (LockMode::Exclusive, LockKeys::many(names.to_vec()));
+    let ops = [Op::Release { mode, keys, owner, meta: false }];
+    let of = |values: &[i64]| {
+        let values: Vec<_> = values.iter().copied().map(Value::Int).collect();
+        Some(read(Value::Array([header(), values].concat()), &ops).ok()?.items.remove(0).unwrap())
+    };
+    assert_eq!(of(&[-9]), Some(Reply::Done));
+    assert_eq!(of(&[1, 1, 1]), Some(Reply::Done));
+    assert_eq!(of(&[1, -1, 1]), Some(Reply::Absent));
+    assert_eq!(of(&[-1, 0, 1]), Some(Reply::NotOwner));
+    for wrong in [&[1, 1][..], &[1, 1, 1, 1], &[1, -9, 1], &[1, 7, 0], &[-9, -9]] {
+        assert_eq!(of(wrong), None, "{wrong:?}");
+    }
+}
+
+/// The script leaves the marker out of a list if it is the one that the client names.
+#[test]
+fn a_list_without_a_marker_is_of_the_server_that_was_seen() {
+    let run: Arc<str> = "run".into();
+    let release = Op::Release {
+        mode: LockMode::Exclusive,
+        keys: LockKeys::new("k"),
+        owner: OwnerToken::from_random(1),
+        meta: false,
+    };
+    let (_, seen) = replies(Value::Array(header()), &[], &run, EXACT, None).unwrap();
+    let short = [Value::Int(2_000_000), Value::Nil, Value::Int(0), Value::Int(-1)].to_vec();
+    let ops = [release];
+    let of = |seen| replies(Value::Array(short.clone()), &ops, &run, EXACT, seen);
+    let (got, still) = of(Some(Arc::clone(&seen))).unwrap();
+    assert_eq!((got.items, &still), (vec![Ok(Reply::Absent)], &seen));
+    assert_eq!(got.facts.unwrap().node_micros, 2_000_000);
+    assert!(of(None).is_err(), "no marker is known");
+}
+
+#[test]
 fn the_clock_alone_says_that_all_is_as_expected() {
     let keys = LockKeys::new("k");
     let (owner, ttl) = (OwnerToken::from_random(1), Duration::from_secs(1));

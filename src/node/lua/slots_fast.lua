@@ -1,0 +1,40 @@
+-- Fast paths of a permit's acquire (P) and release (F), where the data history is as the client
+-- expects: a call that does not wait gets the first free slot, and an owner frees its only slot
+-- while no client waits on this server. All other cases are for slots.lua.
+-- KEYS     as in slots.lua
+-- ARGV     the kind, and those of slots.lua   second: of the server's clock, in 10 digits
+-- Returns  nothing if the op is done, and for P the fence and the slot; else 0, and nothing was
+--          changed
+if kind == 'P' or kind == 'F' then
+  local KEYS, ARGV, find, sub = KEYS, ARGV, string.find, string.sub
+  local record, owner = KEYS[k + 1], ARGV[a + 2]
+  local v = redis.pcall('GETRANGE', record, '0', '13056')
+  -- The first slot as slots.lua expects it. An error reply is a table.
+  local _, digits = find(v.err or v, '^%d+', 23)
+  if not digits or digits < 51 or #v > 13056 or #v % 51 ~= 0
+    or find(sub(v, 1, 22), '[^%w_.%-]') then return 0 end
+  local at = find(v, owner, 1, true) -- first character of the slot
+  local fields
+  -- Times and tokens of equally many digits can be compared as strings. A time of the present
+  -- second is for slots.lua.
+  if kind == 'F' then
+    if not at or at % 51 ~= 1 or sub(v, at + 22, at + 31) <= second
+      or find(v, owner, at + 51, true) then return 0 end
+    fields = '......................0000000000000' .. sub(v, at + 35, at + 50)
+  else
+    local slots, slot, step = tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6])
+    local proposal, looked = ARGV[a + 7], 0
+    if at or ARGV[a + 8] ~= '' or step == 0 or #v < 51 * slots then return 0 end
+    while sub(v, 51 * slot + 23, 51 * slot + 32) > second do
+      slot, looked = (slot + step) % slots, looked + 1
+      if looked == slots then return 0 end
+    end
+    at = 51 * slot + 1
+    if sub(v, at + 22, at + 31) == second or #proposal ~= 16
+      or sub(v, at + 35, at + 50) >= proposal then return 0 end
+    fields = owner .. string.format('%013.0f', math.ceil(now_us / 1000) + ARGV[a + 3]) .. proposal
+  end
+  redis.call('SET', record, sub(v, 1, at - 1) .. fields .. sub(v, at + 51), 'PX', life)
+  if kind == 'P' then return nil, ARGV[a + 7], (at - 1) / 51 end
+  return nil
+end
