@@ -59,6 +59,23 @@ async fn another_programs_value_is_foreign_to_readers_and_stays() {
     }
 }
 
+/// The name has a fence, and the sorted set an expiry and future scores, as readers have them.
+#[tokio::test]
+async fn a_sorted_set_of_another_program_is_foreign_where_readers_were_before() {
+    let server = Server::start(&[]);
+    let (node, a) = (fresh(&server), owner());
+    for (key, member) in [("short", "member"), ("odd", "twenty two characters.")] {
+        fence(one(&node, LONG, shared(acquire(key, a))).await);
+        assert_eq!(one(&node, LONG, shared(release(key, a))).await, Ok(Reply::Done));
+        server.cli(&["zadd", key, "9999999999999", member]);
+        server.cli(&["pexpire", key, "60000"]);
+        let held = one(&node, LONG, shared(acquire(key, a))).await;
+        let is_foreign = matches!(held, Ok(Reply::Held { remaining: Some(_), foreign: true }));
+        assert!(is_foreign, "{key}: {held:?}");
+        assert_eq!(members(&server, key), [member]);
+    }
+}
+
 #[tokio::test]
 async fn the_key_ends_with_its_last_reader() {
     let server = Server::start(&[]);
