@@ -30,20 +30,32 @@ pub(super) async fn everything(
     access: &Access,
     whose: Option<&str>,
 ) -> (Vec<Group>, Vec<Server>) {
-    let gather = Gather { deployment, whose };
+    gather(Gather { deployment, whose: Some(whose) }, access).await
+}
+
+/// Reads as [`everything`] does, but only what shows which server is the master: of each group the
+/// Sentinels and the server that most of them report as the master, and of each server its role and
+/// `INFO`.
+pub(super) async fn masters(deployment: &Deployment, access: &Access) -> (Vec<Group>, Vec<Server>) {
+    gather(Gather { deployment, whose: None }, access).await
+}
+
+async fn gather(gather: Gather<'_>, access: &Access) -> (Vec<Group>, Vec<Server>) {
     let groups = join_all(access.groups.iter().map(|login| gather.group(login)));
     let until = gather.until();
     let nodes = access.lone.iter().map(|node| {
         let target = node.target.clone();
-        server::ask(node.at.clone(), true, node.hand.clone(), target, whose, until)
+        server::ask(node.at.clone(), true, node.hand.clone(), target, gather.whose, until)
     });
     tokio::join!(groups, join_all(nodes))
 }
 
-/// The parameters of one call of [`everything`].
+/// The parameters of one call of [`everything`] or [`masters`].
 struct Gather<'a> {
     deployment: &'a Deployment,
-    whose: Option<&'a str>,
+    /// The user whose rights are examined, as in [`everything`]; `None` if only the masters are
+    /// searched.
+    whose: Option<Option<&'a str>>,
 }
 
 impl Gather<'_> {
@@ -92,7 +104,7 @@ impl Gather<'_> {
         let (mut all, mut few) = masters.split(1);
         let named =
             Named::by(sentinels, |s| s.master.iter().chain(s.replicas.iter().flatten()).collect());
-        let (most, rest) = named.split(SERVERS_MAX);
+        let (most, rest) = named.split(if self.whose.is_some() { SERVERS_MAX } else { 0 });
         all.extend(most);
         few.extend(rest);
         let all: BTreeSet<String> = all.into_iter().collect();
