@@ -16,6 +16,7 @@ mod assets;
 mod audit;
 mod collect;
 mod events;
+mod exposure;
 mod history;
 mod listen;
 mod model;

@@ -216,3 +216,55 @@ async fn events_from_the_past_set_neither_the_clock_nor_the_page_back() {
     live(&tab).await;
     tab.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hidden_page_has_no_stream_and_no_read_lasts_for_ever() {
+    let chrome = Chrome::start().await;
+    let world = World::start(1, MAX_TTL, Options::default()).await;
+    let held = world.client.mutex("ledger").build().unwrap().acquire().await.unwrap();
+    let tab = chrome.open_after(&world.base, "/locks/mutex/ledger", BETWEEN).await;
+    tab.shows("held by", SOON).await;
+    live(&tab).await;
+    tab.run(
+        "Object.defineProperty(document, 'hidden', { get: () => window.isHidden === true }); \
+         window.hide = (is) => { window.isHidden = is; \
+         document.dispatchEvent(new Event('visibilitychange')); }; hide(true)",
+    )
+    .await;
+    tab.until("its stream ends", SOON, "streams.at(-1).readyState === 2").await;
+    let opened: u32 = tab.eval("streams.length").await;
+    tab.run("hide(false)").await;
+    tab.until("it is opened again", SOON, &format!("streams.length > {opened}")).await;
+    live(&tab).await;
+    // An answer never comes. The page reads again nevertheless.
+    tab.run(
+        "const through = window.fetch; window.hangs = 0; window.fetch = (path, options) => \
+         path.includes('/lock?') && window.hangs++ === 0 ? new Promise((_, fail) => \
+         options.signal.addEventListener('abort', () => fail(options.signal.reason))) \
+         : through(path, options)",
+    )
+    .await;
+    held.release().await.unwrap();
+    tab.until("the read hangs", SOON, "window.hangs > 0").await;
+    tab.shows("Nobody holds it now.", 2 * SOON).await;
+    tab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_with_a_part_of_the_rows_does_not_shorten_a_list() {
+    let chrome = Chrome::start().await;
+    let world = World::start(1, MAX_TTL, Options::default()).await;
+    let _first = world.client.mutex("first").build().unwrap().acquire().await.unwrap();
+    let tab = chrome.open_after(&world.base, "/locks", BETWEEN).await;
+    tab.shows("first", SOON).await;
+    tab.run(
+        "window.change = (name, data) => name === 'locks' \
+         ? { ...data, locks: [], next: '100', total: 300 } : data",
+    )
+    .await;
+    let _second = world.client.mutex("second").build().unwrap().acquire().await.unwrap();
+    tab.shows("second", SOON).await;
+    let rows = "document.querySelectorAll('tr[aria-rowindex]').length";
+    assert_eq!(tab.eval::<u32>(rows).await, 2);
+    tab.close().await;
+}

@@ -20,7 +20,7 @@ pub(super) const HELP: &str = "Examples:
 
 Each change is a line on standard error, with --json an object, that names who did it and why.
 Exit code: 0 a majority of the nodes did it, 2 not done, or not for every key, or there is no such
-key, 64 wrong use, 69 not reached.";
+key, 64 wrong use, 69 not reached, or not known to be done because too few nodes answered.";
 
 /// Author and reason of a change.
 #[derive(Debug, Args)]
