@@ -8,15 +8,15 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use palisade::election::StepDown;
 use palisade::error::AcquireError;
-use palisade::idempotency::{Decided, Decision, Resolved};
-use palisade::node::Loss;
-use palisade_ops::{Audit, Change, KeyChange, KeyFacts, NodeChange, Records, incidents, resolve};
+use palisade::idempotency::{Decision, Resolved};
+use palisade_ops::{Audit, Change, KeyFacts, Records, incidents, resolve};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use crate::audit::AuditLine;
+use crate::ended::{Ended, of_change, of_decision};
 use crate::history::{Entry, Level, now_ms};
 use crate::pages::cron::NO_RUN_NOW;
 use crate::pages::incidents::{keys_of, losses_shown, retention};
@@ -150,18 +150,6 @@ impl Act {
         };
         // Its length is not limited, so it is last, and the rest is there in any case.
         more.into_iter().chain(shown).collect::<Vec<_>>().join("; ")
-    }
-}
-
-/// Result of an action.
-struct Ended {
-    word: &'static str,
-    text: String,
-}
-
-impl Ended {
-    fn new(word: &'static str, text: impl Into<String>) -> Self {
-        Self { word, text: text.into() }
     }
 }
 
@@ -313,7 +301,8 @@ async fn perform(
             }
             Ok(match incident.decide(&keys, decision, replace, audit).await {
                 Ok(all) => {
-                    of_decision(all.iter().map(|one| (one.loss, &one.stands, one.is_new)), decision)
+                    let all = all.iter().map(|one| (one.loss, &one.stands, one.is_new));
+                    of_decision(&all.collect::<Vec<_>>(), decision)
                 }
                 Err(e) => Ended::new("unknown", format!("it may be stored for some losses: {e}")),
             })
@@ -325,45 +314,6 @@ async fn perform(
 /// Returns true if the key is as the page has shown it.
 fn is_as_shown(facts: Option<&KeyFacts>, expect: Option<&str>) -> bool {
     expect.is_none_or(|expect| facts.is_some_and(|facts| shown_as(facts) == expect))
-}
-
-/// Returns the result of a decision. Each loss has a decision of its own, so a new one may be
-/// stored for some of them.
-fn of_decision<'a>(
-    all: impl Iterator<Item = (Loss, &'a Decided, bool)> + Clone,
-    decision: Decision,
-) -> Ended {
-    let new = all.clone().filter(|(.., is_new)| *is_new).map(|(loss, ..)| loss.number());
-    let new = new.collect::<Vec<_>>().join(", ");
-    let Some((loss, stands, _)) = all.clone().find(|(_, one, _)| one.decision != decision) else {
-        let text = "decided; the keys follow within a minute";
-        return Ended::new(if new.is_empty() { "unchanged" } else { "done" }, text);
-    };
-    let (number, by, why) = (loss.number(), &stands.by, &stands.reason);
-    let stands = format!("another decision stands about loss {number}, by {by}: {why}");
-    if new.is_empty() {
-        return Ended::new("unchanged", stands);
-    }
-    Ended::new("partly", format!("decided about loss {new} and not about all of them: {stands}"))
-}
-
-fn of_change(changed: &KeyChange) -> Ended {
-    let unreached = |(_, change): &&(_, NodeChange)| matches!(change, NodeChange::Unreachable(_));
-    let unreached = changed.nodes.iter().filter(unreached).count();
-    let word = if changed.is_unknown() {
-        "unchanged"
-    } else if changed.is_done() {
-        "done"
-    } else if changed.may_be_done() {
-        "unknown"
-    } else if changed.is_partly_done() {
-        "partly"
-    } else if 2 * unreached >= changed.nodes.len() {
-        "failed"
-    } else {
-        "refused"
-    };
-    Ended::new(word, changed.to_string())
 }
 
 /// Takes a lock from its holder. The lock is free when the holder's lease is over.
@@ -466,44 +416,4 @@ async fn step_down(
         "a leader was asked to resign by an operator"
     );
     Ok(ended)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_decision_about_some_losses_is_neither_unchanged_nor_done() {
-        let loss = |minute: u64| {
-            let at = 1_763_906_600_000 + minute * 60_000;
-            Loss { from: at - 1_000, began: at, to: at }
-        };
-        let of = |decision: &str| -> Decided {
-            let decided = json!({ "decision": decision, "by": "bob", "reason": "x", "at": 1 });
-            serde_json::from_value(decided).unwrap()
-        };
-        let (run, park) = (of("run"), of("park"));
-        for (all, word, texts) in [
-            (vec![(&run, true), (&run, true)], "done", &["decided"][..]),
-            (vec![(&run, false), (&run, true)], "done", &["decided"]),
-            (vec![(&run, false)], "unchanged", &["decided"]),
-            (vec![(&park, false), (&park, false)], "unchanged", &["another", "bob: x"]),
-            (
-                vec![(&park, false), (&run, true)],
-                "partly",
-                &[
-                    "decided about loss 20251123-140420",
-                    "stands about loss 20251123-140320, by bob",
-                ],
-            ),
-        ] {
-            let all = all.into_iter().zip(0..).map(|((of, new), n)| (loss(n), of, new));
-            let all: Vec<_> = all.collect();
-            let ended = of_decision(all.into_iter(), Decision::Run);
-            assert_eq!(ended.word, word, "{}", ended.text);
-            for text in texts {
-                assert!(ended.text.contains(text), "{}", ended.text);
-            }
-        }
-    }
 }

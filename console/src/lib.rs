@@ -15,6 +15,7 @@ mod actions;
 mod assets;
 mod audit;
 mod collect;
+mod ended;
 mod events;
 mod exposure;
 mod history;

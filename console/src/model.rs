@@ -12,7 +12,7 @@ use palisade_ops::doctor::Report;
 use palisade_ops::{KeyFacts, NodeData, Waiter};
 
 /// Longest round of the scan after which a list counts as complete.
-const SHORT: Duration = Duration::from_secs(15);
+const SHORT: Duration = Duration::from_secs(30);
 
 /// Everything that the console knows.
 #[derive(Default)]

@@ -259,7 +259,6 @@ impl Collector {
     async fn scan(&mut self) {
         let shared = std::sync::Arc::clone(&self.shared);
         let prefix = shared.prefix();
-        self.requests += 1;
         let Ok(scanned) = self.survey.scan(2 * shared.keys_per_second).await else { return };
         {
             let pages: Vec<Page> = scanned.iter().map(Page::from).collect();
@@ -285,7 +284,6 @@ impl Collector {
         let shared = std::sync::Arc::clone(&self.shared);
         let keys: Vec<String> = ids.iter().map(|id| main_key(shared.prefix(), id)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        self.requests += 1;
         let Ok(all) = self.survey.queues(&keys).await else { return };
         let read: Vec<&Vec<LockQueue>> =
             all.iter().filter_map(|(_, of)| of.as_ref().ok()).collect();

@@ -83,7 +83,7 @@ export function locks(app) {
     const rows = feed.all();
     const none = state.q || state.kind
       ? "No lock is like that. Take the filter away to see all of them."
-      : feed.meta.whole ? "No lock is held. One appears here within seconds of being acquired."
+      : feed.meta.whole ? "No lock is held. One appears here soon after it is acquired."
         : "No lock has been seen so far.";
     return [
       head("Locks", feed.started && `${number(feed.meta.total ?? rows.length)} in sight`, tools()),
