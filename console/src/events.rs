@@ -319,8 +319,8 @@ impl Subscription {
     }
 }
 
-/// Returns a visitor's stream of the events of these topics, beginning with `hello`; `None` if there
-/// are too many streams. It ends when its visitor is no longer allowed to see it.
+/// Returns a visitor's stream of the events of these topics, beginning with `hello`; `None` if
+/// there are too many streams. It ends when its visitor is no longer allowed to see it.
 pub(crate) fn stream(
     hub: &Arc<Hub>,
     visitor: String,

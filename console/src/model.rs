@@ -249,7 +249,7 @@ pub(crate) struct ScanProgress {
 
 impl Model {
     /// Returns true if the names on a majority of the nodes are known, and none of them was left
-    /// out: a complete round has read them, and rounds are so short that a name is not new for long.
+    /// out: a complete round has read them, and rounds are so short that a new name is found soon.
     pub(crate) fn is_scanned(&self, left_out: usize) -> bool {
         let majority = 2 * self.unread.len() < self.votes.len();
         let is_short = self.scan.round.is_some_and(|round| round <= SHORT);

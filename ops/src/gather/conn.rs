@@ -84,7 +84,8 @@ impl Conn {
     pub(crate) async fn deadline_at_server(&self) -> Result<u64, String> {
         let (s, us): (u64, u64) = self.read(&redis::cmd("TIME"), "TIME").await?;
         let left = self.until.saturating_duration_since(Instant::now());
-        Ok(s * 1_000 + us / 1_000 + u64::try_from(left.as_millis()).unwrap_or_default())
+        let left = u64::try_from(left.as_millis()).unwrap_or_default();
+        Ok(s.saturating_mul(1_000).saturating_add(us / 1_000).saturating_add(left))
     }
 
     /// Sends a command as [`Self::execute`] does, and converts the answer to a value of type `T`.

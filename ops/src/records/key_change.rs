@@ -70,9 +70,9 @@ impl KeyChange {
         !self.is_done() && self.is_changed()
     }
 
-    /// Returns the nodes that did not make the change, or did not report it. The old records of these nodes may still
-    /// take effect: a parked key may be parked again, and a purged result may be replayed. Repeat
-    /// the change if a node is missing.
+    /// Returns the nodes that did not make the change, or did not report it. The old records of
+    /// these nodes may still take effect: a parked key may be parked again, and a purged result may
+    /// be replayed. Repeat the change if a node is missing.
     pub fn missing(&self) -> impl Iterator<Item = &str> {
         let missing = |change: &NodeChange| {
             !matches!(change, NodeChange::Done | NodeChange::AsItIs | NodeChange::Absent)
