@@ -1,4 +1,4 @@
-//! Who may see the console and who may act, and at which addresses it may be reached at all.
+//! Who may see the console and who may act.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, ORIGIN};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use sha2::{Digest as _, Sha256};
 
 use crate::refusal::Refusal;
@@ -23,9 +23,6 @@ const SESSION: &str = "palisade_console";
 const SESSION_LIFE: Duration = Duration::from_secs(12 * 3_600);
 /// Largest number of sessions; the oldest one ends.
 const SESSIONS: usize = 1_024;
-/// Shortest token in bytes.
-const TOKEN_MIN: usize = 16;
-
 /// The address at which the console listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
@@ -43,7 +40,8 @@ pub struct Proxy {
     /// Name of the header in which the proxy sends the user's name. The proxy has to replace a
     /// header of this name that its client sent.
     pub header: String,
-    /// Users who may act. The others may read.
+    /// Users who may act. The others may read. A proxy on the same machine cannot be told from
+    /// another local process at a TCP address, so it has to send the act token for them instead.
     pub actors: Vec<String>,
 }
 
@@ -80,50 +78,6 @@ pub(crate) struct Access {
     act: Option<[u8; 32]>,
     hosts: Vec<String>,
     sessions: Mutex<BTreeMap<String, (Role, Instant)>>,
-}
-
-/// Returns the reason for which a console with these settings must not start: it could be reached
-/// from elsewhere without encryption or without login.
-pub(crate) fn check(
-    listen: &Listen,
-    has_tls: bool,
-    proxy: Option<&Proxy>,
-    tokens: &Tokens,
-) -> Result<(), String> {
-    for (name, token) in [("read", &tokens.read), ("act", &tokens.act)] {
-        if token.as_ref().is_some_and(|token| token.len() < TOKEN_MIN) {
-            return Err(format!(
-                "the {name} token is shorter than {TOKEN_MIN} bytes: make one with \
-                 `openssl rand -hex 32`"
-            ));
-        }
-    }
-    if tokens.read.is_some() && tokens.read == tokens.act {
-        return Err("the read token and the act token are the same: use two".to_owned());
-    }
-    if proxy.is_some_and(|proxy| HeaderName::try_from(&*proxy.header).is_err()) {
-        return Err("the name of the proxy's header is no name of a header".to_owned());
-    }
-    let Listen::Tcp(at) = listen else { return Ok(()) };
-    if at.ip().is_loopback() {
-        return Ok(());
-    }
-    let has_token = tokens.read.is_some() || tokens.act.is_some();
-    if !has_tls && proxy.is_none() {
-        return Err(format!(
-            "{at} can be reached from other machines, so it needs encryption: add --tls-cert and \
-             --tls-key, or name the proxy in front of it by --behind-proxy and --proxy-address; or \
-             listen at 127.0.0.1 or a unix socket"
-        ));
-    }
-    if !has_token && proxy.is_none() {
-        return Err(format!(
-            "{at} can be reached from other machines, so it needs a login: add --read-token-file \
-             or --act-token-file, or name the proxy that logs users in by --behind-proxy and \
-             --proxy-address; or listen at 127.0.0.1 or a unix socket"
-        ));
-    }
-    Ok(())
 }
 
 fn digest(token: &str) -> [u8; 32] {
@@ -376,37 +330,6 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_others_reach_needs_encryption_and_a_login() {
-        let long = "0123456789abcdef";
-        let proxy = Proxy {
-            address: [10, 0, 0, 1].into(),
-            header: "x-user".to_owned(),
-            actors: Vec::new(),
-        };
-        let at = |text: &str| Listen::Tcp(text.parse().unwrap());
-        let open = "0.0.0.0:8080";
-        for (listen, tls, proxy, tokens, why) in [
-            (at("127.0.0.1:0"), false, None, tokens("", ""), ""),
-            (at("[::1]:0"), false, None, tokens("", ""), ""),
-            (Listen::Unix("/run/x".into()), false, None, tokens("", ""), ""),
-            (at(open), false, None, tokens("", ""), "encryption"),
-            (at(open), false, None, tokens("", long), "encryption"),
-            (at(open), true, None, tokens("", ""), "login"),
-            (at(open), true, None, tokens(long, ""), ""),
-            (at(open), false, Some(&proxy), tokens("", ""), ""),
-            (at(open), true, None, tokens("short", ""), "shorter"),
-            (at("127.0.0.1:0"), true, None, tokens("", "short"), "shorter"),
-            (at("127.0.0.1:0"), true, None, tokens(long, long), "the same"),
-        ] {
-            let checked = check(&listen, tls, proxy, &tokens);
-            match why {
-                "" => assert_eq!(checked, Ok(()), "{listen:?}"),
-                why => assert!(checked.unwrap_err().contains(why), "{listen:?} {why}"),
-            }
-        }
-    }
-
-    #[test]
     fn a_session_has_the_role_of_its_token_until_it_is_signed_out() {
         let (read, act) = ("0123456789abcdef", "fedcba9876543210");
         let listen = |port: u16| Listen::Tcp(([127, 0, 0, 1], port).into());
@@ -427,6 +350,25 @@ mod tests {
             access.sign_out(&headers);
             assert_eq!(access.visitor(&peer, &headers).unwrap_err().code(), "no_token");
         }
+    }
+
+    #[test]
+    fn a_proxy_sends_the_act_token_for_users_who_may_act() {
+        let tcp = Listen::Tcp("127.0.0.1:0".parse().unwrap());
+        let proxy = Proxy {
+            address: [127, 0, 0, 1].into(),
+            header: "x-user".to_owned(),
+            actors: Vec::new(),
+        };
+        let act = "fedcba9876543210";
+        let access = Access::new(tcp, Some(proxy), &tokens("", act), Vec::new());
+        let peer = Peer::Tcp("127.0.0.1:5".parse().unwrap());
+        let mut headers = HeaderMap::new();
+        headers.insert("x-user", "alice".parse().unwrap());
+        assert_eq!(access.visitor(&peer, &headers).unwrap().role, Role::Read);
+        headers.insert(AUTHORIZATION, format!("Bearer {act}").parse().unwrap());
+        let visitor = access.visitor(&peer, &headers).unwrap();
+        assert_eq!((visitor.role, &*visitor.user), (Role::Act, "alice"));
     }
 
     #[test]

@@ -9,18 +9,19 @@ use axum::http::StatusCode;
 use palisade::election::StepDown;
 use palisade::error::AcquireError;
 use palisade::idempotency::{Decision, Resolved};
-use palisade_ops::{Audit, Change, KeyChange, KeyFacts, Records, incidents, resolve};
+use palisade_ops::{Audit, Change, KeyFacts, Records, incidents, resolve};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use crate::audit::AuditLine;
+use crate::ended::{Ended, of_change, of_decision};
 use crate::history::{Entry, Level, now_ms};
 use crate::pages::cron::NO_RUN_NOW;
-use crate::pages::incidents::{keys_of, retention};
+use crate::pages::incidents::{keys_of, losses_shown, retention};
 use crate::pages::keys::{key_now, shown_as};
-use crate::pages::{clean, span};
+use crate::pages::{clean_sentence, span};
 use crate::refusal::Refusal;
 use crate::start::Shared;
 use crate::visitor::{Role, Visitor};
@@ -36,8 +37,8 @@ const CHANGED: &str = "it changed hands since the page showed it; look again";
 pub(crate) struct Request {
     #[serde(flatten)]
     act: Act,
-    /// The holder, the term, or the state and attempts of the key that the page showed. Only
-    /// programs leave it out, and act on what is there when the request arrives.
+    /// The holder, the term, the claim of the key or the losses that the page showed. Only programs
+    /// leave it out, and act on what is there when the request arrives.
     #[serde(default)]
     expect: Option<String>,
     #[serde(default)]
@@ -147,19 +148,8 @@ impl Act {
             }
             _ => None,
         };
-        shown.into_iter().chain(more).collect::<Vec<_>>().join("; ")
-    }
-}
-
-/// Result of an action.
-struct Ended {
-    word: &'static str,
-    text: String,
-}
-
-impl Ended {
-    fn new(word: &'static str, text: impl Into<String>) -> Self {
-        Self { word, text: text.into() }
+        // Its length is not limited, so it is last, and the rest is there in any case.
+        more.into_iter().chain(shown).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -190,9 +180,9 @@ pub(crate) async fn act(
         role: visitor.role.word(),
         from,
         action: act.word().to_owned(),
-        target: clean(&act.target()),
-        detail: clean(&act.detail(expect.as_deref())),
-        reason: clean(&reason),
+        target: clean_sentence(&act.target()),
+        detail: clean_sentence(&act.detail(expect.as_deref())),
+        reason: clean_sentence(&reason),
         ..AuditLine::default()
     };
     let audit = match check(shared, visitor, &act, (&reason, &confirm)) {
@@ -204,7 +194,10 @@ pub(crate) async fn act(
         }
     };
     let name = act.name().to_owned();
+    // The pages of other visitors read the audit again, and show what is under way.
+    let begins = format!("{} of {name:?} by {} begins", line.action, line.by);
     let id = shared.audits.begun(line);
+    shared.happened(Entry::of(Level::Info, "action", &name, begins));
     let work = {
         let shared = Arc::clone(shared);
         async move { perform(&shared, act, expect.as_deref(), &audit).await }
@@ -216,12 +209,13 @@ pub(crate) async fn act(
         let done = tokio::spawn(work).await;
         let done = done.unwrap_or_else(|e| Ok(Ended::new("unknown", e.to_string())));
         let ended = match &done {
-            Ok(ended) => Ended::new(ended.word, clean(&ended.text)),
-            Err(refusal) => Ended::new("refused", clean(refusal.text())),
+            Ok(ended) => Ended::new(ended.word, clean_sentence(&ended.text)),
+            Err(refusal) => Ended::new("refused", clean_sentence(refusal.text())),
         };
         if let Some(line) = shared.audits.ended(id, ended.word, &ended.text) {
             let text = format!("{} of {:?} by {}: {}", line.action, name, line.by, ended.text);
-            let level = if ended.word == "done" { Level::Warn } else { Level::Info };
+            let is_changed = ["done", "partly", "unknown"].contains(&ended.word);
+            let level = if is_changed { Level::Warn } else { Level::Info };
             shared.happened(Entry::of(level, "action", &name, text));
         }
         shared.recent.forget();
@@ -300,20 +294,17 @@ async fn perform(
                 let why = "no loss of this number makes keys of the namespace forgotten";
                 return Ok(Ended::new("refused", why));
             };
+            // A loss that joined the incident later is not what the visitor has decided about.
+            let losses = incident.losses.iter().map(|one| one.loss);
+            if expect.is_some_and(|expect| expect != losses_shown(losses)) {
+                return Ok(Ended::new("refused", CHANGED));
+            }
             Ok(match incident.decide(&keys, decision, replace, audit).await {
-                Ok(all) if all.iter().all(|one| one.stands.decision == decision) => {
-                    let is_new = all.iter().any(|one| one.is_new);
-                    let text = "decided; the keys follow within a minute";
-                    Ended::new(if is_new { "done" } else { "unchanged" }, text)
-                }
                 Ok(all) => {
-                    let stands = all.iter().find(|one| one.stands.decision != decision);
-                    let by = stands.map(|one| (&*one.stands.by, &*one.stands.reason));
-                    let (by, why) = by.unwrap_or_default();
-                    let text = format!("another decision stands, by {by}: {why}");
-                    Ended::new("unchanged", text)
+                    let all = all.iter().map(|one| (one.loss, &one.stands, one.is_new));
+                    of_decision(&all.collect::<Vec<_>>(), decision)
                 }
-                Err(e) => Ended::new("unknown", e.to_string()),
+                Err(e) => Ended::new("unknown", format!("it may be stored for some losses: {e}")),
             })
         }
         Act::RunNow { .. } => Ok(Ended::new("refused", NO_RUN_NOW)),
@@ -323,17 +314,6 @@ async fn perform(
 /// Returns true if the key is as the page has shown it.
 fn is_as_shown(facts: Option<&KeyFacts>, expect: Option<&str>) -> bool {
     expect.is_none_or(|expect| facts.is_some_and(|facts| shown_as(facts) == expect))
-}
-
-fn of_change(changed: &KeyChange) -> Ended {
-    let word = if changed.is_unknown() {
-        "unchanged"
-    } else if changed.is_done() {
-        "done"
-    } else {
-        "refused"
-    };
-    Ended::new(word, changed.to_string())
 }
 
 /// Takes a lock from its holder. The lock is free when the holder's lease is over.

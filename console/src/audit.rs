@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use palisade::internal::SENTENCE_MAX;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -42,7 +43,7 @@ pub struct AuditLine {
     /// Parts of the request that decide about its effect: the holder that was to lose its lock, the
     /// digest of a result, the kind of a decision.
     pub detail: String,
-    /// `begun`; or `done`, `unchanged`, `refused`, `unknown` or `failed`.
+    /// `begun`; or `done`, `unchanged`, `partly`, `refused`, `unknown` or `failed`.
     pub result: &'static str,
     /// The result as a sentence.
     pub text: String,
@@ -139,7 +140,7 @@ impl Audits {
         }
         // A refused request may be of any length.
         for text in [&mut line.target, &mut line.reason, &mut line.detail] {
-            *text = text.chars().take(512).collect();
+            *text = text.chars().take(SENTENCE_MAX).collect();
         }
         self.write(line);
     }
@@ -216,7 +217,7 @@ mod tests {
             audits.refused(AuditLine { reason: "x".repeat(9_000), ..AuditLine::default() });
         }
         assert_eq!(locked(&lines).len(), REFUSED as usize);
-        assert!(locked(&lines).iter().all(|line| line.reason.len() == 512));
+        assert!(locked(&lines).iter().all(|line| line.reason.len() == SENTENCE_MAX));
         locked(&audits.refused).0 = None;
         audits.refused(AuditLine::default());
         assert_eq!(locked(&lines).len(), REFUSED as usize + 1);

@@ -48,8 +48,6 @@ struct Collector {
     incidents_at: Option<Instant>,
     /// Batches that the handle had sent at the last reading, and the survey's requests since then.
     sent: votes::Sent,
-    /// Number of the survey's requests to each node in this reading.
-    requests: u64,
 }
 
 /// Reads until the future is dropped.
@@ -64,7 +62,6 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         tick_at: None,
         incidents_at: None,
         sent: votes::Sent::default(),
-        requests: 0,
     };
     let listen = events::listen(&shared);
     let read = async {
@@ -87,7 +84,6 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 impl Collector {
     async fn read(&mut self, is_watched: bool) {
         self.count += 1;
-        self.requests = 0;
         if self.shared.model().votes.iter().any(|vote| vote.is_changed) {
             self.survey.search_again();
             self.votes_at = None;
@@ -122,7 +118,10 @@ impl Collector {
                 model.at = Some(now_ms());
                 model.scan.names = model.locks.len() + model.elections.len() + model.keys.len();
             }
-            model.rate = self.sent.rate(&self.shared.redlock, self.requests);
+            // The pages of keys have a survey of their own. If it is in use, it is counted later.
+            let pages = self.shared.survey.try_lock().map_or(0, |mut survey| survey.take_sent());
+            let own = self.survey.take_sent() + pages;
+            model.rate = self.sent.rate(&self.shared.redlock, own);
         }
         self.publish().await;
     }

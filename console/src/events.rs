@@ -23,6 +23,8 @@ use crate::listen::Busy;
 const BEHIND: usize = 128;
 /// Maximum number of streams.
 const STREAMS: usize = 64;
+/// Maximum number of streams of one visitor, so that the others can have streams, too.
+const OF_ONE: usize = 24;
 /// Interval of the comments that keep a stream open.
 const KEEP: Duration = Duration::from_secs(10);
 /// Age of a page with which no stream begins, and at which a request for it waits for a new one.
@@ -106,6 +108,8 @@ pub(crate) struct Hub {
     sender: broadcast::Sender<Message>,
     topics: Mutex<BTreeMap<Topic, Looking>>,
     streams: AtomicUsize,
+    /// Number of streams of each visitor.
+    visitors: Mutex<BTreeMap<String, usize>>,
     /// Wakes the collector.
     pub(crate) wake: Notify,
     /// Number of complete readings of the collector, and the time of the last one.
@@ -118,9 +122,33 @@ impl Hub {
             sender: broadcast::Sender::new(BEHIND),
             topics: Mutex::default(),
             streams: AtomicUsize::new(0),
+            visitors: Mutex::default(),
             wake: Notify::new(),
             readings: watch::Sender::new((0, None)),
         }
+    }
+
+    /// Counts a stream; false if there are too many, of all visitors or of this one.
+    fn begin(&self, visitor: &str) -> bool {
+        let mut visitors = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = visitors.get(visitor).copied().unwrap_or_default();
+        if own >= OF_ONE || self.streams() >= STREAMS {
+            return false;
+        }
+        visitors.insert(visitor.to_owned(), own + 1);
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    fn end(&self, visitor: &str) {
+        let mut visitors = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = visitors.get_mut(visitor) {
+            *own -= 1;
+            if *own == 0 {
+                visitors.remove(visitor);
+            }
+        }
+        self.streams.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn topics(&self) -> MutexGuard<'_, BTreeMap<Topic, Looking>> {
@@ -199,6 +227,7 @@ pub(crate) type IsAllowed = Box<dyn Fn() -> bool + Send + Sync>;
 /// A stream's part in the hub.
 struct Subscription {
     hub: Arc<Hub>,
+    visitor: String,
     /// The topics, with the numbers of the pages that were sent last.
     topics: BTreeMap<Topic, Option<u64>>,
     events: broadcast::Receiver<Message>,
@@ -210,7 +239,7 @@ struct Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.hub.streams.fetch_sub(1, Ordering::Relaxed);
+        self.hub.end(&self.visitor);
         let mut topics = self.hub.topics();
         for topic in self.topics.keys() {
             if let Some(looking) = topics.get_mut(topic) {
@@ -228,12 +257,14 @@ impl Subscription {
     /// Creates a stream's part; `None` if there are too many streams.
     fn new(
         hub: &Arc<Hub>,
+        visitor: String,
         topics: Vec<Topic>,
         hello: Arc<str>,
         (is_allowed, busy): (IsAllowed, Option<Busy>),
     ) -> Option<Self> {
-        let limit = |n: usize| (n < STREAMS).then_some(n + 1);
-        hub.streams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, limit).ok()?;
+        if !hub.begin(&visitor) {
+            return None;
+        }
         let events = hub.sender.subscribe();
         {
             let mut known = hub.topics();
@@ -249,7 +280,7 @@ impl Subscription {
         first.extend(topics.iter().copied().map(Message::Changed));
         let topics = topics.into_iter().map(|topic| (topic, None)).collect();
         let hub = Arc::clone(hub);
-        Some(Self { hub, topics, events, first, is_allowed, _busy: busy })
+        Some(Self { hub, visitor, topics, events, first, is_allowed, _busy: busy })
     }
 
     /// Returns the name and the data of the next event; `None` at the end of the stream.
@@ -288,15 +319,16 @@ impl Subscription {
     }
 }
 
-/// Returns a stream of the events of these topics, beginning with `hello`; `None` if there are too
-/// many streams. It ends when its visitor is no longer allowed to see it.
+/// Returns a visitor's stream of the events of these topics, beginning with `hello`; `None` if
+/// there are too many streams. It ends when its visitor is no longer allowed to see it.
 pub(crate) fn stream(
     hub: &Arc<Hub>,
+    visitor: String,
     topics: Vec<Topic>,
     hello: &serde_json::Value,
     of: (IsAllowed, Option<Busy>),
 ) -> Option<Response> {
-    let subscription = Subscription::new(hub, topics, hello.to_string().into(), of)?;
+    let subscription = Subscription::new(hub, visitor, topics, hello.to_string().into(), of)?;
     let events = unfold(subscription, |mut subscription| async move {
         let (name, data) = subscription.next().await?;
         Some((Ok::<_, Infallible>(Event::default().event(name).data(&*data)), subscription))
@@ -311,7 +343,12 @@ mod tests {
     use super::*;
 
     fn subscribe(hub: &Arc<Hub>, topic: Topic) -> Option<Subscription> {
-        Subscription::new(hub, vec![topic], "{}".into(), (Box::new(|| true), None))
+        of(hub, "alice", topic)
+    }
+
+    fn of(hub: &Arc<Hub>, visitor: &str, topic: Topic) -> Option<Subscription> {
+        let is_allowed: IsAllowed = Box::new(|| true);
+        Subscription::new(hub, visitor.to_owned(), vec![topic], "{}".into(), (is_allowed, None))
     }
 
     async fn next(stream: &mut Subscription) -> (&'static str, String) {
@@ -382,7 +419,8 @@ mod tests {
         let is_allowed = Arc::clone(&signed_in);
         let is_allowed: IsAllowed = Box::new(move || is_allowed.load(Ordering::Relaxed));
         let topics = vec![Topic::Locks];
-        let stream = Subscription::new(&hub, topics, "{}".into(), (is_allowed, None));
+        let stream =
+            Subscription::new(&hub, "a".to_owned(), topics, "{}".into(), (is_allowed, None));
         let mut stream = stream.unwrap();
         hub.send("tick", &json!({}));
         assert_eq!(next(&mut stream).await.0, "hello");
@@ -395,11 +433,14 @@ mod tests {
     #[tokio::test]
     async fn streams_are_limited_and_counted() {
         let hub = Arc::new(Hub::new());
-        let all: Vec<_> = (0..STREAMS).map(|_| subscribe(&hub, Topic::Keys).unwrap()).collect();
-        assert!(subscribe(&hub, Topic::Keys).is_none());
+        let mut all: Vec<_> = (0..OF_ONE).map(|_| subscribe(&hub, Topic::Keys).unwrap()).collect();
+        assert!(subscribe(&hub, Topic::Keys).is_none(), "one visitor does not take all of them");
+        let others = (OF_ONE..STREAMS).map(|n| of(&hub, &n.to_string(), Topic::Keys).unwrap());
+        all.extend(others);
+        assert!(of(&hub, "late", Topic::Keys).is_none());
         assert!(hub.is_watched(Topic::Keys) && !hub.is_watched(Topic::Locks));
         drop(all);
-        assert_eq!(hub.streams(), 0);
+        assert_eq!((hub.streams(), hub.visitors.lock().unwrap().len()), (0, 0));
         assert!(!hub.is_any_watched());
     }
 }

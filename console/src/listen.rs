@@ -43,13 +43,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) enum Bound {
     Tcp(TcpListener),
-    Unix(UnixListener),
+    /// The listener, and the id of the user who may connect.
+    Unix(UnixListener, u32),
 }
 
 /// Activity of one connection.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    /// Number of requests whose answers are not complete.
+    /// Number of requests of known visitors whose answers are not complete.
     busy: AtomicUsize,
     since: Mutex<Instant>,
 }
@@ -101,7 +102,7 @@ pub(crate) async fn bind(listen: &Listen) -> io::Result<Bound> {
     match listen {
         Listen::Tcp(at) => Ok(Bound::Tcp(TcpListener::bind(at).await?)),
         Listen::Unix(path) => {
-            use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+            use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
             // A socket file without a listener is left from an earlier process.
             let is_socket =
                 std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
@@ -110,7 +111,9 @@ pub(crate) async fn bind(listen: &Listen) -> io::Result<Bound> {
             }
             let listener = UnixListener::bind(path)?;
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-            Ok(Bound::Unix(listener))
+            // Others may have connected before the permissions were set.
+            let user = std::fs::symlink_metadata(path)?.uid();
+            Ok(Bound::Unix(listener, user))
         }
     }
 }
@@ -137,7 +140,7 @@ pub(crate) async fn serve(bound: Bound, tls: Tls, access: Arc<Access>, router: R
                 let _ = stream.set_nodelay(true);
                 (Stream::Tcp(stream), Peer::Tcp(at))
             }),
-            Bound::Unix(listener) => listener.accept().await.map(|(stream, _)| {
+            Bound::Unix(listener, _) => listener.accept().await.map(|(stream, _)| {
                 let uid = stream.peer_cred().ok().map(|peer| peer.uid());
                 (Stream::Unix(stream), Peer::Unix(uid))
             }),
@@ -146,7 +149,7 @@ pub(crate) async fn serve(bound: Bound, tls: Tls, access: Arc<Access>, router: R
             sleep(PAUSE).await;
             continue;
         };
-        if !access.accepts(&peer) {
+        if !access.accepts(&peer) || !is_of_user(&bound, &peer) {
             continue;
         }
         let activity = Arc::new(Activity::new());
@@ -159,6 +162,16 @@ pub(crate) async fn serve(bound: Bound, tls: Tls, access: Arc<Access>, router: R
             }
         });
         open.add(Open { task: task.abort_handle(), activity });
+    }
+}
+
+/// Returns true if a peer is the user of the unix socket, or root. Other addresses have no user.
+fn is_of_user(bound: &Bound, peer: &Peer) -> bool {
+    match (bound, peer) {
+        (Bound::Unix(_, user), Peer::Unix(peer)) => {
+            peer.is_some_and(|peer| peer == *user || peer == 0)
+        }
+        _ => true,
     }
 }
 
@@ -212,14 +225,10 @@ where
 {
     let activity = Arc::clone(&of.activity);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let busy = of.busy();
+        // The request counts as busy as soon as its visitor is known.
+        of.activity.touch();
         request.extensions_mut().insert(of.clone());
-        let router = TowerToHyperService::new(router.clone());
-        async move {
-            let answer = hyper::service::Service::call(&router, request).await;
-            drop(busy);
-            answer
-        }
+        hyper::service::Service::call(&TowerToHyperService::new(router.clone()), request)
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD);
@@ -235,5 +244,21 @@ where
             Err(_) if activity.idle().is_some_and(|idle| idle >= IDLE) => return,
             Err(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_unix_socket_accepts_its_user_and_root() {
+        let path = std::env::temp_dir().join(format!("palisade-{:032x}", rand::random::<u128>()));
+        let bound = bind(&Listen::Unix(path.clone())).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let Bound::Unix(_, user) = &bound else { panic!("{bound:?}") };
+        let is = |uid| is_of_user(&bound, &Peer::Unix(uid));
+        assert!(is(Some(*user)) && is(Some(0)));
+        assert!(!is(Some(user.wrapping_add(7))) && !is(None));
     }
 }

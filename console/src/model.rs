@@ -11,6 +11,9 @@ use palisade::{Ability, Inspection, SemaphoreInspection};
 use palisade_ops::doctor::Report;
 use palisade_ops::{KeyFacts, NodeData, Waiter};
 
+/// Longest round of the scan after which a list counts as complete.
+const SHORT: Duration = Duration::from_secs(30);
+
 /// Everything that the console knows.
 #[derive(Default)]
 pub(crate) struct Model {
@@ -25,6 +28,9 @@ pub(crate) struct Model {
     pub(crate) elections: BTreeMap<String, ElectionRow>,
     pub(crate) jobs: BTreeMap<String, JobRow>,
     pub(crate) keys: BTreeMap<(String, String), KeyRow>,
+    /// Namespaces of which a record or a decision was found. They stay when the last record is
+    /// gone, because a loss of data may have removed it.
+    pub(crate) namespaces: BTreeSet<String>,
     /// Names that were found beyond the numbers that are kept.
     pub(crate) left_out: LeftOut,
     /// Number of names of locks that an earlier round found and that were never checked.
@@ -242,11 +248,12 @@ pub(crate) struct ScanProgress {
 }
 
 impl Model {
-    /// Returns true if a complete round has read the names of a majority of the nodes, and none of
-    /// them was left out.
+    /// Returns true if the names on a majority of the nodes are known, and none of them was left
+    /// out: a complete round has read them, and rounds are so short that a new name is found soon.
     pub(crate) fn is_scanned(&self, left_out: usize) -> bool {
         let majority = 2 * self.unread.len() < self.votes.len();
-        self.scan.rounds > 0 && left_out == 0 && majority
+        let is_short = self.scan.round.is_some_and(|round| round <= SHORT);
+        self.scan.rounds > 0 && is_short && left_out == 0 && majority
     }
 
     /// Returns the number of votes.
@@ -259,4 +266,20 @@ impl Model {
 /// each reading anew does not change with the duration of the requests.
 pub(crate) fn steady(earlier: Option<u64>, new: u64) -> u64 {
     earlier.filter(|earlier| earlier.abs_diff(new) < 400).unwrap_or(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_whole_only_if_new_names_are_found_soon() {
+        let mut model = Model { votes: vec![Vote::new("a")], ..Model::default() };
+        assert!(!model.is_scanned(0), "no round is complete");
+        (model.scan.rounds, model.scan.round) = (1, Some(SHORT));
+        assert!(model.is_scanned(0));
+        assert!(!model.is_scanned(1));
+        model.scan.round = Some(SHORT + Duration::from_secs(1));
+        assert!(!model.is_scanned(0), "a name may be new since the round began");
+    }
 }

@@ -11,7 +11,7 @@ pub(crate) mod overview;
 
 use std::time::Duration;
 
-use palisade::internal::{Secrets, until_utc};
+use palisade::internal::{SENTENCE_MAX, Secrets, until_utc};
 use palisade::node::Loss;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -29,6 +29,9 @@ const LIMIT: usize = 500;
 /// Length of a list if the request names none.
 const PAGE: usize = 100;
 
+/// Sentence about a name that was found and not read yet.
+const NOT_READ: &str = "it has not been read yet";
+
 /// The last readings of the pages that ask the nodes themselves.
 pub(crate) struct Readings {
     /// Reports of the nodes about a lock, and the time of the reading.
@@ -42,8 +45,9 @@ pub(crate) struct Readings {
 impl Default for Readings {
     fn default() -> Self {
         let second = Duration::from_secs(1);
-        let (locks, keys) = (Recent::new(second), Recent::new(second));
-        Self { locks, keys, incidents: Recent::new(10 * second) }
+        // A reading of incidents sends several requests for each namespace.
+        let (locks, keys) = (Recent::new(second, 4), Recent::new(second, 4));
+        Self { locks, keys, incidents: Recent::new(10 * second, 1) }
     }
 }
 
@@ -180,6 +184,18 @@ pub(crate) fn clean(text: &str) -> String {
     Secrets::default().clean(text)
 }
 
+/// Returns a text as [`clean`] does, cut to a greater length: names and reasons of visitors, and
+/// sentences about all nodes.
+pub(crate) fn clean_sentence(text: &str) -> String {
+    Secrets::default().sentence(text, SENTENCE_MAX)
+}
+
+/// Returns true if a node of a survey is the one with this name in the handle. The survey calls a
+/// server `node` and its address.
+pub(crate) fn is_node(surveyed: &str, name: &str) -> bool {
+    surveyed == name || surveyed.strip_prefix("node ") == Some(name)
+}
+
 /// Returns a loss as JSON.
 pub(crate) fn loss(loss: &Loss) -> Value {
     let length = loss.length().map(|length| length.as_millis() as u64);
@@ -212,6 +228,21 @@ mod tests {
             assert_eq!(span(ms), text);
         }
         assert_eq!((&*span(7_200_000), &*span(864_000_000)), ("2 h", "10 days"));
+    }
+
+    #[test]
+    fn a_node_is_not_the_one_whose_name_ends_like_its_own() {
+        assert!(is_node("orders", "orders") && !is_node("eu-orders", "orders"));
+        assert!(is_node("node 10.0.0.1:6379", "10.0.0.1:6379"));
+        assert!(!is_node("node 110.0.0.1:6379", "10.0.0.1:6379"));
+    }
+
+    #[test]
+    fn names_and_reasons_are_whole_in_the_audit() {
+        let (key, other) = (format!("{}1", "k".repeat(511)), format!("{}2", "k".repeat(511)));
+        assert_ne!(clean(&key).len(), key.len());
+        assert_eq!(clean_sentence(&format!("orders/{key}")), format!("orders/{key}"));
+        assert_ne!(clean_sentence(&key), clean_sentence(&other));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 /// Number of readings above which old ones are removed.
@@ -17,12 +18,17 @@ type Cell<V> = Arc<tokio::sync::Mutex<Option<(Instant, V)>>>;
 pub(crate) struct Recent<K, V> {
     /// Time for which a reading counts as recent.
     life: Duration,
+    /// Permits to read. Each visitor can ask for very many names, and does not get more readings at
+    /// the same time by that.
+    turns: Semaphore,
     cells: Mutex<BTreeMap<K, Cell<V>>>,
 }
 
 impl<K: Ord, V: Clone> Recent<K, V> {
-    pub(crate) fn new(life: Duration) -> Self {
-        Self { life, cells: Mutex::default() }
+    /// Creates an empty list for readings that are recent for `life`, of which `turns` may be under
+    /// way at the same time.
+    pub(crate) fn new(life: Duration, turns: usize) -> Self {
+        Self { life, turns: Semaphore::new(turns), cells: Mutex::default() }
     }
 
     fn cells(&self) -> MutexGuard<'_, BTreeMap<K, Cell<V>>> {
@@ -49,7 +55,9 @@ impl<K: Ord, V: Clone> Recent<K, V> {
         {
             return value.clone();
         }
+        let turn = self.turns.acquire().await;
         let value = read.await;
+        drop(turn);
         *cell = Some((Instant::now(), value.clone()));
         value
     }
@@ -70,7 +78,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_callers_share_one_reading() {
-        let recent = Recent::new(Duration::from_secs(60));
+        let recent = Recent::new(Duration::from_secs(60), 4);
         let count = AtomicUsize::new(0);
         let read = async || {
             tokio::task::yield_now().await;
@@ -81,14 +89,27 @@ mod tests {
         assert_eq!(recent.get("b", read()).await, 1);
         recent.forget();
         assert_eq!(recent.get("a", read()).await, 2);
-        let dropped = Recent::new(Duration::from_secs(60));
+        let dropped = Recent::new(Duration::from_secs(60), 1);
         drop(tokio::time::timeout(Duration::ZERO, dropped.get("a", std::future::pending())).await);
         assert_eq!(dropped.get("a", async { 7 }).await, 7);
     }
 
     #[tokio::test]
+    async fn few_readings_are_under_way_however_many_names_are_asked_for() {
+        let recent = Recent::new(Duration::from_secs(60), 3);
+        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let read = async || {
+            most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            now.fetch_sub(1, Ordering::Relaxed);
+        };
+        join_all((0..100).map(|n| recent.get(n, read()))).await;
+        assert_eq!(most.load(Ordering::Relaxed), 3);
+    }
+
+    #[tokio::test]
     async fn old_readings_are_removed_and_read_again() {
-        let recent = Recent::new(Duration::ZERO);
+        let recent = Recent::new(Duration::ZERO, 1);
         for n in 0..10 * MANY {
             assert_eq!(recent.get(n % (2 * MANY), async { n }).await, n);
         }

@@ -17,6 +17,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use tower_http::limit::RequestBodyLimitLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::TimeoutLayer;
@@ -31,12 +32,14 @@ use crate::listen::Connection;
 use crate::pages::{self, Params};
 use crate::refusal::Refusal;
 use crate::start::Shared;
-use crate::visitor::{Role, Visitor};
+use crate::visitor::{Peer, Role, Visitor};
 
 /// Maximum size of a request's body in bytes.
 const BODY: usize = 64 << 10;
 /// Maximum time for a request, the reading of its body included. An action waits for nodes.
 const REQUEST: Duration = Duration::from_secs(40);
+/// Maximum time for a request of a visitor who is not signed in, the reading of its body included.
+const STRANGER: Duration = Duration::from_secs(5);
 /// Pause after a wrong token, which slows guesses down.
 const WRONG: Duration = Duration::from_millis(250);
 
@@ -125,6 +128,8 @@ async fn guard(
         return refusal.into_response();
     }
     let visitor = access.visitor(&connection.peer, request.headers());
+    // A stranger's connection counts as idle, so it is closed first if there are too many.
+    let busy = visitor.is_ok().then(|| connection.busy());
     // The session tells visitors that they have to sign in, and lets them.
     let is_session = request.uri().path() == "/session";
     match visitor {
@@ -142,7 +147,15 @@ async fn guard(
             request.extensions_mut().insert(Err::<Visitor, _>(refusal));
         }
     }
-    let mut response = next.run(request).await;
+    let mut response = if busy.is_some() {
+        next.run(request).await
+    } else {
+        // A stranger has only a token to send.
+        let why = "the request took too long";
+        let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "late", why).into_response();
+        timeout(STRANGER, next.run(request)).await.unwrap_or_else(late)
+    };
+    drop(busy);
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
@@ -249,7 +262,12 @@ async fn stream(
     let (access, peer) = (Arc::clone(&shared.access), connection.peer.clone());
     let is_allowed = Box::new(move || access.visitor(&peer, &headers).is_ok());
     let of: (IsAllowed, _) = (is_allowed, Some(connection.busy()));
-    let stream = events::stream(&shared.hub, named, &hello, of);
+    let user = who.as_ref().map(|visitor| visitor.user.clone()).unwrap_or_default();
+    let one = match &connection.peer {
+        Peer::Tcp(at) => format!("{user} {}", at.ip()),
+        Peer::Unix(_) => user,
+    };
+    let stream = events::stream(&shared.hub, one, named, &hello, of);
     stream.unwrap_or_else(|| {
         let why = "too many pages are open; close one";
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", why).into_response()

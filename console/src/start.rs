@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade::{ConfigError, Redlock};
-use palisade_ops::Deployment;
+use palisade_ops::{Deployment, Survey};
 use serde_json::json;
 
-use crate::access::{self, Access, Listen, Proxy, Tokens};
+use crate::access::{Access, Listen, Proxy, Tokens};
 use crate::audit::{Audits, Sink};
 use crate::collect;
 use crate::events::Hub;
+use crate::exposure;
 use crate::history::{Entry, History, now_ms};
 use crate::listen::{self, Bound, Tls};
 use crate::model::Model;
@@ -118,6 +119,8 @@ pub(crate) struct Shared {
     pub(crate) history: History,
     pub(crate) audits: Audits,
     pub(crate) recent: Readings,
+    /// Survey of the pages of single keys. The collector has its own one.
+    pub(crate) survey: tokio::sync::Mutex<Survey>,
     model: Mutex<Model>,
 }
 
@@ -174,17 +177,17 @@ impl Console {
     ) -> Result<Self, StartError> {
         let Options { listen, hosts, tokens, proxy, tls, .. } = options;
         let is_tls = tls.is_some();
-        access::check(&listen, is_tls, proxy.as_ref(), &tokens).map_err(StartError::Refused)?;
+        exposure::check(&listen, is_tls, proxy.as_ref(), &tokens, options.allow_actions)
+            .map_err(StartError::Refused)?;
         let acceptor = acceptor(tls).map_err(StartError::Refused)?;
         let bound = listen::bind(&listen).await.map_err(StartError::Bind)?;
         // With port 0, the port is known only now.
         let listen = match &bound {
             Bound::Tcp(listener) => Listen::Tcp(listener.local_addr().map_err(StartError::Bind)?),
-            Bound::Unix(_) => listen,
+            Bound::Unix(..) => listen,
         };
         let shared = Shared {
             redlock,
-            deployment,
             access: Arc::new(Access::new(listen, proxy, &tokens, hosts)),
             allow_actions: options.allow_actions,
             show_results: options.show_results,
@@ -196,6 +199,8 @@ impl Console {
             history: History::default(),
             audits: Audits::new(options.audit),
             recent: Readings::default(),
+            survey: Survey::new(&deployment.clone().timeout(collect::SURVEY)).into(),
+            deployment,
             model: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared), bound, tls: acceptor, is_tls })
@@ -208,7 +213,7 @@ impl Console {
             Bound::Tcp(listener) => {
                 listener.local_addr().map(|at| format!("{scheme}://{at}/")).unwrap_or_default()
             }
-            Bound::Unix(listener) => {
+            Bound::Unix(listener, _) => {
                 let at = listener.local_addr().ok();
                 let path = at.as_ref().and_then(|at| at.as_pathname());
                 path.map(|path| path.display().to_string()).unwrap_or_default()
@@ -227,14 +232,17 @@ impl Console {
         let router = server::router(&shared);
         let serve = listen::serve(bound, tls, Arc::clone(&shared.access), router);
         let collect = collect::run(Arc::clone(&shared));
+        // The connections end with `serve`, so it lives until they have received the last answers
+        // and events. It is not polled any more, so no new connection is accepted.
+        tokio::pin!(serve);
         tokio::select! {
-            () = serve => {}
+            () = &mut serve => {}
             () = collect => {}
             () = end => {}
         }
         shared.hub.send("closing", &json!({ "text": "the console ends", "now_ms": now_ms() }));
         shared.audits.end(LAST).await;
-        // The streams get a moment to send the last event.
+        // The connections get a moment to send the last event, and the results of actions.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

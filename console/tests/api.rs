@@ -355,3 +355,56 @@ async fn the_doctor_examines_once_and_its_findings_show() {
     let again = world.request("POST", "doctor", &own, "{}").await;
     assert_eq!((again.status, &*again.code()), (429, "too_many"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_is_not_free_because_a_minority_has_its_holder() {
+    let world = World::new(3).await;
+    let held = world.client().mutex("deploy").build().unwrap().acquire().await.unwrap();
+    let shown = world.get("lock?name=deploy").await;
+    assert_eq!(shown["state"], "held");
+    for server in &world.servers[1..] {
+        server.freeze();
+    }
+    // One node has the holder, and the others do not answer.
+    let unknown = world.until("lock?name=deploy", |page| page["state"] != "held").await;
+    assert_eq!(
+        (&unknown["state"], &unknown["sentence"], &unknown["holders"]),
+        (&json!("unknown"), &json!("too few nodes answered"), &json!([]))
+    );
+    for server in &world.servers[1..] {
+        server.resume();
+    }
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_a_key_asks_each_node_for_little() {
+    let world = World::new(3).await;
+    let keys = world.client().idempotency("orders").at_most_once().build().unwrap();
+    let _ = keys.key("7").run(|_| async { Ok::<_, Failed>(1) }).await.unwrap();
+    world.get("key?namespace=orders&key=7").await;
+    let server = &world.servers[0];
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    for n in 0..10 {
+        // Each of them is another reading.
+        drop(world.request("GET", &format!("key?namespace=orders&key={n}"), &[], "").await);
+    }
+    let logins = server.cli(&["INFO", "stats"]);
+    let logins = logins.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    // One connection is that of the question itself.
+    assert_eq!(logins.unwrap().trim(), "1", "the pages share a connection");
+    // A node is away, so the masters are searched again and again.
+    world.servers[2].freeze();
+    world
+        .until("overview", |page| page["unread"].as_array().is_some_and(|of| !of.is_empty()))
+        .await;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        world.get("overview").await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let asked = server.cli(&["INFO", "commandstats"]);
+    assert!(asked.contains("cmdstat_role"), "they are searched: {asked}");
+    assert!(!asked.contains("dryrun"), "{asked}");
+    world.servers[2].resume();
+}

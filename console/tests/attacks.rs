@@ -454,3 +454,37 @@ async fn no_secret_is_on_any_page() {
     }
     run.abort();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_with_slow_bodies_do_not_end_the_streams_of_visitors() {
+    let world = World::with(1, "", with_tokens()).await;
+    let mut stream = TcpStream::connect(world.at).await.unwrap();
+    let head = format!(
+        "GET /api/v1/events?topics=locks HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \
+         {READ}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.readable().await.unwrap();
+    let slow = "POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nX-Palisade-Console: 1\r\n\
+                Content-Type: application/json\r\nContent-Length: 100\r\nConnection: close\r\n\r\n";
+    let mut strangers = Vec::new();
+    for _ in 0..300 {
+        let mut stranger = TcpStream::connect(world.at).await.unwrap();
+        stranger.write_all(slow.as_bytes()).await.unwrap();
+        strangers.push(stranger);
+    }
+    let late = answer(strangers.last_mut().unwrap()).await;
+    assert_eq!((late.status, &*late.code()), (408, "late"), "the body is not awaited for long");
+    assert_eq!(world.get("session").await["signed_in"], false);
+    // The stream has sent ticks until now, and was not closed.
+    let mut seen = vec![0; 1 << 20];
+    let read = async {
+        let mut text = String::new();
+        while text.matches("event: tick").count() < 2 {
+            let n = tokio::io::AsyncReadExt::read(&mut stream, &mut seen).await.unwrap();
+            assert!(n > 0, "the stream was ended: {text}");
+            text.push_str(&String::from_utf8_lossy(&seen[..n]));
+        }
+    };
+    tokio::time::timeout(common::SOON, read).await.unwrap();
+}

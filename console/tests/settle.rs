@@ -4,9 +4,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::World;
+use common::{Events, World};
 use palisade::Failed;
-use palisade_console::Options;
+use palisade_console::{Console, Options};
 use serde_json::{Value, json};
 
 fn acting() -> Options {
@@ -79,6 +79,17 @@ async fn an_incident_has_one_decision() {
     let decide = |decision: &str, replace: bool| {
         json!({ "action": "decide", "namespace": "orders", "loss": loss, "decision": decision,
                 "replace": replace, "confirm": loss, "reason": "no order was lost" })
+    };
+    // Another loss may have joined the incident since the page showed it.
+    let mut joined = decide("run", false);
+    joined["expect"] = json!("20200101-000000 from 1");
+    let refused = world.act(&joined, &[]).await.json();
+    assert_eq!(refused["result"], "refused", "{refused}");
+    assert!(refused["text"].as_str().unwrap().contains("look again"), "{refused}");
+    let decide = |decision: &str, replace: bool| {
+        let mut body = decide(decision, replace);
+        body["expect"] = incident["shown"].clone();
+        body
     };
     // The nodes do not store a decision before the quarantine is over.
     let parked = loop {
@@ -158,19 +169,19 @@ async fn an_action_changes_only_what_the_page_showed() {
     assert!(parked["seen_ms"].as_u64().unwrap() + 60_000 > parked["now_ms"].as_u64().unwrap());
     for action in ["rerun", "purge", "resolve", "release"] {
         let mut body = key(action, "7");
-        (body["expect"], body["value"]) = (json!("parked:2"), json!(9));
+        (body["expect"], body["value"]) = (json!("parked:2:1"), json!(9));
         let refused = world.act(&body, &[]).await.json();
         assert_eq!(refused["result"], "refused", "{action}: {refused}");
         assert!(refused["text"].as_str().unwrap().contains("look again"), "{refused}");
     }
     let mut resolve = key("resolve", "7");
-    (resolve["expect"], resolve["value"]) = (json!("parked:1"), json!(9));
+    (resolve["expect"], resolve["value"]) = (parked["shown"].clone(), json!(9));
     assert_eq!(world.act(&resolve, &[]).await.json()["result"], "done");
     // The page of a key asks the nodes, and does not show the state of an earlier reading.
     let shown = world.get("key?namespace=orders&key=7").await;
     assert_eq!(shown["state"], "done");
     let mut purge = key("purge", "7");
-    purge["expect"] = json!(format!("done:{}", shown["attempts"]));
+    purge["expect"] = shown["shown"].clone();
     let purged = world.act(&purge, &[]).await.json();
     assert_eq!(purged["result"], "done", "{purged}");
     let lines = world.get("audit").await;
@@ -181,5 +192,122 @@ async fn an_action_changes_only_what_the_page_showed() {
     // The digest of `9`, and not the value.
     let digest =
         "SHA-256 of the value: 19581e27de7ced00ff1ce50b2047e7a567c76b1cbaebabe5ef03f7c3017bb5b7";
-    assert_eq!(detail(1), format!("shown: parked:1; {digest}"));
+    assert_eq!(detail(1), format!("{digest}; shown: {}", parked["shown"].as_str().unwrap()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_looks_like_an_earlier_one_is_not_ended() {
+    let world = World::with(1, "", acting()).await;
+    let keys = world.client().idempotency("orders").at_most_once().build().unwrap();
+    let (fail, fails) = tokio::sync::oneshot::channel::<()>();
+    let first = tokio::spawn(keys.key("7").run(|_| async {
+        drop(fails.await);
+        Err::<i32, _>(Failed::no_effect("the relay is closed"))
+    }));
+    let path = "key?namespace=orders&key=7";
+    let shown = world.until(path, |key| key["state"] == "running").await;
+    fail.send(()).unwrap();
+    assert!(first.await.unwrap().is_err());
+    let second = tokio::spawn(keys.key("7").run(|_| std::future::pending::<Result<i32, Failed>>()));
+    let now =
+        world.until(path, |key| key["state"] == "running" && key["shown"] != shown["shown"]).await;
+    assert_eq!((&now["state"], &now["attempts"]), (&shown["state"], &shown["attempts"]));
+    let mut release = key("release", "7");
+    release["expect"] = shown["shown"].clone();
+    let refused = world.act(&release, &[]).await.json();
+    assert_eq!(refused["result"], "refused", "{refused}");
+    release["expect"] = now["shown"].clone();
+    assert_eq!(world.act(&release, &[]).await.json()["result"], "done");
+    second.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_one_of_three_nodes_made_is_done_in_part() {
+    let mut world = World::with(3, "", acting()).await;
+    let keys = world.client().idempotency("orders").at_most_once().build().unwrap();
+    let _ = keys.key("7").run(|_| async { Ok::<_, Failed>(1) }).await.unwrap();
+    for server in &mut world.servers[1..] {
+        server.kill();
+    }
+    let purged = world.act(&key("purge", "7"), &[]).await.json();
+    assert_eq!(purged["result"], "partly", "{purged}");
+    assert!(purged["text"].as_str().unwrap().contains("done on too few nodes"), "{purged}");
+    // The node that answers cannot show that no node has a record.
+    let absent = world.act(&key("rerun", "unheard of"), &[]).await.json();
+    assert_eq!(absent["result"], "failed", "{absent}");
+    let page = world.get("happened").await;
+    let begins = |one: &Value| one["text"].as_str().unwrap().ends_with("begins");
+    let began = page["happened"].as_array().unwrap().iter().filter(|one| begins(one)).count();
+    assert_eq!(began, 2, "other visitors see what is under way: {page:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_console_that_ends_answers_the_actions_that_end_in_time() {
+    let world = World::new(1).await;
+    let deployment = world.deployment();
+    let redlock = deployment.handle().unwrap().build().unwrap();
+    let console = Console::bind(redlock, deployment, acting()).await.unwrap();
+    let at = console.address();
+    let at = at.trim_start_matches("http://").trim_end_matches('/').parse().unwrap();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let run = tokio::spawn(console.run(async { drop(ended.await) }));
+    let election = world.client().election("billing").build().unwrap();
+    let leads = election.campaign("one").await.unwrap();
+    let mut events = Events::open(at, "locks").await;
+    events.next("hello").await;
+    let body = json!({ "action": "step-down", "name": "billing", "confirm": "billing",
+                       "reason": "maintenance" });
+    let act = tokio::spawn(async move {
+        let own = [("X-Palisade-Console", "1"), ("Content-Type", "application/json")];
+        common::request(at, "POST", "/api/v1/actions", &own, &body.to_string()).await
+    });
+    leads.asked_to_resign().await;
+    end.send(()).unwrap();
+    events.next("closing").await;
+    leads.resign().await.unwrap();
+    let answer = act.await.unwrap();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.json()["result"], "done", "{answer:?}");
+    run.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_of_all_records_waits_for_a_decision() {
+    let mut world = World::with(1, "", acting()).await;
+    let keys = world.client().idempotency("orders").at_most_once().build().unwrap();
+    let _ = keys.key("1").run(|_| async { Ok::<_, Failed>(1) }).await.unwrap();
+    world.until("keys", |page| page["keys"][0]["state"] == "done").await;
+    world.servers[0].restart_empty();
+    let page = loop {
+        let answer = world.request("GET", "incidents", &[], "").await;
+        match answer.json()["incidents"].as_array().map(Vec::len) {
+            Some(1..) => break answer.json(),
+            _ => tokio::time::sleep(Duration::from_millis(300)).await,
+        }
+    };
+    // Two more rounds of the scan find no record.
+    let rounds = |page: &Value| page["poll"]["scan"]["rounds"].as_u64().unwrap();
+    let before = rounds(&world.get("overview").await);
+    world.until("keys", |page| page["total"] == 0 && rounds(page) > before + 1).await;
+    world.until("overview", |page| page["counts"]["incidents"] == 1).await;
+    let loss = page["incidents"][0]["loss"].as_str().unwrap().to_owned();
+    let standing = |page: &Value| {
+        let orders = &page["incidents"][0]["namespaces"][0];
+        (orders["namespace"].clone(), orders["standing"].clone(), page["undecided"].clone())
+    };
+    let now = world.get("incidents").await;
+    assert_eq!(standing(&now), (json!("orders"), json!("undecided"), json!(1)), "{now:#}");
+    let decide = json!({ "action": "decide", "namespace": "orders", "loss": loss,
+                         "decision": "park", "confirm": loss, "reason": "it lost all",
+                         "expect": now["incidents"][0]["shown"] });
+    let parked = loop {
+        let answer = world.act(&decide, &[]).await.json();
+        if answer["result"] != "unknown" {
+            break answer;
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    };
+    assert_eq!(parked["result"], "done", "{parked}");
+    let now = world.get("incidents").await;
+    assert_eq!(standing(&now), (json!("orders"), json!("park"), json!(0)), "{now:#}");
 }

@@ -5,6 +5,8 @@ import { h, render } from "./dom.js";
 import { pairs, sentence, toast } from "./ui.js";
 
 const LEVELS = { done: "fine", unchanged: "info" };
+const UNKNOWN = "It is unknown if it took effect. Look at the page and the audit before it is sent " +
+  "again.";
 const LOOK = 500; // ms between two looks at what the action is about
 
 /**
@@ -53,10 +55,10 @@ export function ask(options) {
     try {
       const { reason, confirm } = state;
       const done = await post("/actions", { action, ...body, ...fields, expect, reason, confirm });
-      return end(LEVELS[done.result] || "error", done.text);
+      return end(LEVELS[done.result] || "error", done.result === "unknown"
+        ? `${UNKNOWN} ${sentence(done.text)}` : done.text);
     } catch (why) {
-      return end("error", why.code === "no_answer" ? "No answer came, so it is unknown if it " +
-        "took effect. Look at the page and the audit before it is sent again." : why.message);
+      return end("error", why.code === "no_answer" ? `No answer came. ${UNKNOWN}` : why.message);
     }
   };
   const ready = () => !state.changed && state.reason.trim() && state.confirm === name &&

@@ -4,6 +4,7 @@ import { isOlder, setNow } from "./time.js";
 
 const BASE = "/api/v1";
 const PATIENCE = 60_000; // an action ends within half of it
+const LATE = 15_000; // a page is there within a third of it
 
 /** Failure of a request: the status, and the console's sentence about it. */
 export class ApiError extends Error {
@@ -19,7 +20,10 @@ async function answer(response) {
   try {
     body = await response.json();
   } catch {
-    throw new ApiError(response.status, `the console answered ${response.status} without JSON`);
+    // A proxy gave up, or the request ended within the console: it may have taken effect.
+    const code = response.status >= 500 || response.status === 408 ? "no_answer" : undefined;
+    const text = `the console answered ${response.status} without JSON`;
+    throw new ApiError(response.status, text, code);
   }
   setNow(body.now_ms);
   if (response.ok) return body;
@@ -47,7 +51,11 @@ export function query(path, params) {
   return given.length ? `${path}?${new URLSearchParams(given)}` : path;
 }
 
-export const get = (path, signal) => send(path, { signal });
+/** Reads, for a limited time: an answer that is lost must not keep a page from being read again. */
+export const get = (path, signal) => {
+  const late = AbortSignal.timeout(LATE);
+  return send(path, { signal: signal ? AbortSignal.any([signal, late]) : late });
+};
 
 /** Sends a change. No page of another site can send its header. */
 export const post = (path, body, method = "POST") => send(path, {

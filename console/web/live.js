@@ -5,6 +5,7 @@ import { now, setNow } from "./time.js";
 
 const PATIENCE = 7_000; // longer than three of the console's ticks
 const LAG_SHOWN = 6_000;
+const HIDDEN = 5_000; // a look at another page is often shorter
 
 export class Live {
   /**
@@ -15,13 +16,34 @@ export class Live {
     Object.assign(this, { heard, changed, failed, topics: [], state: "connecting", since: now() });
     Object.assign(this, { missed: 0, tries: 0, last: Date.now(), source: null });
     setInterval(() => this.watch(), 1000);
+    document.addEventListener("visibilitychange", () => this.show());
+  }
+
+  /**
+   * Ends the stream of a page that has been hidden for a while, and opens it when the page is seen
+   * again. A browser has few connections to one host, and all its pages share them.
+   */
+  show() {
+    clearTimeout(this.hiding);
+    if (!document.hidden) {
+      if (this.hidden) this.open();
+      this.hidden = false;
+      return;
+    }
+    this.hiding = setTimeout(() => {
+      if (!this.source) return;
+      this.hidden = true;
+      clearTimeout(this.retry);
+      this.source.close();
+      this.become("cut");
+    }, HIDDEN);
   }
 
   /** Follows other topics, by a new stream. */
   follow(topics) {
     if (topics.join() === this.topics.join() && this.source) return;
     this.topics = topics;
-    this.open();
+    if (!this.hidden) this.open();
   }
 
   open() {
@@ -49,7 +71,7 @@ export class Live {
   close() {
     clearTimeout(this.retry);
     if (this.source) this.source.close();
-    Object.assign(this, { source: null, topics: [], state: "connecting" });
+    Object.assign(this, { source: null, topics: [], state: "connecting", hidden: false });
   }
 
   take(name, text) {

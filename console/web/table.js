@@ -58,7 +58,7 @@ export class Feed {
   async renew(view, first) {
     if (!this.started) return;
     if (this.busy) {
-      this.again = true;
+      this.again = view;
       return;
     }
     this.busy = true;
@@ -73,16 +73,23 @@ export class Feed {
         continue;
       }
       const given = n === 0 && this.plain() && first && first[this.field] &&
-        this.pages.length === 1 && !isOlder(first, this.meta) && first;
+        this.pages.length === 1 && !isOlder(first, this.meta) &&
+        // An event has fewer rows than a page. What is seen must not jump because of that.
+        (!first.next || first[this.field].length >= PAGE) && first;
       const page = given || await this.read(this.pages[n].cursor, round);
       if (!page) return;
       this.take(n, page, true);
     }
     this.busy = false;
-    if (this.again) {
-      this.again = false;
-      setTimeout(() => this.round === round && this.renew(view), 300);
-    }
+    this.catchUp();
+  }
+
+  /** Makes up for a renewal that came while pages were read. */
+  catchUp() {
+    const { again, round } = this;
+    if (!again) return;
+    this.again = null;
+    setTimeout(() => this.round === round && this.renew(again), 300);
   }
 
   plain() {
@@ -108,7 +115,10 @@ export class Feed {
     if (this.pages[n + 1]) this.pages[n + 1].cursor = page.next || "";
     if (!page.next) this.pages.length = n + 1;
     Object.assign(this, { list: null, meta: page, started: true, error: null });
-    if (!stays) this.busy = false;
+    if (!stays) {
+      this.busy = false;
+      this.catchUp();
+    }
     this.note(stays);
     this.changed();
   }
@@ -162,7 +172,10 @@ export function budget(page, poll) {
   if (scan) {
     const most = number(scan.keys_per_second);
     parts.push(`Names are found by SCAN, at most ${most} keys a second on each node.`);
-    if (scan.round_ms) parts.push(`The last round took ${span(scan.round_ms)}.`);
+    if (scan.round_ms) {
+      parts.push(`The last round took ${span(scan.round_ms)}, so a name may be that old before it is ` +
+        "here.");
+    }
     const round = (scan.progress || []).filter(({ total: all }) => all > 0);
     if (round.length) {
       const [keys, all] = round.reduce(([a, b], one) => [a + one.keys, b + one.total], [0, 0]);

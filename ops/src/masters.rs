@@ -79,7 +79,11 @@ async fn find_with(
     whole: bool,
 ) -> Result<(Access, Vec<Found>), ConfigError> {
     let access = deployment.access()?;
-    let (groups, nodes) = gather::everything(deployment, &access, None).await;
+    let (groups, nodes) = if whole {
+        gather::everything(deployment, &access, None).await
+    } else {
+        gather::masters(deployment, &access).await
+    };
     let mut found: Vec<Found> = Vec::new();
     for (group, login) in groups.iter().zip(&access.groups) {
         let master = of_group(group).and_then(|server| {

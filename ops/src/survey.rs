@@ -16,6 +16,8 @@ use palisade::node::spi::LockKeys;
 const QUEUES: &str = include_str!("lua/queues.lua");
 /// Shortest time between two searches for the masters, which cost many requests.
 const SEARCH: Duration = Duration::from_secs(2);
+/// Number of requests of a search to a server: the login, its role and `INFO`.
+const SEARCH_REQUESTS: u64 = 3;
 /// Length of one waiter in a queue's value.
 const WAITER: usize = 48;
 
@@ -25,6 +27,8 @@ pub struct Survey {
     deployment: Deployment,
     nodes: Vec<Surveyed>,
     searched: Option<Instant>,
+    /// Number of requests to each node, with those of the searches.
+    sent: u64,
 }
 
 /// One node of a survey.
@@ -77,7 +81,13 @@ pub type OfEach<T> = Vec<(String, Result<T, String>)>;
 impl Survey {
     /// Creates a survey of these nodes. Connects with the first request.
     pub fn new(deployment: &Deployment) -> Self {
-        Self { deployment: deployment.clone(), nodes: Vec::new(), searched: None }
+        Self { deployment: deployment.clone(), nodes: Vec::new(), searched: None, sent: 0 }
+    }
+
+    /// Returns the number of requests that each node has received since the last call, the searches
+    /// for the masters included. If the nodes differ, it is the largest number.
+    pub fn take_sent(&mut self) -> u64 {
+        std::mem::take(&mut self.sent)
     }
 
     /// Has the next request find the masters again, at most every two seconds. Call this function
@@ -183,14 +193,16 @@ impl Survey {
         Ok((facts, unread.collect()))
     }
 
-    /// Finds the masters if one is not known.
+    /// Finds the masters if one is not known. It is called once before each request.
     async fn search(&mut self) -> Result<(), ConfigError> {
+        self.sent += 1;
         let missing = self.nodes.is_empty() || self.nodes.iter().any(|node| node.master.is_err());
         if !missing || self.searched.is_some_and(|at| at.elapsed() < SEARCH) {
             return Ok(());
         }
         let found = find_masters(&self.deployment).await?;
         self.searched = Some(Instant::now());
+        self.sent += SEARCH_REQUESTS;
         let known = std::mem::take(&mut self.nodes);
         let node = |(node, master): (String, Result<Master, String>)| {
             // A master that did not change keeps its connection and its cursor.
@@ -262,6 +274,19 @@ fn waiter(text: &[u8]) -> Option<Waiter> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn searches_count_as_requests() {
+        // Nothing listens at port 1, so the master is missing.
+        let mut survey = Survey::new(&Deployment::new().node("redis://127.0.0.1:1"));
+        let sent = async |survey: &mut Survey| {
+            assert!(survey.scan(10).await.unwrap()[0].keys.is_err());
+            survey.take_sent()
+        };
+        assert_eq!(sent(&mut survey).await, 1 + SEARCH_REQUESTS);
+        survey.searched = Some(Instant::now());
+        assert_eq!(sent(&mut survey).await, 1, "it is not searched again so soon");
+    }
 
     #[test]
     fn a_queue_shows_its_waiters_in_their_order() {

@@ -126,7 +126,7 @@ impl ResolveArgs {
         let of = (&*ground.redlock.config().prefix, &*self.key.namespace, &*self.key.key);
         let resolved = resolve(call, &empty(self.code), &audit).await.map_err(failed)?;
         let done = resolved == Resolved::Stored;
-        change::event(ground.say, "resolve", of, &audit, done);
+        change::event(ground.say, "resolve", of, &audit, Some(done));
         let (text, code) = match resolved {
             Resolved::Stored => (format!("stored: code {}\n", self.code), 0),
             Resolved::AlreadyStored(record) => {

@@ -8,7 +8,7 @@ use palisade::error::{AcquireError, NodeFault, NodeOutcome};
 use palisade::{
     Failed, Idempotency, LockGuard, Outcome, RedisNode, Redlock, SentinelNode, TryAcquire,
 };
-use palisade_ops::{HandedOver, Handover, init};
+use palisade_ops::{HandedOver, Handover, init, namespaces};
 
 use super::support::group::cli;
 use super::support::proxy::Proxy;
@@ -117,6 +117,9 @@ async fn a_group_is_handed_over_twice_and_nothing_is_lost() {
     // The start time in the marker is 0. So the new master has a complete record of all keys.
     let mark = cli(&masters[1], &["GET", "palisade:generation"]);
     assert!(mark.contains(" 0000000000000 "), "{mark}");
+    // Operators read the keys of the new master.
+    let (found, unread) = namespaces(&group(&groups), "").await.unwrap();
+    assert!(found.contains("orders") && unread.is_empty(), "{found:?} {unread:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

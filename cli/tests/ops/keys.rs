@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use palisade::idempotency::{Call, Outcome};
 use palisade::{Failed, Idempotency, RedisNode, Redlock};
-use palisade_ops::{Audit, KeyChange, KeyState, NodeChange, Purge, Records, Select};
+use palisade_ops::{Audit, Change, KeyChange, KeyState, NodeChange, Purge, Records, Select};
 use tokio::task::JoinHandle;
 
 use super::{Deployment, Server};
@@ -372,4 +372,40 @@ fn a_change_without_a_reason_is_refused() {
     }
     let long = "r".repeat(600);
     assert!(Audit::new("alice", long).is_err());
+}
+
+#[tokio::test]
+async fn a_change_without_an_answer_is_not_called_refused_and_takes_no_effect_later() {
+    let lab = Lab::new();
+    assert!(run(lab.orders.key("late"), 1).await.is_executed());
+    lab.is("late", |s| s == KeyState::Stored).await;
+    let deployment = lab.servers.iter().fold(Deployment::new(), |d, s| d.node(s.url()));
+    let deployment = deployment.timeout(Duration::from_millis(1_500));
+    let records = Records::new(&deployment, "app:", "orders").unwrap();
+    // Two servers stop to execute scripts after they were read.
+    let stall = |_: Option<&palisade_ops::KeyFacts>| {
+        for server in &lab.servers[1..] {
+            server.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+        }
+        true
+    };
+    let changed = records.change_if(Change::Purge, "late", stall, &audit()).await;
+    let changed = changed.unwrap().unwrap();
+    let unanswered = |(_, one): &&(_, NodeChange)| matches!(one, NodeChange::Unanswered(_));
+    assert_eq!(changed.nodes.iter().filter(unanswered).count(), 2, "{changed}");
+    assert!(changed.may_be_done() && changed.is_partly_done() && !changed.is_done(), "{changed}");
+    assert!(changed.to_string().contains("not known to be done"), "{changed}");
+    for server in &lab.servers[1..] {
+        server.cli(&["CLIENT", "UNPAUSE"]);
+    }
+    // A server that executes the script after its deadline changes nothing.
+    let (script, key) = (include_str!("../../../ops/src/lua/change.lua"), "app:idem:orders:late");
+    let server = &lab.servers[1];
+    let ballot = server.cli(&["HGET", key, "fence"]);
+    let purge = |deadline: &str| {
+        let keys = ["EVAL", script, "2", "palisade:generation", key];
+        server.cli(&[&keys[..], &["purge", "1", deadline, ballot.trim()]].concat())
+    };
+    assert_eq!(purge("1").trim(), "late");
+    assert_eq!(purge("99999999999999").trim(), "done");
 }

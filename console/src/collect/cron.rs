@@ -15,7 +15,7 @@ use crate::start::Shared;
 pub(crate) const NAMESPACE: &str = "cron";
 /// Number of ticks that are kept of each job.
 const TICKS: usize = 20;
-/// Number of ticks that one reading asks for.
+/// Number of ticks that one reading asks for at least.
 const STEP: usize = 3;
 /// Age of a schedule's reading after which it is read again.
 const SCHEDULE: u64 = 30_000;
@@ -89,12 +89,24 @@ pub(super) async fn read(shared: &Shared) {
     shared.all_happened(happened);
 }
 
+/// Returns the number of the last ticks to read: all of those since the oldest one that ran at its
+/// last reading, because its run may be over.
+fn due(ticks: &[TickReport]) -> usize {
+    until_oldest(ticks.iter().map(|tick| tick.state == TickState::Running))
+}
+
+/// Returns the number of ticks to read, for ticks of which these run, the latest first.
+fn until_oldest(mut runs: impl DoubleEndedIterator<Item = bool> + ExactSizeIterator) -> usize {
+    // Other ticks may have become due in the meantime.
+    runs.rposition(|runs| runs).map_or(STEP, |at| (at + 1 + STEP).min(TICKS))
+}
+
 /// Returns true if no tick of the job can have changed since its last reading.
 fn is_quiet(row: &JobRow, now: u64) -> bool {
     let is_over = |tick: &TickReport| matches!(tick.state, TickState::Over(_));
     row.unknown.is_none()
         && row.next.is_some_and(|next| now < next)
-        && row.ticks.iter().take(STEP).all(is_over)
+        && row.ticks.iter().take(due(&row.ticks)).all(is_over)
         && !row.ticks.is_empty()
 }
 
@@ -124,7 +136,7 @@ async fn ticks(shared: &Shared, name: &str, row: &mut JobRow) -> Result<Vec<Entr
     let next = cron.upcoming(&job, 1).map_err(|e| e.to_string())?;
     row.next = next.first().map(|at| millis(*at));
     let is_first = row.ticks.is_empty();
-    let n = if is_first { TICKS / 2 } else { STEP };
+    let n = if is_first { TICKS / 2 } else { due(&row.ticks) };
     let new = cron.history(&job, n).await.map_err(|e| e.to_string())?;
     row.unknown = None;
     let began = UNIX_EPOCH + Duration::from_secs(row.since.unsigned_abs());
@@ -169,6 +181,21 @@ fn over(job: &str, report: &TickReport) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_is_longer_than_its_interval_is_read_until_its_end() {
+        let of = |runs: &str| until_oldest(runs.bytes().map(|c| c == b'r'));
+        for (runs, expected) in [
+            ("", STEP),
+            ("ooo", STEP),
+            ("roo", 1 + STEP),
+            ("ossr", 4 + STEP),
+            ("rsssro", 5 + STEP),
+            ("osssssssssssssssssssr", TICKS),
+        ] {
+            assert_eq!(of(runs), expected, "{runs}");
+        }
+    }
 
     #[test]
     fn the_last_schedule_of_a_job_is_the_one_with_the_largest_numbers() {

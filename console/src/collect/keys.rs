@@ -54,7 +54,6 @@ impl Collector {
         let Ok(records) = Records::new(&shared.deployment, shared.prefix(), &namespace) else {
             return;
         };
-        self.requests += 1;
         let Ok((facts, unread)) = self.survey.records(&records, &keys).await else { return };
         let mut happened = Vec::new();
         {

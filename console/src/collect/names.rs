@@ -10,7 +10,8 @@ use palisade_ops::{LockQueue, Scanned, Waiter};
 use tokio::time::Instant;
 
 use super::Collector;
-use crate::model::{LeftOut, LockId, Model};
+use crate::model::{LeftOut, LockId, Model, Vote};
+use crate::pages;
 
 /// Number of lock names that are checked in one reading.
 const CHECKED: usize = 400;
@@ -20,6 +21,8 @@ const TRIALS: [&str; 2] = ["palisade:health", "palisade:doctor:"];
 const LOCKS: usize = 50_000;
 /// Largest number of elections that are kept.
 const ELECTIONS: usize = 2_000;
+/// Largest number of namespaces that are kept.
+const NAMESPACES: usize = 1_000;
 /// Largest number of prefixes of other handles that are shown.
 const PREFIXES: usize = 8;
 
@@ -68,6 +71,8 @@ enum Found {
     Lock(LockId),
     Election(String),
     Record(String, String),
+    /// A decision about a loss, for the keys of this namespace.
+    Decision(String),
     /// A key of a handle with this prefix.
     Other(String),
 }
@@ -75,7 +80,11 @@ enum Found {
 /// Returns what a key belongs to; `None` for a foreign key, and for a side key that adds nothing.
 fn found(prefix: &str, key: &str) -> Option<Found> {
     if let Some((namespace, name)) = of_record(prefix, key) {
-        let is_ours = namespace != DECISIONS && check_namespace(namespace).is_ok();
+        if namespace == DECISIONS {
+            let of = name.rsplit_once('/').map(|(of, _)| of)?;
+            return check_namespace(of).is_ok().then(|| Found::Decision(of.to_owned()));
+        }
+        let is_ours = check_namespace(namespace).is_ok();
         return is_ours.then(|| Found::Record(namespace.to_owned(), name.to_owned()));
     }
     for (end, fence) in [(":fence", true), (":candidates", false)] {
@@ -188,7 +197,9 @@ impl Names {
                     left_out.elections += 1;
                 }
             }
+            Some(Found::Decision(namespace)) => add_namespace(model, &namespace),
             Some(Found::Record(namespace, key)) => {
+                add_namespace(model, &namespace);
                 let id = (namespace, key);
                 if model.keys.len() < most_keys || model.keys.contains_key(&id) {
                     model.keys.entry(id).or_default().round = round;
@@ -222,6 +233,12 @@ impl Names {
     }
 }
 
+fn add_namespace(model: &mut Model, namespace: &str) {
+    if model.namespaces.len() < NAMESPACES && !model.namespaces.contains(namespace) {
+        model.namespaces.insert(namespace.to_owned());
+    }
+}
+
 /// Returns the main key of a lock or a semaphore.
 pub(crate) fn main_key(prefix: &str, id: &LockId) -> String {
     let label = if id.is_semaphore { "permits:" } else { "" };
@@ -242,15 +259,14 @@ impl Collector {
     async fn scan(&mut self) {
         let shared = std::sync::Arc::clone(&self.shared);
         let prefix = shared.prefix();
-        self.requests += 1;
         let Ok(scanned) = self.survey.scan(2 * shared.keys_per_second).await else { return };
         {
             let pages: Vec<Page> = scanned.iter().map(Page::from).collect();
             let mut model = shared.model();
             self.names.note(&pages, prefix, shared.keys, &mut model);
             for page in scanned.iter().filter(|page| page.keys.is_ok()) {
-                let is_of = |node: &str| page.node == node || page.node.ends_with(node);
-                let vote = model.votes.iter_mut().find(|vote| is_of(&vote.node));
+                let is_of = |vote: &&mut Vote| pages::is_node(&page.node, &vote.node);
+                let vote = model.votes.iter_mut().find(is_of);
                 if let Some(vote) = vote {
                     vote.latency = Some(page.took);
                     vote.latencies.truncate(super::votes::LATENCIES - 1);
@@ -268,7 +284,6 @@ impl Collector {
         let shared = std::sync::Arc::clone(&self.shared);
         let keys: Vec<String> = ids.iter().map(|id| main_key(shared.prefix(), id)).collect();
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        self.requests += 1;
         let Ok(all) = self.survey.queues(&keys).await else { return };
         let read: Vec<&Vec<LockQueue>> =
             all.iter().filter_map(|(_, of)| of.as_ref().ok()).collect();
@@ -334,7 +349,8 @@ mod tests {
             ("", "permits:s", semaphore),
             ("", "idem:orders:7", record("orders", "7")),
             ("p:", "p:idem:orders:7:x", record("orders", "7:x")),
-            ("", "idem:palisade-decisions:x/1", None),
+            ("", "idem:palisade-decisions:x/y/1", Some(Found::Decision("x/y".to_owned()))),
+            ("", "idem:palisade-decisions:x", None),
             ("", "palisade:generation", None),
             ("", ":fence", None),
         ] {
@@ -366,6 +382,8 @@ mod tests {
         let gone = [page("a", Ok(&[])), page("b", Ok(&[]))];
         assert_eq!(note(&gone), (0, 0, LeftOut::default()));
         assert_eq!(model.scan.rounds, 4);
+        // A total loss of the data does not hide what there is to decide.
+        assert!(model.namespaces.contains("orders"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use palisade::cron::{Cancelled, End, Skipped, TickReport, TickState};
 use serde_json::{Value, json};
 
 use super::elections::leader_json;
-use super::{clean, clock, span};
+use super::{NOT_READ, clean, clock, span};
 use crate::history::millis;
 use crate::model::{JobRow, Model};
 
@@ -26,7 +26,7 @@ fn job(model: &Model, name: &str, row: &JobRow) -> Value {
     let running = row.ticks.iter().any(|tick| tick.state == TickState::Running);
     json!({
         "name": name, "schedule": row.schedule, "zone": row.zone,
-        "since_ms": row.since.saturating_mul(1_000), "next_ms": row.next,
+        "since_ms": row.since.saturating_mul(1_000), "next_ms": row.next, "unknown": unknown(row),
         "election": known.map(|(id, _)| id), "leader": leader, "running": running,
         "sentence": sentence(row, running),
         "last": row.ticks.iter().map(tick).collect::<Vec<_>>(),
@@ -34,9 +34,18 @@ fn job(model: &Model, name: &str, row: &JobRow) -> Value {
     })
 }
 
+/// Returns the reason for which the job's present state is not known.
+fn unknown(row: &JobRow) -> Option<String> {
+    let why = row.unknown.as_deref().map(clean);
+    why.or_else(|| (row.at == 0).then(|| NOT_READ.to_owned()))
+}
+
 fn sentence(row: &JobRow, running: bool) -> String {
     if let Some(why) = &row.unknown {
         return format!("not known: {}", clean(why));
+    }
+    if row.at == 0 {
+        return NOT_READ.to_owned();
     }
     let next = row
         .next
@@ -99,4 +108,22 @@ fn tick(report: &TickReport) -> Value {
         of["backfilled"] = run.backfilled.into();
     }
     of
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_was_not_read_yet_is_not_known() {
+        let job = |row: &JobRow| job(&Model::default(), "j", row);
+        let new = job(&JobRow::default());
+        assert_eq!((&new["sentence"], &new["unknown"]), (&json!(NOT_READ), &json!(NOT_READ)));
+        let read = job(&JobRow { at: 1, ..JobRow::default() });
+        assert_eq!(read["sentence"], "there is no next tick");
+        assert!(read["unknown"].is_null());
+        let why = Some("no quorum".to_owned());
+        let failed = job(&JobRow { at: 1, unknown: why, ..JobRow::default() });
+        assert_eq!(failed["unknown"], "no quorum");
+    }
 }

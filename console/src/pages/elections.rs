@@ -3,7 +3,7 @@
 use palisade::election::{Candidate, Leader};
 use serde_json::{Value, json};
 
-use super::{clean, clock};
+use super::{NOT_READ, clean, clock};
 use crate::history::millis;
 use crate::model::{ElectionRow, Model};
 
@@ -16,6 +16,7 @@ pub(super) fn page(model: &Model) -> Value {
 
 fn election(name: &str, row: &ElectionRow) -> Value {
     let state = match (&row.unknown, &row.leader) {
+        _ if row.at == 0 => "unknown",
         (Some(_), _) => "unknown",
         (None, Some(_)) => "led",
         (None, None) => "leaderless",
@@ -36,6 +37,7 @@ fn election(name: &str, row: &ElectionRow) -> Value {
 
 fn sentence(row: &ElectionRow) -> String {
     match (&row.unknown, &row.leader) {
+        _ if row.at == 0 => NOT_READ.to_owned(),
         (Some(why), _) => format!("not known: {}", clean(why)),
         (None, Some(leader)) => {
             let (host, since) = (clean(&leader.identity.host), clock(millis(leader.since)));
@@ -69,4 +71,20 @@ fn candidate(one: &Candidate, at: u64) -> Value {
         // A whole number of seconds, because each reading computes the end anew.
         "until_ms": (at + one.remaining.as_millis() as u64) / 1_000 * 1_000,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_election_that_was_not_read_yet_is_not_leaderless() {
+        let new = election("e", &ElectionRow::default());
+        assert_eq!((&new["state"], &new["sentence"]), (&json!("unknown"), &json!(NOT_READ)));
+        let read = election("e", &ElectionRow { at: 1, ..ElectionRow::default() });
+        assert_eq!(
+            (&read["state"], &read["sentence"]),
+            (&json!("leaderless"), &json!("there is no leader"))
+        );
+    }
 }

@@ -66,9 +66,9 @@ async fn recent(shared: &Shared, retention: Duration, namespace: &str) -> Result
 async fn read(shared: &Shared, retention: Duration, namespace: &str) -> Result<Seen, Refusal> {
     let (names, is_over) = {
         let model = shared.model();
-        let all = model.keys.keys().map(|(namespace, _)| namespace.clone());
         // The keys of ticks have a birth, so no loss makes them forgotten.
-        let all: BTreeSet<String> = all.filter(|name| name != CRON).collect();
+        let all: BTreeSet<String> =
+            model.namespaces.iter().filter(|name| *name != CRON).cloned().collect();
         (all, model.scan.rounds > 0 && model.left_out.keys == 0)
     };
     let (names, is_whole) = match namespace {
@@ -103,23 +103,34 @@ async fn read(shared: &Shared, retention: Duration, namespace: &str) -> Result<S
     Ok(Seen { undecided, left_out, unread, at: now_ms(), incidents: all })
 }
 
-/// Returns true if an incident waits for a decision about a namespace, or if that is not known.
+/// Returns true if an incident waits for a decision about a namespace, or if that is not known. If
+/// no namespace is known, the loss may have been one of all records.
 fn waits(incident: &Value) -> bool {
-    let all = incident["namespaces"].as_array();
+    let all = incident["namespaces"].as_array().filter(|all| !all.is_empty());
     all.is_none_or(|all| {
         all.iter().any(|one| one["standing"] == "undecided" || one["standing"] == "unknown")
     })
+}
+
+/// Returns the losses of an incident as its page shows them. A decision names them, so that it is
+/// about no loss that joined the incident later.
+pub(crate) fn losses_shown(losses: impl Iterator<Item = Loss>) -> String {
+    // Two losses of one second have the same number, and two nodes may have the same loss.
+    let all = losses.map(|loss| format!("{} from {}", loss.number(), loss.from));
+    all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
 }
 
 fn object(incident: &Incident, namespaces: &[Value]) -> Value {
     let losses = incident.losses.iter().map(|one| {
         let mut of = loss(&one.loss);
         of["node"] = (&*one.node).into();
+        of["number"] = one.loss.number().into();
         of
     });
+    let shown = losses_shown(incident.losses.iter().map(|one| one.loss));
     let left = incident.remaining.as_millis() as u64;
     json!({
-        "loss": incident.number(), "sentence": sentence(incident),
+        "loss": incident.number(), "shown": shown, "sentence": sentence(incident),
         "until_ms": now_ms() + left, "remaining_ms": left,
         "losses": losses.collect::<Vec<_>>(), "namespaces": namespaces,
     })
@@ -200,6 +211,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_loss_that_joins_an_incident_changes_what_is_shown() {
+        let loss = |from: u64, began: u64| Loss { from, began, to: began + 5 };
+        let (a, b) = (loss(1_000, 4_000), loss(2_000, 4_001));
+        assert_eq!(losses_shown([a, a].into_iter()), losses_shown([a].into_iter()));
+        assert_eq!(losses_shown([a, b].into_iter()), losses_shown([b, a].into_iter()));
+        assert_ne!(losses_shown([a, b].into_iter()), losses_shown([a].into_iter()));
+    }
+
+    #[test]
     fn an_incident_waits_until_each_namespace_is_decided() {
         let incident = |standings: &[&str]| {
             let all: Vec<_> = standings.iter().map(|one| json!({ "standing": one })).collect();
@@ -209,7 +229,7 @@ mod tests {
             (&["run", "undecided"][..], true),
             (&["unknown"], true),
             (&["run", "park", "mixed"], false),
-            (&[], false),
+            (&[], true),
         ] {
             assert_eq!(waits(&incident(standings)), expected, "{standings:?}");
         }

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use palisade::idempotency::Status;
-use palisade_ops::{KeyFacts, KeyState, Records, Survey};
+use palisade_ops::{KeyFacts, KeyState, Records};
 use serde_json::{Value, json};
 
 use super::{Params, clean, cut, span};
-use crate::collect::SURVEY;
 use crate::history::now_ms;
 use crate::model::{KeyRow, Model};
 use crate::refusal::Refusal;
@@ -22,10 +21,11 @@ fn word(state: KeyState) -> &'static str {
     }
 }
 
-/// Returns the state and the attempts of a key as its page shows them. An action names them, so
-/// that it changes only what the page has shown.
+/// Returns the state, the attempts and the last claim of a key as its page shows them. An action
+/// names them, so that it changes only what the page has shown. The number of attempts alone may be
+/// the same again, because an attempt can be taken back.
 pub(crate) fn shown_as(facts: &KeyFacts) -> String {
-    format!("{}:{}", word(facts.state), facts.attempts)
+    format!("{}:{}:{}", word(facts.state), facts.attempts, facts.ballot)
 }
 
 /// Returns the place of a state in the list: what needs a person comes first.
@@ -92,6 +92,7 @@ fn key(namespace: &str, row: &KeyRow, facts: &KeyFacts, model: &Model) -> Value 
         "expires_ms": (row.at + ms(facts.expires_in)) / 10_000 * 10_000,
         "forgotten": facts.forgotten, "on": facts.nodes, "of": model.votes.len(),
         "actions": actions, "sentence": sentence(facts), "seen_ms": row.at,
+        "shown": shown_as(facts),
     })
 }
 
@@ -130,8 +131,9 @@ pub(crate) async fn key_now(
     key: &str,
 ) -> Result<KeyNow, Refusal> {
     let records = Records::new(&shared.deployment, shared.prefix(), namespace)?;
-    let mut survey = Survey::new(&shared.deployment.clone().timeout(SURVEY));
+    let mut survey = shared.survey.lock().await;
     let (facts, unread) = survey.records(&records, &[key.to_owned()]).await?;
+    drop(survey);
     let nodes = shared.redlock.metrics().len();
     if 2 * unread.len() >= nodes {
         let why = unread.iter().map(|(node, why)| format!("{node}: {why}"));

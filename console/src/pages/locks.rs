@@ -85,12 +85,15 @@ fn lock(id: &LockId, row: &LockRow, most: usize) -> Value {
     })
 }
 
-fn state(row: &LockRow, holders: &[Holder]) -> &'static str {
+pub(super) fn state(row: &LockRow, holders: &[Holder]) -> &'static str {
     let Some(view) = &row.view else { return "unknown" };
     match holders.first() {
         Some(one) if one.is_reader => return "read",
         Some(_) => return "held",
         None => {}
+    }
+    if may_be_held(view) {
+        return "unknown";
     }
     match view {
         View::Lock(seen) => {
@@ -110,6 +113,45 @@ fn state(row: &LockRow, holders: &[Holder]) -> &'static str {
         View::Semaphore(seen) if seen.available() > 0 => "free",
         View::Semaphore(_) => "unknown",
     }
+}
+
+/// Returns true if an owner that is on too few of the nodes that answered has the lock or a permit
+/// on a majority, if it is also on the nodes that did not answer.
+fn may_be_held(view: &View) -> bool {
+    // The owners and slots of each node; `None` for a node that did not answer.
+    let nodes: Vec<Option<Vec<(&str, u16)>>> = match view {
+        View::Lock(seen) => seen
+            .nodes
+            .iter()
+            .map(|(_, view)| match view {
+                NodeView::Unknown(_) => None,
+                NodeView::Held(holder) => Some(vec![(&*holder.owner, 0)]),
+                NodeView::Readers { listed, .. } => {
+                    Some(listed.iter().map(|holder| (&*holder.owner, 0)).collect())
+                }
+                _ => Some(Vec::new()),
+            })
+            .collect(),
+        View::Semaphore(seen) => seen
+            .nodes
+            .iter()
+            .map(|(_, view)| match view {
+                NodePermits::Held(all) => {
+                    Some(all.iter().map(|one| (&*one.owner, one.slot)).collect())
+                }
+                _ => None,
+            })
+            .collect(),
+    };
+    is_undecided(&nodes)
+}
+
+/// Returns true if the nodes that did not answer (`None`) decide about a majority.
+fn is_undecided<T: PartialEq>(nodes: &[Option<Vec<T>>]) -> bool {
+    let unknown = nodes.iter().filter(|node| node.is_none()).count();
+    let on = |owner: &T| nodes.iter().flatten().filter(|node| node.contains(owner)).count();
+    let most = nodes.iter().flatten().flatten().map(on).max().unwrap_or_default();
+    unknown > 0 && 2 * (most + unknown) > nodes.len()
 }
 
 fn sentence(state: &str, row: &LockRow, holders: &[Holder], count: usize) -> String {
@@ -259,5 +301,35 @@ fn nodes(view: &View, now: u64) -> Value {
                 _ => one(node, "unknown"),
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_did_not_answer_may_decide_who_holds_a_lock() {
+        // a, b: an owner, -: free, ?: no answer.
+        for (nodes, expected) in [
+            ("a??", true),
+            ("a?-", true),
+            ("a--", false),
+            ("?--", false),
+            ("??-", true),
+            ("ab-", false),
+            ("ab?", true),
+            ("a?---", false),
+            ("a??--", true),
+            ("?", true),
+        ] {
+            let node = |c: char| match c {
+                '?' => None,
+                '-' => Some(Vec::new()),
+                owner => Some(vec![owner]),
+            };
+            let nodes_seen: Vec<_> = nodes.chars().map(node).collect();
+            assert_eq!(is_undecided(&nodes_seen), expected, "{nodes}");
+        }
     }
 }

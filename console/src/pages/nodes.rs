@@ -39,9 +39,8 @@ pub(super) fn page(shared: &Shared, model: &Model) -> Value {
             of["quarantines"] = metrics.quarantines.into();
             of["switches"] = metrics.switches.into();
         }
-        let is_of = |data: &&NodeData| {
-            data.node == one.node || data.server == one.node || data.node.ends_with(&one.node)
-        };
+        let is_of =
+            |data: &&NodeData| super::is_node(&data.node, &one.node) || data.server == one.node;
         let data = model.markers.iter().find(is_of);
         if let Some(data) = data.filter(|data| !data.server.is_empty()) {
             of["server"] = (&*data.server).into();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::clock;
 use crate::history::now_ms;
-use crate::model::{Model, View, Vote, VoteState};
+use crate::model::{LeftOut, LockRow, Model, View, Vote, VoteState};
 use crate::start::Shared;
 
 pub(super) fn page(shared: &Shared, model: &Model) -> Value {
@@ -83,7 +83,7 @@ fn verdict(model: &Model) -> (&'static str, String) {
 }
 
 fn counts(model: &Model) -> Value {
-    let held = |row: &crate::model::LockRow| match &row.view {
+    let held = |row: &LockRow| match &row.view {
         Some(View::Lock(seen)) => (usize::from(seen.holder().is_some()), seen.reader_count()),
         _ => (0, 0),
     };
@@ -103,13 +103,46 @@ fn counts(model: &Model) -> Value {
         "elections": model.elections.len(), "jobs": model.jobs.len(),
         "running": key(KeyState::Running), "parked": key(KeyState::Lapsed),
         "unsettled": key(KeyState::Unsettled), "done": key(KeyState::Stored),
-        "incidents": model.incidents,
+        "incidents": model.incidents, "whole": is_whole(model),
     })
+}
+
+/// Returns true if the counts are those of all names, and the state of each is known.
+fn is_whole(model: &Model) -> bool {
+    let LeftOut { locks, elections, keys } = model.left_out;
+    let is_known = |row: &LockRow| {
+        row.view.as_ref().is_some_and(|view| super::locks::state(row, &view.holders()) != "unknown")
+    };
+    model.is_scanned(locks + elections + keys)
+        && model.locks_unchecked == 0
+        && model.locks.values().all(is_known)
+        && model.keys.values().all(|row| row.facts.is_some())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::model::{KeyRow, LockId};
+
+    #[test]
+    fn counts_are_whole_after_a_round_that_left_nothing_out() {
+        let mut model = model(&[VoteState::Votes]);
+        assert_eq!(counts(&model)["whole"], false, "no round is complete");
+        (model.scan.rounds, model.scan.round) = (1, Some(Duration::from_secs(1)));
+        assert_eq!(counts(&model)["whole"], true);
+        model.left_out.keys = 1;
+        assert_eq!(counts(&model)["whole"], false);
+        model.left_out.keys = 0;
+        let key = ("orders".to_owned(), "7".to_owned());
+        model.keys.insert(key, KeyRow::default());
+        assert_eq!(counts(&model)["whole"], false, "a key was not read yet");
+        model.keys.clear();
+        let id = LockId { name: "deploy".to_owned(), is_semaphore: false };
+        model.locks.insert(id, LockRow::default());
+        assert_eq!(counts(&model)["whole"], false, "a lock was not read yet");
+    }
 
     fn model(states: &[VoteState]) -> Model {
         let vote = |(n, state): (usize, &VoteState)| {

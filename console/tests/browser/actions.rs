@@ -136,6 +136,31 @@ async fn the_end_of_an_action_is_shown_also_if_its_dialog_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_that_is_not_known_is_named_so() {
+    let chrome = Chrome::start().await;
+    let world = World::start(1, MAX_TTL, acting()).await;
+    let _held = world.client.mutex("deploy").build().unwrap().acquire().await.unwrap();
+    let tab = chrome.open_after(&world.base, "/locks/mutex/deploy", BETWEEN).await;
+    let told = format!("{DIALOG}.includes('It is unknown if it took effect')");
+    tab.run("window.acts = () => ({ result: 'unknown', text: 'the nodes did not answer' })").await;
+    open(&tab, "force-release").await;
+    type_and_send(&tab, "deploy").await;
+    tab.until("the result is unknown", SOON, &told).await;
+    assert!(tab.eval::<String>(DIALOG).await.contains("The nodes did not answer."));
+    tab.click("dialog button[type=button]").await;
+    // A proxy ends the request, and its answer is no JSON.
+    tab.run(
+        "const through = window.fetch; window.fetch = async (path, options) => options.body \
+         ? new Response('gateway time-out', { status: 504 }) : through(path, options)",
+    )
+    .await;
+    open(&tab, "force-release").await;
+    type_and_send(&tab, "deploy").await;
+    tab.until("no answer came", SOON, &told).await;
+    tab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_parked_key_runs_again_by_its_page() {
     let chrome = Chrome::start().await;
     let world = World::start(3, MAX_TTL, acting()).await;
@@ -156,6 +181,11 @@ async fn a_parked_key_runs_again_by_its_page() {
         .await;
     tab.go("/keys/mail/to%20bob%2F7").await;
     tab.until("its page", SOON, "!!document.querySelector('[data-action=rerun]')").await;
+    open(&tab, "resolve").await;
+    let value = "document.querySelector('dialog input[name=value]').value";
+    assert_eq!(tab.eval::<String>(value).await, "", "no result is stored by mistake");
+    assert!(tab.eval::<String>(DIALOG).await.contains("if the program cannot read it"));
+    tab.click("dialog button[type=button]").await;
     open(&tab, "rerun").await;
     let shown: String = tab.eval(DIALOG).await;
     assert!(shown.contains("parked") && shown.contains("Attempts"), "{shown}");

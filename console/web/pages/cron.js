@@ -53,6 +53,7 @@ export function cron(app, [chosen]) {
     why: !(job.run_now && job.run_now.possible) && (job.run_now?.why || "it cannot be run") });
   const state = (job) => {
     const last = job.last[0];
+    if (job.unknown) return h("span", { title: job.unknown }, is("unknown", "not known"));
     if (job.running) return is("running", "runs now");
     return last ? is(...outcome(last)) : h("span", { class: "soft" }, "no tick yet");
   };
@@ -90,7 +91,8 @@ export function cron(app, [chosen]) {
         ["Election", job.election && h("code", null, job.election)],
         ["Known since", at(job.since_ms)],
       ])),
-    card("Last ticks", { right: h("span", { class: "soft" }, plural(job.last.length, "tick")) },
+    card("Last ticks", { right: h("span", { class: "soft" }, plural(job.last.length, "tick"),
+      job.unknown && ", as they were read last") },
       job.last.length ? shortTable("Last ticks", TICKS, job.last, (tick) => tick.at_ms)
         : empty(`Its first tick is due ${job.next_ms && job.next_ms > now() ? "soon" : "now"}.`)),
   ];

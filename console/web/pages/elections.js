@@ -107,7 +107,7 @@ export function elections(app) {
         `${found.length - SHOWN} more: search by name.`),
       found.length === 0 && card("Elections", { foot: budget(data, app.poll) }, empty(q
         ? "No election has such a name."
-        : data.whole ? "No process campaigns. An election appears here within a second of its " +
+        : data.whole ? "No process campaigns. An election appears here soon after its " +
           "first campaign." : "No election has been seen so far.")),
       found.length > 0 && !data.whole && h("p", { class: "soft progress", key: "so far" },
         budget(data, app.poll)),

@@ -44,8 +44,8 @@ function standing({ namespaces }, { incidents, undecided, left_out: out = 0 }, c
     return ["warning", `${plural(out, "namespace")} more, whose decisions have not been read.`];
   }
   if (!namespaces.length) {
-    return ["warning", "No namespace with a record of keys has been seen so far, so there may be " +
-      "decisions to make that are not shown."];
+    return ["error", "No namespace with a record of keys has been seen so far, so there may be " +
+      "decisions to make that are not shown. Name a namespace above to decide about its keys."];
   }
   const mixed = count("mixed");
   // The console counts an incident as undecided while it does not know all namespaces.
@@ -55,7 +55,7 @@ function standing({ namespaces }, { incidents, undecided, left_out: out = 0 }, c
   if (unknown) return ["warning", `The decision about ${number(unknown)} of them is not known.`];
   if (chosen) return ["warning", "The other namespaces are not shown."];
   if (isPart) return ["warning", "There may be more namespaces: names are still being found."];
-  return ["fine", ""];
+  return ["fine", "Each namespace with a record is decided. One without a record is not shown."];
 }
 
 let typing;
@@ -77,7 +77,7 @@ const fields = (data, wanted) => h("p", { class: "tools soft", key: "retention" 
       if (hours > 0 && hours <= MOST) {
         later(() => wanted.choose({ retention_ms: Math.round(hours * HOUR) }));
       }
-    } }), "hours", (wanted.namespace || (data && data.left_out > 0)) && [" in the namespace",
+    } }), "hours", [" in the namespace",
     h("input", { type: "text", name: "namespace", placeholder: "all that are read",
       "aria-label": "Namespace whose decisions are read", value: wanted.namespace,
       oninput: (event) => {
@@ -96,6 +96,15 @@ export function incidentCards(app, resource, wanted) {
       body: { namespace: space.namespace, loss: incident.loss, retention_ms: wanted.retention_ms,
         ...change },
       then: () => resource.load(),
+      target: () => {
+        const now = resource.data?.incidents.find(({ loss }) => loss === incident.loss);
+        return { expect: now?.shown, facts: [
+          ["Namespace", space.namespace],
+          ["Losses", now && now.losses.map((loss) => h("div", null,
+            `${loss.number}, ${loss.node}: ${loss.text}`))],
+          ["Decided so far", STANDING[space.standing]?.[1]],
+        ] };
+      },
     });
   };
   const columns = (incident) => [

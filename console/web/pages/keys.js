@@ -44,8 +44,9 @@ const VERBS = {
   resolve: {
     title: "Store a result under a parked key", verb: "Store it",
     does: "The value is the result from then on: later calls get it, and the handler does not run.",
-    warns: "A stored result is never changed.",
-    extra: [{ name: "value", label: "Result", hint: "as JSON", value: "null", read: (text) => {
+    warns: "A stored result is never changed. Write it in the form that the program stores: calls " +
+      "fail if the program cannot read it.",
+    extra: [{ name: "value", label: "Result", hint: "as JSON, as the program stores it", read: (text) => {
       try {
         return JSON.parse(text);
       } catch {
@@ -177,10 +178,11 @@ function one(app, namespace, key) {
   own.load();
   const act = (action) => ask({ action, name: key, what: "key", body: { namespace, key },
     then: () => own.load(), ...VERBS[action],
-    target: () => ({ expect: `${own.data.state}:${own.data.attempts}`, facts: [
+    target: () => ({ expect: own.data.shown, facts: [
       ["Namespace", namespace],
       ["State", state(own.data)],
       ["Attempts", number(own.data.attempts)],
+      ["Age of the last claim", whole(own.data.age_ms / 1000)],
     ] }) });
   const view = () => {
     const data = own.data;

@@ -4,12 +4,16 @@ import { Resource, query } from "../api.js";
 import { ask, button } from "../action.js";
 import { h } from "../dom.js";
 import { shortTable } from "../table.js";
-import { at, card, countdown, empty, facts, plural, since, verdict, waiting } from "../ui.js";
+import { at, card, countdown, empty, facts, plural, sentence, since, verdict, waiting }
+  from "../ui.js";
 import { KIND, lockState, permits } from "./locks.js";
 import { happened } from "./overview.js";
 
 const LEVEL = { held: "fine", read: "fine", foreign: "warning", free: "unknown", kept: "unknown",
   attempt: "unknown", unknown: "unknown" };
+
+const NONE = { free: "Nobody holds it now.",
+  unknown: "It is not known who holds it: too few nodes answered." };
 
 const HOLDERS = [
   { title: "Owner", class: "name", cell: (one) => h("code", null, one.owner) },
@@ -81,15 +85,16 @@ export function lock(app, [kind, ...rest]) {
         ["Fence", h("code", null, data.fence || "–")],
         ["Held", data.permits && permits(data.permits)],
         ["Holders", String(data.holder_count)],
-        ["Waiting", data.waiters === null ? "could not be read" : String(data.waiting)],
+        ["Waiting", data.waiters === null ? "not read" : String(data.waiting)],
         ["Seen", at(data.seen_ms)],
       ])),
       card("Holders", { foot: "Host and process of a holder are known to the holder alone." },
         data.holders.length ? shortTable("Holders", HOLDERS, data.holders, (one) =>
-          `${one.owner} ${one.slot}`) : empty(data.state === "unknown"
-          ? "It is not known who holds it: too few nodes answered." : "Nobody holds it now.")),
+          `${one.owner} ${one.slot}`) : empty(NONE[data.state] ||
+          sentence(data.sentence))),
       card("Waiting", {}, data.waiters === null
-        ? empty("The queue could not be read: the console's user may need +zrange.")
+        ? empty("Its queue has not been read. The console reads the queues of locks that are held " +
+          "or waited for.")
         : data.waiters.length ? shortTable("Waiting", WAITERS, data.waiters, (one) => one.place)
           : empty("There is nobody in its queue.")),
       data.nodes && card("What each node answers", {}, shortTable("Nodes", NODES, data.nodes,

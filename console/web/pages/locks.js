@@ -35,13 +35,15 @@ const latest = (one) => {
   const ends = one.holders.map((holder) => holder.until_ms).filter((ms) => ms !== null);
   return ends.length ? Math.max(...ends) : undefined;
 };
-const waits = (one) => (one.waiting ? number(one.waiting) : h("span", { class: "soft" }, "0"));
+const waits = (one) => (one.waiting ? number(one.waiting)
+  : h("span", { class: "soft" }, one.waiting === 0 ? "0" : "–"));
 
 const COLUMNS = [
   { title: "Name", class: "name", cell: (one) => [
     h("a", { class: "mono", href: lockHref(one.kind, one.name) }, one.name),
     h("span", { class: "below" }, `${STATE[one.state]?.[1] || one.state} · `,
-      first(one).host || first(one).owner || "no holder",
+      first(one).host || first(one).owner ||
+        (one.state === "unknown" ? "holder not known" : "no holder"),
       one.waiting > 0 && ` · ${plural(one.waiting, "waits", "wait")}`)] },
   { title: "Kind", width: 96, class: "wide-only", cell: (one) => KIND[one.kind] || one.kind },
   { title: "State", width: 82, class: "desk-only", cell: (one) => lockState(one.state) },
@@ -81,7 +83,7 @@ export function locks(app) {
     const rows = feed.all();
     const none = state.q || state.kind
       ? "No lock is like that. Take the filter away to see all of them."
-      : feed.meta.whole ? "No lock is held. One appears here within a second of being acquired."
+      : feed.meta.whole ? "No lock is held. One appears here soon after it is acquired."
         : "No lock has been seen so far.";
     return [
       head("Locks", feed.started && `${number(feed.meta.total ?? rows.length)} in sight`, tools()),

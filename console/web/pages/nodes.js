@@ -68,13 +68,13 @@ export function nodes(app) {
   const doctor = (found) => card("What the doctor finds", {
     right: h("span", { class: "tools" },
       found.at_ms && h("span", { class: "soft" }, "examined ", since(found.at_ms), " ago"),
-      h("button", { type: "button", class: "small", disabled: found.state === "running" ||
-        found.state === "impossible", onclick: examine }, "Examine now")),
+      h("button", { type: "button", class: "small", disabled: found.state === "running",
+        onclick: examine }, "Examine now")),
     foot: found.state === "done" && `${plural(found.fine, "check")} found nothing wrong.`,
   },
   found.error && h("p", { class: "lead" }, mark("error"), found.error),
   found.findings.length ? h("ul", { class: "findings" }, found.findings.map(finding))
-    : empty(DOCTOR[found.state] || "Nothing is wrong with this deployment."));
+    : empty(DOCTOR[found.state] || "Nothing was wrong with this deployment when it was examined."));
 
   const view = () => {
     const data = own.data;

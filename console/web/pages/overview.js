@@ -15,7 +15,8 @@ const VOTE = {
 };
 const NOW = { now: "granted", after: "after the quarantine", unknown: "unknown" };
 const UNREAD_SHOWN = 8000;
-const RESULT = { done: "fine", unchanged: "info", begun: "running", unknown: "unknown" };
+const RESULT = { done: "fine", unchanged: "info", begun: "running", unknown: "unknown",
+  partly: "warning" };
 const ENTRY = { info: "info", warn: "warning", error: "error" };
 
 /** Returns level and word of a vote's state. */
@@ -65,7 +66,8 @@ function figures(counts) {
       figure(counts.jobs, "cron job", "cron jobs", "#/cron"),
       figure(counts.running, "key running", "keys running", "#/keys"),
       figure(counts.parked, "key parked", "keys parked", "#/keys", "warning"),
-      figure(counts.incidents, "incident undecided", "incidents undecided", "#/keys", "error")));
+      figure(counts.incidents, "incident undecided", "incidents undecided", "#/keys", "error")),
+    !counts.whole && h("div", { class: "foot" }, "So far: not every name has been found and read."));
 }
 
 function quorum(data) {
@@ -128,7 +130,8 @@ export function overview(app) {
   return {
     title: () => "Overview",
     view,
-    heard: (name, data) => name === "happened" && data.kind === "action" && readAudit(),
+    heard: (name, data) => (["hello", "lagged"].includes(name) ||
+      (name === "happened" && data.kind === "action")) && readAudit(),
     close: () => own.close(),
   };
 }

@@ -60,6 +60,34 @@ impl Conn {
         }
     }
 
+    /// Sends a command that changes something, as [`Self::execute`] does. `Ok(Err(why))` is an
+    /// error that the server answered; `Err(why)` means that no answer came, so the server may have
+    /// executed the command.
+    pub(crate) async fn change(
+        &self,
+        command: &Cmd,
+        what: &str,
+    ) -> Result<Result<Value, String>, String> {
+        let mut handle = (**self.line).clone();
+        let sent = async { handle.send_packed_command(command).await };
+        match timeout_at(self.until, sent).await {
+            Ok(Err(e)) if e.code().is_none() => Err(error_text(&e, self.secrets())),
+            Ok(answer) => {
+                let answer = answer.and_then(Value::extract_error);
+                Ok(answered(answer, what, self.secrets()).map_err(String::from))
+            }
+            Err(_) => Err(LATE.to_owned()),
+        }
+    }
+
+    /// Returns the server's time in ms since 1970 at which the requests of this connection end.
+    pub(crate) async fn deadline_at_server(&self) -> Result<u64, String> {
+        let (s, us): (u64, u64) = self.read(&redis::cmd("TIME"), "TIME").await?;
+        let left = self.until.saturating_duration_since(Instant::now());
+        let left = u64::try_from(left.as_millis()).unwrap_or_default();
+        Ok(s.saturating_mul(1_000).saturating_add(us / 1_000).saturating_add(left))
+    }
+
     /// Sends a command as [`Self::execute`] does, and converts the answer to a value of type `T`.
     pub(crate) async fn read<T: FromRedisValue>(
         &self,

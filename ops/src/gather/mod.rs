@@ -30,20 +30,40 @@ pub(super) async fn everything(
     access: &Access,
     whose: Option<&str>,
 ) -> (Vec<Group>, Vec<Server>) {
-    let gather = Gather { deployment, whose };
+    gather(Gather { deployment, depth: Depth::All(whose) }, access).await
+}
+
+/// Reads as [`everything`] does, but only what shows which server is the master: of each group the
+/// Sentinels and the server that most of them report as the master, and of each server its role and
+/// `INFO`.
+pub(super) async fn masters(deployment: &Deployment, access: &Access) -> (Vec<Group>, Vec<Server>) {
+    gather(Gather { deployment, depth: Depth::Role }, access).await
+}
+
+async fn gather(gather: Gather<'_>, access: &Access) -> (Vec<Group>, Vec<Server>) {
     let groups = join_all(access.groups.iter().map(|login| gather.group(login)));
     let until = gather.until();
     let nodes = access.lone.iter().map(|node| {
         let target = node.target.clone();
-        server::ask(node.at.clone(), true, node.hand.clone(), target, whose, until)
+        server::ask(node.at.clone(), true, node.hand.clone(), target, gather.depth, until)
     });
     tokio::join!(groups, join_all(nodes))
 }
 
-/// The parameters of one call of [`everything`].
+/// The facts that are read of a data server.
+#[derive(Clone, Copy)]
+enum Depth<'a> {
+    /// The role and `INFO`.
+    Role,
+    /// All facts. The rights are those of this user; if it is `None`, those of the user that the
+    /// connection logs in as.
+    All(Option<&'a str>),
+}
+
+/// The parameters of one call of [`everything`] or [`masters`].
 struct Gather<'a> {
     deployment: &'a Deployment,
-    whose: Option<&'a str>,
+    depth: Depth<'a>,
 }
 
 impl Gather<'_> {
@@ -92,7 +112,10 @@ impl Gather<'_> {
         let (mut all, mut few) = masters.split(1);
         let named =
             Named::by(sentinels, |s| s.master.iter().chain(s.replicas.iter().flatten()).collect());
-        let (most, rest) = named.split(SERVERS_MAX);
+        let (most, rest) = named.split(match self.depth {
+            Depth::All(_) => SERVERS_MAX,
+            Depth::Role => 0,
+        });
         all.extend(most);
         few.extend(rest);
         let all: BTreeSet<String> = all.into_iter().collect();
@@ -101,7 +124,7 @@ impl Gather<'_> {
         let asked = all.into_iter().map(|at| {
             let reached = self.deployment.reach(&at);
             let (target, hand) = (login.data.at(reached), login.data.by_hand(reached));
-            server::ask(at, false, hand, target, self.whose, until)
+            server::ask(at, false, hand, target, self.depth, until)
         });
         (join_all(asked).await, few)
     }

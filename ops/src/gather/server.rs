@@ -8,19 +8,20 @@ use super::super::facts::{
     COMMANDS, Clock, Fields, KeptData, REPLAYED, Read, Role, SETTINGS, Server, Unread, is_plain,
     join, unreached,
 };
+use super::Depth;
 use super::conn::{Conn, fields, info, parsed, raw, text};
 use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Sends all requests to a data server, and returns the answers. A request that has no answer at
-/// the deadline `until` counts as failed.
+/// Sends the requests of this depth to a data server, and returns the answers. A request that has
+/// no answer at the deadline `until` counts as failed.
 pub(super) async fn ask(
     at: String,
     given: bool,
     hand: String,
     target: Endpoint,
-    whose: Option<&str>,
+    depth: Depth<'_>,
     until: Instant,
 ) -> Server {
     let mut server = Server::unreached(at, given, hand);
@@ -32,6 +33,11 @@ pub(super) async fn ask(
         }
     };
     server.reached = Ok(());
+    let Depth::All(whose) = depth else {
+        (server.role, server.info) =
+            tokio::join!(conn.query("ROLE", "ROLE", read_role), conn.query("INFO", "INFO", info));
+        return server;
+    };
     // The clock is read first, so that no other request delays the answer to `TIME`.
     server.clock = clock(&conn).await;
     let ahead = server.clock.as_ref().map_or(0, |clock| clock.ahead);

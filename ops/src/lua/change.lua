@@ -3,9 +3,10 @@
 -- removed, so that the node refuses requests of an attempt that is under way.
 -- KEYS     1 palisade:generation, the marker (node/lua/history.lua), then records
 -- ARGV     1 the change: release, rerun or purge   2 1: purge also records without a result
+--          3 the server's time in ms after which the script changes nothing
 --          then for each record the ballot that was read, or '' for no record
 -- Returns  a word for each record: done | as it is | none | changed | running | settling | stored |
---          unfinished | foreign | closed
+--          unfinished | foreign | closed | late
 local what, time = ARGV[1], redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local marker = redis.call('GET', KEYS[1]) or ''
@@ -18,6 +19,7 @@ if kind and now >= tonumber(till) then kind = nil end
 local longer = kind == 's' and tonumber(string.sub(marker, 73, 81)) or 0
 
 local function change(key, ballot)
+  if now > tonumber(ARGV[3]) then return 'late' end
   if kind == 'c' then return 'closed' end
   -- `pcall` returns an error as a value, if the key has another program's value. An error of the
   -- script itself would leave some keys changed and others not.
@@ -47,5 +49,5 @@ local function change(key, ballot)
 end
 
 local out = {}
-for i = 2, #KEYS do out[i - 1] = change(KEYS[i], ARGV[i + 1]) end
+for i = 2, #KEYS do out[i - 1] = change(KEYS[i], ARGV[i + 2]) end
 return out

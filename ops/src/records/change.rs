@@ -1,6 +1,5 @@
 //! Changes to idempotency keys by an operator. Each change has a reason, and is written to the log.
 
-use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -8,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::facts::{Seen, facts};
+use super::key_change::{KeyChange, NodeChange};
 use super::{KeyFacts, KeyState, NodeSeen, Nodes, PAGE, Records, Select};
 use crate::masters::{Master, find_masters};
 use palisade::ConfigError;
@@ -15,12 +15,6 @@ use palisade::idempotency::{Call, Resolved, RunError};
 use palisade::internal::{MARKER, check_name, key_of};
 
 const CHANGE: &str = include_str!("../lua/change.lua");
-
-/// Advice to an operator about a key that has no record.
-const FORGOTTEN: &str = "A key that is parked because nodes lost data is decided about with all \
-                         others of that loss: `palisade idem incidents` lists the losses, \
-                         `palisade idem decide` decides. One key is resolved or run again by its \
-                         program; one of `palisade once` by `palisade idem resolve`";
 
 /// Author and reason of a change to a key, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,116 +62,12 @@ pub enum Change {
 }
 
 impl Change {
-    fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Release => "release",
             Self::Rerun => "rerun",
             Self::Purge => "purge",
         }
-    }
-}
-
-/// Result of a change to a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-#[must_use = "it may not be done"]
-pub struct KeyChange {
-    /// The kind of change.
-    pub change: Change,
-    /// The key.
-    pub key: String,
-    /// Author and reason of the change.
-    pub audit: Audit,
-    /// The result at each node, with the node's name.
-    pub nodes: Vec<(String, NodeChange)>,
-}
-
-/// Result of a change at one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NodeChange {
-    /// The record was changed.
-    Done,
-    /// The record needed no change.
-    AsItIs,
-    /// The node has no record of the key.
-    Absent,
-    /// The record was not changed. The text has the reason.
-    Refused(&'static str),
-    /// The node could not be reached, and may still have the old record. The text has the reason.
-    Unreachable(String),
-}
-
-impl KeyChange {
-    /// Returns true if a majority of the nodes made the change or had nothing to change.
-    /// [`missing`](Self::missing) returns the other nodes.
-    pub fn is_done(&self) -> bool {
-        2 * (self.nodes.len() - self.missing().count()) > self.nodes.len()
-    }
-
-    /// Returns the nodes that did not make the change. The old records of these nodes may still
-    /// take effect: a parked key may be parked again, and a purged result may be replayed. Repeat
-    /// the change if a node is missing.
-    pub fn missing(&self) -> impl Iterator<Item = &str> {
-        let missing = |change: &NodeChange| {
-            matches!(change, NodeChange::Refused(_) | NodeChange::Unreachable(_))
-        };
-        self.nodes.iter().filter(move |(_, c)| missing(c)).map(|(node, _)| &**node)
-    }
-
-    /// Returns true if all nodes that answered have no record. In that case the key, its namespace
-    /// or its prefix may be wrong.
-    pub fn is_unknown(&self) -> bool {
-        let none =
-            |change: &NodeChange| matches!(change, NodeChange::Absent | NodeChange::Unreachable(_));
-        self.nodes.iter().all(|(_, change)| none(change))
-            && self.nodes.iter().any(|(_, change)| *change == NodeChange::Absent)
-    }
-
-    /// Returns true if at least one node changed its record.
-    fn is_changed(&self) -> bool {
-        self.nodes.iter().any(|(_, change)| *change == NodeChange::Done)
-    }
-
-    fn log(&self, of: &Records) {
-        let (done, key) = (self.is_done(), &*self.key);
-        tracing::warn!(
-            target: "palisade_ops",
-            event = self.change.word(),
-            prefix = of.prefix(),
-            namespace = of.namespace(),
-            key,
-            by = self.audit.by(),
-            reason = self.audit.reason(),
-            done,
-            missing = self.missing().count(),
-            "idempotency key changed by an operator"
-        );
-    }
-}
-
-impl fmt::Display for KeyChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, n) = (self.change.word(), self.nodes.len());
-        let did = n - self.missing().count();
-        if self.is_unknown() {
-            let look = "no node has a record of it; check the key, its namespace and its prefix";
-            write!(f, "{what} of {:?}: nothing to change, {look}. {FORGOTTEN}", self.key)?;
-        } else if self.change == Change::Rerun && self.is_done() && !self.is_changed() {
-            let none = "no attempt is known of it";
-            write!(f, "{what} of {:?}: nothing to change, {none}. {FORGOTTEN}", self.key)?;
-        } else {
-            let not = if self.is_done() { "" } else { "not " };
-            write!(f, "{what} of {:?}: {not}done, {did} of {n} nodes", self.key)?;
-        }
-        for (node, change) in &self.nodes {
-            match change {
-                NodeChange::Done | NodeChange::AsItIs | NodeChange::Absent => {}
-                NodeChange::Refused(why) => write!(f, "; {node}: {why}")?,
-                NodeChange::Unreachable(why) => write!(f, "; {node}: not reached: {why}")?,
-            }
-        }
-        Ok(())
     }
 }
 
@@ -379,19 +269,20 @@ impl Records {
                 (Ok(master), Some(seen)) => {
                     self.tell(master, (change, unfinished), keys, (seen, meant)).await
                 }
-                (Err(why), _) => Err(why.clone()),
-                (Ok(_), None) => Err("not read".to_owned()),
+                (Err(why), _) => Err(NodeChange::Unreachable(why.clone())),
+                (Ok(_), None) => Err(NodeChange::Unreachable("not read".to_owned())),
             }
         });
         let answers = join_all(asks).await;
         let of = |(i, key): (usize, &String)| {
-            let said = |((node, _), answer): (&(String, _), &Result<Vec<NodeChange>, String>)| {
-                let change = match answer {
-                    Ok(words) => words[i].clone(),
-                    Err(why) => NodeChange::Unreachable(why.clone()),
+            let said =
+                |((node, _), answer): (&(String, _), &Result<Vec<NodeChange>, NodeChange>)| {
+                    let change = match answer {
+                        Ok(words) => words[i].clone(),
+                        Err(all) => all.clone(),
+                    };
+                    (node.clone(), change)
                 };
-                (node.clone(), change)
-            };
             let nodes = nodes.iter().zip(&answers).map(said).collect();
             let changed = KeyChange { change, key: key.clone(), audit: audit.clone(), nodes };
             changed.log(self);
@@ -400,29 +291,35 @@ impl Records {
         keys.iter().enumerate().map(of).collect()
     }
 
+    /// Sends the change to a node. Returns its result for each key, or the one for all of them.
     async fn tell(
         &self,
         master: &Master,
         (change, unfinished): (Change, bool),
         keys: &[String],
         (seen, meant): (&[Option<Seen>], &[bool]),
-    ) -> Result<Vec<NodeChange>, String> {
-        let conn = master.open(&self.deployment).await?;
+    ) -> Result<Vec<NodeChange>, NodeChange> {
+        let conn = master.open(&self.deployment).await.map_err(NodeChange::Unreachable)?;
+        // A request that waits at the server until then changes nothing after the report.
+        let deadline = conn.deadline_at_server().await.map_err(NodeChange::Unreachable)?;
         let mut command = redis::cmd("EVAL");
         command.arg(CHANGE).arg(keys.len() + 1).arg(MARKER);
         for key in keys {
             command.arg(format!("{}{key}", self.begins));
         }
-        command.arg(change.word()).arg(u8::from(unfinished));
+        command.arg(change.word()).arg(u8::from(unfinished)).arg(deadline);
         for (seen, meant) in seen.iter().zip(meant) {
             // No record has the ballot `used`. So the script does not change the records of keys
             // that are not `meant`.
             let ballot = seen.as_ref().map_or("", |seen| &seen.fence);
             command.arg(if *meant { ballot } else { "used" });
         }
-        let words: Vec<String> = conn.read(&command, "EVAL").await?;
+        let answer = conn.change(&command, "EVAL").await.map_err(NodeChange::Unanswered)?;
+        let answer = answer.map_err(NodeChange::Unreachable)?;
+        let words = redis::from_redis_value::<Vec<String>>(answer).unwrap_or_default();
         let words: Option<Vec<_>> = words.iter().map(|word| said(word)).collect();
-        let strange = || format!("{}: EVAL: answer not understood", master.at);
+        let strange =
+            || NodeChange::Unanswered(format!("{}: EVAL: answer not understood", master.at));
         words.filter(|words| words.len() == keys.len()).ok_or_else(strange)
     }
 }
@@ -441,6 +338,7 @@ fn said(word: &str) -> Option<NodeChange> {
         "closed" => NodeChange::Refused("closed for a handover; try again when that is over"),
         "stored" => NodeChange::Refused("it has a result"),
         "unfinished" => NodeChange::Refused("it has no result"),
+        "late" => NodeChange::Unreachable("the request was there after its deadline".to_owned()),
         "foreign" => NodeChange::Refused("another program's value is under its key"),
         _ => return None,
     })

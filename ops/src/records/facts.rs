@@ -20,6 +20,9 @@ pub struct KeyFacts {
     /// twice `clock_error`. If a node lost data shortly before the claim, `age` may be too short by
     /// more than that.
     pub age: Duration,
+    /// The highest ballot that a node has, as text: the number of the last claim. It is different
+    /// for each claim.
+    pub ballot: String,
     /// True if the nodes may have lost attempts of the key: the key has no result, and too few
     /// nodes have a record from their present data history.
     pub forgotten: bool,
@@ -99,6 +102,12 @@ pub(super) fn facts(key: String, seen: &[&Seen], n: usize) -> KeyFacts {
         remaining: (state == KeyState::Running).then_some(remaining),
         attempts,
         age: seen.iter().map(|s| s.age).min().unwrap_or_default(),
+        ballot: seen
+            .iter()
+            .map(|s| &s.fence)
+            .max_by_key(|fence| fence.parse::<u128>().unwrap_or_default())
+            .cloned()
+            .unwrap_or_default(),
         forgotten: state != KeyState::Stored && current <= n / 2,
         nodes: seen.len(),
         expires_in: seen.iter().map(|s| s.expires).min().unwrap_or_default(),
@@ -119,7 +128,7 @@ mod tests {
                 left: Duration::from_secs(if what == "r" { number.into() } else { 0 }),
                 result: what == "d",
                 expires: Duration::from_secs(9),
-                fence: "1".to_owned(),
+                fence: number.to_string(),
                 age: Duration::from_secs(number.into()),
                 current,
             }
@@ -147,6 +156,7 @@ mod tests {
         assert_eq!(of("d1 d1 r5").remaining, None);
         assert_eq!((of("l1 l2").attempts, of("l1 l2").nodes), (2, 2));
         assert_eq!(of("l3 l2").age, Duration::from_secs(2));
+        assert_eq!(of("l9 l10 l2").ballot, "10", "ballots are compared as numbers");
     }
 
     #[test]

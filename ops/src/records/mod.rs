@@ -7,6 +7,7 @@
 
 mod change;
 mod facts;
+mod key_change;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,10 +15,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::Value;
 
-pub use self::change::{Audit, Change, KeyChange, NodeChange, Purge, Purged, resolve};
+pub use self::change::{Audit, Change, Purge, Purged, resolve};
 pub(crate) use self::facts::Seen;
 use self::facts::facts;
 pub use self::facts::{KeyFacts, KeyState};
+pub use self::key_change::{KeyChange, NodeChange};
 use super::Deployment;
 use super::gather::conn::raw;
 use super::masters::{Master, find_masters};

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use palisade_ops::{Audit, Change, KeyChange, Purge, Purged};
+use palisade_ops::{Audit, Change, KeyChange, NodeChange, Purge, Purged};
 use serde_json::json;
 
 use super::super::GroundArgs;
@@ -20,7 +20,7 @@ pub(super) const HELP: &str = "Examples:
 
 Each change is a line on standard error, with --json an object, that names who did it and why.
 Exit code: 0 a majority of the nodes did it, 2 not done, or not for every key, or there is no such
-key, 64 wrong use, 69 not reached.";
+key, 64 wrong use, 69 not reached, or not known to be done because too few nodes answered.";
 
 /// Author and reason of a change.
 #[derive(Debug, Args)]
@@ -85,14 +85,18 @@ pub(crate) struct PurgeArgs {
 pub(super) type Named<'a> = (&'a str, &'a str, &'a str);
 
 /// Reports a change of a key, with its author and reason. `done` is false if the change was not
-/// made.
-pub(super) fn event(say: Say, what: &str, of: Named<'_>, audit: &Audit, done: bool) {
+/// made, and `None` if that is not known.
+pub(super) fn event(say: Say, what: &str, of: Named<'_>, audit: &Audit, done: Option<bool>) {
     let (prefix, namespace, key) = of;
     let fields = json!({
         "prefix": prefix, "namespace": namespace, "key": key, "by": audit.by(),
         "reason": audit.reason(), "done": done
     });
-    let not = if done { "" } else { "not done: " };
+    let not = match done {
+        Some(true) => "",
+        Some(false) => "not done: ",
+        None => "not known to be done: ",
+    };
     let (by, reason) = (audit.by(), audit.reason());
     let text = format!(
         "{not}{what} of {key:?} (namespace {namespace:?}, prefix {prefix:?}) by {by}: {reason}"
@@ -100,12 +104,20 @@ pub(super) fn event(say: Say, what: &str, of: Named<'_>, audit: &Audit, done: bo
     say.warn(what, fields, &text);
 }
 
+/// Returns true if the change is done; `None` if that is not known.
+fn done(change: &KeyChange) -> Option<bool> {
+    (!change.may_be_done()).then(|| change.is_done())
+}
+
 fn code(change: &KeyChange) -> u8 {
     if change.is_done() {
         return 0;
     }
-    let reached = |change: &palisade_ops::NodeChange| {
-        !matches!(change, palisade_ops::NodeChange::Unreachable(_))
+    if change.may_be_done() {
+        return UNAVAILABLE;
+    }
+    let reached = |change: &NodeChange| {
+        !matches!(change, NodeChange::Unreachable(_) | NodeChange::Unanswered(_))
     };
     let reached = change.nodes.iter().filter(|(_, change)| reached(change)).count();
     if 2 * reached > change.nodes.len() { 2 } else { UNAVAILABLE }
@@ -123,7 +135,7 @@ impl OneArgs {
         // purge, a key without a record counts as done.
         let code = if changed.is_unknown() { 2 } else { code(&changed) };
         let of = (records.prefix(), records.namespace(), &*self.key);
-        event(say, what, of, &audit, code == 0);
+        event(say, what, of, &audit, done(&changed).map(|done| done && code == 0));
         Ok(Done { text: format!("{changed}\n"), code })
     }
 }
@@ -141,7 +153,7 @@ impl PurgeArgs {
         let mut text = String::new();
         for change in &purged.keys {
             let of = (records.prefix(), records.namespace(), &*change.key);
-            event(say, "purge", of, &audit, change.is_done());
+            event(say, "purge", of, &audit, done(change));
             if change.missing().next().is_some() {
                 let _ = writeln!(text, "{change}");
             }

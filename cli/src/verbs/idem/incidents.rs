@@ -239,7 +239,7 @@ impl DecideArgs {
             .as_ref()
             .is_ok_and(|all| all.iter().all(|one: &DecidedLoss| one.stands.decision == decision));
         let what = format!("decide-{}", word(decision));
-        event(ground.say, &what, (prefix, &self.namespace, &self.loss), &audit, done);
+        event(ground.say, &what, (prefix, &self.namespace, &self.loss), &audit, Some(done));
         let all = settled.map_err(failed)?;
         let mut text = format!("{incident}\n");
         for one in &all {
