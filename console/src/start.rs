@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade::{ConfigError, Redlock};
-use palisade_ops::Deployment;
+use palisade_ops::{Deployment, Survey};
 use serde_json::json;
 
 use crate::access::{self, Access, Listen, Proxy, Tokens};
@@ -118,6 +119,10 @@ pub(crate) struct Shared {
     pub(crate) history: History,
     pub(crate) audits: Audits,
     pub(crate) recent: Readings,
+    /// The survey of the pages that ask the nodes themselves.
+    pub(crate) survey: tokio::sync::Mutex<Survey>,
+    /// Number of round trips to each node by surveys.
+    pub(crate) requests: AtomicU64,
     model: Mutex<Model>,
 }
 
@@ -182,6 +187,7 @@ impl Console {
             Bound::Tcp(listener) => Listen::Tcp(listener.local_addr().map_err(StartError::Bind)?),
             Bound::Unix(_) => listen,
         };
+        let survey = Survey::new(&deployment.clone().timeout(collect::SURVEY));
         let shared = Shared {
             redlock,
             deployment,
@@ -196,6 +202,8 @@ impl Console {
             history: History::default(),
             audits: Audits::new(options.audit),
             recent: Readings::default(),
+            survey: tokio::sync::Mutex::new(survey),
+            requests: AtomicU64::new(0),
             model: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared), bound, tls: acceptor, is_tls })

@@ -45,4 +45,4 @@ pub use self::records::{
     Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,
     Select, namespaces, resolve,
 };
-pub use self::survey::{LockQueue, OfEach, Scanned, Survey, Waiter};
+pub use self::survey::{Answers, Ask, LockQueue, OfEach, Scanned, Survey, Waiter};

@@ -1,13 +1,13 @@
 //! Idempotency keys: running, parked, unsettled, done; by namespace and age.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use palisade::idempotency::Status;
-use palisade_ops::{KeyFacts, KeyState, Records, Survey};
+use palisade_ops::{Answers, Ask, KeyFacts, KeyState, Records};
 use serde_json::{Value, json};
 
 use super::{Params, clean, cut, span};
-use crate::collect::SURVEY;
 use crate::history::now_ms;
 use crate::model::{KeyRow, Model};
 use crate::refusal::Refusal;
@@ -130,8 +130,10 @@ pub(crate) async fn key_now(
     key: &str,
 ) -> Result<KeyNow, Refusal> {
     let records = Records::new(&shared.deployment, shared.prefix(), namespace)?;
-    let mut survey = Survey::new(&shared.deployment.clone().timeout(SURVEY));
-    let (facts, unread) = survey.records(&records, &[key.to_owned()]).await?;
+    let keys = [key.to_owned()];
+    let ask = Ask { keys: Some((&records, &keys)), ..Ask::default() };
+    shared.requests.fetch_add(1, Ordering::Relaxed);
+    let Answers { facts, unread, .. } = shared.survey.lock().await.read(&ask).await?;
     let nodes = shared.redlock.metrics().len();
     if 2 * unread.len() >= nodes {
         let why = unread.iter().map(|(node, why)| format!("{node}: {why}"));

@@ -29,6 +29,7 @@ pub struct World {
     pub at: SocketAddr,
     pub audit: Arc<Mutex<Vec<AuditLine>>>,
     prefix: &'static str,
+    max_ttl: Duration,
     console: JoinHandle<()>,
 }
 
@@ -38,10 +39,13 @@ impl Drop for World {
     }
 }
 
-fn settings(servers: &[Server], prefix: &str) -> Settings {
+/// Length of leases of most tests.
+const TTL: Duration = Duration::from_secs(3);
+
+fn settings(servers: &[Server], prefix: &str, max_ttl: Duration) -> Settings {
     let mut settings = Settings::new(servers.iter().map(Server::url));
     settings.prefix = Some(prefix.to_owned());
-    (settings.ttl, settings.max_ttl) = (Some(Duration::from_secs(3)), Some(Duration::from_secs(3)));
+    (settings.ttl, settings.max_ttl) = (Some(TTL), Some(max_ttl));
     // On a busy machine a server replies late.
     settings.node_deadline = Some(Duration::from_millis(700));
     settings
@@ -53,12 +57,21 @@ impl World {
         Self::with(n, "", Options::default()).await
     }
 
+    /// Starts `n` servers, on which leases may be as long as `max_ttl`, and a console.
+    pub async fn lasting(n: usize, max_ttl: Duration) -> Self {
+        Self::start(n, "", Options::default(), max_ttl).await
+    }
+
     /// Starts `n` servers and a console with these options, for handles with this prefix.
     pub async fn with(n: usize, prefix: &'static str, options: Options) -> Self {
+        Self::start(n, prefix, options, TTL).await
+    }
+
+    async fn start(n: usize, prefix: &'static str, options: Options, max_ttl: Duration) -> Self {
         let servers: Vec<Server> = (0..n)
             .map(|_| Server::start(&["--appendonly", "yes", "--appendfsync", "always"]))
             .collect();
-        let deployment = Deployment::of(settings(&servers, prefix));
+        let deployment = Deployment::of(settings(&servers, prefix, max_ttl));
         assert!(init(&deployment, prefix).await.unwrap().is_done());
         let audit = Arc::<Mutex<Vec<AuditLine>>>::default();
         let lines = Arc::clone(&audit);
@@ -69,7 +82,7 @@ impl World {
         let at = console.address();
         let at = at.split("//").nth(1).unwrap().trim_end_matches('/').parse().unwrap();
         let console = tokio::spawn(console.run(std::future::pending()));
-        Self { servers, at, audit, prefix, console }
+        Self { servers, at, audit, prefix, max_ttl, console }
     }
 
     /// Builds another handle over the same servers, as an application does.
@@ -78,7 +91,7 @@ impl World {
     }
 
     pub fn deployment(&self) -> Deployment {
-        Deployment::of(settings(&self.servers, self.prefix))
+        Deployment::of(settings(&self.servers, self.prefix, self.max_ttl))
     }
 
     /// Reads a page.
