@@ -133,15 +133,49 @@ impl World {
     }
 }
 
-/// Adds a figure to the JSON file of what the tests measured. `make test-console` prints the file.
+/// Sets a figure in the JSON file of what the tests measured. `make test-console` prints the file.
 pub fn measured(name: &str, value: f64) {
-    static FILE: Mutex<()> = Mutex::new(());
-    let _lock = FILE.lock().unwrap();
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("console-attacks.json");
+    change("console-more.json", |all| drop(all.insert(name.to_owned(), value.into())));
+}
+
+/// Changes a JSON file of figures. The test binaries run one after the other.
+fn change(file: &str, change: impl FnOnce(&mut serde_json::Map<String, Value>)) {
+    static FILES: Mutex<()> = Mutex::new(());
+    let _lock = FILES.lock().unwrap();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
     let known = std::fs::read_to_string(&path).unwrap_or_default();
     let mut all: serde_json::Map<String, Value> = serde_json::from_str(&known).unwrap_or_default();
-    all.insert(name.to_owned(), value.into());
+    change(&mut all);
     std::fs::write(path, Value::Object(all).to_string()).unwrap();
+}
+
+/// A test that attacks the console. It counts as one of `attacks` from its beginning, and as one of
+/// `refused` if it ends without a failed assertion. `make test-console` prints both numbers.
+#[must_use = "it counts the attack when it is dropped"]
+pub struct Attack;
+
+impl Attack {
+    pub fn begin() -> Self {
+        count("attacks");
+        Self
+    }
+}
+
+impl Drop for Attack {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            count("refused");
+        }
+    }
+}
+
+fn count(name: &str) {
+    change("console-attacks.json", |all| {
+        let known = all.get(name).and_then(Value::as_u64).unwrap_or_default();
+        all.insert(name.to_owned(), (known + 1).into());
+        // Without a refused one, there is a zero.
+        all.entry("refused").or_insert(0.into());
+    });
 }
 
 /// An answer to a request.
