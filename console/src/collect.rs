@@ -96,14 +96,16 @@ impl Collector {
             self.votes_at = None;
         }
         let shared = Arc::clone(&self.shared);
-        let asks_votes = !is_watched || self.votes_at.is_none_or(|at| at.elapsed() >= VOTES);
+        // The votes cost one request more. A reading that found new names already sent one more.
+        let found_new = is_watched && self.survey().await;
+        let every = if found_new { 2 * VOTES } else { VOTES };
+        let asks_votes = !is_watched || self.votes_at.is_none_or(|at| at.elapsed() >= every);
         let votes = async {
             if asks_votes {
                 votes::read(&shared).await;
             }
         };
         if is_watched {
-            self.survey().await;
             // They begin together, so their requests to a node travel together.
             tokio::join!(locks::read(&shared), cron::read(&shared), votes);
             if self.incidents_at.is_none_or(|at| at.elapsed() >= INCIDENTS) {

@@ -241,8 +241,8 @@ pub(crate) fn main_key(prefix: &str, id: &LockId) -> String {
 
 impl Collector {
     /// Reads the next page of names, the queues of locks and records of keys, in one round trip.
-    /// What is new on the page is read at once, in a second one.
-    pub(super) async fn survey(&mut self) {
+    /// What is new on the page is read at once, in a second one; returns true if there was any.
+    pub(super) async fn survey(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let elapsed = self.scanned_at.map_or(super::EVERY, |at| at.elapsed().min(LONGEST));
         self.scanned_at = Some(Instant::now());
@@ -250,9 +250,11 @@ impl Collector {
         let (locks, keys) = (self.names.to_check(), keys::to_read(&shared));
         self.ask(Some(page.max(1)), locks, keys).await;
         let (locks, keys) = (self.names.unknown(), keys::new(&shared));
-        if !locks.is_empty() || keys.is_some() {
+        let is_any = !locks.is_empty() || keys.is_some();
+        if is_any {
             self.ask(None, locks, keys).await;
         }
+        is_any
     }
 
     /// Reads a page of about this number of keys, the queues of these locks, and the records of
