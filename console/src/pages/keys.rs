@@ -65,7 +65,7 @@ pub(super) fn page(shared: &Shared, model: &Model, params: &Params) -> Result<Va
         let n = |word: &str| of.get(word).copied().unwrap_or_default();
         json!({ "namespace": namespace, "running": n("running"), "parked": n("parked"),
                 "unsettled": n("unsettled"), "done": n("done"), "free": n("free"),
-                "holding": null, "forgotten": n("forgotten") })
+                "forgotten": n("forgotten") })
     });
     let left_out = model.left_out.keys;
     let whole = model.is_scanned(left_out) && model.keys.values().all(|row| row.facts.is_some());
