@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use palisade::cron::{Cron, CronError, Requested};
 use palisade::election::StepDown;
 use palisade::error::AcquireError;
 use palisade::idempotency::{Decision, Resolved};
-use palisade_ops::{Audit, Change, KeyChange, KeyFacts, Records, incidents, resolve};
+use palisade_ops::{Audit, Change, KeyChange, KeyFacts, Records, incidents, resolve, run_now};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -17,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::audit::AuditLine;
 use crate::history::{Entry, Level, now_ms};
-use crate::pages::cron::NO_RUN_NOW;
+use crate::pages::cron::{NOT_ALLOWED, end_of};
 use crate::pages::incidents::{keys_of, retention};
 use crate::pages::keys::{key_now, shown_as};
 use crate::pages::{clean, span};
@@ -27,6 +28,9 @@ use crate::visitor::{Role, Visitor};
 
 /// Maximum time for which an action waits for the nodes or for a leader.
 const WAIT: Duration = Duration::from_secs(25);
+
+/// Maximum time for which an action waits for the beginning of a job's run.
+const BEGINS: Duration = Duration::from_secs(10);
 
 /// Answer to an action on what the visitor has not seen.
 const CHANGED: &str = "it changed hands since the page showed it; look again";
@@ -316,7 +320,7 @@ async fn perform(
                 Err(e) => Ended::new("unknown", e.to_string()),
             })
         }
-        Act::RunNow { .. } => Ok(Ended::new("refused", NO_RUN_NOW)),
+        Act::RunNow { job } => run_job(shared, &job, audit).await,
     }
 }
 
@@ -436,4 +440,35 @@ async fn step_down(
         "a leader was asked to resign by an operator"
     );
     Ok(ended)
+}
+
+/// Requests a run of a job. Its leader looks for requests every two seconds.
+async fn run_job(shared: &Shared, job: &str, audit: &Audit) -> Result<Ended, Refusal> {
+    let cron = Cron::new(&shared.redlock);
+    Ok(match run_now(&cron, job, BEGINS, audit).await {
+        Ok(Requested::NotAllowed) => Ended::new("refused", NOT_ALLOWED),
+        Ok(Requested::Begun { request, is_new, run }) => {
+            let (word, whose) = if is_new {
+                ("done", "it was run".to_owned())
+            } else {
+                ("unchanged", format!("{} requested it in the same ten seconds", request.by))
+            };
+            let text = match run {
+                Some(run) => format!("{whose}; the run on {} is {}", run.by, end_of(&run)),
+                None => format!("{whose}; it runs now"),
+            };
+            Ended::new(word, text)
+        }
+        Ok(Requested::Waits { request, .. }) => {
+            let until = crate::pages::clock(crate::history::millis(request.until()));
+            let why = format!(
+                "the request is stored, and no process has begun the run: its leader may be away, \
+                 or the job runs now; it begins until {until}, or not at all"
+            );
+            Ended::new("unknown", why)
+        }
+        Ok(other) => Ended::new("unknown", format!("{other:?}")),
+        Err(e @ CronError::Config(_)) => return Err(Refusal::bad_request(e.to_string())),
+        Err(e) => Ended::new("unknown", e.to_string()),
+    })
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use palisade::cron::TickReport;
+use palisade::cron::{RunRequest, TickReport, TickState};
 use palisade::election::{Candidate, Leader};
 use palisade::node::Loss;
 use palisade::{Ability, Inspection, SemaphoreInspection};
@@ -154,6 +154,8 @@ pub(crate) struct JobRow {
     pub(crate) since: i64,
     /// The last ticks, the latest first.
     pub(crate) ticks: Vec<TickReport>,
+    /// The last requested runs, the latest first.
+    pub(crate) requested: Vec<(RunRequest, TickState)>,
     pub(crate) next: Option<u64>,
     pub(crate) at: u64,
     /// The reason for which the job could not be read.

@@ -58,6 +58,7 @@ mod engine;
 mod error;
 mod job;
 mod overlap;
+mod request;
 mod revision;
 mod rules;
 mod schedule;
@@ -81,6 +82,7 @@ use crate::token::FencingToken;
 
 pub use error::CronError;
 pub use job::{Interrupted, Job, Missed, Overlap};
+pub use request::{Requested, RunRequest};
 pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
 
 /// Namespace of the idempotency records of ticks and of schedules.
