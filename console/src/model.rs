@@ -196,8 +196,10 @@ pub(crate) struct Failover {
     pub(crate) reasserted: u64,
     /// Owners of the leases at the beginning, by name; `None` if the console did not watch then.
     pub(crate) held: Option<BTreeSet<(String, String)>>,
-    pub(crate) kept: Option<usize>,
-    pub(crate) lost: Option<usize>,
+    /// Number of these owners that held the same name when the vote was back.
+    pub(crate) same: Option<usize>,
+    /// Number of these leases that were seen to run out until then.
+    pub(crate) ran_out: Option<usize>,
 }
 
 /// The doctor's last examination.
