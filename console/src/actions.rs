@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use palisade::FencingToken;
 use palisade::cron::{Cron, CronError, Requested};
 use palisade::election::StepDown;
 use palisade::error::AcquireError;
@@ -410,20 +411,20 @@ async fn step_down(
     audit: &Audit,
 ) -> Result<Ended, Refusal> {
     let election = shared.redlock.election(name).build()?;
-    if let Some(expect) = expect {
-        let leader = election.leader().await.map_err(|e| Refusal::nodes(e.to_string()))?;
-        if leader.is_some_and(|leader| leader.term.to_string() != expect) {
-            return Ok(Ended::new("refused", CHANGED));
-        }
-    }
     let reason = format!("{} ({})", audit.reason(), audit.by());
-    let asked = election.step_down(&reason, WAIT).await;
+    let asked = match expect.map(str::parse::<u64>) {
+        // The request names the term that the page showed, and a later leader does not follow it.
+        Some(Ok(term)) => election.step_down_from(FencingToken::new(term), &reason, WAIT).await,
+        Some(Err(_)) => return Err(Refusal::bad_request("expect: the number of a term")),
+        None => election.step_down(&reason, WAIT).await,
+    };
     let ended = match asked {
         Ok(StepDown::Resigned(leader)) => {
             let text = format!("the term {} of {} is over", leader.term, leader.identity.host);
             Ended::new("done", text)
         }
         Ok(StepDown::Vacant) => Ended::new("unchanged", "there is no leader"),
+        Ok(StepDown::OtherTerm(_)) => Ended::new("refused", CHANGED),
         Ok(StepDown::StillLeads(_)) => {
             Ended::new("failed", "the leader was asked, and still leads: it may hang")
         }
@@ -466,6 +467,9 @@ async fn run_job(shared: &Shared, job: &str, audit: &Audit) -> Result<Ended, Ref
                  or the job runs now; it begins until {until}, or not at all"
             );
             Ended::new("unknown", why)
+        }
+        Ok(Requested::Undecided) => {
+            Ended::new("unknown", "another operator requests it at the same time; look again")
         }
         Ok(other) => Ended::new("unknown", format!("{other:?}")),
         Err(e @ CronError::Config(_)) => return Err(Refusal::bad_request(e.to_string())),

@@ -76,7 +76,10 @@ async fn readers_and_permits_are_locks_of_their_kind() {
         .await;
     assert_eq!(found(&page, "locks", "name", "prices").unwrap()["kind"], "read");
     let uploads = found(&page, "locks", "name", "uploads").unwrap();
-    assert_eq!((&uploads["kind"], &uploads["permits"]), (&json!("semaphore"), &json!({ "held": 1 })));
+    assert_eq!(
+        (&uploads["kind"], &uploads["permits"]),
+        (&json!("semaphore"), &json!({ "held": 1 }))
+    );
     assert_eq!(uploads["holders"][0]["slot"], permit.slot());
     let semaphores = world.get("locks?kind=semaphore").await;
     assert_eq!(semaphores["total"], 1);

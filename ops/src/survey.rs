@@ -179,8 +179,8 @@ impl Survey {
 }
 
 impl Surveyed {
-    /// Sends the commands for `ask` on the node's connection, within the deployment's time-out. If a
-    /// part fails, the next request finds the master again.
+    /// Sends the commands for `ask` on the node's connection, within the deployment's time-out. If
+    /// a part fails, the next request finds the master again.
     async fn request(&mut self, deployment: &Deployment, ask: &Ask<'_>) -> Parts {
         let mut commands = redis::pipe();
         let mut what = Vec::new();

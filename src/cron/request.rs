@@ -1,10 +1,10 @@
 //! Requests of operators to run a job now, outside of its schedule.
 //!
 //! A request is a record: its key has the job and a slot of `SLOT` seconds, so two requests in one
-//! slot are one. The processes of a job that allows requests read the records of the last slots, and
-//! run a tick for each one. The leader reads them first and often, the others seldom: nothing depends
-//! on the leader. The run of that tick has a record of its own, as every tick has, so it is completed
-//! once.
+//! slot are one. The processes of a job that allows requests read the records of the last slots,
+//! and run a tick for each one. The leader reads them first and often, the others seldom: nothing
+//! depends on the leader. The run of that tick has a record of its own, as every tick has, so it is
+//! completed once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use super::{Cron, CronError, NAMESPACE, Run, tick};
+use crate::error::ConfigError;
 use crate::idempotency::{Call, Idempotency, Resolved, RunError, Status};
 use crate::name::check_name;
 
@@ -78,6 +79,9 @@ pub enum Requested {
         /// False if the request was stored by an earlier call in the same ten seconds.
         is_new: bool,
     },
+    /// Another process stores a request of the same ten seconds, and has not finished within the
+    /// wait. Call [`Cron::request_run`] again.
+    Undecided,
 }
 
 /// Returns the number of the slot of an instant.
@@ -105,10 +109,11 @@ impl Cron {
     /// beginning. The job must allow requests ([`Job::on_request`](super::Job::on_request)) in the
     /// processes that run it. This process need not run the job.
     ///
-    /// The leader of the job looks for requests every two seconds, and the other processes every ten.
-    /// One tick is run for each request ([`Tick::is_requested`](super::Tick::is_requested)). If the job runs at that moment,
-    /// the tick waits for the end of that run. A request that is older than a minute is not run any
-    /// more. Two requests in the same ten seconds of the clock (from `:20` to `:29`, say) are one.
+    /// The leader of the job looks for requests every two seconds, and the other processes every
+    /// ten. One tick is run for each request ([`Tick::is_requested`](super::Tick::is_requested)).
+    /// If the job runs at that moment, the tick waits for the end of that run. A request that is
+    /// older than a minute is not run any more. Two requests in the same ten seconds of the clock
+    /// (from `:20` to `:29`, say) are one.
     ///
     /// # Errors
     /// [`CronError::Config`] for an invalid name; [`CronError::Record`] if too few nodes answer. In
@@ -131,6 +136,7 @@ impl Cron {
         if !signs.iter().any(|sign| matches!(sign, Status::Stored(true))) {
             return Ok(Requested::NotAllowed);
         }
+        let end = tokio::time::Instant::now() + wait;
         let at = self.now();
         let (by, reason) = (by.to_owned(), reason.to_owned());
         let id = format!("{:032x}", self.core().env.random());
@@ -139,11 +145,16 @@ impl Cron {
             match request(&records, job, mine.number).resolve(&mine).await? {
                 Resolved::Stored => break (mine, true),
                 Resolved::AlreadyStored(other) => break (other, false),
+                Resolved::TooLarge => {
+                    let size = format!("{} bytes", mine.reason.len() + mine.by.len());
+                    let rule = "must be shorter, with the author";
+                    return Err(ConfigError::new("reason", size, rule).into());
+                }
+                _ if tokio::time::Instant::now() >= end => return Ok(Requested::Undecided),
                 // Another process writes the same record.
                 _ => sleep(AGAIN).await,
             }
         };
-        let end = tokio::time::Instant::now() + wait;
         loop {
             // A run under way is no error, and neither is one whose process died.
             let run = match run_of(&records, job, request.at).lookup::<Run>().await? {
@@ -237,7 +248,10 @@ impl Looks<'_> {
             // A record of another form is of another program.
             if slot(request.at) == number && self.found.insert(number) {
                 let (by, reason) = (&request.by, &request.reason);
-                tracing::info!(target: "palisade::cron", %job, number, %by, reason, "a run is requested");
+                tracing::info!(
+                    target: "palisade::cron",
+                    %job, number, %by, reason, "a run is requested"
+                );
                 self.next.push(request.at);
             }
         }

@@ -20,10 +20,10 @@ const WAIT: Duration = Duration::from_secs(10);
 
 /// Runs the cron job NAME now, outside of its schedule, on one of the hosts that run it.
 ///
-/// The job must allow it: `palisade cron --on-request`, or `Job::on_request` in a program. The leader
-/// of the job looks for requests every two seconds. If the job runs at that moment, the requested run
-/// waits for its end. A request that is older than a minute is not run any more. Two requests in the
-/// same ten seconds are one.
+/// The job must allow it: `palisade cron --on-request`, or `Job::on_request` in a program. The
+/// leader of the job looks for requests every two seconds. If the job runs at that moment, the
+/// requested run waits for its end. A request that is older than a minute is not run any more. Two
+/// requests in the same ten seconds are one.
 ///
 /// Exit code 0 if the run has begun, 2 if the job does not allow requests, 75 if the run has not
 /// begun within the wait, 69 if too few nodes reply.
@@ -61,6 +61,10 @@ impl RunNowArgs {
             }
             Requested::Waits { request, is_new } => {
                 ("waits", Some((request, *is_new)), None, NOT_ACQUIRED)
+            }
+            Requested::Undecided => {
+                let why = "another process requests it at the same time; call this command again";
+                return Err(Fail::new(NOT_ACQUIRED, why));
             }
             other => return Err(Fail::new(NOT_ACQUIRED, format!("{other:?}"))),
         };

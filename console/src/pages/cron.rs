@@ -87,6 +87,10 @@ fn end(end: &End) -> (&'static str, Option<String>) {
     }
 }
 
+fn request(of: &RunRequest) -> Value {
+    json!({ "id": of.id, "number": of.number, "by": clean(&of.by), "reason": clean(&of.reason) })
+}
+
 fn tick((at, tick, requested): (u64, &TickState, Option<&RunRequest>)) -> Value {
     let state = match tick {
         TickState::Over(_) => "over",
@@ -98,8 +102,7 @@ fn tick((at, tick, requested): (u64, &TickState, Option<&RunRequest>)) -> Value 
     let mut of = json!({
         "at_ms": at, "state": state, "end": null, "why": null, "by": null, "started_ms": null,
         "took_ms": null, "late_ms": null, "attempt": null, "token": null, "backfilled": null,
-        "requested": requested.map(|of| json!({ "id": of.id, "number": of.number, "by": clean(&of.by),
-                                               "reason": clean(&of.reason) })),
+        "requested": requested.map(request),
     });
     if let TickState::Over(run) = tick {
         let (word, why) = end(&run.end);

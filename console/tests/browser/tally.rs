@@ -1,5 +1,5 @@
-//! Figures of all tests, as two JSON files: those that `make test-console` has in its last line, and
-//! the others.
+//! Figures of all tests, as two JSON files: those that `make test-console` has in its last line,
+//! and the others.
 
 use std::path::Path;
 use std::sync::Mutex;
