@@ -56,6 +56,8 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 # Packages with their own dependencies, and tests on servers of their own.
 CONSOLE = palisade-console
+CONSOLE_TMP = $${CARGO_TARGET_DIR:-target}/tmp
+FIGURES = more first browser attacks
 BROKERS = palisade-kafka palisade-lapin palisade-nats palisade-streams
 ADAPTERS = $(BROKERS) palisade-sqlx palisade-tower broker-demo
 # What is packed.
@@ -118,11 +120,14 @@ console:
 	@scripts/need cargo $(if $(findstring --node,$(ARGS)),,redis)
 	$(CARGO) run --release -p palisade-cli -- console $(if $(findstring --node,$(ARGS)),,--demo --allow-actions) $(ARGS)
 
+# The last line has the figures that are compared from run to run; the tests write all of them.
 test-console:
 	@scripts/need cargo redis chromium
+	@rm -f $(FIGURES:%=$(CONSOLE_TMP)/console-%.json)
 	$(CARGO) test -p $(CONSOLE) --all-features --no-fail-fast $(ARGS)
 	@echo 'make test-console: everything passed'
-	@cat $${CARGO_TARGET_DIR:-target}/tmp/console-browser.json $${CARGO_TARGET_DIR:-target}/tmp/console-attacks.json 2>/dev/null | tr -d '\n' | sed 's/}{/,/g'; echo
+	@cat $(CONSOLE_TMP)/console-more.json $(CONSOLE_TMP)/console-first.json | tr -d '\n' | sed 's/}{/,/g'; echo
+	@cat $(CONSOLE_TMP)/console-browser.json $(CONSOLE_TMP)/console-attacks.json | tr -d '\n' | sed 's/}{/,/g'; echo
 
 console-pictures:
 	@scripts/need cargo redis chromium

@@ -19,6 +19,7 @@ use crate::verbs::leader::{CandidatesArgs, StepDownArgs};
 use crate::verbs::list::ListArgs;
 use crate::verbs::lock::LockArgs;
 use crate::verbs::once::OnceArgs;
+use crate::verbs::run_now::RunNowArgs;
 
 /// Runs commands under locks, on one leader, or only once, and operates the nodes.
 #[derive(Debug, Parser)]
@@ -48,6 +49,8 @@ enum Command {
     Candidates(Box<CandidatesArgs>),
     #[command(after_help = SECRETS)]
     StepDown(Box<StepDownArgs>),
+    #[command(after_help = after(RUN_NOW))]
+    RunNow(Box<RunNowArgs>),
     #[command(after_help = SECRETS)]
     ForceRelease(Box<ForceArgs>),
     #[command(subcommand)]
@@ -91,9 +94,13 @@ const CRON: &str = "Examples:
   palisade cron '0 3 * * *' nightly --zone Europe/Zurich --node redis://127.0.0.1 --history 10
 
 The environment of the command is as for `lock`, with PALISADE_TICK (seconds since 1970: when the
-tick was due), PALISADE_ATTEMPT (more than 1 if an earlier run of the tick was interrupted) and
-PALISADE_BACKFILLED. A command that exits with 75 is run again for the same tick. Any other code
-except 0 is recorded as a failure, and the next tick runs at its time.";
+tick was due), PALISADE_ATTEMPT (more than 1 if an earlier run of the tick was interrupted),
+PALISADE_BACKFILLED, and PALISADE_REQUESTED (1 in a run by `palisade run-now`). A command that exits
+with 75 is run again for the same tick. Any other code except 0 is recorded as a failure, and the
+next tick runs at its time.";
+
+const RUN_NOW: &str = "Example:
+  palisade run-now nightly --reason 'the file came late' --node redis://127.0.0.1";
 
 const ONCE: &str = "Examples:
   palisade once invoice-42 --node redis://127.0.0.1 -- ./send-invoice 42
@@ -174,6 +181,7 @@ impl Line {
             Command::List(args) => args.run().await,
             Command::Candidates(args) => args.run().await,
             Command::StepDown(args) => args.run().await,
+            Command::RunNow(args) => args.run().await,
             Command::ForceRelease(args) => args.run().await.map(Done::from),
             Command::Idem(args) => args.run().await,
             Command::Console(args) => args.run().await,

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use palisade::FencingToken;
+use palisade::cron::{Cron, CronError, Requested};
 use palisade::election::StepDown;
 use palisade::error::AcquireError;
 use palisade::idempotency::{Decision, Resolved};
-use palisade_ops::{Audit, Change, KeyFacts, Records, incidents, resolve};
+use palisade_ops::{Audit, Change, KeyFacts, Records, incidents, resolve, run_now};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -18,7 +20,7 @@ use tokio::time::timeout;
 use crate::audit::AuditLine;
 use crate::ended::{Ended, of_change, of_decision};
 use crate::history::{Entry, Level, now_ms};
-use crate::pages::cron::NO_RUN_NOW;
+use crate::pages::cron::{NOT_ALLOWED, end_of};
 use crate::pages::incidents::{keys_of, losses_shown, retention};
 use crate::pages::keys::{key_now, shown_as};
 use crate::pages::{clean_sentence, span};
@@ -28,6 +30,9 @@ use crate::visitor::{Role, Visitor};
 
 /// Maximum time for which an action waits for the nodes or for a leader.
 const WAIT: Duration = Duration::from_secs(25);
+
+/// Maximum time for which an action waits for the beginning of a job's run.
+const BEGINS: Duration = Duration::from_secs(10);
 
 /// Answer to an action on what the visitor has not seen.
 const CHANGED: &str = "it changed hands since the page showed it; look again";
@@ -307,7 +312,7 @@ async fn perform(
                 Err(e) => Ended::new("unknown", format!("it may be stored for some losses: {e}")),
             })
         }
-        Act::RunNow { .. } => Ok(Ended::new("refused", NO_RUN_NOW)),
+        Act::RunNow { job } => run_job(shared, &job, audit).await,
     }
 }
 
@@ -386,20 +391,20 @@ async fn step_down(
     audit: &Audit,
 ) -> Result<Ended, Refusal> {
     let election = shared.redlock.election(name).build()?;
-    if let Some(expect) = expect {
-        let leader = election.leader().await.map_err(|e| Refusal::nodes(e.to_string()))?;
-        if leader.is_some_and(|leader| leader.term.to_string() != expect) {
-            return Ok(Ended::new("refused", CHANGED));
-        }
-    }
     let reason = format!("{} ({})", audit.reason(), audit.by());
-    let asked = election.step_down(&reason, WAIT).await;
+    let asked = match expect.map(str::parse::<u64>) {
+        // The request names the term that the page showed, and a later leader does not follow it.
+        Some(Ok(term)) => election.step_down_from(FencingToken::new(term), &reason, WAIT).await,
+        Some(Err(_)) => return Err(Refusal::bad_request("expect: the number of a term")),
+        None => election.step_down(&reason, WAIT).await,
+    };
     let ended = match asked {
         Ok(StepDown::Resigned(leader)) => {
             let text = format!("the term {} of {} is over", leader.term, leader.identity.host);
             Ended::new("done", text)
         }
         Ok(StepDown::Vacant) => Ended::new("unchanged", "there is no leader"),
+        Ok(StepDown::OtherTerm(_)) => Ended::new("refused", CHANGED),
         Ok(StepDown::StillLeads(_)) => {
             Ended::new("failed", "the leader was asked, and still leads: it may hang")
         }
@@ -416,4 +421,38 @@ async fn step_down(
         "a leader was asked to resign by an operator"
     );
     Ok(ended)
+}
+
+/// Requests a run of a job. Its leader looks for requests every two seconds.
+async fn run_job(shared: &Shared, job: &str, audit: &Audit) -> Result<Ended, Refusal> {
+    let cron = Cron::new(&shared.redlock);
+    Ok(match run_now(&cron, job, BEGINS, audit).await {
+        Ok(Requested::NotAllowed) => Ended::new("refused", NOT_ALLOWED),
+        Ok(Requested::Begun { request, is_new, run }) => {
+            let (word, whose) = if is_new {
+                ("done", "it was run".to_owned())
+            } else {
+                ("unchanged", format!("{} requested it in the same ten seconds", request.by))
+            };
+            let text = match run {
+                Some(run) => format!("{whose}; the run on {} is {}", run.by, end_of(&run)),
+                None => format!("{whose}; it runs now"),
+            };
+            Ended::new(word, text)
+        }
+        Ok(Requested::Waits { request, .. }) => {
+            let until = crate::pages::clock(crate::history::millis(request.until()));
+            let why = format!(
+                "the request is stored, and no process has begun the run: its leader may be away, \
+                 or the job runs now; it begins until {until}, or not at all"
+            );
+            Ended::new("unknown", why)
+        }
+        Ok(Requested::Undecided) => {
+            Ended::new("unknown", "another operator requests it at the same time; look again")
+        }
+        Ok(other) => Ended::new("unknown", format!("{other:?}")),
+        Err(e @ CronError::Config(_)) => return Err(Refusal::bad_request(e.to_string())),
+        Err(e) => Ended::new("unknown", e.to_string()),
+    })
 }

@@ -1,7 +1,8 @@
-//! Reads the deployment, once a second while a page is open and every ten seconds otherwise. All
-//! pages share this one collector. The number of its requests does not depend on the number of
-//! pages, of locks or of keys: each reading has a budget, and what it leaves out follows in the
-//! next ones.
+//! Reads the deployment, several times a second while a page is open and every ten seconds
+//! otherwise. All pages share this one collector. The number of its requests does not depend on the
+//! number of pages, of locks or of keys: each reading has a budget, and what it leaves out follows
+//! in the next ones. A reading that sent more requests than usual is followed by a longer pause, so
+//! that no node receives more than five a second.
 
 pub(crate) mod cron;
 mod elections;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use palisade_ops::Survey;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::events::Topic;
 use crate::history::now_ms;
@@ -24,10 +25,15 @@ use crate::pages::{self, Params};
 use crate::start::Shared;
 use names::Names;
 
-/// Interval of readings while a page is open.
-pub(crate) const EVERY: Duration = Duration::from_secs(1);
+/// Pause for each request to a node. The requests of a reading leave together, so with 0.2 s there
+/// would be seconds with more than five.
+const REQUEST: Duration = Duration::from_millis(220);
+/// Shortest interval of readings while a page is open. Most of them send two requests to a node.
+pub(crate) const EVERY: Duration = Duration::from_millis(440);
 /// Interval of readings while nobody looks. They only ask for the votes.
 const SLOW: Duration = Duration::from_secs(10);
+/// Interval of the readings of the votes. An event of a node has them read at once.
+const VOTES: Duration = Duration::from_millis(1_900);
 /// Interval of the ticks that show that a stream is alive.
 const TICK: Duration = Duration::from_secs(2);
 /// Interval of the counts of incidents.
@@ -46,7 +52,8 @@ struct Collector {
     votes_at: Option<Instant>,
     tick_at: Option<Instant>,
     incidents_at: Option<Instant>,
-    /// Batches that the handle had sent at the last reading, and the survey's requests since then.
+    /// Time of the last page of the scan.
+    scanned_at: Option<Instant>,
     sent: votes::Sent,
 }
 
@@ -61,6 +68,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         votes_at: None,
         tick_at: None,
         incidents_at: None,
+        scanned_at: None,
         sent: votes::Sent::default(),
     };
     let listen = events::listen(&shared);
@@ -69,12 +77,11 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             let began = Instant::now();
             let is_watched = shared.hub.is_any_watched();
             collector.read(is_watched).await;
-            let every = if is_watched { EVERY } else { SLOW };
-            let pause = every.saturating_sub(began.elapsed()).max(EVERY / 10);
-            let woken = timeout(pause, shared.hub.wake.notified()).await.is_ok();
-            if woken {
-                // However often it is woken, the collector keeps its budget.
-                sleep((EVERY / 2).saturating_sub(began.elapsed())).await;
+            let spent = collector.sent.spent(&shared);
+            sleep_until(began + EVERY.max(REQUEST.saturating_mul(spent))).await;
+            if !is_watched {
+                let rest = SLOW.saturating_sub(began.elapsed());
+                drop(timeout(rest, shared.hub.wake.notified()).await);
             }
         }
     };
@@ -88,23 +95,19 @@ impl Collector {
             self.survey.search_again();
             self.votes_at = None;
         }
-        let due = |at: Option<Instant>| at.is_none_or(|at| at.elapsed() >= EVERY * 19 / 10);
-        let asks_votes = !is_watched || due(self.votes_at);
         let shared = Arc::clone(&self.shared);
-        if asks_votes {
-            self.votes_at = Some(Instant::now());
-        }
+        // The votes cost one request more. A reading that found new names already sent one more.
+        let found_new = is_watched && self.survey().await;
+        let every = if found_new { 2 * VOTES } else { VOTES };
+        let asks_votes = !is_watched || self.votes_at.is_none_or(|at| at.elapsed() >= every);
         let votes = async {
             if asks_votes {
                 votes::read(&shared).await;
             }
         };
         if is_watched {
-            let survey = self.survey();
-            tokio::join!(votes, survey);
-            // An election costs several requests, one after the other.
-            locks::read(&shared, !self.count.is_multiple_of(2)).await;
-            cron::read(&shared).await;
+            // They begin together, so their requests to a node travel together.
+            tokio::join!(locks::read(&shared), cron::read(&shared), votes);
             if self.incidents_at.is_none_or(|at| at.elapsed() >= INCIDENTS) {
                 self.incidents_at = Some(Instant::now());
                 pages::incidents::count(&shared).await;
@@ -112,22 +115,23 @@ impl Collector {
         } else {
             votes.await;
         }
+        if asks_votes {
+            self.votes_at = Some(Instant::now());
+        }
         {
             let mut model = self.shared.model();
             if is_watched {
                 model.at = Some(now_ms());
                 model.scan.names = model.locks.len() + model.elections.len() + model.keys.len();
             }
-            // The pages of keys have a survey of their own. If it is in use, it is counted later.
-            let pages = self.shared.survey.try_lock().map_or(0, |mut survey| survey.take_sent());
-            let own = self.survey.take_sent() + pages;
-            model.rate = self.sent.rate(&self.shared.redlock, own);
+            model.rate = self.sent.rate(&self.shared);
         }
         self.publish().await;
     }
 
     /// Sends the pages that are watched, and the tick.
     async fn publish(&mut self) {
+        self.shared.recent.forget_names();
         for topic in Topic::ALL {
             if self.shared.hub.is_watched(topic) {
                 let page = pages::answer_of(&self.shared, topic, &Params::default()).await;

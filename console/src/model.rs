@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use palisade::cron::TickReport;
+use palisade::cron::{RunRequest, TickReport, TickState};
 use palisade::election::{Candidate, Leader};
 use palisade::node::Loss;
 use palisade::{Ability, Inspection, SemaphoreInspection};
@@ -160,6 +160,8 @@ pub(crate) struct JobRow {
     pub(crate) since: i64,
     /// The last ticks, the latest first.
     pub(crate) ticks: Vec<TickReport>,
+    /// The last requested runs, the latest first.
+    pub(crate) requested: Vec<(RunRequest, TickState)>,
     pub(crate) next: Option<u64>,
     pub(crate) at: u64,
     /// The reason for which the job could not be read.
@@ -200,8 +202,10 @@ pub(crate) struct Failover {
     pub(crate) reasserted: u64,
     /// Owners of the leases at the beginning, by name; `None` if the console did not watch then.
     pub(crate) held: Option<BTreeSet<(String, String)>>,
-    pub(crate) kept: Option<usize>,
-    pub(crate) lost: Option<usize>,
+    /// Number of these owners that held the same name when the vote was back.
+    pub(crate) same: Option<usize>,
+    /// Number of these leases that were seen to run out until then.
+    pub(crate) ran_out: Option<usize>,
 }
 
 /// The doctor's last examination.

@@ -52,10 +52,16 @@ impl Default for Readings {
 }
 
 impl Readings {
-    /// Forgets all readings, because an action may have changed what they are about.
-    pub(crate) fn forget(&self) {
+    /// Forgets the readings of locks and keys, because the collector has read newer states: a page
+    /// that reads after an event shows what the event was about.
+    pub(crate) fn forget_names(&self) {
         self.locks.forget();
         self.keys.forget();
+    }
+
+    /// Forgets all readings, because an action may have changed what they are about.
+    pub(crate) fn forget(&self) {
+        self.forget_names();
         self.incidents.forget();
     }
 }

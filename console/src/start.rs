@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -121,6 +122,8 @@ pub(crate) struct Shared {
     pub(crate) recent: Readings,
     /// Survey of the pages of single keys. The collector has its own one.
     pub(crate) survey: tokio::sync::Mutex<Survey>,
+    /// Number of requests to each node by surveys.
+    pub(crate) requests: AtomicU64,
     model: Mutex<Model>,
 }
 
@@ -186,6 +189,7 @@ impl Console {
             Bound::Tcp(listener) => Listen::Tcp(listener.local_addr().map_err(StartError::Bind)?),
             Bound::Unix(..) => listen,
         };
+        let survey = Survey::new(&deployment.clone().timeout(collect::SURVEY));
         let shared = Shared {
             redlock,
             access: Arc::new(Access::new(listen, proxy, &tokens, hosts)),
@@ -199,7 +203,8 @@ impl Console {
             history: History::default(),
             audits: Audits::new(options.audit),
             recent: Readings::default(),
-            survey: Survey::new(&deployment.clone().timeout(collect::SURVEY)).into(),
+            survey: tokio::sync::Mutex::new(survey),
+            requests: AtomicU64::new(0),
             deployment,
             model: Mutex::default(),
         };

@@ -32,7 +32,8 @@ async fn locks_show_their_holder_and_their_waiters() {
     let lock = found(&page, "locks", "name", "deploy").unwrap();
     assert_eq!((&lock["kind"], &lock["state"]), (&json!("mutex"), &json!("held")));
     let holder = &lock["holders"][0];
-    assert_eq!(holder["host"], Value::Null, "the nodes do not store it");
+    // What no node stores is no field.
+    assert!(["host", "pid"].iter().all(|field| holder.get(field).is_none()), "{holder}");
     assert_eq!(holder["token"], held.fencing_token().to_string());
     assert_eq!((&holder["on"], &holder["of"]), (&json!(3), &json!(3)));
     let (now, since) = (page["now_ms"].as_u64().unwrap(), holder["since_ms"].as_u64().unwrap());
@@ -75,7 +76,10 @@ async fn readers_and_permits_are_locks_of_their_kind() {
         .await;
     assert_eq!(found(&page, "locks", "name", "prices").unwrap()["kind"], "read");
     let uploads = found(&page, "locks", "name", "uploads").unwrap();
-    assert_eq!((&uploads["kind"], &uploads["permits"]["held"]), (&json!("semaphore"), &json!(1)));
+    assert_eq!(
+        (&uploads["kind"], &uploads["permits"]),
+        (&json!("semaphore"), &json!({ "held": 1 }))
+    );
     assert_eq!(uploads["holders"][0]["slot"], permit.slot());
     let semaphores = world.get("locks?kind=semaphore").await;
     assert_eq!(semaphores["total"], 1);
@@ -164,8 +168,8 @@ async fn keys_show_their_state_and_results_stay_hidden() {
         .await;
     let orders = found(&page, "namespaces", "namespace", "orders").unwrap();
     assert_eq!(
-        (&orders["running"], &orders["parked"], &orders["done"], &orders["holding"]),
-        (&json!(1), &json!(1), &json!(1), &Value::Null)
+        (&orders["running"], &orders["parked"], &orders["done"], orders.get("holding")),
+        (&json!(1), &json!(1), &json!(1), None)
     );
     let only = world.get("keys?namespace=orders&state=parked").await;
     assert_eq!((&only["total"], &only["keys"][0]["key"]), (&json!(1), &json!("parked")));
@@ -261,14 +265,13 @@ async fn many_foreign_keys_are_read_within_the_budget() {
     let mut events = Events::open(world.at, "locks").await;
     let first = events.next("tick").await;
     assert_eq!(first["poll"]["scan"]["keys_per_second"], 500);
-    let before = calls(&world, "scan");
-    let began = Instant::now();
+    let read = |tick: &Value| tick["poll"]["scan"]["progress"][0]["keys"].as_u64().unwrap();
+    let (before, began) = (read(&first), Instant::now());
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let (scans, took) = (calls(&world, "scan") - before, began.elapsed().as_secs_f64());
-    assert!(scans as f64 <= took + 2.0, "{scans} scans in {took:.1} s");
     let tick = events.next("tick").await;
-    let read = tick["poll"]["scan"]["progress"][0]["keys"].as_u64().unwrap();
-    assert!(read < 20_000, "the round is not over: {tick:#}");
+    let (keys, took) = (read(&tick) - before, began.elapsed().as_secs_f64());
+    assert!(keys as f64 <= 550.0 * (took + 2.0), "{keys} keys in {took:.1} s");
+    assert!(read(&tick) < 20_000, "the round is not over: {tick:#}");
     assert!(tick["poll"]["requests_per_second"].as_f64().unwrap() <= 5.5, "{tick:#}");
     // No foreign key is a lock, and each page of the list follows the one before.
     let locks = world.get("locks").await;
@@ -300,46 +303,71 @@ async fn a_list_is_read_by_cursors() {
     assert_eq!(names, expected);
 }
 
-/// Returns how often clients called a command on the first server.
-fn calls(world: &World, command: &str) -> u64 {
-    let stats = world.servers[0].cli(&["INFO", "commandstats"]);
-    let line = format!("cmdstat_{command}:calls=");
-    let calls =
-        stats.lines().find_map(|l| l.trim().strip_prefix(&line)?.split(',').next()?.parse().ok());
-    calls.unwrap_or_default()
+/// Returns the number of requests that the first server has read from its clients. A client's
+/// request is what it sends in one write, whatever the number of commands.
+fn requests(world: &World) -> u64 {
+    let stats = world.servers[0].cli(&["INFO", "stats"]);
+    let field = |line: &str| line.trim().strip_prefix("total_reads_processed:")?.parse().ok();
+    stats.lines().find_map(field).expect("a field of INFO")
+}
+
+/// Returns the requests per second in this time, without those of this function.
+async fn rate(world: &World, within: Duration) -> f64 {
+    let (before, began) = (requests(world), Instant::now());
+    tokio::time::sleep(within).await;
+    (requests(world) - before - 1) as f64 / began.elapsed().as_secs_f64()
+}
+
+/// Returns the time of all processors that this process has used.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("a system with /proc");
+    let (_, fields) = stat.rsplit_once(')').expect("the name of the program");
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    ticks.map(|ticks| ticks.parse::<f64>().expect("a number") / 100.0).sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_pages_share_one_reader_and_none_costs_almost_nothing() {
-    let world = World::new(1).await;
-    let held = world.client().mutex("deploy").build().unwrap().acquire().await.unwrap();
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let world = World::lasting(1, HOUR).await;
+    // One of each kind, and no client that asks the server while the console is measured: the lock
+    // is a copy, which no handle keeps.
+    let client = world.client();
+    let mutex = client.mutex("deploy").ttl(HOUR).auto_renew(false).build().unwrap();
+    let held = mutex.acquire().await.unwrap();
+    let election = client.election("billing").build().unwrap();
+    election.campaign("one").await.unwrap().resign().await.unwrap();
+    let keys = client.idempotency("orders").at_most_once().build().unwrap();
+    let _ = keys.key("7").run(|_| async { Ok::<_, Failed>(7) }).await.unwrap();
+    let cron = Cron::new(&client);
+    let yearly = cron.run(Job::new("yearly", "0 0 1 1 *"), |_| async { Ok::<(), Failed>(()) });
+    drop(tokio::time::timeout(Duration::from_secs(1), yearly).await);
+    for (from, to) in [("deploy", "kept"), ("{deploy}:fence", "{kept}:fence")] {
+        assert_eq!(world.servers[0].cli(&["COPY", from, to]), "1");
+    }
+    held.release().await.unwrap();
+    drop((mutex, election, keys, cron, client));
+    let topics = ["overview", "locks", "elections", "cron", "keys", "nodes", "failovers"];
     let mut pages = Vec::new();
-    for topic in ["overview", "locks", "elections", "cron", "keys", "nodes", "failovers"]
-        .iter()
-        .cycle()
-        .take(10)
-    {
+    for topic in topics.iter().cycle().take(10) {
         pages.push(Events::open(world.at, topic).await);
     }
     for page in &mut pages {
         page.next("tick").await;
     }
+    world.until("locks", |page| found(page, "locks", "name", "kept").is_some()).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let requests =
-        |world: &World| calls(world, "evalsha") + calls(world, "scan") + calls(world, "eval");
-    let (before, began) = (requests(&world), Instant::now());
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    let rate = (requests(&world) - before) as f64 / began.elapsed().as_secs_f64();
-    common::measured("requests_per_second_with_ten_pages", (rate * 10.0).round() / 10.0);
-    // The client of this test renews its lock once a second at most.
-    assert!(rate <= 6.0, "{rate:.1} requests a second");
+    let (cpu, began) = (cpu_seconds(), Instant::now());
+    let with_pages = rate(&world, Duration::from_secs(10)).await;
+    let cpu = (cpu_seconds() - cpu) / began.elapsed().as_secs_f64() * 100.0;
+    // Of an unoptimised build, with the readers of this test.
+    common::measured("cpu_percent_with_ten_pages", (cpu * 10.0).round() / 10.0);
+    common::measured("requests_per_second_with_ten_pages", (with_pages * 10.0).round() / 10.0);
+    assert!(with_pages <= 5.0, "{with_pages:.1} requests a second");
     drop(pages);
-    held.release().await.unwrap();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let (before, began) = (requests(&world), Instant::now());
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    let rate = (requests(&world) - before) as f64 / began.elapsed().as_secs_f64();
-    assert!(rate < 1.0, "{rate:.1} requests a second while no page is open");
+    let without = rate(&world, Duration::from_secs(5)).await;
+    assert!(without < 1.0, "{without:.1} requests a second while no page is open");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{World, answer, request};
+use common::{Attack, World, answer, request};
 use palisade::{Failed, Redlock};
 use palisade_console::{Console, Options, Tokens};
 use palisade_ops::Deployment;
@@ -48,6 +48,7 @@ async fn owner(redlock: &Redlock, name: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_sites_page_can_neither_act_nor_read() {
+    let _attack = Attack::begin();
     let world = World::with(1, "", acting()).await;
     let client = world.client();
     let _held = client.mutex("deploy").build().unwrap().acquire().await.unwrap();
@@ -89,6 +90,7 @@ async fn another_sites_page_can_neither_act_nor_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_resolves_to_the_console_is_refused() {
+    let _attack = Attack::begin();
     let mut options = acting();
     options.hosts = vec!["console.example.com".to_owned()];
     let world = World::with(1, "", options).await;
@@ -120,6 +122,7 @@ async fn a_name_that_resolves_to_the_console_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_token_nothing_is_shown_and_the_read_role_does_not_act() {
+    let _attack = Attack::begin();
     let world = World::with(1, "", with_tokens()).await;
     let client = world.client();
     let _held = client.mutex("deploy").build().unwrap().acquire().await.unwrap();
@@ -208,6 +211,7 @@ async fn without_a_token_nothing_is_shown_and_the_read_role_does_not_act() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_console_without_permission_acts_for_no_one() {
+    let _attack = Attack::begin();
     let world = World::new(1).await;
     let client = world.client();
     let _held = client.mutex("deploy").build().unwrap().acquire().await.unwrap();
@@ -247,6 +251,7 @@ async fn a_console_without_permission_acts_for_no_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_action_needs_a_reason_and_the_typed_name() {
+    let _attack = Attack::begin();
     let world = World::with(1, "", acting()).await;
     let client = world.client();
     let keys = client.idempotency("orders").at_most_once().build().unwrap();
@@ -303,6 +308,7 @@ async fn an_action_needs_a_reason_and_the_typed_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_do_not_keep_others_out() {
+    let _attack = Attack::begin();
     let world = World::new(1).await;
     // The limit of open files of a test machine may be lower than ten thousand.
     let (mut idle, mut made) = (Vec::new(), 0_u32);
@@ -330,6 +336,7 @@ async fn idle_connections_do_not_keep_others_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_and_large_heads_end() {
+    let _attack = Attack::begin();
     let world = World::new(1).await;
     let mut slow = TcpStream::connect(world.at).await.unwrap();
     let drip = async {
@@ -355,6 +362,7 @@ async fn slow_and_large_heads_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_of_a_gibibyte_is_not_read() {
+    let _attack = Attack::begin();
     let world = World::with(1, "", acting()).await;
     let head = |length: &str| {
         format!(
@@ -382,6 +390,7 @@ async fn a_body_of_a_gibibyte_is_not_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names_and_values_with_markup_stay_text() {
+    let _attack = Attack::begin();
     let mut options = acting();
     options.show_results = true;
     let world = World::with(1, "", options).await;
@@ -423,6 +432,7 @@ async fn names_and_values_with_markup_stay_text() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_secret_is_on_any_page() {
+    let _attack = Attack::begin();
     let server = common::server::Server::start(&["--requirepass", "S3cret-pass"]);
     let mut settings = palisade::Settings::new([server.url()]);
     settings.password = Some("S3cret-pass".to_owned());

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::answer;
+use common::{Attack, answer};
 use palisade_console::{Console, Listen, Options, StartError, Tokens};
 use palisade_ops::Deployment;
 use tokio::io::AsyncWriteExt as _;
@@ -13,6 +13,7 @@ const READ: &str = "read-0123456789abcdef";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_address_does_not_start() {
+    let _attack = Attack::begin();
     let deployment = || Deployment::new().node("redis://127.0.0.1:1");
     let start = |options: Options| async {
         let redlock = deployment().handle().unwrap().build().unwrap();
@@ -29,6 +30,7 @@ async fn an_open_address_does_not_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unix_socket_is_for_its_user_alone() {
+    let _attack = Attack::begin();
     use std::os::unix::fs::PermissionsExt as _;
     use tokio::io::AsyncReadExt as _;
     let server = common::server::Server::start(&[]);
@@ -53,6 +55,7 @@ async fn a_unix_socket_is_for_its_user_alone() {
 #[cfg(feature = "tls")]
 #[tokio::test(flavor = "multi_thread")]
 async fn with_a_certificate_only_tls_is_answered() {
+    let _attack = Attack::begin();
     use std::sync::Arc;
     use tokio::io::AsyncReadExt as _;
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -57,7 +57,8 @@ async fn an_incident_has_one_decision() {
     let keys = world.client().idempotency("orders").at_most_once().build().unwrap();
     let _ = keys.key("1").run(|_| async { Ok::<_, Failed>(1) }).await.unwrap();
     world.until("keys", |page| page["keys"][0]["state"] == "done").await;
-    assert_eq!(world.get("incidents").await["incidents"], json!([]));
+    let none = world.get("incidents").await;
+    assert_eq!((&none["incidents"], &none["whole"]), (&json!([]), &json!(true)), "{none:#}");
     world.servers[0].restart();
     let page = loop {
         // The page is refused until the server answers again.
@@ -310,4 +311,103 @@ async fn a_loss_of_all_records_waits_for_a_decision() {
     assert_eq!(parked["result"], "done", "{parked}");
     let now = world.get("incidents").await;
     assert_eq!(standing(&now), (json!("orders"), json!("park"), json!(0)), "{now:#}");
+}
+
+/// Returns a job on the page; null if it is not there.
+fn found<'a>(page: &'a Value, job: &str) -> &'a Value {
+    let jobs = page["jobs"].as_array().unwrap();
+    jobs.iter().find(|one| one["name"] == job).unwrap_or(&Value::Null)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_runs_now_once_for_each_request_although_its_leader_goes() {
+    use std::sync::{Arc, Mutex};
+
+    use palisade::cron::{Cron, Job, Tick};
+    const SECOND: Duration = Duration::from_secs(1);
+
+    let world = World::with(3, "app:", acting()).await;
+    let run = |job: &str| {
+        let reason = "the file came late";
+        json!({ "action": "run-now", "job": job, "confirm": job, "reason": reason })
+    };
+    let runs = Arc::<Mutex<Vec<(i64, u32)>>>::default();
+    let process = |job: Job| {
+        let (redlock, runs) = (world.client(), Arc::clone(&runs));
+        let cron = Cron::new(&redlock);
+        let runner = cron.clone();
+        let task = tokio::spawn(async move {
+            let run = runner.run(job, |tick: Tick| {
+                let runs = Arc::clone(&runs);
+                async move {
+                    assert!(tick.is_requested(), "{tick:?}");
+                    tokio::time::sleep(SECOND / 2).await;
+                    runs.lock().unwrap().push((tick.unix_seconds(), tick.attempt()));
+                    Ok::<_, Failed>(())
+                }
+            });
+            drop(run.await);
+        });
+        (cron, redlock, task)
+    };
+    let rare = |name: &str| Job::new(name, "0 0 29 2 *");
+    let (_, _, silent) = process(rare("silent"));
+    let mut two = vec![process(rare("report").on_request()), process(rare("report").on_request())];
+    world
+        .until("cron", |page| {
+            found(page, "report")["run_now"]["possible"] == true
+                && found(page, "silent")["run_now"]["possible"] == false
+        })
+        .await;
+    let refused = world.act(&run("silent"), &[]).await.json();
+    assert_eq!(refused["result"], "refused", "{refused}");
+    assert!(refused["text"].as_str().unwrap().contains("does not allow requests"), "{refused}");
+
+    for n in 1..=2 {
+        let done = world.act(&run("report"), &[]).await.json();
+        assert_eq!(done["result"], "done", "{done}");
+        let again = world.act(&run("report"), &[]).await.json();
+        // In the next ten seconds it would be another request.
+        assert!(again["result"] == "done" || again["result"] == "unchanged", "{again}");
+        // The leader goes in the run, or leads on and runs nothing: the other process goes on.
+        // On a busy machine there may be no leader for a moment.
+        let leads = async {
+            loop {
+                match two.iter().position(|(cron, _, _)| cron.term().is_some()) {
+                    Some(at) => break at,
+                    None => tokio::time::sleep(SECOND / 10).await,
+                }
+            }
+        };
+        let at = tokio::time::timeout(common::SOON, leads).await.expect("one leads");
+        let (_, redlock, task) = &mut two[at];
+        if n == 1 {
+            drop(redlock.close(2 * SECOND).await);
+        } else {
+            task.abort();
+        }
+        tokio::time::sleep(15 * SECOND).await;
+        two.push(process(rare("report").on_request()));
+    }
+    let runs = runs.lock().unwrap().clone();
+    let mut once: Vec<i64> = runs.iter().map(|(at, _)| at.div_euclid(10)).collect();
+    once.sort_unstable();
+    assert!(once.windows(2).all(|w| w[0] < w[1]) && (2..=4).contains(&once.len()), "{runs:?}");
+    let shown = world
+        .until("cron", |page| {
+            let job = found(page, "report");
+            job["last"].as_array().unwrap().len() == runs.len()
+                && job["last"].as_array().unwrap().iter().all(|tick| tick["end"] == "done")
+        })
+        .await;
+    let tick = &found(&shown, "report")["last"][0];
+    assert_eq!(tick["requested"]["by"], "local", "{tick}");
+    assert_eq!(tick["requested"]["reason"], "the file came late");
+    let lines = world.get("audit").await;
+    let last = &lines["lines"].as_array().unwrap()[0];
+    assert_eq!((&last["action"], &last["target"]), (&json!("run-now"), &json!("report")));
+    silent.abort();
+    for (_, _, task) in two {
+        task.abort();
+    }
 }

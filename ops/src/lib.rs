@@ -25,6 +25,7 @@ mod masters;
 mod nodes;
 mod promotion;
 mod records;
+mod run_now;
 mod scan;
 mod script;
 mod survey;
@@ -45,4 +46,5 @@ pub use self::records::{
     Audit, Change, KeyChange, KeyFacts, KeyList, KeyState, NodeChange, Purge, Purged, Records,
     Select, namespaces, resolve,
 };
-pub use self::survey::{LockQueue, OfEach, Scanned, Survey, Waiter};
+pub use self::run_now::run_now;
+pub use self::survey::{Answers, Ask, LockQueue, OfEach, Scanned, Survey, Waiter};

@@ -1,9 +1,10 @@
 //! A continuous survey of all nodes, for programs that show what is on them: one connection to each
-//! node, and each call sends one request to each node. The functions only read.
+//! node, and each reading is one round trip to each node. The functions only read.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use redis::Value;
 use tokio::time::{Instant, timeout};
 
 use super::Deployment;
@@ -39,6 +40,32 @@ struct Surveyed {
     conn: Option<Conn>,
     /// Cursor of the next page of `SCAN`.
     cursor: String,
+}
+
+/// The parts of one request of a survey. The default asks for nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ask<'a> {
+    /// Approximate number of keys of the next page of `SCAN`; `None` asks for no page. After the
+    /// last page of a node, the next round of that node begins.
+    pub scan: Option<usize>,
+    /// Main keys of locks: which of them are there, and their queues.
+    pub locks: &'a [&'a str],
+    /// Keys of a namespace, whose records are read.
+    pub keys: Option<(&'a Records, &'a [String])>,
+}
+
+/// The answers of all nodes to one request of a survey.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Answers {
+    /// One page of each node's keys; empty if no page was asked for.
+    pub scanned: Vec<Scanned>,
+    /// The queues on each node, in the order of the locks; empty if no lock was asked for.
+    pub queues: OfEach<Vec<LockQueue>>,
+    /// Facts about the keys that have a record.
+    pub facts: Vec<KeyFacts>,
+    /// Nodes whose records could not be read, with the reasons.
+    pub unread: Vec<(String, String)>,
 }
 
 /// One page of the keys of a node.
@@ -99,98 +126,42 @@ impl Survey {
         }
     }
 
-    /// Reads the next page of about `count` keys from each node. After the last page of a node, the
-    /// next round of that node begins.
+    /// Reads from each node what `ask` names, in one round trip.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
     /// # Cancellation safety
-    /// If the future is dropped, the round of a node may begin again.
-    pub async fn scan(&mut self, count: usize) -> Result<Vec<Scanned>, ConfigError> {
+    /// The function only reads. If the future is dropped, the round of a node's scan may begin
+    /// again.
+    pub async fn read(&mut self, ask: &Ask<'_>) -> Result<Answers, ConfigError> {
         self.search().await?;
         let deployment = &self.deployment;
-        let scans = self.nodes.iter_mut().map(|node| async move {
-            let mut command = redis::cmd("SCAN");
-            command.arg(&node.cursor).arg("COUNT").arg(count);
+        let reads = self.nodes.iter_mut().map(|node| async move {
             let began = Instant::now();
-            let page = node.request::<(String, Vec<Vec<u8>>)>(deployment, &command, "SCAN").await;
-            // After a failure the cursor may be another server's.
-            let (keys, cursor) = match page {
-                Ok((cursor, keys)) => (Ok(keys), cursor),
-                Err(why) => (Err(why), "0".to_owned()),
-            };
-            node.cursor = cursor;
-            let text = |keys: Vec<Vec<u8>>| {
-                keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()
-            };
-            let is_last = keys.is_ok() && node.cursor == "0";
-            Scanned {
-                node: node.node.clone(),
-                keys: keys.map(text),
-                is_last,
-                took: began.elapsed(),
+            let parts = node.request(deployment, ask).await;
+            (node.node.clone(), parts, began.elapsed())
+        });
+        let mut answers = Answers::default();
+        let mut seen = Vec::new();
+        for (name, parts, took) in join_all(reads).await {
+            let Parts { scan, queues, records } = parts;
+            if let Some(scan) = scan {
+                let is_last = scan.as_ref().is_ok_and(|(_, cursor)| cursor == "0");
+                let (node, keys) = (name.clone(), scan.map(|(keys, _)| keys));
+                answers.scanned.push(Scanned { node, keys, is_last, took });
             }
-        });
-        Ok(join_all(scans).await)
-    }
-
-    /// Reads from each node which of the locks with these main keys are there, and their queues.
-    ///
-    /// # Errors
-    /// As for [`scan`](Self::scan).
-    ///
-    /// # Cancellation safety
-    /// The function only reads.
-    pub async fn queues(&mut self, locks: &[&str]) -> Result<OfEach<Vec<LockQueue>>, ConfigError> {
-        self.search().await?;
-        let mut command = redis::cmd("EVAL");
-        command.arg(QUEUES).arg(2 * locks.len());
-        for lock in locks {
-            let keys = LockKeys::new(lock);
-            command.arg(keys.lock()).arg(keys.queue());
+            if let Some(queues) = queues {
+                answers.queues.push((name.clone(), queues));
+            }
+            if let Some(records) = records {
+                seen.push(records.map_err(|why| answers.unread.push((name, why))).ok());
+            }
         }
-        let (deployment, command) = (&self.deployment, &command);
-        let reads = self.nodes.iter_mut().map(|node| async move {
-            let all = node.request::<Vec<(i64, Vec<u8>)>>(deployment, command, "EVAL").await;
-            let whole = |all: Vec<(i64, Vec<u8>)>| {
-                let is_whole = all.len() == locks.len();
-                is_whole.then(|| all.into_iter().map(queue).collect()).ok_or_else(strange)
-            };
-            (node.node.clone(), all.and_then(whole))
-        });
-        Ok(join_all(reads).await)
-    }
-
-    /// Reads these keys of a namespace from each node. A key without a record is left out. Also
-    /// returns the nodes that could not be read, with the reasons.
-    ///
-    /// # Errors
-    /// As for [`scan`](Self::scan).
-    ///
-    /// # Cancellation safety
-    /// The function only reads.
-    pub async fn records(
-        &mut self,
-        records: &Records,
-        keys: &[String],
-    ) -> Result<(Vec<KeyFacts>, Vec<(String, String)>), ConfigError> {
-        self.search().await?;
-        let (deployment, command) = (&self.deployment, &records.read_command(keys));
-        let reads = self.nodes.iter_mut().map(|node| async move {
-            let all = node.request::<Vec<redis::Value>>(deployment, command, "EVAL").await;
-            let whole = |all: Vec<redis::Value>| {
-                let is_whole = all.len() == keys.len() + 1;
-                let seen = || all.into_iter().skip(1).map(seen_of).collect::<Vec<Option<Seen>>>();
-                is_whole.then(seen).ok_or_else(strange)
-            };
-            (node.node.clone(), all.and_then(whole))
-        });
-        let all = join_all(reads).await;
-        let seen: Vec<_> = all.iter().map(|(_, read)| read.as_ref().ok().cloned()).collect();
-        let facts = Records::combine(keys.to_vec(), &seen);
-        let unread = all.into_iter().filter_map(|(node, read)| Some((node, read.err()?)));
-        Ok((facts, unread.collect()))
+        if let Some((_, keys)) = ask.keys {
+            answers.facts = Records::combine(keys.to_vec(), &seen);
+        }
+        Ok(answers)
     }
 
     /// Finds the masters if one is not known. It is called once before each request.
@@ -220,35 +191,106 @@ impl Survey {
 }
 
 impl Surveyed {
-    /// Sends a command on the node's connection, within the deployment's time-out. If that fails,
-    /// the next request finds the master again.
-    async fn request<T: redis::FromRedisValue>(
+    /// Sends the commands for `ask` on the node's connection, within the deployment's time-out. If
+    /// a part fails, the next request finds the master again.
+    async fn request(&mut self, deployment: &Deployment, ask: &Ask<'_>) -> Parts {
+        let mut commands = redis::pipe();
+        let mut what = Vec::new();
+        if let Some(count) = ask.scan {
+            commands.cmd("SCAN").arg(&self.cursor).arg("COUNT").arg(count);
+            what.push("SCAN");
+        }
+        if !ask.locks.is_empty() {
+            commands.cmd("EVAL").arg(QUEUES).arg(2 * ask.locks.len());
+            for lock in ask.locks {
+                let keys = LockKeys::new(lock);
+                commands.arg(keys.lock()).arg(keys.queue());
+            }
+            what.push("EVAL");
+        }
+        if let Some((records, keys)) = ask.keys {
+            commands.add_command(records.read_command(keys));
+            what.push("EVAL");
+        }
+        let mut answers = match self.send(deployment, &commands, &what).await {
+            Ok(answers) => answers.into_iter(),
+            Err(why) => vec![Err(why); what.len()].into_iter(),
+        };
+        let mut next = || answers.next().unwrap_or_else(|| Err(strange()));
+        let scan = ask.scan.map(|_| next().and_then(page));
+        let queues = (!ask.locks.is_empty()).then(|| next().and_then(|all| queues(all, ask)));
+        let records = ask.keys.map(|(_, keys)| next().and_then(|all| records(all, keys.len())));
+        if let Some(scan) = &scan {
+            // After a failure the cursor may be another server's.
+            scan.as_ref().map_or("0", |(_, cursor)| cursor).clone_into(&mut self.cursor);
+        }
+        let parts = Parts { scan, queues, records };
+        if let Some(why) = parts.failed() {
+            (self.conn, self.master) = (None, Err(why));
+        }
+        parts
+    }
+
+    /// Sends commands in one write. Returns the answer to each of them.
+    async fn send(
         &mut self,
         deployment: &Deployment,
-        command: &redis::Cmd,
-        what: &str,
-    ) -> Result<T, String> {
+        commands: &redis::Pipeline,
+        what: &[&str],
+    ) -> Result<Vec<Result<Value, String>>, String> {
         let master = self.master.as_ref().map_err(Clone::clone)?;
         let sent = async {
             let conn = match &self.conn {
                 Some(conn) => conn.until(Instant::now() + deployment.within),
                 None => Conn::open_wide(&master.target, Instant::now() + deployment.within).await?,
             };
-            let answer = conn.read(command, what).await?;
-            Ok::<_, String>((conn, answer))
+            let answers = conn.execute_all(commands, what).await?;
+            Ok::<_, String>((conn, answers))
         };
         let late = || Err("no answer before the deadline".to_owned());
-        match timeout(deployment.within, sent).await.unwrap_or_else(|_| late()) {
-            Ok((conn, answer)) => {
-                self.conn = Some(conn);
-                Ok(answer)
-            }
-            Err(why) => {
-                (self.conn, self.master) = (None, Err(why.clone()));
-                Err(why)
-            }
-        }
+        let (conn, answers) = timeout(deployment.within, sent).await.unwrap_or_else(|_| late())?;
+        self.conn = Some(conn);
+        Ok(answers.into_iter().map(|answer| answer.map_err(String::from)).collect())
     }
+}
+
+/// One node's answers to the parts of a request; `None` for a part that was not asked for.
+struct Parts {
+    /// Keys of the page, and the cursor of the next page.
+    scan: Option<Result<(Vec<String>, String), String>>,
+    queues: Option<Result<Vec<LockQueue>, String>>,
+    records: Option<Result<Vec<Option<Seen>>, String>>,
+}
+
+impl Parts {
+    /// Returns the reason for which a part failed; `None` if no part failed.
+    fn failed(&self) -> Option<String> {
+        let scan = self.scan.as_ref().and_then(|part| part.as_ref().err());
+        let queues = self.queues.as_ref().and_then(|part| part.as_ref().err());
+        let records = self.records.as_ref().and_then(|part| part.as_ref().err());
+        scan.or(queues).or(records).cloned()
+    }
+}
+
+/// Reads an answer to `SCAN`: the keys that are UTF-8, and the next cursor.
+fn page(answer: Value) -> Result<(Vec<String>, String), String> {
+    let (cursor, keys): (String, Vec<Vec<u8>>) =
+        redis::from_redis_value(answer).map_err(|_| "SCAN: answer not understood".to_owned())?;
+    Ok((keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect(), cursor))
+}
+
+/// Reads an answer of `queues.lua`.
+fn queues(answer: Value, ask: &Ask<'_>) -> Result<Vec<LockQueue>, String> {
+    let all: Vec<(i64, Vec<u8>)> = redis::from_redis_value(answer).map_err(|_| strange())?;
+    let is_whole = all.len() == ask.locks.len();
+    is_whole.then(|| all.into_iter().map(queue).collect()).ok_or_else(strange)
+}
+
+/// Reads an answer of `records.lua` about `n` keys.
+fn records(answer: Value, n: usize) -> Result<Vec<Option<Seen>>, String> {
+    let all: Vec<Value> = redis::from_redis_value(answer).map_err(|_| strange())?;
+    let is_whole = all.len() == n + 1;
+    is_whole.then(|| all.into_iter().skip(1).map(seen_of).collect()).ok_or_else(strange)
 }
 
 fn strange() -> String {
@@ -280,7 +322,8 @@ mod tests {
         // Nothing listens at port 1, so the master is missing.
         let mut survey = Survey::new(&Deployment::new().node("redis://127.0.0.1:1"));
         let sent = async |survey: &mut Survey| {
-            assert!(survey.scan(10).await.unwrap()[0].keys.is_err());
+            let ask = Ask { scan: Some(10), ..Ask::default() };
+            assert!(survey.read(&ask).await.unwrap().scanned[0].keys.is_err());
             survey.take_sent()
         };
         assert_eq!(sent(&mut survey).await, 1 + SEARCH_REQUESTS);

@@ -1,5 +1,5 @@
 //! The loop that runs one job in one process. The loop computes the due ticks, reads the record of
-//! each due tick, and runs the ticks that no process has run.
+//! each due tick, and runs the ticks that no process has run. A requested run is a due tick, too.
 //!
 //! ```text
 //!  due ─▶ record ─▶ over: removed
@@ -13,6 +13,7 @@
 //! ```
 
 mod attend;
+mod outcome;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,6 +28,7 @@ use tracing::Instrument as _;
 
 use super::job::{Job, Overlap};
 use super::overlap::{During, Overlaps};
+use super::request;
 use super::rules::{OnTime, is_missed, millis, plan};
 use super::schedule::Schedule;
 use super::start::start;
@@ -37,9 +39,8 @@ use crate::error::{AcquireError, Advice};
 use crate::idempotency::{Call, Context, Failed, Idempotency, Outcome, RunError, Status};
 use crate::lock::{LockGuard, Mutex};
 use crate::metrics::JobMeters;
-use crate::span::{self, operation};
+use crate::span::operation;
 use crate::time::Moment;
-use crate::token::FencingToken;
 
 /// Largest number of ticks that run in this process at the same time, if the runs of the job may
 /// overlap.
@@ -56,11 +57,16 @@ const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::fr
 #[derive(Clone, Copy, Debug)]
 struct Due {
     backfilled: bool,
+    /// True if an operator requested the run. The tick is then the time of the request.
+    requested: bool,
     /// True if a run of the tick has begun, or if the tick waited for an earlier run.
     tried: bool,
     /// Time of the next check, in milliseconds since 1970.
     check_at: u64,
 }
+
+/// The ticks that are due: those of the schedule, and (`true`) those that were requested.
+type DueTicks = BTreeMap<(i64, bool), Due>;
 
 /// Result of a check of a tick.
 enum CheckResult {
@@ -76,6 +82,8 @@ struct Engine<'a, F> {
     schedule: &'a Schedule,
     handler: &'a F,
     records: Idempotency,
+    /// Records of requests; `None` if the job does not allow requests.
+    requests: Option<Idempotency>,
     /// Lock that a run of the job holds; `None` if runs may overlap.
     lock: Option<Mutex>,
     since: i64,
@@ -108,6 +116,7 @@ where
     E: Into<Failed>,
 {
     let records = cron.records(job)?;
+    let requests = job.on_request.then(|| cron.requests()).transpose()?;
     // All settings are checked before the first tick, so that `run` fails at once if a setting is
     // wrong.
     let lock = match job.overlap {
@@ -126,6 +135,7 @@ where
             schedule,
             handler,
             records,
+            requests,
             lock,
             since,
             began: cron.now(),
@@ -166,7 +176,9 @@ where
     }
 
     async fn run(&self) -> Infallible {
-        let mut due = BTreeMap::new();
+        let mut due = DueTicks::new();
+        let requests = request::requests(self.cron, &self.job.name, self.requests.as_ref());
+        let mut requests = std::pin::pin!(requests);
         let mut running = FuturesUnordered::new();
         let at_once = if self.job.overlap == Overlap::Allow { AT_ONCE } else { 1 };
         // A tick from before the beginning of this schedule is not a missed tick.
@@ -175,11 +187,12 @@ where
             let now = self.now();
             self.follow(&mut due, &mut seen);
             self.add_due(&mut due, &mut seen, now);
-            let ready = |(tick, d): (&i64, &Due)| (d.check_at <= now).then_some((*tick, *d));
+            let ready =
+                |((tick, _), d): (&(i64, bool), &Due)| (d.check_at <= now).then_some((*tick, *d));
             if running.len() < at_once
                 && let Some((tick, d)) = due.iter().find_map(ready)
             {
-                due.remove(&tick);
+                due.remove(&(tick, d.requested));
                 running.push(async move { (tick, d, self.check(tick, d).await) });
                 continue;
             }
@@ -201,9 +214,14 @@ where
                             // If the clock was set back, `check_at` could be before the due time of
                             // the tick.
                             d.check_at = check_at.max(millis(tick));
-                            due.insert(tick, d);
+                            due.insert((tick, d.requested), d);
                         }
                     }
+                }
+                Some(at) = requests.next() => {
+                    let (backfilled, tried, requested) = (false, false, true);
+                    let d = Due { backfilled, requested, tried, check_at: self.now() };
+                    due.insert((at, requested), d);
                 }
                 () = tokio::time::sleep(rest.max(Duration::from_millis(1))) => {}
             }
@@ -218,7 +236,7 @@ where
 
     /// Handles a wall clock that was set back. The ticks that are on time by the new clock are
     /// checked again. The records show which of these ticks were already run.
-    fn follow(&self, due: &mut BTreeMap<i64, Due>, seen: &mut i64) {
+    fn follow(&self, due: &mut DueTicks, seen: &mut i64) {
         let since = self.since();
         *seen = since.map_or(*seen, |since| since.max(*seen));
         if !is_ahead(self.cron, *seen) {
@@ -232,7 +250,7 @@ where
         );
         let on_time = now.saturating_sub(whole(self.job.latest().as_secs()));
         *seen = since.map_or(now, |since| since.max(on_time));
-        for (tick, d) in due {
+        for ((tick, _), d) in due {
             d.check_at = self.first_check(*tick);
         }
     }
@@ -246,7 +264,7 @@ where
 
     /// Adds the ticks that are due at `now`. Reports the ticks that are left out because they are
     /// too late.
-    fn add_due(&self, due: &mut BTreeMap<i64, Due>, seen: &mut i64, now: u64) {
+    fn add_due(&self, due: &mut DueTicks, seen: &mut i64, now: u64) {
         let (seconds, late) = (whole(now / 1_000), whole(self.job.latest().as_secs()));
         let on_time = OnTime { late, newest_alone: self.job.late.is_none() };
         if self.schedule.after(*seen).is_none_or(|next| next > seconds) {
@@ -266,7 +284,8 @@ where
             );
         }
         for (tick, backfilled) in plan.ticks {
-            due.insert(tick, Due { backfilled, tried: false, check_at: self.first_check(tick) });
+            let (tried, requested, check_at) = (false, false, self.first_check(tick));
+            due.insert((tick, requested), Due { backfilled, requested, tried, check_at });
         }
         *seen = seconds;
     }
@@ -276,8 +295,9 @@ where
     }
 
     /// Checks a tick. Runs the tick unless a process runs it now or has run it before.
-    async fn check(&self, tick: i64, Due { backfilled, mut tried, .. }: Due) -> CheckResult {
-        match call(&self.records, self.job, tick).lookup::<Run>().await {
+    async fn check(&self, tick: i64, due: Due) -> CheckResult {
+        let Due { backfilled, requested, mut tried, .. } = due;
+        match self.call(tick, requested).lookup::<Run>().await {
             Ok(Status::Stored(_) | Status::NotKept) => return CheckResult::Over,
             Ok(Status::Running { remaining, .. }) => {
                 return CheckResult::Again(remaining.clamp(AGAIN / 10, AGAIN));
@@ -291,7 +311,7 @@ where
             Ok(guard) => guard,
             Err(again) => return again,
         };
-        let during = match self.during(tick).await {
+        let during = match self.during(tick, requested).await {
             Ok(during) => during,
             Err(e) => return self.after_error(&e),
         };
@@ -303,14 +323,20 @@ where
         // The tick is missed: it could not be checked in time, for example because no node was
         // reachable.
         let of = (self.job, self.schedule);
-        if !backfilled && why.is_none() && is_missed(of, (tick, tried), self.now()) {
+        if requested && self.cron.now() > tick + request::LATEST {
+            let job = &self.job.name;
+            tracing::warn!(target: "palisade::cron", %job, tick, "a requested run is too late");
+            return CheckResult::Over;
+        }
+        let may_be_missed = !backfilled && !requested && why.is_none();
+        if may_be_missed && is_missed(of, (tick, tried), self.now()) {
             self.meters.missed(1);
             return CheckResult::Over;
         }
         let operation = operation!("tick", job = %self.job.name, tick);
         let _running = Running::begin(&self.cron.lead.running);
         let began = OnceLock::new();
-        let run = self.run_once((tick, backfilled), why, guard.as_ref(), &began);
+        let run = self.run_once((tick, due), why, guard.as_ref(), &began);
         let ended = run.instrument(operation.span()).await;
         self.over(operation, tick, &ended);
         if let Some(guard) = guard {
@@ -335,36 +361,6 @@ where
         }
     }
 
-    /// Counts the result of a tick in the metrics, and ends its span.
-    fn over(&self, operation: span::Call, tick: i64, ended: &Result<Outcome<Run>, RunError>) {
-        let outcome = match ended {
-            Ok(Outcome::Executed { value: run, .. }) => {
-                operation.token(FencingToken::new(run.token));
-                operation.attempts(run.attempt);
-                let span = |from: u64, to: u64| Duration::from_millis(to.saturating_sub(from));
-                if !matches!(run.end, End::Skipped(_)) {
-                    let late = span(millis(tick), run.started);
-                    self.meters.ran(late, span(run.started, run.ended));
-                }
-                match run.end {
-                    End::Done => "done",
-                    End::Failed(_) => "failed",
-                    End::Skipped(_) => "skipped",
-                    End::Cancelled(_) => "cancelled",
-                }
-            }
-            Ok(Outcome::Parked(_)) => "parked",
-            // The run failed. The tick may be run again.
-            Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
-            // Another process has the tick, or too few nodes answered. The process that completes
-            // the tick counts the tick.
-            Ok(_) => return operation.over("elsewhere"),
-            Err(_) => return operation.over("no_quorum"),
-        };
-        self.meters.tick(outcome);
-        operation.over(outcome);
-    }
-
     /// Acquires the job's lock. Returns `None` if the job needs no lock. If the lock is taken,
     /// returns the pause before the next check as an error.
     async fn lock(&self) -> Result<Option<LockGuard>, CheckResult> {
@@ -380,9 +376,10 @@ where
 
     /// Decides if this tick has to wait or is skipped, because of an earlier run or of a later tick
     /// that is already due.
-    async fn during(&self, tick: i64) -> Result<During, RunError> {
+    async fn during(&self, tick: i64, requested: bool) -> Result<During, RunError> {
         let next = self.schedule.after(tick).map(millis);
         match self.job.overlap {
+            _ if requested => return Ok(During::NoRun),
             Overlap::Allow => return Ok(During::NoRun),
             Overlap::CancelPrevious => {
                 let superseded = next.is_some_and(|next| next <= self.now());
@@ -398,7 +395,7 @@ where
     /// Claims the tick, runs it unless it is skipped, and completes it.
     async fn run_once(
         &self,
-        (tick, backfilled): (i64, bool),
+        (tick, Due { backfilled, requested, .. }): (i64, Due),
         skipped: Option<Skipped>,
         guard: Option<&LockGuard>,
         began: &OnceLock<Moment>,
@@ -409,7 +406,10 @@ where
             let token = guard.map_or(cx.fencing_token(), LockGuard::fencing_token);
             let end = match skipped {
                 Some(why) => End::Skipped(why),
-                None => self.attend(Tick::new(tick, backfilled, token, cx.clone()), guard).await?,
+                None => {
+                    let tick = Tick::new(tick, (backfilled, requested), token, cx.clone());
+                    self.attend(tick, guard).await?
+                }
             };
             let least = if skipped.is_none() { self.job.at_least } else { Duration::ZERO };
             // The length of the run is measured by the monotonic clock, because the wall clock may
@@ -422,6 +422,7 @@ where
                 attempt: cx.attempt(),
                 token: token.get(),
                 backfilled,
+                requested,
                 end,
             };
             tracing::info!(
@@ -433,30 +434,16 @@ where
         };
         // If another process runs the tick, this call does not wait for that run, because this
         // process holds the job's lock. The tick is checked again later.
-        call(&self.records, self.job, tick).in_flight_timeout(Duration::ZERO).run(work).await
+        self.call(tick, requested).in_flight_timeout(Duration::ZERO).run(work).await
     }
 
-    /// Returns the pause before the next check of a tick after an error. One such error is a tick
-    /// with a birth that is ahead of the clock, because the clock was set back.
-    fn after_error(&self, error: &RunError) -> CheckResult {
-        // The run requested another run of the tick.
-        if let RunError::Handler { .. } = error {
-            tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
-            return CheckResult::Retry(pause(error.advice()).min(Duration::from_secs(1)));
-        }
-        self.wait_because(error, error.advice())
-    }
-
-    /// Returns the pause before the next check of a tick that could not be decided. Logs the reason
-    /// as a warning the first time. After that, logs no further warning until a tick is finished.
-    fn wait_because(&self, why: &dyn std::fmt::Display, advice: Advice) -> CheckResult {
-        let job = &self.job.name;
-        if self.waits.swap(true, Ordering::Relaxed) {
-            tracing::debug!(target: "palisade::cron", %job, %why, "looks again");
+    /// Returns the call for the idempotency key of a due tick.
+    fn call(&self, tick: i64, requested: bool) -> Call {
+        if requested {
+            request::run_of(&self.records, &self.job.name, tick)
         } else {
-            tracing::warn!(target: "palisade::cron", %job, %why, "ticks wait");
+            call(&self.records, self.job, tick)
         }
-        CheckResult::Again(pause(advice).min(Duration::from_secs(1)))
     }
 }
 

@@ -79,6 +79,7 @@ pub struct Job {
     pub(super) at_most: Option<Duration>,
     pub(super) grace: Duration,
     pub(super) retention: Duration,
+    pub(super) on_request: bool,
 }
 
 impl Job {
@@ -102,6 +103,7 @@ impl Job {
             at_most: None,
             grace: Duration::ZERO,
             retention: RETENTION,
+            on_request: false,
         }
     }
 
@@ -197,6 +199,24 @@ impl Job {
     /// for such a job.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = retention;
+        self
+    }
+
+    /// Allows operators to run the job outside of its schedule ([`Cron::request_run`],
+    /// `palisade run-now`). The process that leads looks for requests every two seconds, and the
+    /// others every ten; each look is one small request to each node. Set it in all processes that
+    /// run the job. Default: not allowed.
+    ///
+    /// The run of a request is a tick, and its instant is the time of the request
+    /// ([`Tick::is_requested`](super::Tick::is_requested)). It is run once, even if the leader
+    /// changes; if the run is interrupted, the policy [`interrupted`](Self::interrupted) decides.
+    /// Unless runs may overlap, it waits for the end of an earlier run, and the ticks of the
+    /// schedule that are due during the requested run wait for its end as long as they are on time.
+    /// No run of a request begins more than a minute after the request.
+    ///
+    /// [`Cron::request_run`]: super::Cron::request_run
+    pub fn on_request(mut self) -> Self {
+        self.on_request = true;
         self
     }
 

@@ -58,6 +58,7 @@ mod engine;
 mod error;
 mod job;
 mod overlap;
+mod request;
 mod revision;
 mod rules;
 mod schedule;
@@ -68,6 +69,7 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
@@ -80,10 +82,13 @@ use crate::token::FencingToken;
 
 pub use error::CronError;
 pub use job::{Interrupted, Job, Missed, Overlap};
+pub use request::{Requested, RunRequest};
 pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
 
 /// Namespace of the idempotency records of ticks and of schedules.
 const NAMESPACE: &str = "cron";
+/// Number of ticks of a history that are read at the same time.
+const READS: usize = 32;
 /// Time for which a process that gave up the lead does not campaign. In this time another process
 /// can become leader.
 const LEAVE: Duration = Duration::from_millis(500);
@@ -203,11 +208,11 @@ impl Cron {
     /// The function only reads, so the future may be dropped at any await.
     pub async fn history(&self, job: &Job, n: usize) -> Result<Vec<TickReport>, CronError> {
         let schedule = job.schedule()?;
-        let records = self.records(job)?;
-        let mut all = Vec::new();
-        let mut next = schedule.until(self.now());
-        while let Some(at) = next.filter(|_| all.len() < n) {
-            let state = match engine::call(&records, job, at).lookup::<Run>().await {
+        let records = &self.records(job)?;
+        let before = |at: &i64| schedule.until(at - 1);
+        let ticks = std::iter::successors(schedule.until(self.now()), before).take(n);
+        let reports = ticks.map(|at| async move {
+            let state = match engine::call(records, job, at).lookup::<Run>().await {
                 Ok(Status::Stored(run)) => TickState::Over(run),
                 Ok(Status::Running { .. }) => TickState::Running,
                 Ok(Status::Lapsed { .. }) => TickState::Interrupted,
@@ -215,10 +220,10 @@ impl Cron {
                 Ok(_) => TickState::Unknown,
                 Err(e) => return Err(e.into()),
             };
-            all.push(TickReport { at: tick::at(at), state });
-            next = schedule.until(at - 1);
-        }
-        Ok(all)
+            Ok(TickReport { at: tick::at(at), state })
+        });
+        // Reads that begin together share their requests.
+        stream::iter(reports).buffered(READS).try_collect().await
     }
 
     /// Returns the next `n` ticks of the job.

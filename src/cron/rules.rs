@@ -164,6 +164,7 @@ mod tests {
             attempt: 1,
             token: 1,
             backfilled: false,
+            requested: false,
             end: End::Done,
         };
         let long = run(10_500, 13_500);

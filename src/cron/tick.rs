@@ -17,6 +17,7 @@ use crate::token::FencingToken;
 pub struct Tick {
     pub(super) at: i64,
     pub(super) backfilled: bool,
+    pub(super) requested: bool,
     pub(super) token: FencingToken,
     pub(super) cx: Context,
     pub(super) cancel: watch::Sender<Option<Cancelled>>,
@@ -36,6 +37,7 @@ impl fmt::Debug for Tick {
         f.debug_struct("Tick")
             .field("at", &format_args!("{self}"))
             .field("backfilled", &self.backfilled)
+            .field("requested", &self.requested)
             .field("token", &self.token)
             .field("attempt", &self.attempt())
             .finish_non_exhaustive()
@@ -43,8 +45,13 @@ impl fmt::Debug for Tick {
 }
 
 impl Tick {
-    pub(super) fn new(at: i64, backfilled: bool, token: FencingToken, cx: Context) -> Self {
-        Self { at, backfilled, token, cx, cancel: watch::Sender::new(None) }
+    pub(super) fn new(
+        at: i64,
+        (backfilled, requested): (bool, bool),
+        token: FencingToken,
+        cx: Context,
+    ) -> Self {
+        Self { at, backfilled, requested, token, cx, cancel: watch::Sender::new(None) }
     }
 
     /// Returns the due time of the tick. Every attempt has the same due time.
@@ -67,6 +74,12 @@ impl Tick {
     /// policy.
     pub fn is_backfilled(&self) -> bool {
         self.backfilled
+    }
+
+    /// Returns true if an operator requested this run, outside of the schedule. The due time of the
+    /// tick is the time of the request.
+    pub fn is_requested(&self) -> bool {
+        self.requested
     }
 
     /// Returns a fencing token that is larger than the token of every earlier run of the job. Send
@@ -142,6 +155,9 @@ pub struct Run {
     pub token: u64,
     /// True if the tick was missed and was run late, by the [`Missed`](super::Missed) policy.
     pub backfilled: bool,
+    /// True if an operator requested the run ([`Cron::request_run`](super::Cron::request_run)).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub requested: bool,
     /// Result of the run.
     pub end: End,
 }

@@ -37,6 +37,9 @@ pub enum StepDown {
     Resigned(Leader),
     /// There was no leader, so no request was sent.
     Vacant,
+    /// This leader has another term than the caller named ([`Election::step_down_from`]), so no
+    /// request was sent.
+    OtherTerm(Leader),
     /// The leader still leads after the request. It may be busy, it may not wait for requests
     /// ([`Leadership::asked_to_resign`]), or it may run an earlier version of palisade.
     StillLeads(Leader),
@@ -108,12 +111,39 @@ impl Election {
         reason: &str,
         limit: Duration,
     ) -> Result<StepDown, StepDownError> {
+        self.end_term(None, reason, limit).await
+    }
+
+    /// Asks the leader of this term to resign, as [`step_down`](Self::step_down) does. A leader of
+    /// another term does not receive the request. An operator names the term that a page showed.
+    ///
+    /// # Errors
+    /// As [`step_down`](Self::step_down).
+    ///
+    /// # Cancellation safety
+    /// As [`step_down`](Self::step_down).
+    pub async fn step_down_from(
+        &self,
+        term: FencingToken,
+        reason: &str,
+        limit: Duration,
+    ) -> Result<StepDown, StepDownError> {
+        self.end_term(Some(term), reason, limit).await
+    }
+
+    async fn end_term(
+        &self,
+        term: Option<FencingToken>,
+        reason: &str,
+        limit: Duration,
+    ) -> Result<StepDown, StepDownError> {
         let operation = operation!("step_down", of = %self.resource());
-        let result =
-            self.request_resignation(reason, limit, &operation).instrument(operation.span()).await;
+        let request = self.request_resignation(term, reason, limit, &operation);
+        let result = request.instrument(operation.span()).await;
         operation.over(match &result {
             Ok(StepDown::Resigned(_)) => "resigned",
             Ok(StepDown::Vacant) => "vacant",
+            Ok(StepDown::OtherTerm(_)) => "other_term",
             Ok(StepDown::StillLeads(_)) => "still_leads",
             Err(StepDownError::NoQuorum(_)) => "no_quorum",
             Err(StepDownError::Closed(_)) => "closed",
@@ -123,6 +153,7 @@ impl Election {
 
     async fn request_resignation(
         &self,
+        expected: Option<FencingToken>,
         reason: &str,
         limit: Duration,
         operation: &Call,
@@ -131,6 +162,10 @@ impl Election {
         let mut observer = self.observe();
         let Some(leader) = self.leader().await? else { return Ok(StepDown::Vacant) };
         let term = leader.term;
+        if expected.is_some_and(|expected| expected != term) {
+            return Ok(StepDown::OtherTerm(leader));
+        }
+        // The request names the term, so a later leader does not follow it.
         let request = self.write_request(term, reason, end, operation).await?;
         loop {
             let left = end.since(self.core.env.now());

@@ -4,6 +4,7 @@
 mod clocks;
 mod policies;
 mod refused;
+mod requests;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;

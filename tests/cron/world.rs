@@ -21,6 +21,7 @@ pub(crate) struct Run {
     pub(crate) attempt: u32,
     pub(crate) token: u64,
     pub(crate) backfilled: bool,
+    pub(crate) requested: bool,
     pub(crate) by: u32,
     /// Beginning of the run by a correct clock, in milliseconds.
     pub(crate) began: u64,
@@ -210,6 +211,7 @@ impl World {
                     attempt: tick.attempt(),
                     token: tick.fencing_token().get(),
                     backfilled: tick.is_backfilled(),
+                    requested: tick.is_requested(),
                     by,
                     began: env.wall_micros() / 1_000,
                 });

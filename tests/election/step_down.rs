@@ -135,3 +135,24 @@ impl palisade::node::spi::LockNode for Silent {
         self.0.name()
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_of_another_term_than_the_named_one_is_not_asked() {
+    let world = World::new(3);
+    let first = world.election().campaign("a").await.unwrap();
+    let shown = first.term();
+    first.resign().await.unwrap();
+    let second = world.election().campaign("b").await.unwrap();
+    let (term, operator) = (second.term(), world.election());
+    let asked = timeout(2 * TTL, second.asked_to_resign());
+    let down = operator.step_down_from(shown, "it hangs", 3 * TTL);
+    let (down, asked) = tokio::join!(down, asked);
+    assert!(matches!(down, Ok(StepDown::OtherTerm(l)) if l.term == term));
+    assert!(asked.is_err(), "{asked:?}");
+    let down = operator.step_down_from(term, "it hangs", 3 * TTL);
+    let (down, ()) = tokio::join!(down, async {
+        let _ = second.asked_to_resign().await;
+        second.resign().await.unwrap();
+    });
+    assert!(matches!(down, Ok(StepDown::Resigned(l)) if l.value == "b"));
+}

@@ -70,6 +70,9 @@ pub(crate) struct CronArgs {
     /// value in every process, and keep the value when the schedule changes
     #[arg(long, value_name = "SPAN", default_value = "8d", help_heading = "Ticks")]
     retention: Span,
+    /// Allow `palisade run-now` to run the job outside of its schedule
+    #[arg(long, help_heading = "Ticks")]
+    on_request: bool,
     /// Show the last N ticks, the latest first, and run nothing
     #[arg(long, value_name = "N", conflicts_with_all = ["command", "shell"])]
     history: Option<usize>,
@@ -124,6 +127,9 @@ impl CronArgs {
         }
         if let Some(Span(span)) = self.at_least {
             job = job.at_least(span);
+        }
+        if self.on_request {
+            job = job.on_request();
         }
         job
     }
@@ -201,6 +207,7 @@ fn of_tick(name: &str, tick: &Tick) -> Vec<(&'static str, String)> {
     env.push(("PALISADE_TICK", tick.unix_seconds().to_string()));
     env.push(("PALISADE_ATTEMPT", tick.attempt().to_string()));
     env.push(("PALISADE_BACKFILLED", u8::from(tick.is_backfilled()).to_string()));
+    env.push(("PALISADE_REQUESTED", u8::from(tick.is_requested()).to_string()));
     env
 }
 

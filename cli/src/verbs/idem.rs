@@ -14,7 +14,8 @@ use palisade::idempotency::{Resolved, Status};
 use palisade_ops::{Change, resolve};
 use serde_json::json;
 
-use self::change::{AuditArgs, OneArgs, PurgeArgs};
+pub(crate) use self::change::AuditArgs;
+use self::change::{OneArgs, PurgeArgs};
 use self::incidents::{DecideArgs, IncidentsArgs};
 use self::list::ListArgs;
 use self::redrive::RedriveArgs;

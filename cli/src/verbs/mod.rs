@@ -12,6 +12,7 @@ pub(crate) mod list;
 pub(crate) mod lock;
 pub(crate) mod once;
 mod permits;
+pub(crate) mod run_now;
 
 use std::ffi::OsString;
 use std::fmt::Display;

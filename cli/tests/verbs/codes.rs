@@ -166,6 +166,7 @@ fn completions_name_every_verb() {
             "once",
             "list",
             "step-down",
+            "run-now",
             "inspect",
             "idem",
             "doctor",

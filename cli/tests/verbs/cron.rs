@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ground::{Ground, is_alive, text, until};
+use crate::ground::{Ground, Run, is_alive, text, until};
 use crate::support::server::free_port;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -235,4 +235,26 @@ fn a_command_that_the_next_tick_ends_is_asked_first() {
     let history = ground.run(&["cron", "*/2 * * * * *", "job", "--history", "8"]);
     assert!(history.out.contains(&format!("{} cancelled: nexttick", asked[0])), "{}", history.out);
     drop(run);
+}
+
+#[test]
+fn an_operator_runs_a_job_now_if_it_allows_that() {
+    let ground = Ground::new();
+    let rare = |name: &str, more: &[&str]| {
+        let line = ["cron", "0 0 29 2 *", name, "-c", "echo $PALISADE_REQUESTED >>ran"];
+        ground.spawn(&[&line[..], more].concat())
+    };
+    let jobs = [rare("job", &["--on-request"]), rare("silent", &[])];
+    let now = |name: &str| ground.run(&["run-now", name, "--reason", "late file", "--json"]);
+    let outcome = |run: &Run| {
+        let said: Value = serde_json::from_str(&run.out).unwrap();
+        said["outcome"].as_str().unwrap().to_owned()
+    };
+    // The first process stores that the job allows it.
+    until("it is run", SOON, || now("job").code == 0);
+    until("the command ran", SOON, || text(&ground.file("ran")).starts_with('1'));
+    let silent = now("silent");
+    assert_eq!((silent.code, outcome(&silent)), (2, "not_allowed".to_owned()), "{}", silent.err);
+    assert_eq!(ground.run(&["run-now", "job"]).code, 64, "a reason is needed");
+    drop(jobs);
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use palisade::cron::{Cron, End, Job, TickReport, TickState};
+use futures_util::future::{join, join_all};
+use palisade::cron::{Cron, End, Job, Run, RunRequest, TickReport, TickState};
 use palisade::idempotency::Status;
 use serde::Deserialize;
 
 use crate::history::{Entry, Level, millis, now_ms};
-use crate::model::JobRow;
+use crate::model::{JobRow, Model};
 use crate::start::Shared;
 
 /// Namespace of the records of ticks and schedules.
@@ -19,6 +20,8 @@ const TICKS: usize = 20;
 const STEP: usize = 3;
 /// Age of a schedule's reading after which it is read again.
 const SCHEDULE: u64 = 30_000;
+/// Time in seconds after which a requested run does not begin.
+const LATEST: u64 = 60;
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// A job's schedule, as the nodes store it.
@@ -47,6 +50,13 @@ fn last_schedule<'a>(keys: impl Iterator<Item = &'a str>, job: &str) -> Option<&
         (number(parts.next()), n)
     };
     keys.filter(|key| job_of(key) == Some(job)).max_by_key(|key| order(key))
+}
+
+/// Returns true if the nodes have the sign of today or yesterday that the job allows requests.
+pub(crate) fn allows_requests(model: &Model, job: &str) -> bool {
+    let today = now_ms() / 86_400_000;
+    let key = |day: u64| (NAMESPACE.to_owned(), format!("{job}/on-request/{day}"));
+    model.keys.contains_key(&key(today)) || model.keys.contains_key(&key(today - 1))
 }
 
 /// Reads the job that was read the longest time ago: its schedule, and its last ticks.
@@ -83,6 +93,9 @@ pub(super) async fn read(shared: &Shared) {
             Ok(new) => happened = new,
             Err(why) => row.unknown = Some(why),
         }
+    }
+    if let Err(why) = requested(shared, &job, &mut row).await {
+        row.unknown = Some(why);
     }
     row.at = now;
     shared.model().jobs.insert(job, row);
@@ -127,6 +140,53 @@ async fn schedule(shared: &Shared, key: &str, row: &mut JobRow) -> Result<(), St
         Ok(_) => Err("its schedule is not stored on a majority of the nodes".to_owned()),
         Err(e) => Err(e.to_string()),
     }
+}
+
+/// Reads the last requests of a job, and what became of them.
+async fn requested(shared: &Shared, job: &str, row: &mut JobRow) -> Result<(), String> {
+    let begins = format!("{job}/request/");
+    let mut numbers: Vec<i64> = {
+        let model = shared.model();
+        let keys = model.keys.range((NAMESPACE.to_owned(), begins.clone())..);
+        let keys = keys.map_while(|((namespace, key), _)| {
+            key.strip_prefix(&begins).filter(|_| namespace == NAMESPACE)
+        });
+        keys.filter_map(|number| number.parse().ok()).collect()
+    };
+    numbers.sort_unstable_by_key(|number| std::cmp::Reverse(*number));
+    numbers.truncate(TICKS / 2);
+    let now = now_ms() / 1_000;
+    // A later look does not change a run that is over, and none begins that late.
+    row.requested.retain(|(request, state)| {
+        let is_late = request.at.unsigned_abs() + 2 * LATEST < now;
+        let is_final = matches!(state, TickState::Over(_)) || is_late;
+        is_final && numbers.contains(&request.number)
+    });
+    numbers.retain(|number| row.requested.iter().all(|(known, _)| known.number != *number));
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    let keys = shared.redlock.idempotency(NAMESPACE).retention(YEAR).at_least_once().build();
+    let keys = &keys.map_err(|e| e.to_string())?;
+    let key = |what: &str, number| {
+        keys.key(format!("{job}/{what}/{number}")).created_at(SystemTime::now())
+    };
+    let reads = numbers.into_iter().map(|number| {
+        join(key("request", number).lookup::<RunRequest>(), key("run", number).lookup::<Run>())
+    });
+    for (request, run) in join_all(reads).await {
+        let Status::Stored(request) = request.map_err(|e| e.to_string())? else { continue };
+        let state = match run.map_err(|e| e.to_string())? {
+            Status::Stored(run) => TickState::Over(run),
+            Status::Running { .. } => TickState::Running,
+            Status::Lapsed { .. } => TickState::Interrupted,
+            Status::Absent => TickState::Absent,
+            _ => TickState::Unknown,
+        };
+        row.requested.push((request, state));
+    }
+    row.requested.sort_by_key(|(request, _)| std::cmp::Reverse(request.number));
+    Ok(())
 }
 
 /// Reads the last ticks of a job, and returns what changed.

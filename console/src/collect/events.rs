@@ -183,8 +183,8 @@ fn begin(model: &mut Model, node: &str, now: u64) {
         loss: None,
         reasserted: 0,
         held,
-        kept: None,
-        lost: None,
+        same: None,
+        ran_out: None,
     });
 }
 
@@ -211,8 +211,8 @@ pub(super) fn of_vote(shared: &Shared, vote: &Vote) {
                 one.steps.push(Step { at: now, kind: "vote", text });
             }
             if let (Some(before), true) = (&one.held, is_fresh) {
-                one.kept = Some(before.intersection(&held).count());
-                one.lost = one.lost.or(Some(0));
+                one.same = Some(before.intersection(&held).count());
+                one.ran_out = one.ran_out.or(Some(0));
             }
         }
         VoteState::Unreachable | VoteState::Quarantine if !open => {
@@ -233,7 +233,7 @@ pub(super) fn lease_lost(model: &mut Model, name: &str, owner: &str) {
     let of = (name.to_owned(), owner.to_owned());
     for one in model.failovers.iter_mut().filter(|one| one.ended.is_none()) {
         if one.held.as_ref().is_some_and(|held| held.contains(&of)) {
-            one.lost = Some(one.lost.unwrap_or_default() + 1);
+            one.ran_out = Some(one.ran_out.unwrap_or_default() + 1);
         }
     }
 }

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use palisade_ops::{KeyState, Records};
+use palisade_ops::{KeyFacts, KeyState, Records};
 
-use super::Collector;
 use crate::history::{Entry, Level, now_ms};
 use crate::model::KeyRow;
+use crate::start::Shared;
 
-/// Number of keys in one reading.
-const MOST: usize = 400;
+/// Number of keys in one request.
+const MOST: usize = 200;
 /// Age of a reading after which a key that may change is read again.
-const FRESH: u64 = 1_500;
+const FRESH: u64 = 300;
 
 /// Time in ms by which the reading of a key that may change is preferred. A key that does not
 /// change is read again nevertheless, because a call or another operator may change it.
-const PREFERRED: u64 = 10_000;
+const PREFERRED: u64 = 2_000;
 
 /// Returns the place of a key in the order of readings, of which the smallest is next. `at` is the
 /// time of its last reading.
@@ -29,61 +29,69 @@ fn may_change(row: &KeyRow) -> bool {
     row.facts.as_ref().is_none_or(|facts| facts.state == KeyState::Running)
 }
 
-impl Collector {
-    /// Reads the keys of the namespace that needs it most.
-    pub(super) async fn records(&mut self) {
-        let shared = std::sync::Arc::clone(&self.shared);
-        let now = now_ms();
-        let (namespace, keys) = {
-            let model = shared.model();
-            let mut by_namespace: BTreeMap<&str, Vec<(u64, &str)>> = BTreeMap::new();
-            for ((namespace, key), row) in &model.keys {
-                by_namespace
-                    .entry(namespace)
-                    .or_default()
-                    .push((place(row.at, may_change(row), now), key));
-            }
-            for keys in by_namespace.values_mut() {
-                keys.sort_unstable();
-            }
-            let neediest = by_namespace.into_iter().min_by_key(|(_, keys)| keys[0].0);
-            let Some((namespace, keys)) = neediest else { return };
-            let keys = keys.into_iter().take(MOST).map(|(_, key)| key.to_owned());
-            (namespace.to_owned(), keys.collect::<Vec<_>>())
-        };
-        let Ok(records) = Records::new(&shared.deployment, shared.prefix(), &namespace) else {
-            return;
-        };
-        let Ok((facts, unread)) = self.survey.records(&records, &keys).await else { return };
-        let mut happened = Vec::new();
-        {
-            let mut model = shared.model();
-            if 2 * unread.len() >= model.votes.len().max(1) {
-                return;
-            }
-            let mut found: BTreeMap<String, _> =
-                facts.into_iter().map(|facts| (facts.key.clone(), facts)).collect();
-            for key in keys {
-                let id = (namespace.clone(), key);
-                let Some(facts) = found.remove(&id.1) else {
-                    if unread.is_empty() {
-                        model.keys.remove(&id);
-                    } else if let Some(row) = model.keys.get_mut(&id) {
-                        // The other keys come first, and then this one again.
-                        row.at = now_ms();
-                    }
-                    continue;
-                };
-                let Some(row) = model.keys.get_mut(&id) else { continue };
-                let before = row.facts.as_ref().map(|facts| facts.state);
-                if before.is_some_and(|before| before != facts.state) {
-                    happened.extend(change(&id, facts.state));
-                }
-                (row.facts, row.at) = (Some(facts), now_ms());
-            }
-        }
-        shared.all_happened(happened);
+/// A namespace, and some of its keys.
+pub(super) type Chosen = (Records, Vec<String>);
+
+/// Returns the keys to read now: those of the namespace that needs it most.
+pub(super) fn to_read(shared: &Shared) -> Option<Chosen> {
+    choose(shared, |_| true)
+}
+
+/// Returns keys that were never read, of one namespace.
+pub(super) fn new(shared: &Shared) -> Option<Chosen> {
+    choose(shared, |row| row.at == 0)
+}
+
+fn choose(shared: &Shared, is_meant: impl Fn(&KeyRow) -> bool) -> Option<Chosen> {
+    let now = now_ms();
+    let model = shared.model();
+    let meant = model.keys.iter().filter(|(_, row)| is_meant(row));
+    let placed = meant.map(|(id, row)| (place(row.at, may_change(row), now), id));
+    let ((_, neediest), rest) = (placed.clone().min()?, placed);
+    let keys = rest.filter(|(_, (namespace, _))| *namespace == neediest.0);
+    let mut keys: Vec<_> = keys.map(|(place, (_, key))| (place, key)).collect();
+    if keys.len() > MOST {
+        keys.select_nth_unstable(MOST);
+        keys.truncate(MOST);
     }
+    let records = Records::new(&shared.deployment, shared.prefix(), &neediest.0).ok()?;
+    Some((records, keys.into_iter().map(|(_, key)| key.clone()).collect()))
+}
+
+/// Notes the records of these keys. `unread` are the nodes that could not be read.
+pub(super) fn note(
+    shared: &Shared,
+    (records, keys): Chosen,
+    (facts, unread): (Vec<KeyFacts>, &[(String, String)]),
+) {
+    let mut happened = Vec::new();
+    {
+        let mut model = shared.model();
+        if 2 * unread.len() >= model.votes.len().max(1) {
+            return;
+        }
+        let mut found: BTreeMap<String, _> =
+            facts.into_iter().map(|facts| (facts.key.clone(), facts)).collect();
+        for key in keys {
+            let id = (records.namespace().to_owned(), key);
+            let Some(facts) = found.remove(&id.1) else {
+                if unread.is_empty() {
+                    model.keys.remove(&id);
+                } else if let Some(row) = model.keys.get_mut(&id) {
+                    // The other keys come first, and then this one again.
+                    row.at = now_ms();
+                }
+                continue;
+            };
+            let Some(row) = model.keys.get_mut(&id) else { continue };
+            let before = row.facts.as_ref().map(|facts| facts.state);
+            if before.is_some_and(|before| before != facts.state) {
+                happened.extend(change(&id, facts.state));
+            }
+            (row.facts, row.at) = (Some(facts), now_ms());
+        }
+    }
+    shared.all_happened(happened);
 }
 
 fn change((namespace, key): &(String, String), state: KeyState) -> Option<Entry> {
@@ -110,7 +118,7 @@ mod tests {
     fn a_running_key_does_not_keep_the_other_namespaces_from_being_read() {
         let mut all = [("orders", true, 0), ("mails", false, 0), ("jobs", false, 0)];
         let mut read = Vec::new();
-        for now in (100_000..200_000).step_by(2_000) {
+        for now in (100_000..120_000).step_by(400) {
             let next = all.iter_mut().min_by_key(|(_, changes, at)| place(*at, *changes, now));
             let (name, _, at) = next.unwrap();
             *at = now;

@@ -13,23 +13,25 @@ use crate::start::Shared;
 
 /// Number of requests to a node in one reading. They fit into one batch.
 const MOST: usize = 96;
+/// Number of requests to a node about one election, and number of elections in one reading.
+const EACH: usize = 3;
+const ELECTIONS: usize = MOST / (2 * EACH);
 /// Largest number of slots that a semaphore may have.
 const SLOTS: u16 = 256;
 /// A lease that was seen with less time left than this may have run out.
 const SOON: u64 = 700;
 
-/// Reads the locks that were read the longest time ago, and with `elections` also elections.
-pub(super) async fn read(shared: &Shared, elections: bool) {
-    let most_elections = if elections { MOST / 6 } else { 0 };
+/// Reads the locks and the elections that were read the longest time ago.
+pub(super) async fn read(shared: &Shared) {
     let (locks, elections) = {
         let model = shared.model();
         let mut elections: Vec<_> = model.elections.iter().map(|(id, row)| (row.at, id)).collect();
         elections.sort_unstable();
         let elections: Vec<String> =
-            elections.into_iter().take(most_elections).map(|(_, id)| id.clone()).collect();
+            elections.into_iter().take(ELECTIONS).map(|(_, id)| id.clone()).collect();
         let mut locks: Vec<_> = model.locks.iter().map(|(id, row)| (row.at, id)).collect();
         locks.sort_unstable();
-        let rest = MOST - 3 * elections.len();
+        let rest = MOST - EACH * elections.len();
         let locks: Vec<LockId> = locks.into_iter().take(rest).map(|(_, id)| id.clone()).collect();
         (locks, elections)
     };

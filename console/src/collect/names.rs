@@ -2,19 +2,24 @@
 //! scan: a name counts only if the nodes keep a fence, a candidate or a record for it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use palisade::error::Resource;
 use palisade::internal::{DECISIONS, check_namespace, of_key, of_record};
 use palisade::node::spi::LockKeys;
-use palisade_ops::{LockQueue, Scanned, Waiter};
+use palisade_ops::{Ask, LockQueue, OfEach, Scanned, Waiter};
 use tokio::time::Instant;
 
-use super::Collector;
+use super::{Collector, keys};
 use crate::model::{LeftOut, LockId, Model, Vote};
 use crate::pages;
 
-/// Number of lock names that are checked in one reading.
-const CHECKED: usize = 400;
+/// Number of lock names that are checked in one request.
+const CHECKED: usize = 200;
+/// Longest time for which one page of the scan has the keys of the budget.
+const LONGEST: Duration = Duration::from_secs(2);
 /// Beginnings of the names of trial locks.
 const TRIALS: [&str; 2] = ["palisade:health", "palisade:doctor:"];
 /// Largest number of names of locks that are kept.
@@ -231,6 +236,12 @@ impl Names {
         let chosen = live.iter().take(CHECKED - of_rest).chain(rest.iter().take(of_rest));
         chosen.map(|(id, _)| (*id).clone()).collect()
     }
+
+    /// Returns the names that were never checked.
+    fn unknown(&self) -> Vec<LockId> {
+        let new = self.locks.iter().filter(|(_, name)| name.checked == 0);
+        new.take(CHECKED).map(|(id, _)| id.clone()).collect()
+    }
 }
 
 fn add_namespace(model: &mut Model, namespace: &str) {
@@ -246,48 +257,68 @@ pub(crate) fn main_key(prefix: &str, id: &LockId) -> String {
 }
 
 impl Collector {
-    /// Reads the queues of locks, and, in turn, the next names and records of keys.
-    pub(super) async fn survey(&mut self) {
-        if self.count.is_multiple_of(2) {
-            self.records().await;
-        } else {
-            self.scan().await;
+    /// Reads the next page of names, the queues of locks and records of keys, in one round trip.
+    /// What is new on the page is read at once, in a second one; returns true if there was any.
+    pub(super) async fn survey(&mut self) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let elapsed = self.scanned_at.map_or(super::EVERY, |at| at.elapsed().min(LONGEST));
+        self.scanned_at = Some(Instant::now());
+        let page = (elapsed.as_secs_f64() * shared.keys_per_second as f64) as usize;
+        let (locks, keys) = (self.names.to_check(), keys::to_read(&shared));
+        self.ask(Some(page.max(1)), locks, keys).await;
+        let (locks, keys) = (self.names.unknown(), keys::new(&shared));
+        let is_any = !locks.is_empty() || keys.is_some();
+        if is_any {
+            self.ask(None, locks, keys).await;
         }
-        self.queues().await;
+        is_any
     }
 
-    async fn scan(&mut self) {
-        let shared = std::sync::Arc::clone(&self.shared);
-        let prefix = shared.prefix();
-        let Ok(scanned) = self.survey.scan(2 * shared.keys_per_second).await else { return };
-        {
-            let pages: Vec<Page> = scanned.iter().map(Page::from).collect();
-            let mut model = shared.model();
-            self.names.note(&pages, prefix, shared.keys, &mut model);
-            for page in scanned.iter().filter(|page| page.keys.is_ok()) {
-                let is_of = |vote: &&mut Vote| pages::is_node(&page.node, &vote.node);
-                let vote = model.votes.iter_mut().find(is_of);
-                if let Some(vote) = vote {
-                    vote.latency = Some(page.took);
-                    vote.latencies.truncate(super::votes::LATENCIES - 1);
-                    vote.latencies.push_front(page.took);
-                }
+    /// Reads a page of about this number of keys, the queues of these locks, and the records of
+    /// these keys of a namespace.
+    async fn ask(&mut self, page: Option<usize>, ids: Vec<LockId>, keys: Option<keys::Chosen>) {
+        let shared = Arc::clone(&self.shared);
+        let main: Vec<String> = ids.iter().map(|id| main_key(shared.prefix(), id)).collect();
+        let main: Vec<&str> = main.iter().map(String::as_str).collect();
+        let records = keys.as_ref().map(|(of, keys)| (of, &**keys));
+        let ask = Ask { scan: page, locks: &main, keys: records };
+        let answers = self.survey.read(&ask).await;
+        shared.requests.fetch_add(self.survey.take_sent(), Ordering::Relaxed);
+        let Ok(answers) = answers else { return };
+        if page.is_some() {
+            self.scanned(&answers.scanned);
+        }
+        self.queues(ids, &answers.queues);
+        if let Some(keys) = keys {
+            keys::note(&shared, keys, (answers.facts, &answers.unread));
+        }
+    }
+
+    /// Notes the names on a page of each node.
+    fn scanned(&mut self, scanned: &[Scanned]) {
+        let shared = &self.shared;
+        let pages: Vec<Page> = scanned.iter().map(Page::from).collect();
+        let mut model = shared.model();
+        self.names.note(&pages, shared.prefix(), shared.keys, &mut model);
+        for page in scanned.iter().filter(|page| page.keys.is_ok()) {
+            let is_of = |vote: &&mut Vote| pages::is_node(&page.node, &vote.node);
+            let vote = model.votes.iter_mut().find(is_of);
+            if let Some(vote) = vote {
+                vote.latency = Some(page.took);
+                vote.latencies.truncate(super::votes::LATENCIES - 1);
+                vote.latencies.push_front(page.took);
             }
         }
     }
 
-    async fn queues(&mut self) {
-        let ids = self.names.to_check();
+    /// Notes the queues of these locks on each node.
+    fn queues(&mut self, ids: Vec<LockId>, all: &OfEach<Vec<LockQueue>>) {
         if ids.is_empty() {
             return;
         }
-        let shared = std::sync::Arc::clone(&self.shared);
-        let keys: Vec<String> = ids.iter().map(|id| main_key(shared.prefix(), id)).collect();
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let Ok(all) = self.survey.queues(&keys).await else { return };
         let read: Vec<&Vec<LockQueue>> =
             all.iter().filter_map(|(_, of)| of.as_ref().ok()).collect();
-        let mut model = shared.model();
+        let mut model = self.shared.model();
         for (at, id) in ids.into_iter().enumerate() {
             let seen: Vec<&LockQueue> = read.iter().filter_map(|of| of.get(at)).collect();
             let waiters = waiters(&seen);

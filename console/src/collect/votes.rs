@@ -1,12 +1,13 @@
 //! The votes: which node votes, and for which reason another one does not.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use palisade::NodeHealth;
 use palisade::error::NodeOutcome;
 use palisade::node::Loss;
 use palisade::node::spi::Began;
-use palisade::{NodeHealth, Redlock};
 use tokio::time::Instant;
 
 use crate::history::{Entry, Level, now_ms};
@@ -14,7 +15,7 @@ use crate::model::{Vote, VoteState, steady};
 use crate::start::Shared;
 
 /// Number of latencies that are kept of each node, about those of a minute.
-pub(super) const LATENCIES: usize = 60;
+pub(super) const LATENCIES: usize = 150;
 /// Time over which requests are counted.
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -120,19 +121,23 @@ fn millis(span: Duration) -> u64 {
 /// The number of requests that the console has sent to each node.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
-    /// Own requests so far, besides those of the handle.
-    own: u64,
+    /// Number of requests that [`spent`](Self::spent) has returned.
+    counted: u64,
     /// Times of readings, with the number of all requests until then.
     totals: VecDeque<(Instant, u64)>,
 }
 
 impl Sent {
-    /// Returns the requests per second to one node in the last ten seconds. `own` requests were
-    /// sent in this reading besides those of the handle.
-    pub(super) fn rate(&mut self, redlock: &Redlock, own: u64) -> f64 {
-        let batches = redlock.metrics().iter().map(|node| node.batches).max().unwrap_or_default();
-        self.own += own;
-        let (now, total) = (Instant::now(), batches + self.own);
+    /// Returns the number of requests to one node since the last call.
+    pub(super) fn spent(&mut self, shared: &Shared) -> u32 {
+        let total = total(shared);
+        let new = total.saturating_sub(std::mem::replace(&mut self.counted, total));
+        u32::try_from(new).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the requests per second to one node in the last ten seconds.
+    pub(super) fn rate(&mut self, shared: &Shared) -> f64 {
+        let (now, total) = (Instant::now(), total(shared));
         self.totals.push_back((now, total));
         while self.totals.len() > 2 && self.totals[1].0 + WINDOW < now {
             self.totals.pop_front();
@@ -141,4 +146,11 @@ impl Sent {
         let length = now.duration_since(began).as_secs_f64().max(1.0);
         (total.saturating_sub(before) as f64 / length * 10.0).round() / 10.0
     }
+}
+
+/// Returns the number of requests to one node until now: the batches of the handle, and the round
+/// trips of the surveys.
+fn total(shared: &Shared) -> u64 {
+    let batches = shared.redlock.metrics().iter().map(|node| node.batches).max();
+    batches.unwrap_or_default() + shared.requests.load(Ordering::Relaxed)
 }

@@ -1,16 +1,17 @@
 //! Cron jobs: the next tick, and how the last ones ended.
 
-use palisade::cron::{Cancelled, End, Skipped, TickReport, TickState};
+use palisade::cron::{Cancelled, End, Run, RunRequest, Skipped, TickState};
 use serde_json::{Value, json};
 
 use super::elections::leader_json;
 use super::{NOT_READ, clean, clock, span};
+use crate::collect::cron::allows_requests;
 use crate::history::millis;
 use crate::model::{JobRow, Model};
 
 /// The reason for which a job cannot be run now.
-pub(crate) const NO_RUN_NOW: &str = "only the job's own processes can run it, at its ticks: start \
-    its command by hand, or `palisade cron` with a schedule that is due soon";
+pub(crate) const NOT_ALLOWED: &str = "it does not allow requests: no leader of it that does was \
+    here in the last day; set `Job::on_request` in its program, or `palisade cron --on-request`";
 
 pub(super) fn page(model: &Model) -> Value {
     let all: Vec<_> = model.jobs.iter().map(|(name, row)| job(model, name, row)).collect();
@@ -23,14 +24,21 @@ fn job(model: &Model, name: &str, row: &JobRow) -> Value {
     let elections = [&*own, "cron:lead"];
     let known = elections.into_iter().find_map(|id| Some((id, model.elections.get(id)?)));
     let leader = known.and_then(|(_, row)| Some(leader_json(row.leader.as_ref()?, row.until)));
-    let running = row.ticks.iter().any(|tick| tick.state == TickState::Running);
+    // A sign that was not found yet is no reason: the action looks for it again.
+    let may_run = allows_requests(model, name) || !model.is_scanned(model.left_out.keys);
+    let ticks = row.ticks.iter().map(|report| (millis(report.at), &report.state, None));
+    let requested = row.requested.iter();
+    let requested = requested.map(|(of, state)| (of.at.unsigned_abs() * 1_000, state, Some(of)));
+    let mut last: Vec<_> = ticks.chain(requested).collect();
+    last.sort_by_key(|(at, ..)| std::cmp::Reverse(*at));
+    let running = last.iter().any(|(_, state, _)| **state == TickState::Running);
     json!({
         "name": name, "schedule": row.schedule, "zone": row.zone,
         "since_ms": row.since.saturating_mul(1_000), "next_ms": row.next, "unknown": unknown(row),
         "election": known.map(|(id, _)| id), "leader": leader, "running": running,
         "sentence": sentence(row, running),
-        "last": row.ticks.iter().map(tick).collect::<Vec<_>>(),
-        "run_now": { "possible": false, "why": NO_RUN_NOW },
+        "last": last.into_iter().map(tick).collect::<Vec<_>>(),
+        "run_now": { "possible": may_run, "why": (!may_run).then_some(NOT_ALLOWED) },
     })
 }
 
@@ -68,6 +76,12 @@ fn sentence(row: &JobRow, running: bool) -> String {
     }
 }
 
+/// Returns the end of a run as a word, with the reason.
+pub(crate) fn end_of(run: &Run) -> String {
+    let (word, why) = end(&run.end);
+    why.map_or_else(|| word.to_owned(), |why| format!("{word}: {why}"))
+}
+
 fn end(end: &End) -> (&'static str, Option<String>) {
     match end {
         End::Done => ("done", None),
@@ -82,9 +96,12 @@ fn end(end: &End) -> (&'static str, Option<String>) {
     }
 }
 
-fn tick(report: &TickReport) -> Value {
-    let at = millis(report.at);
-    let state = match &report.state {
+fn request(of: &RunRequest) -> Value {
+    json!({ "id": of.id, "number": of.number, "by": clean(&of.by), "reason": clean(&of.reason) })
+}
+
+fn tick((at, tick, requested): (u64, &TickState, Option<&RunRequest>)) -> Value {
+    let state = match tick {
         TickState::Over(_) => "over",
         TickState::Running => "running",
         TickState::Interrupted => "interrupted",
@@ -94,8 +111,9 @@ fn tick(report: &TickReport) -> Value {
     let mut of = json!({
         "at_ms": at, "state": state, "end": null, "why": null, "by": null, "started_ms": null,
         "took_ms": null, "late_ms": null, "attempt": null, "token": null, "backfilled": null,
+        "requested": requested.map(request),
     });
-    if let TickState::Over(run) = &report.state {
+    if let TickState::Over(run) = tick {
         let (word, why) = end(&run.end);
         of["end"] = word.into();
         of["why"] = why.as_deref().map(clean).into();

@@ -36,8 +36,8 @@ fn failover(one: &Failover) -> Value {
         "id": one.id, "node": one.node, "state": state, "began_ms": one.began,
         "back_ms": one.back, "ended_ms": one.ended,
         "took_ms": one.ended.map(|ended| ended.saturating_sub(one.began)),
-        "cause": one.cause, "steps": steps.collect::<Vec<_>>(), "leases_kept": one.kept,
-        "leases_lost": one.lost, "reasserted": one.reasserted, "loss": lost,
+        "cause": one.cause, "steps": steps.collect::<Vec<_>>(), "holders_same": one.same,
+        "leases_ran_out": one.ran_out, "reasserted": one.reasserted, "loss": lost,
         "sentence": sentence(one),
     })
 }

@@ -43,6 +43,8 @@ pub(crate) struct Seen {
     incidents: Vec<Value>,
     /// Number of incidents that wait for a decision about a namespace, or may wait for one.
     undecided: usize,
+    /// True if every node and every namespace was read, so that no incident is missing.
+    whole: bool,
     /// Number of namespaces that were not read, because there are too many.
     left_out: usize,
     unread: Vec<Value>,
@@ -95,12 +97,13 @@ async fn read(shared: &Shared, retention: Duration, namespace: &str) -> Result<S
     });
     let all: Result<Vec<Value>, Refusal> = join_all(all).await.into_iter().collect();
     let all = all?;
+    let whole = is_whole && left_out == 0 && seen.unread.is_empty();
     let unread = seen.unread.iter();
     let unread =
         unread.map(|(node, e)| json!({ "node": &**node, "why": clean(&e.to_string()) })).collect();
     let waits = |one: &&Value| left_out > 0 || !is_whole || waits(one);
     let undecided = all.iter().filter(waits).count();
-    Ok(Seen { undecided, left_out, unread, at: now_ms(), incidents: all })
+    Ok(Seen { undecided, whole, left_out, unread, at: now_ms(), incidents: all })
 }
 
 /// Returns true if an incident waits for a decision about a namespace, or if that is not known. If
@@ -144,7 +147,8 @@ pub(super) async fn page(shared: &Shared, params: &Params) -> Result<Value, Refu
         model.incidents = Some(seen.undecided);
     }
     let page = json!({
-        "incidents": seen.incidents, "undecided": seen.undecided, "left_out": seen.left_out,
+        "incidents": seen.incidents, "undecided": seen.undecided, "whole": seen.whole,
+        "left_out": seen.left_out,
         "retention_ms": retention.as_millis() as u64, "read_ms": seen.at,
     });
     let mut page = super::head(shared, &model, page);

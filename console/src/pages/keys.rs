@@ -1,9 +1,10 @@
 //! Idempotency keys: running, parked, unsettled, done; by namespace and age.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use palisade::idempotency::Status;
-use palisade_ops::{KeyFacts, KeyState, Records};
+use palisade_ops::{Answers, Ask, KeyFacts, KeyState, Records};
 use serde_json::{Value, json};
 
 use super::{Params, clean, cut, span};
@@ -65,7 +66,7 @@ pub(super) fn page(shared: &Shared, model: &Model, params: &Params) -> Result<Va
         let n = |word: &str| of.get(word).copied().unwrap_or_default();
         json!({ "namespace": namespace, "running": n("running"), "parked": n("parked"),
                 "unsettled": n("unsettled"), "done": n("done"), "free": n("free"),
-                "holding": null, "forgotten": n("forgotten") })
+                "forgotten": n("forgotten") })
     });
     let left_out = model.left_out.keys;
     let whole = model.is_scanned(left_out) && model.keys.values().all(|row| row.facts.is_some());
@@ -131,9 +132,13 @@ pub(crate) async fn key_now(
     key: &str,
 ) -> Result<KeyNow, Refusal> {
     let records = Records::new(&shared.deployment, shared.prefix(), namespace)?;
+    let keys = [key.to_owned()];
+    let ask = Ask { keys: Some((&records, &keys)), ..Ask::default() };
     let mut survey = shared.survey.lock().await;
-    let (facts, unread) = survey.records(&records, &[key.to_owned()]).await?;
+    let answers = survey.read(&ask).await;
+    shared.requests.fetch_add(survey.take_sent(), Ordering::Relaxed);
     drop(survey);
+    let Answers { facts, unread, .. } = answers?;
     let nodes = shared.redlock.metrics().len();
     if 2 * unread.len() >= nodes {
         let why = unread.iter().map(|(node, why)| format!("{node}: {why}"));

@@ -73,7 +73,7 @@ fn lock(id: &LockId, row: &LockRow, most: usize) -> Value {
         Some(View::Lock(seen)) => seen.reader_count().max(holders.len()),
         _ => holders.len(),
     };
-    let permits = id.is_semaphore.then(|| json!({ "held": holders.len(), "slots": null }));
+    let permits = id.is_semaphore.then(|| json!({ "held": holders.len() }));
     json!({
         "name": id.name, "kind": kind(id, row), "state": state,
         "sentence": sentence(state, row, &holders, count),
@@ -192,7 +192,7 @@ fn holder(row: &LockRow, one: &Holder) -> Value {
     // A fencing token is the time of the grant in microseconds, or one more than an earlier token.
     let since = (one.fence > 1_000_000_000_000_000).then_some(one.fence / 1_000);
     json!({
-        "owner": one.owner, "host": null, "pid": null,
+        "owner": one.owner,
         "since_ms": since.filter(|_| !one.is_reader), "until_ms": until,
         "token": one.fence.to_string(), "note": one.note.as_deref().map(clean), "slot": one.slot,
         "on": on, "of": of,

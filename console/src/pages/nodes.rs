@@ -26,7 +26,6 @@ pub(super) fn page(shared: &Shared, model: &Model) -> Value {
         let mut of = vote(one);
         let longest = one.latencies.iter().max().copied();
         of["latency_max_ms"] = longest.map(millis).into();
-        of["queue"] = Value::Null;
         of["losses"] = one.losses.iter().map(loss).collect();
         if let Some(metrics) = metrics.iter().find(|of| *of.name == *one.node) {
             let kinds =

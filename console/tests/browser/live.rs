@@ -11,7 +11,7 @@ use crate::world::{MAX_TTL, World};
 use crate::{SOON, tally};
 
 /// Number of locks that are taken and given back, one after the other.
-const CHANGES: usize = 12;
+const CHANGES: usize = 24;
 
 /// Waits for a text on the page, and counts how long it took since the client's call began.
 async fn live(tab: &Tab, text: &str, began: Instant) {

@@ -1,7 +1,8 @@
 //! The pages in a real browser (Chromium), on real servers that independent clients use.
 //!
 //! Each test has one browser, and the tests run one after the other. What they measure together is
-//! in `console-browser.json` in cargo's directory for temporary files of tests.
+//! in `console-browser.json` and `console-first.json` in cargo's directory for temporary files of
+//! tests.
 
 mod actions;
 mod chrome;

@@ -29,6 +29,7 @@ pub struct World {
     pub at: SocketAddr,
     pub audit: Arc<Mutex<Vec<AuditLine>>>,
     prefix: &'static str,
+    max_ttl: Duration,
     console: JoinHandle<()>,
 }
 
@@ -38,10 +39,13 @@ impl Drop for World {
     }
 }
 
-fn settings(servers: &[Server], prefix: &str) -> Settings {
+/// Length of leases of most tests.
+const TTL: Duration = Duration::from_secs(3);
+
+fn settings(servers: &[Server], prefix: &str, max_ttl: Duration) -> Settings {
     let mut settings = Settings::new(servers.iter().map(Server::url));
     settings.prefix = Some(prefix.to_owned());
-    (settings.ttl, settings.max_ttl) = (Some(Duration::from_secs(3)), Some(Duration::from_secs(3)));
+    (settings.ttl, settings.max_ttl) = (Some(TTL), Some(max_ttl));
     // On a busy machine a server replies late.
     settings.node_deadline = Some(Duration::from_millis(700));
     settings
@@ -53,12 +57,21 @@ impl World {
         Self::with(n, "", Options::default()).await
     }
 
+    /// Starts `n` servers, on which leases may be as long as `max_ttl`, and a console.
+    pub async fn lasting(n: usize, max_ttl: Duration) -> Self {
+        Self::start(n, "", Options::default(), max_ttl).await
+    }
+
     /// Starts `n` servers and a console with these options, for handles with this prefix.
     pub async fn with(n: usize, prefix: &'static str, options: Options) -> Self {
+        Self::start(n, prefix, options, TTL).await
+    }
+
+    async fn start(n: usize, prefix: &'static str, options: Options, max_ttl: Duration) -> Self {
         let servers: Vec<Server> = (0..n)
             .map(|_| Server::start(&["--appendonly", "yes", "--appendfsync", "always"]))
             .collect();
-        let deployment = Deployment::of(settings(&servers, prefix));
+        let deployment = Deployment::of(settings(&servers, prefix, max_ttl));
         assert!(init(&deployment, prefix).await.unwrap().is_done());
         let audit = Arc::<Mutex<Vec<AuditLine>>>::default();
         let lines = Arc::clone(&audit);
@@ -69,7 +82,7 @@ impl World {
         let at = console.address();
         let at = at.split("//").nth(1).unwrap().trim_end_matches('/').parse().unwrap();
         let console = tokio::spawn(console.run(std::future::pending()));
-        Self { servers, at, audit, prefix, console }
+        Self { servers, at, audit, prefix, max_ttl, console }
     }
 
     /// Builds another handle over the same servers, as an application does.
@@ -78,7 +91,7 @@ impl World {
     }
 
     pub fn deployment(&self) -> Deployment {
-        Deployment::of(settings(&self.servers, self.prefix))
+        Deployment::of(settings(&self.servers, self.prefix, self.max_ttl))
     }
 
     /// Reads a page.
@@ -120,15 +133,49 @@ impl World {
     }
 }
 
-/// Adds a figure to the JSON file of what the tests measured. `make test-console` prints the file.
+/// Sets a figure in the JSON file of what the tests measured. `make test-console` prints the file.
 pub fn measured(name: &str, value: f64) {
-    static FILE: Mutex<()> = Mutex::new(());
-    let _lock = FILE.lock().unwrap();
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("console-attacks.json");
+    change("console-more.json", |all| drop(all.insert(name.to_owned(), value.into())));
+}
+
+/// Changes a JSON file of figures. The test binaries run one after the other.
+fn change(file: &str, change: impl FnOnce(&mut serde_json::Map<String, Value>)) {
+    static FILES: Mutex<()> = Mutex::new(());
+    let _lock = FILES.lock().unwrap();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
     let known = std::fs::read_to_string(&path).unwrap_or_default();
     let mut all: serde_json::Map<String, Value> = serde_json::from_str(&known).unwrap_or_default();
-    all.insert(name.to_owned(), value.into());
+    change(&mut all);
     std::fs::write(path, Value::Object(all).to_string()).unwrap();
+}
+
+/// A test that attacks the console. It counts as one of `attacks` from its beginning, and as one of
+/// `refused` if it ends without a failed assertion. `make test-console` prints both numbers.
+#[must_use = "it counts the attack when it is dropped"]
+pub struct Attack;
+
+impl Attack {
+    pub fn begin() -> Self {
+        count("attacks");
+        Self
+    }
+}
+
+impl Drop for Attack {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            count("refused");
+        }
+    }
+}
+
+fn count(name: &str) {
+    change("console-attacks.json", |all| {
+        let known = all.get(name).and_then(Value::as_u64).unwrap_or_default();
+        all.insert(name.to_owned(), (known + 1).into());
+        // Without a refused one, there is a zero.
+        all.entry("refused").or_insert(0.into());
+    });
 }
 
 /// An answer to a request.

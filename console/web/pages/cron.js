@@ -29,13 +29,17 @@ const TICKS = [
   { title: "Attempt", class: "end desk-only", cell: (tick) => tick.attempt ?? "–" },
   { title: "Token", class: "desk-only", cell: (tick) => h("code", null, tick.token || "–") },
   { title: "Why", class: "wide desk-only", cell: (tick) => [tick.why || "", tick.backfilled &&
-    h("span", { class: "tag" }, "caught up")] },
+    h("span", { class: "tag" }, "caught up"), tick.requested && h("span", { class: "tag",
+    title: tick.requested.reason }, `requested by ${tick.requested.by}`)] },
 ];
+
+/** A requested tick may have the second of one of the schedule. */
+const idOf = (tick) => `${tick.at_ms}${tick.requested ? " requested" : ""}`;
 
 /** Returns the last ticks as shapes, the latest on the right. */
 const strip = (job) => h("span", { class: "ticks" }, job.last.slice(0, 12).reverse().map((tick) => {
   const [level, word] = outcome(tick);
-  return h("span", { key: tick.at_ms, title: `${moment(tick.at_ms)} ${word}` },
+  return h("span", { key: idOf(tick), title: `${moment(tick.at_ms)} ${word}` },
     mark(level, `${moment(tick.at_ms)} ${word}`));
 }));
 
@@ -45,7 +49,8 @@ export function cron(app, [chosen]) {
 
   const run = (job) => ask({
     action: "run-now", title: "Run the job now", verb: "Run", name: job.name,
-    does: "A process of the job runs it once, outside of its schedule.",
+    does: "A process of the job runs it once, outside of its schedule. If it runs now, the " +
+      "requested run begins after it, within a minute or not at all.",
     what: "name of the job", body: { job: job.name }, then: () => own.load(),
   });
   const href = (job) => `#/cron/${encodeURIComponent(job.name)}`;
@@ -93,7 +98,7 @@ export function cron(app, [chosen]) {
       ])),
     card("Last ticks", { right: h("span", { class: "soft" }, plural(job.last.length, "tick"),
       job.unknown && ", as they were read last") },
-      job.last.length ? shortTable("Last ticks", TICKS, job.last, (tick) => tick.at_ms)
+      job.last.length ? shortTable("Last ticks", TICKS, job.last, idOf)
         : empty(`Its first tick is due ${job.next_ms && job.next_ms > now() ? "soon" : "now"}.`)),
   ];
   const view = () => {

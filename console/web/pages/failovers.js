@@ -33,8 +33,9 @@ function lanes(failovers) {
   }));
 }
 
-const leases = (one) => (one.leases_kept === null || one.leases_kept === undefined
-  ? "not watched then" : `${number(one.leases_kept)} kept, ${number(one.leases_lost)} lost`);
+const leases = (one) => (one.holders_same === null || one.holders_same === undefined
+  ? "not watched then" : `${number(one.holders_same)} held by the same owner as before, ` +
+    `${number(one.leases_ran_out)} seen to run out`);
 
 /** Returns the shortest axis that has all of the list on it. */
 function lengthOf(list) {

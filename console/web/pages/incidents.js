@@ -69,7 +69,8 @@ function later(choose) {
 const fields = (data, wanted) => h("p", { class: "tools soft", key: "retention" },
   !data ? "Incidents for keys that are kept for " : data.incidents.length
     ? `${plural(data.incidents.length, "incident")} for keys that are kept for `
-    : "No loss of data makes keys forgotten that are kept for ",
+    : data.whole ? "No loss of data makes keys forgotten that are kept for "
+      : "No loss has been seen so far that makes keys forgotten that are kept for ",
   h("input", { type: "number", name: "retention", class: "short", min: "1", max: MOST, step: "any",
     value: String(wanted.retention_ms / HOUR), "aria-label": "Hours for which keys are kept",
     oninput: (event) => {

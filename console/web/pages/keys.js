@@ -133,7 +133,6 @@ function list(app, namespace) {
     { title: "Running", class: "end", cell: count("running") },
     { title: "Parked", class: "end", cell: count("parked", "warning") },
     { title: "Unsettled", class: "end desk-only", cell: count("unsettled") },
-    { title: "Holding", class: "end desk-only", cell: count("holding") },
     { title: "Done", class: "end", cell: count("done") },
     { title: "May be forgotten", class: "end desk-only", cell: count("forgotten", "error") },
   ];

@@ -17,8 +17,6 @@ const NONE = { free: "Nobody holds it now.",
 
 const HOLDERS = [
   { title: "Owner", class: "name", cell: (one) => h("code", null, one.owner) },
-  { title: "Host", class: "desk-only", cell: (one) => (one.host
-    ? `${one.host}, pid ${one.pid ?? "–"}` : h("span", { class: "soft" }, "not stored")) },
   { title: "Note", class: "wide desk-only", cell: (one) => one.note || "–" },
   { title: "Slot", class: "end desk-only", cell: (one) => one.slot ?? "–" },
   { title: "Since", class: "desk-only", cell: (one) => at(one.since_ms) },

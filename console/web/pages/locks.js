@@ -15,9 +15,8 @@ const STATE = {
 export const lockState = (state) => is(...(STATE[state] || ["unknown", state]));
 export const KIND = { mutex: "exclusive", read: "read", semaphore: "semaphore" };
 
-/** Returns how many permits are held; of how many, only the holders' programs may know. */
-export const permits = ({ held, slots }) => (slots === null ? plural(held, "permit")
-  : `${held} of ${plural(slots, "permit")}`);
+/** Returns how many permits are held. Of how many, the programs that use them know alone. */
+export const permits = ({ held }) => plural(held, "permit");
 
 /** Returns the holders of a lock in a few words. */
 function who(one) {
@@ -26,7 +25,7 @@ function who(one) {
   if (!first) return h("span", { class: "soft" }, "–");
   const note = first.note ? ` ${first.note}` : "";
   const name = h("span", { title: `${first.owner}${note}` }, h("code", null,
-    first.host || first.owner), note && h("span", { class: "soft" }, note));
+    first.owner), note && h("span", { class: "soft" }, note));
   return one.holder_count > 1 ? [name, ` and ${number(one.holder_count - 1)} more`] : name;
 }
 
@@ -42,8 +41,7 @@ const COLUMNS = [
   { title: "Name", class: "name", cell: (one) => [
     h("a", { class: "mono", href: lockHref(one.kind, one.name) }, one.name),
     h("span", { class: "below" }, `${STATE[one.state]?.[1] || one.state} · `,
-      first(one).host || first(one).owner ||
-        (one.state === "unknown" ? "holder not known" : "no holder"),
+      first(one).owner || (one.state === "unknown" ? "holder not known" : "no holder"),
       one.waiting > 0 && ` · ${plural(one.waiting, "waits", "wait")}`)] },
   { title: "Kind", width: 96, class: "wide-only", cell: (one) => KIND[one.kind] || one.kind },
   { title: "State", width: 82, class: "desk-only", cell: (one) => lockState(one.state) },

@@ -26,7 +26,6 @@ function node(one, latencies) {
       ["Server", serverOf(one)],
       ["Grants again in", typeof one.until_ms === "number" && countdown(one.until_ms, "now")],
       ["Latency", `${span(one.latency_ms)} (max ${span(one.latency_max_ms)})`],
-      ["Queue", one.queue === null ? "not counted" : plural(one.queue, "request")],
       ["Batches", number(one.batches)],
       ["Faults", one.faults ? h("span", { class: "is warning" }, `${number(one.faults)}${
         kinds.length ? ` (${kinds.join(", ")})` : ""}`) : "none"],

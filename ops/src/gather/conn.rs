@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, FromRedisValue, RedisResult, Value};
+use redis::{Cmd, FromRedisValue, Pipeline, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::super::facts::{Fields, Read, Unread};
@@ -88,6 +88,24 @@ impl Conn {
         Ok(s.saturating_mul(1_000).saturating_add(us / 1_000).saturating_add(left))
     }
 
+    /// Sends several commands in one write, and returns the answer to each of them. The texts of
+    /// errors call the commands `what`.
+    pub(crate) async fn execute_all(
+        &self,
+        commands: &Pipeline,
+        what: &[&str],
+    ) -> Read<Vec<Read<Value>>> {
+        let mut handle = (**self.line).clone();
+        let sent = async { handle.send_packed_commands(commands, 0, what.len()).await };
+        let whole = what.join(", ");
+        let answers = match timeout_at(self.until, sent).await {
+            Ok(answers) => answered(answers, &whole, self.secrets())?,
+            Err(_) => return Err(Unread::Failed(LATE.to_owned())),
+        };
+        let each = answers.into_iter().zip(what);
+        Ok(each.map(|(a, what)| answered(a.extract_error(), what, self.secrets())).collect())
+    }
+
     /// Sends a command as [`Self::execute`] does, and converts the answer to a value of type `T`.
     pub(crate) async fn read<T: FromRedisValue>(
         &self,
@@ -136,7 +154,7 @@ impl std::fmt::Debug for Conn {
 
 const LATE: &str = "no answer before the deadline";
 
-fn answered(answer: RedisResult<Value>, what: &str, secrets: &Secrets) -> Read<Value> {
+fn answered<T>(answer: RedisResult<T>, what: &str, secrets: &Secrets) -> Read<T> {
     answer.map_err(|e| {
         let lower = e.detail().unwrap_or_default().to_ascii_lowercase();
         let unknown = lower.contains("unknown command") || lower.contains("unknown subcommand");

@@ -27,7 +27,9 @@ where
         tick: Tick,
         guard: Option<&LockGuard>,
     ) -> Result<End, Failed> {
-        let (cx, at, cancel) = (tick.cx.clone(), tick.at, tick.cancel.clone());
+        let (cx, cancel) = (tick.cx.clone(), tick.cancel.clone());
+        // The tick that follows a requested run is the next one of the schedule from now on.
+        let at = if tick.requested { self.cron.now() } else { tick.at };
         let run = (self.handler)(tick);
         let lost = async {
             match guard {

@@ -34,7 +34,7 @@ pub(crate) struct AuditArgs {
 }
 
 impl AuditArgs {
-    pub(super) fn audit(&self) -> Result<Audit, Fail> {
+    pub(crate) fn audit(&self) -> Result<Audit, Fail> {
         let by = self.by.clone().or_else(|| std::env::var("USER").ok());
         let by = by.filter(|by| !by.is_empty()).unwrap_or_else(|| "unknown".to_owned());
         Ok(Audit::new(by, &self.reason)?)

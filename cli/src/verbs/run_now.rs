@@ -1,0 +1,110 @@
+//! The command `palisade run-now`.
+
+use std::time::Duration;
+
+use clap::Args;
+use palisade::RunError;
+use palisade::cron::{Cron, CronError, End, Requested, Run, RunRequest};
+use palisade_ops::run_now;
+use serde_json::json;
+
+use super::idem::AuditArgs;
+use super::{GroundArgs, unavailable};
+use crate::Done;
+use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, USAGE};
+use crate::say::plain;
+use crate::span::Span;
+
+/// Maximum wait for the beginning of the run, if `-w` is not given.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Runs the cron job NAME now, outside of its schedule, on one of the hosts that run it.
+///
+/// The job must allow it: `palisade cron --on-request`, or `Job::on_request` in a program. The
+/// leader of the job looks for requests every two seconds. If the job runs at that moment, the
+/// requested run waits for its end. A request that is older than a minute is not run any more. Two
+/// requests in the same ten seconds are one.
+///
+/// Exit code 0 if the run has begun, 2 if the job does not allow requests, 75 if the run has not
+/// begun within the wait, 69 if too few nodes reply.
+#[derive(Debug, Args)]
+pub(crate) struct RunNowArgs {
+    #[command(flatten)]
+    ground: GroundArgs,
+    /// Name of the job
+    name: String,
+    #[command(flatten)]
+    audit: AuditArgs,
+    /// Maximum time to wait for the beginning of the run [default: 10s]
+    #[arg(short = 'w', long, value_name = "SPAN")]
+    wait: Option<Span>,
+}
+
+impl RunNowArgs {
+    pub(crate) async fn run(self) -> Result<Done, Fail> {
+        let json = self.ground.say.json;
+        let audit = self.audit.audit()?;
+        let ground = self.ground.without_signals()?;
+        let wait = self.wait.map_or(WAIT, |Span(wait)| wait);
+        let cron = Cron::new(&ground.redlock);
+        let requested = match run_now(&cron, &self.name, wait, &audit).await {
+            Ok(requested) => requested,
+            Err(CronError::Record(RunError::NoQuorum { error, .. })) => {
+                return Err(unavailable(&error));
+            }
+            Err(e) => return Err(Fail::new(USAGE, e.to_string())),
+        };
+        let (outcome, request, run, code) = match &requested {
+            Requested::NotAllowed => ("not_allowed", None, None, REFUSED),
+            Requested::Begun { request, is_new, run } => {
+                ("begun", Some((request, *is_new)), run.as_ref(), 0)
+            }
+            Requested::Waits { request, is_new } => {
+                ("waits", Some((request, *is_new)), None, NOT_ACQUIRED)
+            }
+            Requested::Undecided => {
+                let why = "another process requests it at the same time; call this command again";
+                return Err(Fail::new(NOT_ACQUIRED, why));
+            }
+            other => return Err(Fail::new(NOT_ACQUIRED, format!("{other:?}"))),
+        };
+        let text = if json {
+            let (request, is_new) = (request.map(|(one, _)| one), request.map(|(_, new)| new));
+            json!({ "name": self.name, "outcome": outcome, "request": request, "is_new": is_new,
+                    "run": run })
+            .to_string()
+        } else {
+            let request = request.map(|(one, is_new)| line(one, is_new)).unwrap_or_default();
+            let what = match (outcome, run) {
+                ("not_allowed", _) => {
+                    "it does not allow requests: no leader of it with --on-request was here in the \
+                     last day"
+                        .to_owned()
+                }
+                ("begun", Some(run)) => ended(run),
+                ("begun", None) => "; it runs".to_owned(),
+                _ => "; no process has begun it yet, and a minute after the request none will"
+                    .to_owned(),
+            };
+            format!("job {:?}: {request}{what}", self.name)
+        };
+        Ok(Done { text: text + "\n", code })
+    }
+}
+
+fn line(request: &RunRequest, is_new: bool) -> String {
+    let number = request.number;
+    if is_new {
+        return format!("request {number} is stored");
+    }
+    format!("request {number} of {} in the same ten seconds stands", plain(&request.by))
+}
+
+fn ended(run: &Run) -> String {
+    let end = match &run.end {
+        End::Done => "done".to_owned(),
+        End::Failed(why) => format!("failed: {}", plain(why)),
+        other => format!("{other:?}").to_lowercase(),
+    };
+    format!("; it ran on {}, and is {end}", plain(&run.by))
+}

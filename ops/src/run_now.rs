@@ -1,0 +1,35 @@
+//! Runs a cron job now, for an operator.
+
+use std::time::Duration;
+
+use palisade::cron::{Cron, CronError, Requested};
+
+use super::Audit;
+
+/// Requests a run of a job as [`Cron::request_run`] does, and writes the author and the reason to
+/// the log. The request has them, too, and the process that runs it logs them.
+///
+/// # Errors
+/// The same as for [`Cron::request_run`].
+///
+/// # Cancellation safety
+/// The same as for [`Cron::request_run`].
+pub async fn run_now(
+    cron: &Cron,
+    job: &str,
+    wait: Duration,
+    audit: &Audit,
+) -> Result<Requested, CronError> {
+    let requested = cron.request_run(job, audit.by(), audit.reason(), wait).await;
+    let stored = matches!(requested, Ok(Requested::Begun { .. } | Requested::Waits { .. }));
+    tracing::warn!(
+        target: "palisade_ops",
+        event = "run_now",
+        job,
+        by = audit.by(),
+        reason = audit.reason(),
+        stored,
+        "a run of a job was requested by an operator"
+    );
+    requested
+}

@@ -1,0 +1,72 @@
+//! The end of a check: counts the result of a tick, or decides when the tick is checked again.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::super::rules::millis;
+use super::super::tick::{End, Run};
+use super::{CheckResult, Engine, pause};
+use crate::error::Advice;
+use crate::idempotency::{Outcome, RunError};
+use crate::span;
+use crate::token::FencingToken;
+
+impl<F> Engine<'_, F> {
+    /// Counts the result of a tick in the metrics, and ends its span.
+    pub(super) fn over(
+        &self,
+        operation: span::Call,
+        tick: i64,
+        ended: &Result<Outcome<Run>, RunError>,
+    ) {
+        let outcome = match ended {
+            Ok(Outcome::Executed { value: run, .. }) => {
+                operation.token(FencingToken::new(run.token));
+                operation.attempts(run.attempt);
+                let span = |from: u64, to: u64| Duration::from_millis(to.saturating_sub(from));
+                if !matches!(run.end, End::Skipped(_)) {
+                    let late = span(millis(tick), run.started);
+                    self.meters.ran(late, span(run.started, run.ended));
+                }
+                match run.end {
+                    End::Done => "done",
+                    End::Failed(_) => "failed",
+                    End::Skipped(_) => "skipped",
+                    End::Cancelled(_) => "cancelled",
+                }
+            }
+            Ok(Outcome::Parked(_)) => "parked",
+            // The run failed. The tick may be run again.
+            Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
+            // Another process has the tick, or too few nodes answered. The process that completes
+            // the tick counts the tick.
+            Ok(_) => return operation.over("elsewhere"),
+            Err(_) => return operation.over("no_quorum"),
+        };
+        self.meters.tick(outcome);
+        operation.over(outcome);
+    }
+
+    /// Returns the pause before the next check of a tick after an error. One such error is a tick
+    /// with a birth that is ahead of the clock, because the clock was set back.
+    pub(super) fn after_error(&self, error: &RunError) -> CheckResult {
+        // The run requested another run of the tick.
+        if let RunError::Handler { .. } = error {
+            tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
+            return CheckResult::Retry(pause(error.advice()).min(Duration::from_secs(1)));
+        }
+        self.wait_because(error, error.advice())
+    }
+
+    /// Returns the pause before the next check of a tick that could not be decided. Logs the reason
+    /// as a warning the first time. After that, logs no further warning until a tick is finished.
+    pub(super) fn wait_because(&self, why: &dyn std::fmt::Display, advice: Advice) -> CheckResult {
+        let job = &self.job.name;
+        if self.waits.swap(true, Ordering::Relaxed) {
+            tracing::debug!(target: "palisade::cron", %job, %why, "looks again");
+        } else {
+            tracing::warn!(target: "palisade::cron", %job, %why, "ticks wait");
+        }
+        CheckResult::Again(pause(advice).min(Duration::from_secs(1)))
+    }
+}

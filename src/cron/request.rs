@@ -1,0 +1,260 @@
+//! Requests of operators to run a job now, outside of its schedule.
+//!
+//! A request is a record: its key has the job and a slot of `SLOT` seconds, so two requests in one
+//! slot are one. The processes of a job that allows requests read the records of the last slots,
+//! and run a tick for each one. The leader reads them first and often, the others seldom: nothing
+//! depends on the leader. The run of that tick has a record of its own, as every tick has, so it is
+//! completed once.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::join_all;
+use futures_util::stream::{Stream, unfold};
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+
+use super::{Cron, CronError, NAMESPACE, Run, tick};
+use crate::error::ConfigError;
+use crate::idempotency::{Call, Idempotency, Resolved, RunError, Status};
+use crate::name::check_name;
+
+/// Interval at which the leader of a job reads its requests.
+const LOOK: Duration = Duration::from_secs(2);
+/// Number of these intervals after which a process that does not lead reads them, too.
+const SELDOM: u32 = 5;
+/// Length of a slot in seconds. Two requests in one slot are one request.
+const SLOT: i64 = 10;
+/// Age of a request in seconds after which its run does not begin.
+pub(super) const LATEST: i64 = 60;
+/// Interval of the sign of a process that its job allows requests, in seconds.
+const DAY: i64 = 86_400;
+/// Pause between two reads by the process that waits for the beginning of a run.
+const AGAIN: Duration = Duration::from_millis(250);
+
+/// A request to run a job now.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RunRequest {
+    /// Random id. Another request of the same number has another one.
+    pub id: String,
+    /// Number of the request. Two requests in the same ten seconds have one number.
+    pub number: i64,
+    /// Time of the request in seconds since 1970, by the clock of the process that made it.
+    pub at: i64,
+    /// Author of the request.
+    pub by: String,
+    /// Reason of the request.
+    pub reason: String,
+}
+
+impl RunRequest {
+    /// Returns the time after which the run of the request does not begin.
+    pub fn until(&self) -> SystemTime {
+        tick::at(self.at + LATEST)
+    }
+}
+
+/// Answer to [`Cron::request_run`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "the job may not have been run"]
+pub enum Requested {
+    /// No process has allowed requests for this job in the last day
+    /// ([`Job::on_request`](super::Job::on_request)). No request was stored.
+    NotAllowed,
+    /// The run of the request has begun or has ended.
+    Begun {
+        /// The request that was run.
+        request: RunRequest,
+        /// False if the request was stored by an earlier call in the same ten seconds.
+        is_new: bool,
+        /// The record of the run; `None` if the run has not ended.
+        run: Option<Run>,
+    },
+    /// The request is stored, and its run has not begun within the wait.
+    Waits {
+        /// The stored request.
+        request: RunRequest,
+        /// False if the request was stored by an earlier call in the same ten seconds.
+        is_new: bool,
+    },
+    /// Another process stores a request of the same ten seconds, and has not finished within the
+    /// wait. Call [`Cron::request_run`] again.
+    Undecided,
+}
+
+/// Returns the number of the slot of an instant.
+pub(super) fn slot(at: i64) -> i64 {
+    at.div_euclid(SLOT)
+}
+
+/// Returns the call for the record of a request.
+fn request(records: &Idempotency, job: &str, slot: i64) -> Call {
+    records.key(format!("{job}/request/{slot}")).created_at(tick::at(slot * SLOT))
+}
+
+/// Returns the call for the sign of this day that the job allows requests.
+fn sign(records: &Idempotency, job: &str, day: i64) -> Call {
+    records.key(format!("{job}/on-request/{day}")).created_at(tick::at(day * DAY))
+}
+
+/// Returns the call for the run of the request at this instant.
+pub(super) fn run_of(records: &Idempotency, job: &str, at: i64) -> Call {
+    records.key(format!("{job}/run/{}", slot(at))).created_at(tick::at(at))
+}
+
+impl Cron {
+    /// Requests a run of a job now, outside of its schedule, and waits at most `wait` for its
+    /// beginning. The job must allow requests ([`Job::on_request`](super::Job::on_request)) in the
+    /// processes that run it. This process need not run the job.
+    ///
+    /// The leader of the job looks for requests every two seconds, and the other processes every
+    /// ten. One tick is run for each request ([`Tick::is_requested`](super::Tick::is_requested)).
+    /// If the job runs at that moment, the tick waits for the end of that run. A request that is
+    /// older than a minute is not run any more. Two requests in the same ten seconds of the clock
+    /// (from `:20` to `:29`, say) are one.
+    ///
+    /// # Errors
+    /// [`CronError::Config`] for an invalid name; [`CronError::Record`] if too few nodes answer. In
+    /// that case the request may be stored, and the job may be run.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, the request may be stored, and the job may be run.
+    pub async fn request_run(
+        &self,
+        job: &str,
+        by: &str,
+        reason: &str,
+        wait: Duration,
+    ) -> Result<Requested, CronError> {
+        check_name("name", job)?;
+        let records = self.requests()?;
+        let today = self.now().div_euclid(DAY);
+        let signs = [today, today - 1].map(|day| sign(&records, job, day).lookup::<bool>());
+        let signs = join_all(signs).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        if !signs.iter().any(|sign| matches!(sign, Status::Stored(true))) {
+            return Ok(Requested::NotAllowed);
+        }
+        let end = tokio::time::Instant::now() + wait;
+        let at = self.now();
+        let (by, reason) = (by.to_owned(), reason.to_owned());
+        let id = format!("{:032x}", self.core().env.random());
+        let mine = RunRequest { id, number: slot(at), at, by, reason };
+        let (request, is_new) = loop {
+            match request(&records, job, mine.number).resolve(&mine).await? {
+                Resolved::Stored => break (mine, true),
+                Resolved::AlreadyStored(other) => break (other, false),
+                Resolved::TooLarge => {
+                    let size = format!("{} bytes", mine.reason.len() + mine.by.len());
+                    let rule = "must be shorter, with the author";
+                    return Err(ConfigError::new("reason", size, rule).into());
+                }
+                _ if tokio::time::Instant::now() >= end => return Ok(Requested::Undecided),
+                // Another process writes the same record.
+                _ => sleep(AGAIN).await,
+            }
+        };
+        loop {
+            // A run under way is no error, and neither is one whose process died.
+            let run = match run_of(&records, job, request.at).lookup::<Run>().await? {
+                Status::Stored(run) => Some(Some(run)),
+                Status::Running { .. } | Status::Lapsed { .. } | Status::Unsettled => Some(None),
+                _ => None,
+            };
+            if let Some(run) = run {
+                return Ok(Requested::Begun { request, is_new, run });
+            }
+            if tokio::time::Instant::now() >= end {
+                return Ok(Requested::Waits { request, is_new });
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    /// Returns the idempotency namespace for the records of requests.
+    pub(super) fn requests(&self) -> Result<Idempotency, CronError> {
+        let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
+        let retention = Duration::from_secs(3 * DAY.unsigned_abs());
+        Ok(records.retention(retention).at_least_once().build()?)
+    }
+}
+
+/// The requests of one job that this process has found.
+struct Looks<'a> {
+    cron: &'a Cron,
+    job: &'a str,
+    records: &'a Idempotency,
+    /// Numbers of the requests that were found.
+    found: BTreeSet<i64>,
+    /// Requests that were found and not returned yet.
+    next: Vec<i64>,
+    /// Number of intervals since the last look.
+    idle: u32,
+}
+
+/// Returns the instants of the requests for a job, each one once. Never ends. Without `records`,
+/// nothing is read.
+pub(super) fn requests<'a>(
+    cron: &'a Cron,
+    job: &'a str,
+    records: Option<&'a Idempotency>,
+) -> impl Stream<Item = i64> + 'a {
+    let (found, next, idle) = (BTreeSet::new(), Vec::new(), 0);
+    let looks = records.map(|records| Looks { cron, job, records, found, next, idle });
+    unfold(looks, |looks| async move {
+        let Some(mut looks) = looks else { return std::future::pending().await };
+        loop {
+            if let Some(at) = looks.next.pop() {
+                return Some((at, Some(looks)));
+            }
+            looks.idle += 1;
+            let leads = looks.cron.lead.term.borrow().is_some();
+            if leads || looks.idle >= SELDOM {
+                looks.idle = 0;
+                if let Err(why) = looks.look().await {
+                    let job = looks.job;
+                    tracing::debug!(target: "palisade::cron", %job, %why, "requests are not known");
+                }
+            }
+            if looks.next.is_empty() {
+                sleep(LOOK).await;
+            }
+        }
+    })
+}
+
+impl Looks<'_> {
+    /// Reads the requests of the last slots, and stores the sign that the job allows requests.
+    async fn look(&mut self) -> Result<(), RunError> {
+        let (now, records, job) = (self.cron.now(), self.records, self.job);
+        // Two clocks differ by twice the error at most, and a part of a second.
+        let apart = 2 * self.cron.core().config.clock_error.as_secs() as i64 + 1;
+        let (first, last) = (slot(now - LATEST - apart), slot(now + apart));
+        self.found.retain(|number| *number >= first);
+        let new = (first..=last).filter(|number| !self.found.contains(number));
+        let reads = new.map(|number| async move {
+            let read = request(records, job, number).lookup::<RunRequest>().await;
+            (number, read)
+        });
+        let today = now.div_euclid(DAY);
+        let signed = sign(records, job, today).lookup::<bool>();
+        let (signed, reads) = tokio::join!(signed, join_all(reads));
+        if !matches!(signed?, Status::Stored(_)) {
+            let _ = sign(records, job, today).resolve(&true).await?;
+        }
+        for (number, read) in reads {
+            let Status::Stored(request) = read? else { continue };
+            // A record of another form is of another program.
+            if slot(request.at) == number && self.found.insert(number) {
+                let (by, reason) = (&request.by, &request.reason);
+                tracing::info!(
+                    target: "palisade::cron",
+                    %job, number, %by, reason, "a run is requested"
+                );
+                self.next.push(request.at);
+            }
+        }
+        Ok(())
+    }
+}

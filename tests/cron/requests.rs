@@ -1,0 +1,149 @@
+//! Runs that an operator requests, outside of the schedule.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use palisade::Cron;
+use palisade::cron::{Job, Requested, RunRequest, Tick};
+use tokio::time::sleep;
+
+use crate::SECOND;
+use crate::world::{Process, World};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Returns a job without a tick in the time of these tests.
+fn rare() -> Job {
+    Job::new("job", "0 0 29 2 *").on_request()
+}
+
+/// Requests a run, and waits a moment for its beginning.
+async fn ask(cron: &Cron) -> Requested {
+    cron.request_run("job", "ann", "the file is there", 5 * SECOND).await.unwrap()
+}
+
+/// Sleeps until ten seconds of the clock begin.
+async fn next_ten(world: &World) {
+    let now = world.now().duration_since(UNIX_EPOCH).unwrap().as_millis() % 10_000;
+    sleep(Duration::from_millis(10_000 - u64::try_from(now).unwrap())).await;
+}
+
+fn stored(requested: Requested) -> (RunRequest, bool) {
+    match requested {
+        Requested::Begun { request, is_new, .. } | Requested::Waits { request, is_new } => {
+            (request, is_new)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_leader_runs_each_request_once() {
+    let world = World::new();
+    let three: Vec<_> = (0..3).map(|_| world.process(rare())).collect();
+    let operator = Cron::new(&world.redlock());
+    sleep(5 * SECOND).await;
+    let mut numbers = Vec::new();
+    for n in 1..=3 {
+        next_ten(&world).await;
+        let first = ask(&operator).await;
+        let Requested::Begun { request, is_new: true, run: Some(run) } = first else {
+            panic!("{first:?}")
+        };
+        assert!(run.requested && request.by == "ann" && !run.backfilled, "{run:?}");
+        // The same ten seconds: the same request.
+        let again = ask(&operator).await;
+        assert_eq!(stored(again), (request.clone(), false));
+        numbers.push(request.number);
+        sleep(20 * SECOND).await;
+        assert_eq!(world.runs().len(), n, "{:?}", world.runs());
+    }
+    sleep(2 * MINUTE).await;
+    let runs = world.runs();
+    assert_eq!(runs.len(), 3, "{runs:?}");
+    assert!(runs.iter().all(|run| run.requested && run.attempt == 1));
+    assert!(runs.windows(2).all(|w| w[1].token > w[0].token), "tokens rise");
+    assert!(numbers.windows(2).all(|w| w[1] > w[0]), "{numbers:?}");
+    drop(three);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_run_once_although_leaders_come_and_go() {
+    let world = World::new();
+    let mut three: Vec<_> = (0..3).map(|_| world.process(rare())).collect();
+    let operator = Cron::new(&world.redlock());
+    sleep(5 * SECOND).await;
+    let mut requests = Vec::new();
+    for n in 0..20_u32 {
+        let asked = operator.request_run("job", "ann", "", Duration::ZERO).await.unwrap();
+        requests.push(stored(asked).0.at);
+        // The leader goes at another moment each time: before it looks, and after it ran.
+        sleep(Duration::from_millis(190) * n).await;
+        let leader = three.iter().position(Process::leads).unwrap_or(0);
+        match n % 3 {
+            0 => three[leader].cron.step_down(),
+            1 => three[leader] = world.process(rare()),
+            _ => std::mem::replace(&mut three[leader], world.process(rare())).end().await,
+        }
+        sleep(12 * SECOND).await;
+    }
+    sleep(MINUTE).await;
+    drop(three);
+    assert_eq!(world.completed(), requests, "each request once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_does_not_allow_requests_says_so() {
+    let world = World::new();
+    let process = world.process(Job::new("job", "0 0 29 2 *"));
+    sleep(5 * SECOND).await;
+    let operator = Cron::new(&world.redlock());
+    assert_eq!(ask(&operator).await, Requested::NotAllowed);
+    let unheard = operator.request_run("other", "ann", "", SECOND).await.unwrap();
+    assert_eq!(unheard, Requested::NotAllowed);
+    assert!(operator.request_run("", "ann", "", SECOND).await.is_err());
+    sleep(MINUTE).await;
+    assert!(world.runs().is_empty());
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_older_than_a_minute_is_not_run() {
+    for (pause, runs) in [(40, 1), (70, 0)] {
+        let world = World::new();
+        let process = world.process(rare());
+        sleep(5 * SECOND).await;
+        process.end().await;
+        let operator = Cron::new(&world.redlock());
+        let asked = ask(&operator).await;
+        assert!(matches!(asked, Requested::Waits { is_new: true, .. }), "{asked:?}");
+        sleep(pause * SECOND).await;
+        let process = world.process(rare());
+        sleep(MINUTE).await;
+        assert_eq!(world.runs().len(), runs, "after {pause} s");
+        drop(process);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_for_the_run_under_way_and_not_for_ever() {
+    for (takes, runs) in [(20, 2), (90, 1)] {
+        let world = World::new();
+        let process = world.process_with(rare(), move |_: Tick| async move {
+            sleep(takes * SECOND).await;
+            Ok(())
+        });
+        let operator = Cron::new(&world.redlock());
+        sleep(5 * SECOND).await;
+        let first = ask(&operator).await;
+        assert!(matches!(first, Requested::Begun { run: None, .. }), "{first:?}");
+        sleep(10 * SECOND).await;
+        let second = ask(&operator).await;
+        assert!(matches!(second, Requested::Waits { is_new: true, .. }), "{second:?}");
+        sleep(3 * MINUTE).await;
+        let all = world.runs();
+        assert_eq!(all.len(), runs, "{takes} s: {all:?}");
+        let apart = |w: &[crate::world::Run]| w[1].began >= w[0].began + 20_000;
+        assert!(all.windows(2).all(apart), "one after the other: {all:?}");
+        drop(process);
+    }
+}
