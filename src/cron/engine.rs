@@ -404,12 +404,11 @@ where
             let started = self.now();
             let began = *began.get_or_init(|| self.moment());
             let token = guard.map_or(cx.fencing_token(), LockGuard::fencing_token);
-            let end = match skipped {
-                Some(why) => End::Skipped(why),
-                None => {
-                    let tick = Tick::new(tick, (backfilled, requested), token, cx.clone());
-                    self.attend(tick, guard).await?
-                }
+            let end = if let Some(why) = skipped {
+                End::Skipped(why)
+            } else {
+                let tick = Tick::new(tick, (backfilled, requested), token, cx.clone());
+                self.attend(tick, guard).await?
             };
             let least = if skipped.is_none() { self.job.at_least } else { Duration::ZERO };
             // The length of the run is measured by the monotonic clock, because the wall clock may

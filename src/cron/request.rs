@@ -229,7 +229,7 @@ impl Looks<'_> {
     async fn look(&mut self) -> Result<(), RunError> {
         let (now, records, job) = (self.cron.now(), self.records, self.job);
         // Two clocks differ by twice the error at most, and a part of a second.
-        let apart = 2 * self.cron.core().config.clock_error.as_secs() as i64 + 1;
+        let apart = 2 * self.cron.core().config.clock_error.as_secs().cast_signed() + 1;
         let (first, last) = (slot(now - LATEST - apart), slot(now + apart));
         self.found.retain(|number| *number >= first);
         let new = (first..=last).filter(|number| !self.found.contains(number));
