@@ -132,8 +132,8 @@ impl Contender for Of {
                 }
             }),
             Kind::Inner => Box::pin(async move {
-                // An inner acquire never waits, so the task gives way by itself. Otherwise the timer
-                // of a runtime with one thread never runs.
+                // An inner acquire never waits, so the task gives way by itself. Otherwise the
+                // timer of a runtime with one thread never runs.
                 tokio::task::consume_budget().await;
                 let lock = redlock.mutex("inner").build().unwrap().reentrant();
                 match lock.acquire(&self.owner).await {

@@ -30,9 +30,9 @@ async fn an_open_address_does_not_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unix_socket_is_for_its_user_alone() {
-    let _attack = Attack::begin();
     use std::os::unix::fs::PermissionsExt as _;
     use tokio::io::AsyncReadExt as _;
+    let _attack = Attack::begin();
     let server = common::server::Server::start(&[]);
     let path = server.dir().join("console.sock");
     let deployment = Deployment::new().node(server.url());
@@ -55,9 +55,9 @@ async fn a_unix_socket_is_for_its_user_alone() {
 #[cfg(feature = "tls")]
 #[tokio::test(flavor = "multi_thread")]
 async fn with_a_certificate_only_tls_is_answered() {
-    let _attack = Attack::begin();
     use std::sync::Arc;
     use tokio::io::AsyncReadExt as _;
+    let _attack = Attack::begin();
     let _ = rustls::crypto::ring::default_provider().install_default();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let mut options = Options::default();

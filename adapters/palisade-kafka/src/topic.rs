@@ -49,7 +49,8 @@ impl Topic {
 
     /// Sets a setting of librdkafka, for example `security.protocol`. The setting also applies to
     /// the producer of dead letters. The consumer itself sets `group.id`, `enable.auto.commit` and
-    /// `enable.auto.offset.store`, because these settings decide which offset is committed. So building a consumer fails if one of them is set here.
+    /// `enable.auto.offset.store`, because these settings decide which offset is committed. So
+    /// building a consumer fails if one of them is set here.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.config.set(name, value);

@@ -1,5 +1,6 @@
 -- Codes of results: the first integer of each result, beside AS_ASKED (main.lua). The client reads
 -- their numbers from this file (codes.rs).
+-- KEYS, ARGV  not used          Returns  nothing
 local DONE = 1
 local NOT_OWNER = 0 -- or found nothing
 local ABSENT = -1
