@@ -328,8 +328,8 @@ fn a_fence_outlives_its_lock_and_expires_later() {
 #[test]
 fn a_jump_of_the_clock_expires_leases_early() {
     let (node, _) = node();
-    let [first, seen] =
-        [acquire("a", 1, 0), claim("key", 1, MAX_TTL)].map(|op| fence(&ask(&node, op)));
+    let ops = [acquire("a", 1, 0), claim("key", 1, MAX_TTL)];
+    let [first, seen] = ops.map(|op| fence(&ask(&node, op)));
     let wall = facts(&node, TERMS).node_micros;
     let rerun = || node.change_record("key", seen, RecordChange::Rerun);
     node.jump_clock(TTL.saturating_sub(Duration::from_nanos(1)));
