@@ -487,15 +487,11 @@ fn a_handover_is_finished_by_the_data_that_hold_its_closing_while_enough_of_it_i
 }
 
 #[test]
-fn names_are_unique_and_clones_are_the_same_node() {
+fn names_are_unique_and_shown_and_clones_are_the_same_node() {
     let (a, b) = (MemoryNode::new(), MemoryNode::new());
     assert_ne!(a.name(), b.name());
     fence(&ask(&a.clone(), acquire("x", 1, 0)));
     assert!(matches!(ask(&a, acquire("x", 2, 0)), Reply::Held { .. }));
-}
-
-#[test]
-fn a_node_shows_its_name() {
     let shown = format!("{:?}", MemoryNode::builder().name("orders-a").build());
     assert!(shown.contains("orders-a"), "{shown}");
 }
