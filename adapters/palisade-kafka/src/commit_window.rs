@@ -40,9 +40,11 @@ impl Window {
         self.prefix().filter(|prefix| self.stored != Some(*prefix))
     }
 
-    /// Records that librdkafka has this offset.
-    pub(crate) fn stored(&mut self, offset: i64) {
-        self.stored = Some(offset);
+    /// Records that librdkafka has this offset. Returns true if the offset may be below the last
+    /// committed one, because the topic or a part of it was made anew. librdkafka does not commit
+    /// such an offset by itself.
+    pub(crate) fn stored(&mut self, offset: i64) -> bool {
+        self.stored.replace(offset).is_none_or(|before| offset < before)
     }
 }
 
@@ -92,5 +94,20 @@ mod tests {
                 assert_eq!(window.prefix(), Some(want), "{finished:?}");
             }
         }
+    }
+    #[test]
+    fn a_topic_that_begins_again_is_followed() {
+        let mut window = Window::default();
+        window.begin(1_000);
+        window.finish(1_000);
+        assert!(window.stored(1_001), "the group may have committed more");
+        window.begin(0);
+        assert_eq!(window.unstored(), Some(0));
+        window.finish(0);
+        assert_eq!(window.unstored(), Some(1));
+        assert!(window.stored(1));
+        window.begin(1);
+        window.finish(1);
+        assert_eq!((window.unstored(), window.stored(2)), (Some(2), false));
     }
 }

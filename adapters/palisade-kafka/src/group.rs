@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use palisade::idempotency::consumer::BrokerError;
-use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
@@ -203,12 +203,15 @@ impl Group {
     /// commit only to a C callback, and a failed commit that librdkafka repeats can overtake a
     /// newer one.
     pub(crate) fn store(&self, consumer: &BaseConsumer<Callbacks>) {
-        let mut list = TopicPartitionList::new();
-        let mut state = self.state();
-        for (partition, (_, window)) in &mut state.windows {
+        let (mut list, mut back) = (TopicPartitionList::new(), TopicPartitionList::new());
+        for (partition, (_, window)) in &mut self.state().windows {
             let Some(offset) = window.unstored() else { continue };
-            if list.add_partition_offset(&self.topic, *partition, Offset::Offset(offset)).is_ok() {
-                window.stored(offset);
+            let at = Offset::Offset(offset);
+            if list.add_partition_offset(&self.topic, *partition, at).is_err() {
+                continue;
+            }
+            if window.stored(offset) {
+                let _ = back.add_partition_offset(&self.topic, *partition, at);
             }
         }
         if list.count() > 0
@@ -216,6 +219,11 @@ impl Group {
         {
             // The group has taken one of the partitions away. A callback will report that.
             tracing::debug!(target: "palisade::consumer", %error, "offsets are not stored");
+        }
+        if back.count() > 0
+            && let Err(error) = consumer.commit(&back, CommitMode::Async)
+        {
+            tracing::debug!(target: "palisade::consumer", %error, "offsets are not committed");
         }
     }
 }

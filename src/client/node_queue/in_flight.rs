@@ -23,8 +23,8 @@ pub(super) struct Answered {
     pub(super) received: Moment,
 }
 
-/// Resolves when one of the futures does, and removes that future from the list. Never resolves for
-/// an empty list.
+/// Resolves when one of the futures does, and removes that future from the list. If several can, the
+/// earliest in the list is first. Never resolves for an empty list.
 ///
 /// `FuturesUnordered` is made for more futures. After it has polled all of them, it wakes the task
 /// that polls it. With one batch in flight, each batch then costs a second poll, which the runtime
@@ -33,11 +33,31 @@ pub(super) async fn first_of<F: Future + Unpin>(futures: &mut Vec<F>) -> F::Outp
     poll_fn(|cx| {
         for i in 0..futures.len() {
             if let Poll::Ready(output) = futures[i].poll_unpin(cx) {
-                futures.swap_remove(i);
+                // The order stays, because a node answers its batches in order.
+                drop(futures.remove(i));
                 return Poll::Ready(output);
             }
         }
         Poll::Pending
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn answers_that_are_there_together_are_taken_in_the_order_of_their_batches() {
+        let mut all: Vec<_> = (0..4).map(std::future::ready).collect();
+        let taken = [(); 4].map(|()| first_of(&mut all).now_or_never());
+        assert_eq!(taken, [Some(0), Some(1), Some(2), Some(3)]);
+        let mut none: Vec<std::future::Ready<()>> = Vec::new();
+        assert_eq!(first_of(&mut none).now_or_never(), None);
+        let mut some = vec![std::future::pending().boxed(), std::future::ready(7).boxed()];
+        assert_eq!(first_of(&mut some).now_or_never(), Some(7), "a later one may be first");
+        assert_eq!((some.len(), first_of(&mut some).now_or_never()), (1, None));
+    }
 }
