@@ -363,6 +363,9 @@ mod tests {
         assert!(fault.contains("CONFIG SET min-replicas-max-lag 2 and then"), "{fault}");
         let fault = require.judge(&facts("1", "1"), Some(S(1)), None).fault.unwrap();
         assert!(fault.contains("down-after-milliseconds 4000"), "{fault}");
+        // The lag is the advised one already, so the Sentinels have to wait longer.
+        let fault = require.judge(&facts("1", "2"), Some(S(3)), None).fault.unwrap();
+        assert!(fault.contains("down-after-milliseconds 4000"), "{fault}");
     }
 
     #[test]
