@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -19,7 +20,20 @@ struct Logged(Child);
 impl Logged {
     fn start(ground: &Ground, command: &mut Command) -> Self {
         command.stderr(File::create(ground.file("err")).expect("a file"));
-        Self(command.spawn().expect("it can be run"))
+        // A process that another test started a moment ago may still have the program open for
+        // writing.
+        let busy = |child: &io::Result<Child>| {
+            child.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::ExecutableFileBusy)
+        };
+        let mut child = command.spawn();
+        for _ in 0..100 {
+            if !busy(&child) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            child = command.spawn();
+        }
+        Self(child.expect("it can be run"))
     }
 }
 
