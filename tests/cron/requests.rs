@@ -1,9 +1,10 @@
 //! Runs that an operator requests, outside of the schedule.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
-use palisade::Cron;
 use palisade::cron::{Job, Requested, RunRequest, Tick};
+use palisade::{Cron, Failed};
 use tokio::time::sleep;
 
 use crate::SECOND;
@@ -146,4 +147,61 @@ async fn a_request_waits_for_the_run_under_way_and_not_for_ever() {
         assert!(all.windows(2).all(apart), "one after the other: {all:?}");
         drop(process);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_requested_run_that_ends_without_a_result_after_a_minute_is_run_again() {
+    for dies in [false, true] {
+        let world = World::new();
+        let is_first = AtomicBool::new(true);
+        let long = move |_: Tick| {
+            let is_first = is_first.swap(false, Ordering::Relaxed);
+            async move {
+                if is_first {
+                    sleep(90 * SECOND).await;
+                    return Err(Failed::no_effect("not yet"));
+                }
+                Ok(())
+            }
+        };
+        let first = world.process_with(rare(), long);
+        sleep(5 * SECOND).await;
+        let operator = Cron::new(&world.redlock());
+        let asked = ask(&operator).await;
+        assert!(matches!(asked, Requested::Begun { run: None, .. }), "{asked:?}");
+        let second = world.process(rare());
+        sleep(80 * SECOND).await;
+        let first = (!dies).then_some(first);
+        sleep(MINUTE).await;
+        let runs = world.runs();
+        assert_eq!(runs.len(), 2, "dies: {dies}: {runs:?}");
+        assert_eq!(runs[1].attempt, if dies { 2 } else { 1 });
+        assert_eq!(world.completed().len(), 1);
+        drop((first, second));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_not_late_by_the_jitter_after_a_backward_step_of_the_clock() {
+    let world = World::new();
+    let host = world.host();
+    host.set_ahead(5);
+    // No tick of the schedule begins in the time of this test.
+    let job = Job::new("job", "* * * * * *").jitter(300 * 24 * 60 * MINUTE).on_request();
+    let process = world.process_on(&host, job, |_| async {
+        sleep(15 * SECOND).await;
+        Ok(())
+    });
+    sleep(5 * SECOND).await;
+    let operator = Cron::new(&world.redlock());
+    next_ten(&world).await;
+    let first = ask(&operator).await;
+    assert!(matches!(first, Requested::Begun { run: None, .. }), "{first:?}");
+    next_ten(&world).await;
+    let second = ask(&operator).await;
+    assert!(matches!(second, Requested::Waits { is_new: true, .. }), "{second:?}");
+    host.set_ahead(0);
+    sleep(MINUTE).await;
+    assert_eq!(world.completed().len(), 2, "{:?}", world.runs());
+    drop(process);
 }
