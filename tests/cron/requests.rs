@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use palisade::cron::{Job, Requested, RunRequest, Tick};
+use palisade::idempotency::Resolved;
 use palisade::{Cron, Failed};
 use tokio::time::sleep;
 
@@ -203,5 +204,53 @@ async fn a_request_is_not_late_by_the_jitter_after_a_backward_step_of_the_clock(
     host.set_ahead(0);
     sleep(MINUTE).await;
     assert_eq!(world.completed().len(), 2, "{:?}", world.runs());
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_on_one_node_of_three_is_completed_and_run() {
+    let world = World::new();
+    let process = world.process(rare());
+    sleep(5 * SECOND).await;
+    process.end().await;
+    // The request is stored on the first two nodes. Of these, only the first one answers later.
+    world.cut_only(2);
+    let operator = Cron::new(&world.redlock());
+    let asked = ask(&operator).await;
+    assert!(matches!(asked, Requested::Waits { is_new: true, .. }), "{asked:?}");
+    world.cut_only(1);
+    let process = world.process(rare());
+    sleep(MINUTE).await;
+    assert_eq!(world.runs().len(), 1);
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sign_on_one_node_of_three_still_allows_requests() {
+    let world = World::new();
+    // The sign is stored on the first two nodes. Of these, only the first one answers later.
+    world.cut_only(2);
+    let process = world.process(rare());
+    sleep(5 * SECOND).await;
+    process.end().await;
+    world.cut_only(1);
+    let operator = Cron::new(&world.redlock());
+    let asked = ask(&operator).await;
+    assert!(matches!(asked, Requested::Waits { is_new: true, .. }), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_no_request_leaves_the_other_requests_alone() {
+    let world = World::new();
+    let process = world.process(rare());
+    sleep(5 * SECOND).await;
+    next_ten(&world).await;
+    let number = world.now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 10;
+    let records = world.redlock().idempotency("cron").at_least_once().build().unwrap();
+    let stored = records.key(format!("job/request/{number}")).resolve(&7).await.unwrap();
+    assert_eq!(stored, Resolved::Stored);
+    next_ten(&world).await;
+    let asked = ask(&Cron::new(&world.redlock())).await;
+    assert!(matches!(asked, Requested::Begun { run: Some(_), .. }), "{asked:?}");
     drop(process);
 }

@@ -169,6 +169,12 @@ impl World {
         }
     }
 
+    /// Cuts the connections of all processes to this node alone.
+    pub(crate) fn cut_only(&self, node: usize) {
+        self.cut(false);
+        self.controls[node].cut();
+    }
+
     pub(crate) fn runs(&self) -> Vec<Run> {
         self.ledger.lock().unwrap().runs.clone()
     }
