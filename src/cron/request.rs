@@ -17,7 +17,9 @@ use tokio::time::sleep;
 
 use super::{Cron, CronError, NAMESPACE, Run, tick};
 use crate::error::ConfigError;
-use crate::idempotency::{Call, Context, Failed, Idempotency, Outcome, Resolved, RunError, Status};
+use crate::idempotency::{
+    Call, Context, Failed, Idempotency, NotRecorded, Outcome, Resolved, RunError, Status,
+};
 use crate::name::check_name;
 
 /// Interval at which the leader of a job reads its requests.
@@ -73,7 +75,8 @@ pub enum Requested {
         request: RunRequest,
         /// False if the request was stored by an earlier call in the same ten seconds.
         is_new: bool,
-        /// The record of the run; `None` if the run has not ended.
+        /// The record of the run; `None` if the run has not ended, or was interrupted, or if its
+        /// record cannot be read.
         run: Option<Run>,
     },
     /// The request is stored, and its run has not begun within the wait.
@@ -108,6 +111,17 @@ pub(super) fn run_of(records: &Idempotency, job: &str, at: i64) -> Call {
     records.key(format!("{job}/run/{}", slot(at))).created_at(tick::at(at))
 }
 
+/// Returns the error for a request whose storage has failed. After an answer of too few nodes, some
+/// of them may have the request.
+fn not_confirmed(request: &RunRequest, error: RunError) -> CronError {
+    let until = request.until();
+    match error {
+        RunError::NotRecorded(NotRecorded { nodes: error, .. })
+        | RunError::NoQuorum { error, .. } => CronError::NotConfirmed { until, error },
+        other => other.into(),
+    }
+}
+
 /// Reads a record. If fewer nodes than a majority have a value of it, stores that value on a
 /// majority first. The other nodes may have been restarted since the value was stored.
 async fn read<T: Serialize + DeserializeOwned>(call: Call) -> Result<Status<T>, RunError> {
@@ -136,8 +150,10 @@ impl Cron {
     /// (from `:20` to `:29`, say) are one.
     ///
     /// # Errors
-    /// [`CronError::Config`] for an invalid name; [`CronError::Record`] if too few nodes answer. In
-    /// that case the request may be stored, and the job may be run.
+    /// [`CronError::Config`] for an invalid name; [`CronError::Record`] if no request was stored,
+    /// because too few nodes answered or a record cannot be read; [`CronError::NotConfirmed`] if
+    /// too few nodes confirmed the request. In that case the request may be stored, and the job may
+    /// be run.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the request may be stored, and the job may be run.
@@ -167,7 +183,8 @@ impl Cron {
         let id = format!("{:032x}", self.core().env.random());
         let mine = RunRequest { id, number: slot(at), at, by, reason };
         let (request, is_new) = loop {
-            match request(&records, job, mine.number).resolve(&mine).await? {
+            let resolved = request(&records, job, mine.number).resolve(&mine).await;
+            match resolved.map_err(|error| not_confirmed(&mine, error))? {
                 Resolved::Stored => break (mine, true),
                 Resolved::AlreadyStored(other) => break (other, false),
                 Resolved::TooLarge => {
@@ -182,9 +199,16 @@ impl Cron {
         };
         loop {
             // A run under way is no error, and neither is one whose process died.
-            let run = match run_of(&records, job, request.at).lookup::<Run>().await? {
-                Status::Stored(run) => Some(Some(run)),
-                Status::Running { .. } | Status::Lapsed { .. } | Status::Unsettled => Some(None),
+            let run = match run_of(&records, job, request.at).lookup::<Run>().await {
+                Ok(Status::Stored(run)) => Some(Some(run)),
+                Ok(
+                    Status::Running { .. }
+                    | Status::Lapsed { .. }
+                    | Status::Unsettled
+                    | Status::NotKept,
+                )
+                | Err(RunError::Codec { .. }) => Some(None),
+                // The request is stored, so an error here must not hide that its run may begin.
                 _ => None,
             };
             if let Some(run) = run {

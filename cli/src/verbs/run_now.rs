@@ -11,7 +11,7 @@ use serde_json::json;
 use super::idem::AuditArgs;
 use super::{GroundArgs, unavailable};
 use crate::Done;
-use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, USAGE};
+use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, UNAVAILABLE, USAGE};
 use crate::say::plain;
 use crate::span::Span;
 
@@ -26,7 +26,9 @@ const WAIT: Duration = Duration::from_secs(10);
 /// requests in the same ten seconds are one.
 ///
 /// Exit code 0 if the run has begun, 2 if the job does not allow requests, 75 if the run has not
-/// begun within the wait, 69 if too few nodes reply.
+/// begun within the wait or if it is not known if the job allows requests, 69 if too few nodes
+/// reply. With 69 the request may be stored. The message then has the time before which this
+/// command must not be called again.
 #[derive(Debug, Args)]
 pub(crate) struct RunNowArgs {
     #[command(flatten)]
@@ -52,7 +54,9 @@ impl RunNowArgs {
             Err(CronError::Record(RunError::NoQuorum { error, .. })) => {
                 return Err(unavailable(&error));
             }
-            Err(e) => return Err(Fail::new(USAGE, e.to_string())),
+            Err(e @ CronError::Config(_)) => return Err(Fail::new(USAGE, e.to_string())),
+            // The message contains the time before which another request may run the job twice.
+            Err(e) => return Err(Fail::new(UNAVAILABLE, e.to_string())),
         };
         let (outcome, request, run, code) = match &requested {
             Requested::NotAllowed => ("not_allowed", None, None, REFUSED),
@@ -61,6 +65,11 @@ impl RunNowArgs {
             }
             Requested::Waits { request, is_new } => {
                 ("waits", Some((request, *is_new)), None, NOT_ACQUIRED)
+            }
+            Requested::NotKnown => {
+                let why = "it is not known if the job allows requests, because too few nodes have \
+                           the sign of that; no request is stored; call this command again";
+                return Err(Fail::new(NOT_ACQUIRED, why));
             }
             Requested::Undecided => {
                 let why = "another process requests it at the same time; call this command again";
@@ -82,7 +91,7 @@ impl RunNowArgs {
                         .to_owned()
                 }
                 ("begun", Some(run)) => ended(run),
-                ("begun", None) => "; it runs".to_owned(),
+                ("begun", None) => "; it has begun".to_owned(),
                 _ => "; no process has begun it yet, and a minute after the request none will"
                     .to_owned(),
             };
