@@ -428,15 +428,20 @@ async fn run_job(shared: &Shared, job: &str, audit: &Audit) -> Result<Ended, Ref
     let cron = Cron::new(&shared.redlock);
     Ok(match run_now(&cron, job, BEGINS, audit).await {
         Ok(Requested::NotAllowed) => Ended::new("refused", NOT_ALLOWED),
+        Ok(Requested::NotKnown) => {
+            let why = "it is not known if the job allows requests, because too few nodes have the \
+                       sign of that; no request is stored; try again";
+            Ended::new("refused", why)
+        }
         Ok(Requested::Begun { request, is_new, run }) => {
             let (word, whose) = if is_new {
-                ("done", "it was run".to_owned())
+                ("done", "the request is stored".to_owned())
             } else {
                 ("unchanged", format!("{} requested it in the same ten seconds", request.by))
             };
             let text = match run {
                 Some(run) => format!("{whose}; the run on {} is {}", run.by, end_of(&run)),
-                None => format!("{whose}; it runs now"),
+                None => format!("{whose}; it has begun"),
             };
             Ended::new(word, text)
         }
@@ -453,6 +458,8 @@ async fn run_job(shared: &Shared, job: &str, audit: &Audit) -> Result<Ended, Ref
         }
         Ok(other) => Ended::new("unknown", format!("{other:?}")),
         Err(e @ CronError::Config(_)) => return Err(Refusal::bad_request(e.to_string())),
+        Err(e @ CronError::Record(_)) => Ended::new("failed", format!("no request is stored: {e}")),
+        // The message contains the time before which another request may run the job twice.
         Err(e) => Ended::new("unknown", e.to_string()),
     })
 }

@@ -21,7 +21,12 @@ pub async fn run_now(
     audit: &Audit,
 ) -> Result<Requested, CronError> {
     let requested = cron.request_run(job, audit.by(), audit.reason(), wait).await;
-    let stored = matches!(requested, Ok(Requested::Begun { .. } | Requested::Waits { .. }));
+    let stored = match &requested {
+        Ok(Requested::Begun { .. } | Requested::Waits { .. }) => "true",
+        // Nodes may have the request, and may complete it later.
+        Ok(Requested::Undecided) | Err(CronError::NotConfirmed { .. }) => "unknown",
+        _ => "false",
+    };
     tracing::warn!(
         target: "palisade_ops",
         event = "run_now",

@@ -250,8 +250,9 @@ where
         );
         let on_time = now.saturating_sub(whole(self.job.latest().as_secs()));
         *seen = since.map_or(now, |since| since.max(on_time));
-        for ((tick, _), d) in due {
-            d.check_at = self.first_check(*tick);
+        for ((tick, requested), d) in due {
+            // A requested run has no jitter, and it would be too late after a long one.
+            d.check_at = if *requested { millis(*tick) } else { self.first_check(*tick) };
         }
     }
 
@@ -323,7 +324,7 @@ where
         // The tick is missed: it could not be checked in time, for example because no node was
         // reachable.
         let of = (self.job, self.schedule);
-        if requested && self.cron.now() > tick + request::LATEST {
+        if requested && !tried && self.cron.now() > tick + request::LATEST {
             let job = &self.job.name;
             tracing::warn!(target: "palisade::cron", %job, tick, "a requested run is too late");
             return CheckResult::Over;

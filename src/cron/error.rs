@@ -1,7 +1,11 @@
 //! Errors of jobs and of reads of a job's history.
 
-use crate::error::{Advice, ConfigError, advise};
-use crate::idempotency::RunError;
+use std::time::{Duration, SystemTime};
+
+use super::request::LATEST;
+use crate::error::{Advice, ConfigError, NoQuorum, advise};
+use crate::idempotency::{RunError, millis_since_1970};
+use crate::time::until_utc;
 
 advise!(CronError);
 
@@ -15,6 +19,22 @@ pub enum CronError {
     /// A record of the job could not be read or written on the nodes.
     #[error("the job cannot be run now: {0}")]
     Record(RunError),
+    /// It is not confirmed that the request to run a job is stored
+    /// ([`Cron::request_run`](super::Cron::request_run)). The request may be stored, and its run
+    /// may begin until `until`. Do not request the job again before that time, because the job may
+    /// then be run twice.
+    #[error(
+        "it is not confirmed that the request is stored: it may be stored, and the run may begin \
+         until {}; do not request the job again before that, or it may run twice: {error}",
+        until_utc(millis_since_1970(*.until))
+    )]
+    #[non_exhaustive]
+    NotConfirmed {
+        /// Time after which the run of the request does not begin.
+        until: SystemTime,
+        /// Reply of each node.
+        error: NoQuorum,
+    },
 }
 
 impl CronError {
@@ -23,6 +43,9 @@ impl CronError {
         match self {
             Self::Config(_) => Advice::Misconfigured,
             Self::Record(e) => e.advice(),
+            Self::NotConfirmed { .. } => {
+                Advice::RetryAfter(Duration::from_secs(LATEST.unsigned_abs()))
+            }
         }
     }
 }

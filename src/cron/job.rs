@@ -212,7 +212,7 @@ impl Job {
     /// changes; if the run is interrupted, the policy [`interrupted`](Self::interrupted) decides.
     /// Unless runs may overlap, it waits for the end of an earlier run, and the ticks of the
     /// schedule that are due during the requested run wait for its end as long as they are on time.
-    /// No run of a request begins more than a minute after the request.
+    /// No run of a request begins for the first time more than a minute after the request.
     ///
     /// [`Cron::request_run`]: super::Cron::request_run
     pub fn on_request(mut self) -> Self {

@@ -11,12 +11,15 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use futures_util::stream::{Stream, unfold};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use super::{Cron, CronError, NAMESPACE, Run, tick};
 use crate::error::ConfigError;
-use crate::idempotency::{Call, Idempotency, Resolved, RunError, Status};
+use crate::idempotency::{
+    Call, Context, Failed, Idempotency, NotRecorded, Outcome, Resolved, RunError, Status,
+};
 use crate::name::check_name;
 
 /// Interval at which the leader of a job reads its requests.
@@ -63,13 +66,17 @@ pub enum Requested {
     /// No process has allowed requests for this job in the last day
     /// ([`Job::on_request`](super::Job::on_request)). No request was stored.
     NotAllowed,
+    /// It is not known if a process has allowed requests for this job: fewer nodes than a majority
+    /// have the sign of such a process. No request was stored. Call [`Cron::request_run`] again.
+    NotKnown,
     /// The run of the request has begun or has ended.
     Begun {
         /// The request that was run.
         request: RunRequest,
         /// False if the request was stored by an earlier call in the same ten seconds.
         is_new: bool,
-        /// The record of the run; `None` if the run has not ended.
+        /// The record of the run; `None` if the run has not ended, or was interrupted, or if its
+        /// record cannot be read.
         run: Option<Run>,
     },
     /// The request is stored, and its run has not begun within the wait.
@@ -104,6 +111,33 @@ pub(super) fn run_of(records: &Idempotency, job: &str, at: i64) -> Call {
     records.key(format!("{job}/run/{}", slot(at))).created_at(tick::at(at))
 }
 
+/// Returns the error for a request whose storage has failed. After an answer of too few nodes, some
+/// of them may have the request.
+fn not_confirmed(request: &RunRequest, error: RunError) -> CronError {
+    let until = request.until();
+    match error {
+        RunError::NotRecorded(NotRecorded { nodes: error, .. })
+        | RunError::NoQuorum { error, .. } => CronError::NotConfirmed { until, error },
+        other => other.into(),
+    }
+}
+
+/// Reads a record. If fewer nodes than a majority have a value of it, stores that value on a
+/// majority first. The other nodes may have been restarted since the value was stored.
+async fn read<T: Serialize + DeserializeOwned>(call: Call) -> Result<Status<T>, RunError> {
+    match call.clone().lookup().await? {
+        Status::Unsettled => {}
+        known => return Ok(known),
+    }
+    // The handler is called only if no node that answers has the value any more.
+    let none = |_: Context| async { Err(Failed::no_effect("no node has the value")) };
+    match call.in_flight_timeout(Duration::ZERO).run(none).await {
+        Ok(Outcome::Executed { value, .. } | Outcome::Replayed(value)) => Ok(Status::Stored(value)),
+        Ok(_) | Err(RunError::Handler { .. }) => Ok(Status::Unsettled),
+        Err(e) => Err(e),
+    }
+}
+
 impl Cron {
     /// Requests a run of a job now, outside of its schedule, and waits at most `wait` for its
     /// beginning. The job must allow requests ([`Job::on_request`](super::Job::on_request)) in the
@@ -116,8 +150,10 @@ impl Cron {
     /// (from `:20` to `:29`, say) are one.
     ///
     /// # Errors
-    /// [`CronError::Config`] for an invalid name; [`CronError::Record`] if too few nodes answer. In
-    /// that case the request may be stored, and the job may be run.
+    /// [`CronError::Config`] for an invalid name; [`CronError::Record`] if no request was stored,
+    /// because too few nodes answered or a record cannot be read; [`CronError::NotConfirmed`] if
+    /// too few nodes confirmed the request. In that case the request may be stored, and the job may
+    /// be run.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the request may be stored, and the job may be run.
@@ -131,10 +167,15 @@ impl Cron {
         check_name("name", job)?;
         let records = self.requests()?;
         let today = self.now().div_euclid(DAY);
-        let signs = [today, today - 1].map(|day| sign(&records, job, day).lookup::<bool>());
-        let signs = join_all(signs).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        if !signs.iter().any(|sign| matches!(sign, Status::Stored(true))) {
-            return Ok(Requested::NotAllowed);
+        let signs = [today, today - 1].map(|day| read::<bool>(sign(&records, job, day)));
+        let signs = join_all(signs).await;
+        if !signs.iter().any(|sign| matches!(sign, Ok(Status::Stored(true)))) {
+            let signs = signs.into_iter().collect::<Result<Vec<_>, _>>()?;
+            let is_open = |sign: &Status<bool>| {
+                matches!(sign, Status::Unsettled | Status::Running { .. } | Status::Lapsed { .. })
+            };
+            let is_known = !signs.iter().any(is_open);
+            return Ok(if is_known { Requested::NotAllowed } else { Requested::NotKnown });
         }
         let end = tokio::time::Instant::now() + wait;
         let at = self.now();
@@ -142,7 +183,8 @@ impl Cron {
         let id = format!("{:032x}", self.core().env.random());
         let mine = RunRequest { id, number: slot(at), at, by, reason };
         let (request, is_new) = loop {
-            match request(&records, job, mine.number).resolve(&mine).await? {
+            let resolved = request(&records, job, mine.number).resolve(&mine).await;
+            match resolved.map_err(|error| not_confirmed(&mine, error))? {
                 Resolved::Stored => break (mine, true),
                 Resolved::AlreadyStored(other) => break (other, false),
                 Resolved::TooLarge => {
@@ -157,9 +199,16 @@ impl Cron {
         };
         loop {
             // A run under way is no error, and neither is one whose process died.
-            let run = match run_of(&records, job, request.at).lookup::<Run>().await? {
-                Status::Stored(run) => Some(Some(run)),
-                Status::Running { .. } | Status::Lapsed { .. } | Status::Unsettled => Some(None),
+            let run = match run_of(&records, job, request.at).lookup::<Run>().await {
+                Ok(Status::Stored(run)) => Some(Some(run)),
+                Ok(
+                    Status::Running { .. }
+                    | Status::Lapsed { .. }
+                    | Status::Unsettled
+                    | Status::NotKept,
+                )
+                | Err(RunError::Codec { .. }) => Some(None),
+                // The request is stored, so an error here must not hide that its run may begin.
                 _ => None,
             };
             if let Some(run) = run {
@@ -234,17 +283,29 @@ impl Looks<'_> {
         self.found.retain(|number| *number >= first);
         let new = (first..=last).filter(|number| !self.found.contains(number));
         let reads = new.map(|number| async move {
-            let read = request(records, job, number).lookup::<RunRequest>().await;
-            (number, read)
+            (number, read::<RunRequest>(request(records, job, number)).await)
         });
         let today = now.div_euclid(DAY);
         let signed = sign(records, job, today).lookup::<bool>();
         let (signed, reads) = tokio::join!(signed, join_all(reads));
-        if !matches!(signed?, Status::Stored(_)) {
-            let _ = sign(records, job, today).resolve(&true).await?;
-        }
+        let mut failed = None;
         for (number, read) in reads {
-            let Status::Stored(request) = read? else { continue };
+            let request = match read {
+                Ok(Status::Stored(request)) => request,
+                Ok(_) => continue,
+                // The value of a record never changes, so the record is not read again.
+                Err(why @ RunError::Codec { .. }) => {
+                    self.found.insert(number);
+                    tracing::warn!(
+                        target: "palisade::cron", %job, number, %why, "a request cannot be read"
+                    );
+                    continue;
+                }
+                Err(why) => {
+                    failed = failed.or(Some(why));
+                    continue;
+                }
+            };
             // A record of another form is of another program.
             if slot(request.at) == number && self.found.insert(number) {
                 let (by, reason) = (&request.by, &request.reason);
@@ -255,6 +316,9 @@ impl Looks<'_> {
                 self.next.push(request.at);
             }
         }
-        Ok(())
+        if !matches!(signed?, Status::Stored(_)) {
+            let _ = sign(records, job, today).resolve(&true).await?;
+        }
+        failed.map_or(Ok(()), Err)
     }
 }

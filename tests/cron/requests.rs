@@ -1,9 +1,11 @@
 //! Runs that an operator requests, outside of the schedule.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
-use palisade::Cron;
-use palisade::cron::{Job, Requested, RunRequest, Tick};
+use palisade::cron::{CronError, Job, Requested, RunRequest, Tick};
+use palisade::idempotency::Resolved;
+use palisade::{Cron, Failed};
 use tokio::time::sleep;
 
 use crate::SECOND;
@@ -146,4 +148,162 @@ async fn a_request_waits_for_the_run_under_way_and_not_for_ever() {
         assert!(all.windows(2).all(apart), "one after the other: {all:?}");
         drop(process);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_request_waits_although_no_node_answers_any_more() {
+    let world = World::new();
+    let process = world.process(rare());
+    sleep(5 * SECOND).await;
+    process.end().await;
+    let operator = Cron::new(&world.redlock());
+    let outage = async {
+        sleep(SECOND).await;
+        world.cut(true);
+    };
+    let (asked, ()) = tokio::join!(ask(&operator), outage);
+    assert!(matches!(asked, Requested::Waits { is_new: true, .. }), "{asked:?}");
+    world.cut(false);
+    let process = world.process(rare());
+    sleep(MINUTE).await;
+    assert_eq!(world.runs().len(), 1);
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_requested_run_that_ends_without_a_result_after_a_minute_is_run_again() {
+    for dies in [false, true] {
+        let world = World::new();
+        let is_first = AtomicBool::new(true);
+        let long = move |_: Tick| {
+            let is_first = is_first.swap(false, Ordering::Relaxed);
+            async move {
+                if is_first {
+                    sleep(90 * SECOND).await;
+                    return Err(Failed::no_effect("not yet"));
+                }
+                Ok(())
+            }
+        };
+        let first = world.process_with(rare(), long);
+        sleep(5 * SECOND).await;
+        let operator = Cron::new(&world.redlock());
+        let asked = ask(&operator).await;
+        assert!(matches!(asked, Requested::Begun { run: None, .. }), "{asked:?}");
+        let second = world.process(rare());
+        sleep(80 * SECOND).await;
+        let first = (!dies).then_some(first);
+        sleep(MINUTE).await;
+        let runs = world.runs();
+        assert_eq!(runs.len(), 2, "dies: {dies}: {runs:?}");
+        assert_eq!(runs[1].attempt, if dies { 2 } else { 1 });
+        assert_eq!(world.completed().len(), 1);
+        drop((first, second));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_on_one_node_of_three_is_completed_and_run() {
+    let world = World::new();
+    let process = world.process(rare());
+    sleep(5 * SECOND).await;
+    process.end().await;
+    // The request is stored on the first two nodes. Of these, only the first one answers later.
+    world.cut_only(2);
+    let operator = Cron::new(&world.redlock());
+    let asked = ask(&operator).await;
+    assert!(matches!(asked, Requested::Waits { is_new: true, .. }), "{asked:?}");
+    world.cut_only(1);
+    let process = world.process(rare());
+    sleep(MINUTE).await;
+    assert_eq!(world.runs().len(), 1);
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sign_on_one_node_of_three_still_allows_requests() {
+    let world = World::new();
+    // The sign is stored on the first two nodes. Of these, only the first one answers later.
+    world.cut_only(2);
+    let process = world.process(rare());
+    sleep(5 * SECOND).await;
+    process.end().await;
+    world.cut_only(1);
+    let operator = Cron::new(&world.redlock());
+    let asked = ask(&operator).await;
+    assert!(matches!(asked, Requested::Waits { is_new: true, .. }), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_no_request_leaves_the_other_requests_alone() {
+    let world = World::new();
+    let process = world.process(rare());
+    sleep(5 * SECOND).await;
+    next_ten(&world).await;
+    let number = world.now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 10;
+    let records = world.redlock().idempotency("cron").at_least_once().build().unwrap();
+    let stored = records.key(format!("job/request/{number}")).resolve(&7).await.unwrap();
+    assert_eq!(stored, Resolved::Stored);
+    next_ten(&world).await;
+    let asked = ask(&Cron::new(&world.redlock())).await;
+    assert!(matches!(asked, Requested::Begun { run: Some(_), .. }), "{asked:?}");
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_is_not_late_by_the_jitter_after_a_backward_step_of_the_clock() {
+    let world = World::new();
+    let host = world.host();
+    host.set_ahead(5);
+    // No tick of the schedule begins in the time of this test.
+    let job = Job::new("job", "* * * * * *").jitter(300 * 24 * 60 * MINUTE).on_request();
+    let process = world.process_on(&host, job, |_| async {
+        sleep(15 * SECOND).await;
+        Ok(())
+    });
+    sleep(5 * SECOND).await;
+    let operator = Cron::new(&world.redlock());
+    next_ten(&world).await;
+    let first = ask(&operator).await;
+    assert!(matches!(first, Requested::Begun { run: None, .. }), "{first:?}");
+    next_ten(&world).await;
+    let second = ask(&operator).await;
+    assert!(matches!(second, Requested::Waits { is_new: true, .. }), "{second:?}");
+    host.set_ahead(0);
+    sleep(MINUTE).await;
+    assert_eq!(world.completed().len(), 2, "{:?}", world.runs());
+    drop(process);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_an_answer_is_reported_as_one_that_may_be_run() {
+    let mut not_confirmed = 0;
+    for requests in 0..8 {
+        let world = World::new();
+        let process = world.process(rare());
+        sleep(5 * SECOND).await;
+        process.end().await;
+        next_ten(&world).await;
+        let operator = Cron::new(&world.redlock());
+        world.lose_replies_after(requests);
+        let before = world.now();
+        let asked = operator.request_run("job", "ann", "", Duration::ZERO).await;
+        world.lose_no_replies();
+        let process = world.process(rare());
+        sleep(MINUTE).await;
+        let runs = world.runs().len();
+        match asked {
+            Ok(Requested::Waits { .. }) => assert_eq!(runs, 1),
+            Err(e @ CronError::NotConfirmed { until, .. }) => {
+                let text = e.to_string();
+                assert!(text.contains("may begin until 20") && text.contains("twice"), "{text}");
+                assert!(until >= before + 59 * SECOND && until <= before + 61 * SECOND);
+                not_confirmed += runs;
+            }
+            Err(CronError::Record(_)) => assert_eq!(runs, 0, "after {requests} requests"),
+            other => panic!("{other:?}"),
+        }
+        drop(process);
+    }
+    assert!(not_confirmed > 0, "one of these was stored and run");
 }

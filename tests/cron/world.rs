@@ -10,7 +10,7 @@ use palisade::cron::{Cron, Job, Tick};
 use palisade::node::spi::Env;
 use palisade::test_util::TokioEnv;
 use palisade::{Failed, MemoryNode, Redlock};
-use palisade_testing::fault::{Fault, FaultControl};
+use palisade_testing::fault::{Fault, FaultControl, Step};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -167,6 +167,25 @@ impl World {
         for control in &self.controls {
             if cut { control.cut() } else { control.heal() }
         }
+    }
+
+    /// Cuts the connections of all processes to this node alone.
+    pub(crate) fn cut_only(&self, node: usize) {
+        self.cut(false);
+        self.controls[node].cut();
+    }
+
+    /// Loses the replies of two nodes, after a number of requests to each of these nodes.
+    pub(crate) fn lose_replies_after(&self, requests: usize) {
+        for control in &self.controls[1..] {
+            let lost = std::iter::repeat_n(Step::lose_reply(), 100);
+            control.script(std::iter::repeat_n(Step::fine(), requests).chain(lost));
+        }
+    }
+
+    /// Ends the loss of replies.
+    pub(crate) fn lose_no_replies(&self) {
+        self.controls.iter().for_each(FaultControl::clear);
     }
 
     pub(crate) fn runs(&self) -> Vec<Run> {

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::idem::AuditArgs;
 use super::{GroundArgs, unavailable};
 use crate::Done;
-use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, USAGE};
+use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, UNAVAILABLE, USAGE};
 use crate::say::plain;
 use crate::span::Span;
 
@@ -26,7 +26,9 @@ const WAIT: Duration = Duration::from_secs(10);
 /// requests in the same ten seconds are one.
 ///
 /// Exit code 0 if the run has begun, 2 if the job does not allow requests, 75 if the run has not
-/// begun within the wait, 69 if too few nodes reply.
+/// begun within the wait or if it is not known if the job allows requests, 69 if too few nodes
+/// reply. With 69 the request may be stored. The message then has the time before which this
+/// command must not be called again.
 #[derive(Debug, Args)]
 pub(crate) struct RunNowArgs {
     #[command(flatten)]
@@ -49,10 +51,7 @@ impl RunNowArgs {
         let cron = Cron::new(&ground.redlock);
         let requested = match run_now(&cron, &self.name, wait, &audit).await {
             Ok(requested) => requested,
-            Err(CronError::Record(RunError::NoQuorum { error, .. })) => {
-                return Err(unavailable(&error));
-            }
-            Err(e) => return Err(Fail::new(USAGE, e.to_string())),
+            Err(e) => return Err(failure(&e)),
         };
         let (outcome, request, run, code) = match &requested {
             Requested::NotAllowed => ("not_allowed", None, None, REFUSED),
@@ -61,6 +60,11 @@ impl RunNowArgs {
             }
             Requested::Waits { request, is_new } => {
                 ("waits", Some((request, *is_new)), None, NOT_ACQUIRED)
+            }
+            Requested::NotKnown => {
+                let why = "it is not known if the job allows requests, because too few nodes have \
+                           the sign of that; no request is stored; call this command again";
+                return Err(Fail::new(NOT_ACQUIRED, why));
             }
             Requested::Undecided => {
                 let why = "another process requests it at the same time; call this command again";
@@ -82,13 +86,22 @@ impl RunNowArgs {
                         .to_owned()
                 }
                 ("begun", Some(run)) => ended(run),
-                ("begun", None) => "; it runs".to_owned(),
+                ("begun", None) => "; it has begun".to_owned(),
                 _ => "; no process has begun it yet, and a minute after the request none will"
                     .to_owned(),
             };
             format!("job {:?}: {request}{what}", self.name)
         };
         Ok(Done { text: text + "\n", code })
+    }
+}
+
+fn failure(error: &CronError) -> Fail {
+    match error {
+        CronError::Config(_) => Fail::new(USAGE, error.to_string()),
+        CronError::Record(RunError::NoQuorum { error, .. }) => unavailable(error),
+        // The message contains the time before which another request may run the job twice.
+        _ => Fail::new(UNAVAILABLE, error.to_string()),
     }
 }
 
@@ -107,4 +120,55 @@ fn ended(run: &Run) -> String {
         other => format!("{other:?}").to_lowercase(),
     };
     format!("; it ran on {}, and is {end}", plain(&run.by))
+}
+
+#[cfg(test)]
+mod tests {
+    use palisade::cron::Job;
+    use palisade::{MemoryNode, Redlock};
+    use palisade_testing::fault::{Fault, Step};
+
+    use super::*;
+
+    /// Requests a run on a node that loses all replies after a number of requests.
+    async fn ask(requests: usize) -> Result<Requested, CronError> {
+        let node = Fault::new(MemoryNode::new());
+        let control = node.control();
+        let redlock = Redlock::builder().node(node).build().unwrap();
+        let cron = Cron::new(&redlock);
+        let rare = Job::new("job", "0 0 29 2 *").on_request();
+        let allows = async {
+            while matches!(
+                cron.request_run("job", "ann", "", Duration::ZERO).await,
+                Ok(Requested::NotAllowed | Requested::NotKnown)
+            ) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            ended = cron.run(rare, |_| async { Ok::<_, String>(()) }) => ended.unwrap(),
+            () = allows => {}
+        }
+        let fine = std::iter::repeat_n(Step::fine(), requests);
+        control.script(fine.chain(std::iter::repeat_n(Step::lose_reply(), 100)));
+        cron.request_run("job", "ann", "", Duration::ZERO).await
+    }
+
+    #[tokio::test]
+    async fn a_request_that_may_be_run_is_no_wrong_use() {
+        let mut is_seen = false;
+        for requests in 0..6 {
+            let Err(error) = ask(requests).await else { continue };
+            let fail = failure(&error);
+            assert_eq!(fail.code, UNAVAILABLE, "{error}");
+            if let CronError::NotConfirmed { .. } = error {
+                is_seen = true;
+                assert!(fail.why.contains("do not request the job again"), "{}", fail.why);
+            }
+        }
+        assert!(is_seen);
+        let wrong = Cron::new(&Redlock::builder().node(MemoryNode::new()).build().unwrap());
+        let wrong = wrong.request_run("", "ann", "", Duration::ZERO).await.unwrap_err();
+        assert_eq!(failure(&wrong).code, USAGE);
+    }
 }
