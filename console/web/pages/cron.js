@@ -68,7 +68,7 @@ export function cron(app, [chosen]) {
     { title: "Schedule", class: "desk-only", cell: (job) => [h("code", null, job.schedule), " ",
       h("span", { class: "soft" }, job.zone)] },
     { title: "Next tick", cell: (job) => (job.next_ms ? [h("span", { class: "nowrap" }, "in ",
-      countdown(job.next_ms, "now"))] : "–") },
+      countdown(job.next_ms, "a moment"))] : "–") },
     { title: "Last ticks", class: "desk-only", cell: strip },
     { title: "The last one", cell: state },
     { title: "Took", class: "end desk-only", cell: (job) => span(job.last[0]?.took_ms) },
@@ -91,7 +91,7 @@ export function cron(app, [chosen]) {
       h("p", { class: "lead" }, sentence(job.sentence)), facts([
         ["Schedule", h("span", null, h("code", null, job.schedule), ` ${job.zone}`)],
         ["Next tick", job.next_ms && h("span", null, at(job.next_ms), ", in ",
-          countdown(job.next_ms, "now"))],
+          countdown(job.next_ms, "a moment"))],
         ["Leader", job.leader ? `${job.leader.host}, pid ${job.leader.pid}` : "none"],
         ["Election", job.election && h("code", null, job.election)],
         ["Known since", at(job.since_ms)],
