@@ -1,4 +1,4 @@
-//! Who may see the console and who may act.
+//! Roles of visitors: those that may see the console, and those that may act.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

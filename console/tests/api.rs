@@ -32,7 +32,7 @@ async fn locks_show_their_holder_and_their_waiters() {
     let lock = found(&page, "locks", "name", "deploy").unwrap();
     assert_eq!((&lock["kind"], &lock["state"]), (&json!("mutex"), &json!("held")));
     let holder = &lock["holders"][0];
-    // What no node stores is no field.
+    // Facts that no node stores are no fields.
     assert!(["host", "pid"].iter().all(|field| holder.get(field).is_none()), "{holder}");
     assert_eq!(holder["token"], held.fencing_token().to_string());
     assert_eq!((&holder["on"], &holder["of"]), (&json!(3), &json!(3)));

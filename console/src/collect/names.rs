@@ -258,7 +258,7 @@ pub(crate) fn main_key(prefix: &str, id: &LockId) -> String {
 
 impl Collector {
     /// Reads the next page of names, the queues of locks and records of keys, in one round trip.
-    /// What is new on the page is read at once, in a second one; returns true if there was any.
+    /// News on the page are read at once, in a second one; returns true if there were any.
     pub(super) async fn survey(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let elapsed = self.scanned_at.map_or(super::EVERY, |at| at.elapsed().min(LONGEST));
