@@ -1,6 +1,8 @@
 //! Addresses at which a console listens: not at an open address, at a socket of its user alone, and
 //! with a certificate over TLS alone.
 
+#![cfg_attr(not(feature = "tls"), allow(unused_imports, reason = "one test needs the feature"))]
+
 mod common;
 
 use common::{Attack, answer};
