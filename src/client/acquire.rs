@@ -138,7 +138,8 @@ impl Core {
                 let op = Op::Extend { mode, keys, owner, ttl, token, meta: None, reassert: None };
                 let deadline = self.node_deadline(self.env.now()).min(until);
                 for node in machine.strays() {
-                    // A node that refuses the acquire, and answers it later, has the slot then.
+                    // The extension may give the slot on a node whose refusal of the acquire is
+                    // still on its way. The release then asks that node, too.
                     replies.extended(node);
                     self.send(node, op.clone(), deadline, &replies);
                 }

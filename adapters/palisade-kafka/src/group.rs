@@ -198,10 +198,12 @@ impl Group {
     }
 
     /// Stores an offset for each partition. All messages before this offset are finished.
-    /// librdkafka commits stored offsets (`topic.rs`), and commits them again after a failure.
-    /// Commits of our own could not be repeated: librdkafka 2 reports the result of an asynchronous
-    /// commit only to a C callback, and a failed commit that librdkafka repeats can overtake a
-    /// newer one.
+    /// librdkafka commits stored offsets (`topic.rs`), and commits them again after a failure or
+    /// after an older commit that arrived late. This function cannot do that: librdkafka 2 reports
+    /// the result of an asynchronous commit only to a C callback.
+    ///
+    /// librdkafka never lets an offset go back. So an offset that may be below the committed one is
+    /// committed here, once.
     pub(crate) fn store(&self, consumer: &BaseConsumer<Callbacks>) {
         let (mut list, mut back) = (TopicPartitionList::new(), TopicPartitionList::new());
         for (partition, (_, window)) in &mut self.state().windows {
