@@ -32,7 +32,7 @@ use crate::redlock::RedlockBuilder;
 pub use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::settings::Settings;
 pub use crate::settings::url::NodeUrl;
-pub use crate::shown::{SENTENCE_MAX, Secrets};
+pub use crate::safe_text::{SENTENCE_MAX, Secrets};
 pub use crate::time::{AtMost, until_utc};
 use crate::tls;
 pub use crate::tls::Tls;

@@ -59,7 +59,7 @@ mod durability;
 pub mod error;
 mod name;
 mod op;
-mod shown;
+mod safe_text;
 mod time;
 mod token;
 // The quorum core: state machines without IO and without clocks.

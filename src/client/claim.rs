@@ -21,7 +21,7 @@ use crate::durability::Durability;
 use crate::error::Resource;
 use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, RecordKey};
 use crate::quorum::complete::{Complete, Found, Look, Unstored};
-use crate::quorum::record::{Denied, Promise, Record, Refusal};
+use crate::quorum::claim::{Denied, Promise, Record, Refusal};
 use crate::span::operation;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};

@@ -60,7 +60,7 @@ mod job;
 mod overlap;
 mod request;
 mod revision;
-mod rules;
+mod missed;
 mod schedule;
 mod start;
 mod tick;

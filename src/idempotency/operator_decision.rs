@@ -24,7 +24,7 @@ use crate::error::{NodeError, NodeOutcome};
 use crate::name::{DECISIONS, record_key};
 use crate::op::{Loss, Op, Reply};
 use crate::quorum::complete::Found;
-use crate::quorum::record::Refusal;
+use crate::quorum::claim::Refusal;
 use crate::time::Moment;
 
 /// Time for which the cache keeps a decision that was read from the nodes.

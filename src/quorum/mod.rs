@@ -37,7 +37,7 @@ pub mod fence;
 pub mod holdings;
 pub mod leader;
 pub mod majority;
-pub mod record;
+pub mod claim;
 pub mod release;
 pub mod slots;
 #[cfg(test)]

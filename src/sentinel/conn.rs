@@ -17,7 +17,7 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::error_text::{error_text, refusal};
 use crate::dial::frames::Limits;
 use crate::dial::{Line, Place, dial};
-use crate::shown::Secrets;
+use crate::safe_text::Secrets;
 use crate::tls::{self, Tls};
 
 /// Channels of a Sentinel whose events may announce a change of the group. The events are only

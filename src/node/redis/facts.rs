@@ -11,7 +11,7 @@ use crate::dial::endpoint::Endpoint;
 use crate::dial::wire::Wire;
 use crate::error::{NodeError, NodeFault};
 use crate::sentinel::conn::fields;
-use crate::shown::Secrets;
+use crate::safe_text::Secrets;
 
 /// Oldest supported version. Before 6.2.7 a server does not apply `min-replicas-to-write` to
 /// scripts, so a master that lost its replicas would still grant locks.
