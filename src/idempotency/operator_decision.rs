@@ -23,8 +23,8 @@ use crate::durability::Durability;
 use crate::error::{NodeError, NodeOutcome};
 use crate::name::{DECISIONS, record_key};
 use crate::op::{Loss, Op, Reply};
-use crate::quorum::complete::Found;
 use crate::quorum::claim::Refusal;
+use crate::quorum::complete::Found;
 use crate::time::Moment;
 
 /// Time for which the cache keeps a decision that was read from the nodes.
