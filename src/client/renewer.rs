@@ -178,8 +178,8 @@ impl Renewer {
         }
     }
 
-    /// Takes the leases that are due at `now`. If there is one, also takes those whose renewal is due
-    /// within `TOGETHER`.
+    /// Takes the leases that are due at `now`. If there is one, also takes those whose renewal is
+    /// due within `TOGETHER`.
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
         let mut s = self.lock();
         let mut due = Vec::new();

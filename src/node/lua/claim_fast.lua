@@ -1,6 +1,6 @@
 -- Fast path of claim, for a key without a record in the data history that the client expects.
--- claim_replay.lua handles a key with a result, and claim.lua handles all other cases. The function has
--- no upvalues, because it is created anew on every call of the script (helpers.lua).
+-- claim_replay.lua handles a key with a result, and claim.lua handles all other cases. The function
+-- has no upvalues, because it is created anew on every call of the script (helpers.lua).
 -- KEYS     1 record
 -- ARGV     the kind, and those of claim.lua
 --          id, now_ms: see batch.lua
