@@ -227,6 +227,28 @@ async fn a_purge_takes_what_is_finished_and_old_and_a_late_completion_brings_not
 }
 
 #[tokio::test]
+async fn a_write_that_is_refused_half_way_is_not_called_unreached() {
+    let lab = Lab::new();
+    for key in ["one", "two"] {
+        let _ = run(lab.orders.key(key), 7).await;
+        lab.is(key, |s| s == KeyState::Stored).await;
+    }
+    let set =
+        |right| lab.servers.iter().for_each(|s| _ = s.cli(&["ACL", "SETUSER", "default", right]));
+    set("-hset");
+    let refused = lab.records.purge_one("one", &audit()).await.unwrap();
+    assert!(!refused.may_be_done() && refused.to_string().contains("not reached"), "{refused}");
+    set("+hset");
+    set("-hdel");
+    let purged = lab.records.purge(&Purge::late_copies_run_again(), &audit()).await.unwrap();
+    let halves = purged.keys.iter().filter(|k| k.may_be_done()).count();
+    assert_eq!((purged.keys.len(), halves), (2, 1), "{purged:?}");
+    set("+hdel");
+    let purged = lab.records.purge(&Purge::late_copies_run_again(), &audit()).await.unwrap();
+    assert!(purged.keys.len() == 2 && purged.keys.iter().all(KeyChange::is_done), "{purged:?}");
+}
+
+#[tokio::test]
 async fn what_was_used_since_it_was_listed_is_not_purged() {
     let lab = Lab::with(&["--enable-debug-command", "yes"]);
     let keys: Vec<_> = (0..20).map(|n| format!("k{n}")).collect();

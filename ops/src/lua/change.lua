@@ -6,7 +6,7 @@
 --          3 the server's time in ms after which the script changes nothing
 --          then for each record the ballot that was read, or '' for no record
 -- Returns  a word for each record: done | as it is | none | changed | running | settling | stored |
---          unfinished | foreign | closed | late
+--          unfinished | foreign | closed | late | broken
 local what, time = ARGV[1], redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local marker = redis.call('GET', KEYS[1]) or ''
@@ -18,11 +18,24 @@ local kind, till = string.match(marker, '^ ([cs])(%d+) ', 112)
 if kind and now >= tonumber(till) then kind = nil end
 local longer = kind == 's' and tonumber(string.sub(marker, 73, 81)) or 0
 
+-- Writes one record. If the server refuses the first write of the script, nothing was changed, and
+-- the script fails. If it refuses a later one, this record may be changed in part (`broken`), and
+-- the script changes no further record.
+local wrote, broken = false, false
+local function write(...)
+  local reply = redis.pcall(...)
+  if type(reply) == 'table' and reply.err then
+    if not wrote then error(reply) end
+    broken = true
+  end
+  wrote = true
+end
+
 local function change(key, ballot)
-  if now > tonumber(ARGV[3]) then return 'late' end
+  if broken or now > tonumber(ARGV[3]) then return 'late' end
   if kind == 'c' then return 'closed' end
   -- `pcall` returns an error as a value, if the key has another program's value. An error of the
-  -- script itself would leave some keys changed and others not.
+  -- script itself would hide which keys are changed.
   local h = redis.pcall('HMGET', key, 'fence', 'till', 'att', 'rf')
   if h.err then return 'foreign' end
   if (h[1] or '') ~= ballot then return 'changed' end
@@ -33,19 +46,19 @@ local function change(key, ballot)
   if what == 'release' then
     if stored then return 'stored' end
     if not runs then return 'as it is' end
-    redis.call('HSET', key, 'own', '', 'till', '0')
-    return 'done'
+    write('HSET', key, 'own', '', 'till', '0')
+    return broken and 'broken' or 'done'
   end
   if runs and not stored then return settles and 'settling' or 'running' end
   if what == 'rerun' then
     if stored then return 'stored' end
-    redis.call('HSET', key, 'own', '', 'till', '0', 'att', '0')
-    return tonumber(h[3]) == 0 and 'as it is' or 'done'
+    write('HSET', key, 'own', '', 'till', '0', 'att', '0')
+    return broken and 'broken' or tonumber(h[3]) == 0 and 'as it is' or 'done'
   end
   if not stored and ARGV[2] ~= '1' then return 'unfinished' end
-  redis.call('HSET', key, 'own', '', 'till', '0', 'att', '0')
-  redis.call('HDEL', key, 'rf', 'val', 'fp')
-  return 'done'
+  write('HSET', key, 'own', '', 'till', '0', 'att', '0')
+  write('HDEL', key, 'rf', 'val', 'fp')
+  return broken and 'broken' or 'done'
 end
 
 local out = {}

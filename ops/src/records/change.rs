@@ -338,6 +338,9 @@ fn said(word: &str) -> Option<NodeChange> {
         "closed" => NodeChange::Refused("closed for a handover; try again when that is over"),
         "stored" => NodeChange::Refused("it has a result"),
         "unfinished" => NodeChange::Refused("it has no result"),
+        "broken" => NodeChange::Unanswered(
+            "the server refused one of its writes; see the rights of this user".to_owned(),
+        ),
         "late" => NodeChange::Unreachable("the request was there after its deadline".to_owned()),
         "foreign" => NodeChange::Refused("another program's value is under its key"),
         _ => return None,
