@@ -55,9 +55,13 @@ pub enum StepError {
         /// Name of both steps.
         name: String,
     },
-    /// Another step of this run has not ended: it still runs, or it was dropped. So the order of
-    /// the two steps is unknown. The second step did not run.
-    #[error("step {name:?}: another step of this run has no end; run them one after the other")]
+    /// Another step of this run has not ended: it still runs, it was dropped, or it ran and is not
+    /// recorded. So a later attempt could not reach the two steps in this order. The second step
+    /// did not run.
+    #[error(
+        "step {name:?}: another step of this run still runs, was dropped, or ran and is not \
+         recorded; run steps one after the other, and end the handler when one fails"
+    )]
     Overlaps {
         /// Name of the second step, which did not run.
         name: String,
@@ -147,7 +151,7 @@ struct State {
     /// True if a majority of the nodes has `list` under this attempt's ballot, or if the list is
     /// empty.
     certain: bool,
-    /// True if a step is running, or was dropped before its end.
+    /// True if a step is running, was dropped before its end, or ran and is not recorded.
     open: bool,
 }
 
@@ -347,7 +351,7 @@ mod tests {
     fn finished_steps_are_replayed_in_their_order() {
         let steps = steps(r#"[["charge","1"],["ship","\"x\""]]"#);
         assert_eq!(begun(&steps, "charge"), "replay 1");
-        assert!(begun(&steps, "ship").contains("has no end"));
+        assert!(begun(&steps, "ship").contains("still runs"));
         assert!(steps.uncertain("charge").unwrap().is_some());
         steps.finish(None);
         assert!(steps.uncertain("ship").unwrap().is_none());
