@@ -139,7 +139,6 @@ impl fmt::Debug for Meters {
 impl Meters {
     /// Makes the metrics of a handle with the recorder that is installed now.
     pub(crate) fn new(by_lock: bool) -> Self {
-        export::describe(table::ALL);
         let claims =
             ["granted", "stored", "in_flight", "contended", "mismatch", "too_old", "no_quorum"];
         Self {
