@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use self::url::{Logins, NodeUrl};
+use self::url::NodeUrl;
 use crate::error::ConfigError;
 use crate::redlock::{Redlock, RedlockBuilder};
 use crate::time::Drift;
@@ -140,22 +140,6 @@ fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
 /// Prefix of the environment variables. The name of the setting follows in capital letters.
 const VARIABLES: &str = "PALISADE_";
 
-/// Names of all settings. They are also the names of the fields.
-const NAMES: [&str; 12] = [
-    "urls",
-    "username",
-    "password",
-    "sentinel_username",
-    "sentinel_password",
-    "ttl",
-    "max_ttl",
-    "node_deadline",
-    "clock_error",
-    "drift_ppm",
-    "prefix",
-    "allow_even_nodes",
-];
-
 fn variable(name: &str) -> String {
     format!("{VARIABLES}{}", name.to_uppercase())
 }
@@ -167,12 +151,8 @@ fn of_environment(e: ConfigError) -> ConfigError {
         "drift" => ("drift_ppm", ""),
         name => name.split_at(name.find(',').unwrap_or(name.len())),
     };
-    if NAMES.contains(&name) {
-        let named = format!("{}{place}", variable(name));
-        e.named(named)
-    } else {
-        e
-    }
+    let named = format!("{}{place}", variable(name));
+    e.named(named)
 }
 
 impl Settings {
@@ -253,10 +233,9 @@ impl Settings {
     /// # Errors
     /// [`ConfigError`] for the first invalid address. Possible secrets are hidden.
     pub fn builder(&self) -> Result<RedlockBuilder, ConfigError> {
-        let logins = self.logins();
         let mut builder = Redlock::builder();
         for (n, url) in self.urls.iter().enumerate() {
-            builder = builder.node_arc(url::node("urls", n + 1, url, &logins)?);
+            builder = builder.node_arc(url::node(n + 1, url, self)?);
         }
         Ok(self.configure(builder))
     }
@@ -286,18 +265,8 @@ impl Settings {
 
     /// Returns the builders of the nodes at all addresses.
     pub(crate) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
-        let logins = self.logins();
         let urls = self.urls.iter().enumerate();
-        urls.map(|(n, url)| url::parse("urls", n + 1, url, &logins)).collect()
-    }
-
-    fn logins(&self) -> Logins {
-        Logins {
-            username: self.username.clone(),
-            password: self.password.clone(),
-            sentinel_username: self.sentinel_username.clone(),
-            sentinel_password: self.sentinel_password.clone(),
-        }
+        urls.map(|(n, url)| url::parse(n + 1, url, self)).collect()
     }
 
     /// Builds the handle. This method makes no connection.

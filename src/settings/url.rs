@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::span;
+use super::{Settings, span};
 use crate::error::ConfigError;
 use crate::node::spi::LockNode;
 use crate::node::{MemoryNode, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder};
@@ -14,15 +14,6 @@ use crate::shown::Quoted;
 
 /// Default port of a Sentinel.
 const SENTINEL_PORT: u16 = 26_379;
-
-/// Logins for addresses without a login.
-#[derive(Clone, Default)]
-pub(super) struct Logins {
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
-    pub(super) sentinel_username: Option<String>,
-    pub(super) sentinel_password: Option<String>,
-}
 
 /// The builder of a node, made from the address of the node.
 #[derive(Debug)]
@@ -49,45 +40,35 @@ impl NodeUrl {
     }
 }
 
-/// Builds the node at `url`. The address is the `n`th one in the setting `field`; an error contains
-/// `n` and `field`.
+/// Builds the node at `url`, the `n`th address of the settings.
 pub(super) fn node(
-    field: &str,
     n: usize,
     url: &str,
-    logins: &Logins,
+    settings: &Settings,
 ) -> Result<Arc<dyn LockNode>, ConfigError> {
-    parse(field, n, url, logins)?.build().map_err(|e| refused(field, n, url, &e))
+    parse(n, url, settings)?.build().map_err(|e| refused(n, url, e.to_string()))
 }
 
-/// Changes an error in a part of an address to an error of the whole address, the `n`th one in the
-/// setting `field`. Possible secrets are hidden.
-pub(super) fn refused(field: &str, n: usize, url: &str, e: &ConfigError) -> ConfigError {
-    ConfigError::new(format!("{field}, address {n}"), shown(url), e.to_string())
+/// Returns the error of the `n`th address of the settings. Possible secrets are hidden.
+fn refused(n: usize, url: &str, rule: impl Into<String>) -> ConfigError {
+    ConfigError::new(format!("urls, address {n}"), shown(url), rule)
 }
 
-/// Parses `url`. The address is the `n`th one in the setting `field`; an error contains `n` and
-/// `field`.
-pub(super) fn parse(
-    field: &str,
-    n: usize,
-    url: &str,
-    logins: &Logins,
-) -> Result<NodeUrl, ConfigError> {
-    let refuse = |rule: String| ConfigError::new(format!("{field}, address {n}"), shown(url), rule);
+/// Parses `url`, the `n`th address of the settings.
+pub(super) fn parse(n: usize, url: &str, settings: &Settings) -> Result<NodeUrl, ConfigError> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let made = match scheme {
         "redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix" => {
-            lone(url, logins).map(NodeUrl::Lone)
+            lone(url, settings).map(NodeUrl::Lone)
         }
-        "sentinel" => group(rest, logins).map(NodeUrl::Group),
+        "sentinel" => group(rest, settings).map(NodeUrl::Group),
         "memory" => memory(rest).map(NodeUrl::Memory),
         _ => {
             let rule = "must begin with redis://, rediss://, unix://, sentinel:// or memory://";
-            return Err(refuse(rule.to_owned()));
+            return Err(refused(n, url, rule));
         }
     };
-    made.map_err(|e| refused(field, n, url, &e))
+    made.map_err(|e| refused(n, url, e.to_string()))
 }
 
 /// Returns the address for an error, with possible secrets hidden.
@@ -180,7 +161,7 @@ fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
 const LONE: &str = "name, trust_fresh, allow_eviction, failover_window, connect_timeout, replicas, \
                     min_replicas and max_lag";
 
-fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
+fn lone(url: &str, settings: &Settings) -> Result<RedisNodeBuilder, ConfigError> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let is_path = address.split_once("://").is_some_and(|(scheme, _)| scheme.contains("unix"));
     // An `@` after the `?` shows that the `?` is part of a password. So the address is not split
@@ -199,10 +180,10 @@ fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
     let has_login = address.contains('@') || kept.iter().any(|pair| pair.starts_with("pass="));
     let mut node = RedisNode::builder(format!("{address}{own}"));
     if !has_login {
-        if let Some(name) = &logins.username {
+        if let Some(name) = &settings.username {
             node = node.username(name);
         }
-        if let Some(password) = &logins.password {
+        if let Some(password) = &settings.password {
             node = node.password(password);
         }
     }
@@ -248,7 +229,7 @@ const GROUP: &str = "sentinel_username, sentinel_password, tls, sentinel_tls, mi
 
 /// Parses a `sentinel://` address without its scheme:
 /// `[user:password@]host[:port],…/name[/db][?…]`.
-fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError> {
+fn group(rest: &str, settings: &Settings) -> Result<SentinelNodeBuilder, ConfigError> {
     let form = "write sentinel://[user:password@]host:port,host:port/name-of-the-master";
     let broken = |what: &str| ConfigError::new("sentinel address", what, form);
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -271,7 +252,7 @@ fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError
             let given = |text: String| Some(text).filter(|text| !text.is_empty());
             (given(decoded("user", user)?), given(decoded("password", password)?))
         }
-        None => (logins.username.clone(), logins.password.clone()),
+        None => (settings.username.clone(), settings.password.clone()),
     };
     if let Some(user) = user {
         node = node.username(user);
@@ -279,10 +260,10 @@ fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError
     if let Some(password) = password {
         node = node.password(password);
     }
-    if let Some(user) = &logins.sentinel_username {
+    if let Some(user) = &settings.sentinel_username {
         node = node.sentinel_username(user);
     }
-    if let Some(password) = &logins.sentinel_password {
+    if let Some(password) = &settings.sentinel_password {
         node = node.sentinel_password(password);
     }
     if let Some(db) = db {
