@@ -63,8 +63,9 @@ impl Endpoint {
                 let rule = "certificates are always verified; give your own CA to `tls` instead";
                 return Err(ConfigError::new("url", format!("{host}:{port} with #insecure"), rule));
             }
+            #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
-                (Place::Tcp(host.as_str().into(), *port), Some(system_tls("url")?))
+                (Place::Tcp(host.as_str().into(), *port), Some(Tls::new("url", None, None)?))
             }
             ConnectionAddr::Unix(path) => (Place::Unix(path.as_path().into()), None),
             _ => {
@@ -204,17 +205,6 @@ impl Endpoint {
         }
         Err(ConfigError::new("db", db.to_string(), format!("between 0 and {DB_MAX}")))
     }
-}
-
-#[cfg(feature = "tls")]
-fn system_tls(field: &'static str) -> Result<Tls, ConfigError> {
-    Tls::new(field, None, None)
-}
-
-#[cfg(not(feature = "tls"))]
-fn system_tls(field: &'static str) -> Result<Tls, ConfigError> {
-    let rule = "TLS needs the cargo feature `tls` of palisade";
-    Err(ConfigError::new(field, "rediss://", rule))
 }
 
 /// Writes only host and port, or the path of a socket. Never writes the login.

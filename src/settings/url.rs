@@ -284,8 +284,14 @@ fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBui
                 node = match given.name {
                     "sentinel_username" => node.sentinel_username(given.value),
                     "sentinel_password" => node.sentinel_password(given.value),
-                    "tls" if given.yes()? => tls(node, &given)?,
-                    "sentinel_tls" if given.yes()? => sentinel_tls(node, &given)?,
+                    #[cfg(feature = "tls")]
+                    "tls" if given.yes()? => node.tls(None, None),
+                    #[cfg(feature = "tls")]
+                    "sentinel_tls" if given.yes()? => node.sentinel_tls(None, None),
+                    #[cfg(not(feature = "tls"))]
+                    "tls" | "sentinel_tls" if given.yes()? => {
+                        return Err(given.refused("TLS needs the cargo feature `tls` of palisade"));
+                    }
                     "tls" | "sentinel_tls" => node,
                     "failover_window" => node.failover_window(given.span()?),
                     "trust_fresh" => node.trust_fresh(given.yes()?),
@@ -302,29 +308,6 @@ fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBui
         None => node,
     })
 }
-
-#[cfg(feature = "tls")]
-#[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
-fn tls(node: SentinelNodeBuilder, _: &Given<'_>) -> Result<SentinelNodeBuilder, ConfigError> {
-    Ok(node.tls(None, None))
-}
-
-#[cfg(feature = "tls")]
-#[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
-fn sentinel_tls(
-    node: SentinelNodeBuilder,
-    _: &Given<'_>,
-) -> Result<SentinelNodeBuilder, ConfigError> {
-    Ok(node.sentinel_tls(None, None))
-}
-
-#[cfg(not(feature = "tls"))]
-fn tls(_: SentinelNodeBuilder, given: &Given<'_>) -> Result<SentinelNodeBuilder, ConfigError> {
-    Err(given.refused("TLS needs the cargo feature `tls` of palisade"))
-}
-
-#[cfg(not(feature = "tls"))]
-use tls as sentinel_tls;
 
 /// Appends the default port of a Sentinel if the address has no port.
 fn with_port(host: &str) -> String {
