@@ -60,6 +60,7 @@ pub mod error;
 mod name;
 mod op;
 mod shown;
+mod sync;
 mod time;
 mod token;
 // The quorum core: state machines without IO and without clocks.

@@ -2,12 +2,13 @@
 //! numbers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
 use crate::metrics::{Gauge, Histogram, NODE, NodeMetrics, Tally};
 use crate::op::{Loss, Reply};
+use crate::sync::SyncMutex;
 
 /// Counters of one node.
 #[derive(Debug)]
@@ -29,9 +30,9 @@ pub(crate) struct Counters {
     loss: Gauge,
     quarantine_ends: Gauge,
     /// Ranges of writes that the node may have lost, from the node's last answer.
-    data: Mutex<Arc<[Loss]>>,
+    data: SyncMutex<Arc<[Loss]>>,
     /// Number of faults of each kind. Faults are rare, so a mutex is fast enough.
-    faults: Mutex<BTreeMap<NodeFault, Tally>>,
+    faults: SyncMutex<BTreeMap<NodeFault, Tally>>,
 }
 
 /// Numbers of one batch. All are added to the node's counters together.
@@ -93,8 +94,8 @@ impl Counters {
             losses: tally(&NODE.losses),
             loss: Gauge::new(&NODE.loss, &[("node", &node)]),
             quarantine_ends: Gauge::new(&NODE.quarantine_ends, &[("node", &node)]),
-            data: Mutex::new([].into()),
-            faults: Mutex::default(),
+            data: SyncMutex::new([].into()),
+            faults: SyncMutex::default(),
             node,
         }
     }
@@ -114,7 +115,7 @@ impl Counters {
     }
 
     fn fault(&self, fault: NodeFault, n: u64) {
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut faults = self.faults.lock();
         let new = || Tally::new(&NODE.faults, &[("node", &self.node), ("fault", &word(fault))]);
         faults.entry(fault).or_insert_with(new).add(n);
     }
@@ -141,7 +142,7 @@ impl Counters {
     /// loss, because no earlier answer reported it.
     pub(crate) fn set_losses(&self, losses: &Arc<[Loss]>, new: bool) {
         self.losses.add(u64::from(new));
-        *self.data.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(losses);
+        *self.data.lock() = Arc::clone(losses);
     }
 
     /// Sets the gauge of lost data to the length of `loss` in seconds, or to zero if no loss makes
@@ -152,7 +153,7 @@ impl Counters {
     }
 
     pub(crate) fn losses(&self) -> Arc<[Loss]> {
-        Arc::clone(&self.data.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.data.lock())
     }
 
     pub(crate) fn count_switch(&self) {
@@ -166,7 +167,7 @@ impl Counters {
     }
 
     pub(crate) fn snapshot(&self) -> NodeMetrics {
-        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let faults = self.faults.lock();
         NodeMetrics {
             name: Arc::clone(&self.node),
             batches: self.batches.get(),

@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -25,6 +24,7 @@ use crate::name::{DECISIONS, record_key};
 use crate::op::{Loss, Op, Reply};
 use crate::quorum::complete::Found;
 use crate::quorum::record::Refusal;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Time for which the cache keeps a decision that was read from the nodes.
@@ -65,7 +65,7 @@ const WARNED: Duration = Duration::from_secs(60);
 
 /// Cache of one namespace for the decisions of the last 5 s.
 #[derive(Debug, Default)]
-pub(super) struct Decisions(Mutex<Lately>);
+pub(super) struct Decisions(SyncMutex<Lately>);
 
 #[derive(Debug, Default)]
 struct Lately {
@@ -86,19 +86,19 @@ struct Known {
 
 impl Decisions {
     fn get(&self, loss: Loss, now: Moment) -> Option<Known> {
-        let lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lately = self.0.lock();
         lately.known.get(&(loss.from, loss.began)).copied().filter(|known| now < known.at + FRESH)
     }
 
     fn put(&self, loss: Loss, decision: Option<Decision>, at: Moment) {
-        let mut lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lately = self.0.lock();
         lately.known.retain(|_, known| at < known.at + FRESH);
         lately.known.insert((loss.from, loss.began), Known { decision, at });
     }
 
     /// Returns true if the next warning about a decision that could not be read is due.
     fn warns(&self, now: Moment) -> bool {
-        let warned = &mut self.0.lock().unwrap_or_else(PoisonError::into_inner).warned;
+        let warned = &mut self.0.lock().warned;
         let due = warned.is_none_or(|at| now >= at + WARNED);
         if due {
             *warned = Some(now);
