@@ -164,6 +164,18 @@ impl Endpoint {
         dial::dial(&self.place, self.tls.as_ref(), &login, config, limits).await
     }
 
+    /// Connects to a Sentinel and logs in, like [`dial`](Self::dial), with the time-outs in
+    /// `config`. The name of this library is not sent, because a Sentinel's user need not have the
+    /// permission.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped. The connection is then closed.
+    pub(crate) async fn dial_sentinel(&self, config: AsyncConnectionConfig) -> RedisResult<Line> {
+        let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
+        let login = login.set_skip_set_lib_name();
+        dial::dial(&self.place, self.tls.as_ref(), &login, config, Limits::SENTINEL).await
+    }
+
     /// Opens a connection for batches, without Nagle's delay. The caller has to send
     /// [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first, because this function sends
     /// no command. `load` returns the command that loads the script of the batches.

@@ -49,7 +49,7 @@ impl Finder {
     pub(super) fn new(settings: &Settings, env: Arc<dyn Env>) -> Self {
         let inquiry = Inquiry {
             name: settings.name.clone(),
-            access: settings.access.clone(),
+            like: settings.sentinel.endpoint(),
             within: settings.within,
             map: settings.map.clone(),
         };
