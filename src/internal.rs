@@ -31,6 +31,7 @@ use crate::op::{Holder, Loss, Reply};
 use crate::redlock::RedlockBuilder;
 pub use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::settings::Settings;
+pub use crate::settings::given;
 pub use crate::settings::url::NodeUrl;
 pub use crate::shown::{SENTENCE_MAX, Secrets};
 pub use crate::time::{AtMost, until_utc};
@@ -119,9 +120,9 @@ pub async fn decided(keys: &Idempotency, loss: Loss) -> Result<Option<Decided>, 
 }
 
 /// Stores a decision of an operator about a loss of data, if the loss has no decision yet. With
-/// `replace`, also stores a decision to run in place of a decision to park. `decision` also contains
-/// the name of the operator and the reason. Returns the valid decision, and true if this call
-/// stored it.
+/// `replace`, also stores a decision to run in place of a decision to park. `decision` also
+/// contains the name of the operator and the reason. Returns the valid decision, and true if this
+/// call stored it.
 ///
 /// # Errors
 /// [`RunError`] if the decision may not be stored.

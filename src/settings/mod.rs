@@ -132,6 +132,14 @@ impl TryFrom<Written> for Settings {
     }
 }
 
+/// Sets an option of a builder to the value, if there is one.
+pub fn given<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) -> B) -> B {
+    match value {
+        Some(value) => set(builder, value),
+        None => builder,
+    }
+}
+
 fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
     let refuse = || ConfigError::new(field.to_owned(), format!("{text:?}"), span::FORM);
     span::parse(text).ok_or_else(refuse)
@@ -241,25 +249,13 @@ impl Settings {
     }
 
     /// Applies all settings except the nodes and their logins.
-    pub(crate) fn configure(&self, mut builder: RedlockBuilder) -> RedlockBuilder {
-        if let Some(ttl) = self.ttl {
-            builder = builder.ttl(ttl);
-        }
-        if let Some(max_ttl) = self.max_ttl {
-            builder = builder.max_ttl(max_ttl);
-        }
-        if let Some(deadline) = self.node_deadline {
-            builder = builder.node_deadline(deadline);
-        }
-        if let Some(bound) = self.clock_error {
-            builder = builder.clock_error(bound);
-        }
-        if let Some(ppm) = self.drift_ppm {
-            builder = builder.drift(Drift::from_ppm(ppm));
-        }
-        if let Some(prefix) = &self.prefix {
-            builder = builder.prefix(prefix.clone());
-        }
+    pub(crate) fn configure(&self, builder: RedlockBuilder) -> RedlockBuilder {
+        let builder = given(builder, self.ttl, RedlockBuilder::ttl);
+        let builder = given(builder, self.max_ttl, RedlockBuilder::max_ttl);
+        let builder = given(builder, self.node_deadline, RedlockBuilder::node_deadline);
+        let builder = given(builder, self.clock_error, RedlockBuilder::clock_error);
+        let builder = given(builder, self.drift_ppm.map(Drift::from_ppm), RedlockBuilder::drift);
+        let builder = given(builder, self.prefix.as_deref(), RedlockBuilder::prefix);
         if self.allow_even_nodes { builder.allow_even_nodes() } else { builder }
     }
 

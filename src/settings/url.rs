@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Settings, span};
+use super::{Settings, given, span};
 use crate::error::ConfigError;
 use crate::node::spi::LockNode;
 use crate::node::{MemoryNode, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder};
@@ -180,12 +180,8 @@ fn lone(url: &str, settings: &Settings) -> Result<RedisNodeBuilder, ConfigError>
     let has_login = address.contains('@') || kept.iter().any(|pair| pair.starts_with("pass="));
     let mut node = RedisNode::builder(format!("{address}{own}"));
     if !has_login {
-        if let Some(name) = &settings.username {
-            node = node.username(name);
-        }
-        if let Some(password) = &settings.password {
-            node = node.password(password);
-        }
+        node = given(node, settings.username.as_ref(), RedisNodeBuilder::username);
+        node = given(node, settings.password.as_ref(), RedisNodeBuilder::password);
     }
     let (mut replicas, mut lag) = (None, None);
     let ours = ours.join("&");
@@ -208,10 +204,8 @@ fn lone(url: &str, settings: &Settings) -> Result<RedisNodeBuilder, ConfigError>
             _ => return Err(unknown(given.name, LONE)),
         };
     }
-    Ok(match strength(replicas, lag) {
-        Some((replicas, lag)) => node.min_replicas(replicas, lag),
-        None => node,
-    })
+    let strength = strength(replicas, lag);
+    Ok(given(node, strength, |node, (replicas, lag)| node.min_replicas(replicas, lag)))
 }
 
 /// Returns the required number of replicas and the largest lag of the min-replicas check. Returns
@@ -246,31 +240,23 @@ fn group(rest: &str, settings: &Settings) -> Result<SentinelNodeBuilder, ConfigE
         return Err(broken("without a name or without hosts"));
     }
     let hosts = hosts.split(',').map(with_port);
-    let mut node = SentinelNode::builder(decoded("name", name)?, hosts);
+    let node = SentinelNode::builder(decoded("name", name)?, hosts);
     let (user, password) = match login.map(|l| l.split_once(':').unwrap_or((l, ""))) {
         Some((user, password)) => {
-            let given = |text: String| Some(text).filter(|text| !text.is_empty());
-            (given(decoded("user", user)?), given(decoded("password", password)?))
+            let written = |text: String| Some(text).filter(|text| !text.is_empty());
+            (written(decoded("user", user)?), written(decoded("password", password)?))
         }
         None => (settings.username.clone(), settings.password.clone()),
     };
-    if let Some(user) = user {
-        node = node.username(user);
-    }
-    if let Some(password) = password {
-        node = node.password(password);
-    }
-    if let Some(user) = &settings.sentinel_username {
-        node = node.sentinel_username(user);
-    }
-    if let Some(password) = &settings.sentinel_password {
-        node = node.sentinel_password(password);
-    }
-    if let Some(db) = db {
-        let db = db.parse().map_err(|_| broken("with a database that is not a number"))?;
-        node = node.db(db);
-    }
-    watched(node, query)
+    let (sentinel_user, sentinel_password) =
+        (settings.sentinel_username.as_ref(), settings.sentinel_password.as_ref());
+    let node = given(node, user, SentinelNodeBuilder::username);
+    let node = given(node, password, SentinelNodeBuilder::password);
+    let node = given(node, sentinel_user, SentinelNodeBuilder::sentinel_username);
+    let node = given(node, sentinel_password, SentinelNodeBuilder::sentinel_password);
+    let db = db.map(str::parse::<u32>).transpose();
+    let db = db.map_err(|_| broken("with a database that is not a number"))?;
+    watched(given(node, db, SentinelNodeBuilder::db), query)
 }
 
 /// Applies the options after the `?` of the address to the builder.
@@ -303,10 +289,8 @@ fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBui
             }
         }
     }
-    Ok(match strength(replicas, lag) {
-        Some((replicas, lag)) => node.min_replicas(replicas, lag),
-        None => node,
-    })
+    let strength = strength(replicas, lag);
+    Ok(given(node, strength, |node, (replicas, lag)| node.min_replicas(replicas, lag)))
 }
 
 /// Appends the default port of a Sentinel if the address has no port.
