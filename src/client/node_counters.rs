@@ -10,23 +10,39 @@ use crate::metrics::{Gauge, Histogram, NODE, NodeMetrics, Tally};
 use crate::op::{Loss, Reply};
 use crate::sync::SyncMutex;
 
-/// Counters of one node.
+/// Makes the type `Tallies` with one counter for each name, which is a field of [`NODE`] and of
+/// [`NodeMetrics`].
+macro_rules! tallies {
+    ($($name:ident)*) => {
+        /// Counters of one node that only grow.
+        #[derive(Debug)]
+        pub(crate) struct Tallies {
+            $(pub(crate) $name: Tally,)*
+        }
+
+        impl Tallies {
+            fn new(node: &str) -> Self {
+                Self { $($name: Tally::new(&NODE.$name, &[("node", node)]),)* }
+            }
+
+            fn read(&self, name: Arc<str>, faults: BTreeMap<NodeFault, u64>) -> NodeMetrics {
+                NodeMetrics { name, faults, $($name: self.$name.get(),)* }
+            }
+        }
+    };
+}
+
+tallies! {
+    batches ops grants refusals reassertions histories quarantines keys_forgotten switches barriers
+    barriers_failed losses
+}
+
+/// Counters and gauges of one node.
 #[derive(Debug)]
 pub(crate) struct Counters {
     node: Arc<str>,
-    batches: Tally,
+    pub(crate) tallies: Tallies,
     request: Histogram,
-    ops: Tally,
-    grants: Tally,
-    refusals: Tally,
-    reassertions: Tally,
-    histories: Tally,
-    quarantines: Tally,
-    keys_forgotten: Tally,
-    switches: Tally,
-    barriers: Tally,
-    barriers_failed: Tally,
-    losses: Tally,
     loss: Gauge,
     quarantine_ends: Gauge,
     /// Ranges of writes that the node may have lost, from the node's last answer.
@@ -77,21 +93,9 @@ impl Count {
 
 impl Counters {
     pub(crate) fn new(node: Arc<str>) -> Self {
-        let tally = |metric| Tally::new(metric, &[("node", &node)]);
         Self {
-            batches: tally(&NODE.batches),
+            tallies: Tallies::new(&node),
             request: Histogram::new(&NODE.request, &[("node", &node)]),
-            ops: tally(&NODE.ops),
-            grants: tally(&NODE.grants),
-            refusals: tally(&NODE.refusals),
-            reassertions: tally(&NODE.reassertions),
-            histories: tally(&NODE.histories),
-            quarantines: tally(&NODE.quarantines),
-            keys_forgotten: tally(&NODE.keys_forgotten),
-            switches: tally(&NODE.switches),
-            barriers: tally(&NODE.barriers),
-            barriers_failed: tally(&NODE.barriers_failed),
-            losses: tally(&NODE.losses),
             loss: Gauge::new(&NODE.loss, &[("node", &node)]),
             quarantine_ends: Gauge::new(&NODE.quarantine_ends, &[("node", &node)]),
             data: SyncMutex::new([].into()),
@@ -102,13 +106,13 @@ impl Counters {
 
     /// Adds the numbers of a batch. `took` is the time from the sending of the batch to its answer.
     pub(crate) fn add(&self, count: Count, took: Duration) {
-        self.batches.add(1);
         self.request.record(took.as_secs_f64());
-        self.ops.add(count.ops);
-        self.grants.add(count.grants);
-        self.refusals.add(count.refusals);
-        self.reassertions.add(count.reassertions);
-        self.keys_forgotten.add(count.keys_forgotten);
+        self.tallies.batches.add(1);
+        self.tallies.ops.add(count.ops);
+        self.tallies.grants.add(count.grants);
+        self.tallies.refusals.add(count.refusals);
+        self.tallies.reassertions.add(count.reassertions);
+        self.tallies.keys_forgotten.add(count.keys_forgotten);
         for (fault, n) in count.faults {
             self.fault(fault, n);
         }
@@ -125,14 +129,6 @@ impl Counters {
         self.fault(fault, 1);
     }
 
-    pub(crate) fn count_history(&self) {
-        self.histories.add(1);
-    }
-
-    pub(crate) fn count_quarantine(&self) {
-        self.quarantines.add(1);
-    }
-
     /// Sets the gauge of the end of the node's quarantine, in µs since 1970 by the node's clock.
     pub(crate) fn set_quarantine_end(&self, micros: u64) {
         self.quarantine_ends.set(Duration::from_micros(micros).as_secs_f64());
@@ -141,7 +137,7 @@ impl Counters {
     /// Stores the ranges of writes that the node may have lost. If `new` is true, counts the latest
     /// loss, because no earlier answer reported it.
     pub(crate) fn set_losses(&self, losses: &Arc<[Loss]>, new: bool) {
-        self.losses.add(u64::from(new));
+        self.tallies.losses.add(u64::from(new));
         *self.data.lock() = Arc::clone(losses);
     }
 
@@ -156,34 +152,16 @@ impl Counters {
         Arc::clone(&self.data.lock())
     }
 
-    pub(crate) fn count_switch(&self) {
-        self.switches.add(1);
-    }
-
     /// Counts a finished wait for replicas. `confirmed` is true if enough replicas had the grants.
     pub(crate) fn count_barrier(&self, confirmed: bool) {
-        self.barriers.add(1);
-        self.barriers_failed.add(u64::from(!confirmed));
+        self.tallies.barriers.add(1);
+        self.tallies.barriers_failed.add(u64::from(!confirmed));
     }
 
     pub(crate) fn snapshot(&self) -> NodeMetrics {
         let faults = self.faults.lock();
-        NodeMetrics {
-            name: Arc::clone(&self.node),
-            batches: self.batches.get(),
-            ops: self.ops.get(),
-            grants: self.grants.get(),
-            refusals: self.refusals.get(),
-            faults: faults.iter().map(|(fault, tally)| (*fault, tally.get())).collect(),
-            histories: self.histories.get(),
-            quarantines: self.quarantines.get(),
-            keys_forgotten: self.keys_forgotten.get(),
-            reassertions: self.reassertions.get(),
-            switches: self.switches.get(),
-            barriers: self.barriers.get(),
-            barriers_failed: self.barriers_failed.get(),
-            losses: self.losses.get(),
-        }
+        let faults = faults.iter().map(|(fault, tally)| (*fault, tally.get())).collect();
+        self.tallies.read(Arc::clone(&self.node), faults)
     }
 }
 
