@@ -111,51 +111,41 @@ impl fmt::Display for Parked {
                 "{}: too few nodes know whether this key was used before, for they are new or \
                  lost data{}; {} (for another {:?} so are new keys without `created_at`)",
                 self.key,
-                Spans(&self.losses),
-                Next(self),
+                self.spans(),
+                self.next_step(),
                 Duration::from_secs(self.forgotten_for.as_secs())
             ),
         }
     }
 }
 
-/// Displays losses of data in parentheses.
-struct Spans<'a>(&'a [Loss]);
-
-impl fmt::Display for Spans<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, loss) in self.0.iter().enumerate() {
-            write!(f, "{}{loss}", if i == 0 { " (" } else { "; " })?;
+impl Parked {
+    /// Returns the losses of data in parentheses; an empty text if there are none.
+    fn spans(&self) -> String {
+        if self.losses.is_empty() {
+            return String::new();
         }
-        if self.0.is_empty() { Ok(()) } else { f.write_str(")") }
+        let losses: Vec<String> = self.losses.iter().map(Loss::to_string).collect();
+        format!(" ({})", losses.join("; "))
     }
-}
 
-/// Displays the operator's next step for a forgotten key, as a part of the report's sentence.
-struct Next<'a>(&'a Parked);
-
-impl fmt::Display for Next<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parked = self.0;
-        match parked.losses.first() {
-            Some(loss) if parked.undecided => write!(
-                f,
+    /// Returns the operator's next step for a forgotten key, as a part of the report's sentence.
+    fn next_step(&self) -> String {
+        match self.losses.first() {
+            Some(loss) if self.undecided => format!(
                 "undecided: find out whether such keys took effect, then decide for all of them: \
                  `palisade idem decide --namespace {} --loss {} --reason '…' --park` (or `--run`, \
                  if none of them did), or resolve this key",
-                parked.key.namespace(),
+                self.key.namespace(),
                 loss.number()
             ),
             // The text does not contain `palisade idem rerun`. That command changes a record, and a
             // forgotten key has no record.
-            Some(_) => f.write_str(
-                "decided: park; find out whether it took effect, then resolve the key or rerun it \
-                 in its program, or have all such keys run by `palisade idem decide … --reason '…' \
-                 --run --replace`",
-            ),
-            None => {
-                f.write_str("find out whether it took effect, then resolve the key or rerun it")
-            }
+            Some(_) => "decided: park; find out whether it took effect, then resolve the key or \
+                        rerun it in its program, or have all such keys run by `palisade idem \
+                        decide … --reason '…' --run --replace`"
+                .to_owned(),
+            None => "find out whether it took effect, then resolve the key or rerun it".to_owned(),
         }
     }
 }

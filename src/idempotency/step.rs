@@ -152,13 +152,6 @@ struct State {
     open: bool,
 }
 
-/// Action at the start of a step.
-enum Begun {
-    /// Return this value (as JSON) of an earlier attempt, which finished the step.
-    Replay(String),
-    Run,
-}
-
 impl Steps {
     pub(super) fn new(stored: Option<&StoredSteps>) -> Self {
         let read = stored.map(|steps| decode::<List>(&steps.list)).transpose();
@@ -180,7 +173,9 @@ impl Steps {
         Some(StepError::Missing { recorded: recorded.clone() })
     }
 
-    fn begin(&self, name: &str) -> Result<Begun, StepError> {
+    /// Begins a step. Returns the value (as JSON) of an earlier attempt that finished the step;
+    /// `None` if the step has to run.
+    fn begin(&self, name: &str) -> Result<Option<String>, StepError> {
         let mut state = self.0.lock();
         let name = || name.to_owned();
         if let Some(error) = &state.unreadable {
@@ -194,12 +189,12 @@ impl Steps {
             return Err(StepError::Twice { name: name() });
         }
         let begun = match after.first() {
-            Some((recorded, value)) if *recorded == name() => Begun::Replay(value.clone()),
+            Some((recorded, value)) if *recorded == name() => Some(value.clone()),
             Some((recorded, _)) => {
                 let recorded = recorded.clone();
                 return Err(StepError::Changed { found: name(), recorded });
             }
-            None => Begun::Run,
+            None => None,
         };
         state.open = true;
         Ok(begun)
@@ -287,7 +282,7 @@ impl Context {
     {
         let steps = self.steps();
         let codec = |error| StepError::Codec { name: name.to_owned(), error };
-        if let Begun::Replay(value) = steps.begin(name)? {
+        if let Some(value) = steps.begin(name)? {
             // A list on a single node may be lost with the node. So this function returns a value
             // only after a majority of the nodes has the list under this attempt's ballot.
             if let Some(list) = steps.uncertain(name)? {
@@ -332,8 +327,8 @@ mod tests {
 
     fn begun(steps: &Steps, name: &str) -> String {
         match steps.begin(name) {
-            Ok(Begun::Replay(value)) => format!("replay {value}"),
-            Ok(Begun::Run) => "run".to_owned(),
+            Ok(Some(value)) => format!("replay {value}"),
+            Ok(None) => "run".to_owned(),
             Err(e) => e.to_string(),
         }
     }

@@ -144,10 +144,12 @@ impl Holding {
             self.counters().holds(-i64::try_from(gone).unwrap_or_default());
             self.end(&mut state);
             if let Some(since) = state.since {
+                let losses = state.losses.iter().map(|loss| format!("{}: {loss}", loss.number()));
+                let losses = losses.collect::<Vec<_>>().join("; ");
                 tracing::warn!(
                     target: "palisade::consumer", namespace = self.of.namespace(),
                     held = state.held.len(), for_secs = (now - since).as_secs(),
-                    losses = %Losses(&state.losses),
+                    %losses,
                     "messages are held until an operator decides (`palisade idem decide`)"
                 );
                 state.losses.clear();
@@ -177,18 +179,6 @@ impl Drop for Holding {
     fn drop(&mut self) {
         let held = self.state.lock().held.len();
         self.counters().holds(-i64::try_from(held).unwrap_or_default());
-    }
-}
-
-/// Displays losses of data with their numbers in one line.
-struct Losses<'a>(&'a [Loss]);
-
-impl std::fmt::Display for Losses<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (i, loss) in self.0.iter().enumerate() {
-            write!(f, "{}{}: {loss}", if i == 0 { "" } else { "; " }, loss.number())?;
-        }
-        Ok(())
     }
 }
 
