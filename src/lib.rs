@@ -47,7 +47,7 @@ mod durability;
 pub mod error;
 mod name;
 mod op;
-mod shown;
+mod safe_text;
 mod sync;
 mod time;
 mod token;

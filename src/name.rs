@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::error::ConfigError;
 use crate::error::Resource;
-use crate::shown::Quoted;
+use crate::safe_text::Quoted;
 
 /// Longest name or prefix in bytes.
 pub(crate) const NAME_MAX: usize = 512;

@@ -15,7 +15,7 @@ use crate::lock::{
 };
 use crate::metrics::Meters;
 use crate::node::{LockNode, NodeEvents, NodeMetrics};
-use crate::shown::{Quoted, is_plain};
+use crate::safe_text::{Quoted, is_plain};
 use crate::time::{Drift, Moment};
 
 /// A handle over several independent nodes. It is cheap to clone; clones share connections, the

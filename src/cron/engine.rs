@@ -27,9 +27,9 @@ use futures_util::stream::FuturesUnordered;
 use tracing::Instrument as _;
 
 use super::job::{Job, Overlap};
+use super::missed::{OnTime, is_missed, millis, plan};
 use super::overlap::{During, Overlaps};
 use super::request;
-use super::rules::{OnTime, is_missed, millis, plan};
 use super::schedule::Schedule;
 use super::start::start;
 use super::tick::{End, Run, Skipped, Tick};

@@ -57,10 +57,10 @@
 mod engine;
 mod error;
 mod job;
+mod missed;
 mod overlap;
 mod request;
 mod revision;
-mod rules;
 mod schedule;
 mod start;
 mod tick;

@@ -2,7 +2,7 @@
 
 use super::engine::call;
 use super::job::Job;
-use super::rules::{runs_after, was_due_during};
+use super::missed::{runs_after, was_due_during};
 use super::schedule::Schedule;
 use super::tick::{End, Run, Skipped};
 use crate::idempotency::{Idempotency, RunError, Status};

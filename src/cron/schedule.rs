@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 
 use crate::error::ConfigError;
-use crate::shown::Quoted;
+use crate::safe_text::Quoted;
 
 /// Beginning of the time in which schedules are examined: 2026-01-01, in seconds since 1970. The
 /// constant gives the same result in all processes.

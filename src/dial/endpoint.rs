@@ -12,7 +12,7 @@ use crate::dial::frames::Limits;
 use crate::dial::wire::Wire;
 use crate::dial::{self, Line, Place, secrets};
 use crate::error::ConfigError;
-use crate::shown::Secrets;
+use crate::safe_text::Secrets;
 use crate::tls::Tls;
 
 /// The largest index of a database that a server's settings allow.

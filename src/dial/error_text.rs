@@ -3,7 +3,7 @@
 
 use redis::RedisError;
 
-use crate::shown::Secrets;
+use crate::safe_text::Secrets;
 use crate::tls;
 
 /// Words in a server's error. After them the server repeats the arguments of the command, which may

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use self::frames::Limits;
 use self::limited::{Limited, Socket};
 use self::wire::Wire;
-use crate::shown::Secrets;
+use crate::safe_text::Secrets;
 use crate::tls::Tls;
 
 /// Address at which a server listens.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::shown::Quoted;
+use crate::safe_text::Quoted;
 
 /// The lock, election or key of an error, by the name that the user chose. Shown as `lock
 /// "invoice:42"`.

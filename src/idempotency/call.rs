@@ -20,8 +20,8 @@ use crate::client::claim::{ClaimTerms, DataLossTerms};
 use crate::error::{ConfigError, NoQuorum, NodeOutcome};
 use crate::name::{check_name, record_key};
 use crate::op::FingerprintBytes;
+use crate::quorum::claim::Refusal;
 use crate::quorum::complete::Found;
-use crate::quorum::record::Refusal;
 
 /// A call under one idempotency key, with its settings. A call sends nothing before one of its
 /// operations is awaited.

@@ -65,7 +65,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::quorum::record::Forgetting;
+    use crate::quorum::claim::Forgetting;
 
     #[test]
     fn both_questions_have_to_be_answered() {

@@ -31,8 +31,8 @@ use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, RetryTerms,
 use crate::durability::Achieved;
 use crate::op::ClaimEnd;
 use crate::quorum::backoff::RetryPolicy;
+use crate::quorum::claim::{Denied, Promise, Refusal};
 use crate::quorum::complete::{Found, Unstored};
-use crate::quorum::record::{Denied, Promise, Refusal};
 use crate::span::{self, operation};
 use crate::time::Moment;
 

@@ -15,7 +15,7 @@ use super::{Call, NotRecorded};
 use crate::client::claim::ClaimTerms;
 use crate::error::NodeOutcome;
 use crate::quorum::backoff::RetryPolicy;
-use crate::quorum::record::{Denied, Refusal};
+use crate::quorum::claim::{Denied, Refusal};
 
 #[derive(Debug)]
 pub(super) enum Store {

@@ -8,7 +8,7 @@ use super::operator_decision::Decision;
 use super::{Call, Context, Parked, ParkedReason, Probed, RunError};
 use crate::client::claim::Held;
 use crate::op::Loss;
-use crate::quorum::record::{Forgetting, Promise};
+use crate::quorum::claim::{Forgetting, Promise};
 
 /// Reasons for which a handler may have taken effect in an earlier attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use crate::durability::Durability;
 use crate::error::{AcquireError, ConfigError, HandOverError, ResumeError};
 use crate::op::{IfHeld, LockMode, Op};
 use crate::quorum::acquire::Loss;
-use crate::shown::Quoted;
+use crate::safe_text::Quoted;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};

@@ -10,7 +10,7 @@ use crate::durability::Durability;
 use crate::error::{AcquireError, ConfigError, ReleaseError, Resource};
 use crate::name::{LockKeys, check_lock};
 use crate::quorum::backoff::RetryPolicy;
-use crate::shown::Quoted;
+use crate::safe_text::Quoted;
 
 /// Most names of one multi-lock. A node decides about all of them in one step.
 const NAMES_MAX: usize = 32;

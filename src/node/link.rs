@@ -12,6 +12,7 @@
 
 mod open;
 mod order;
+mod redial;
 mod tend;
 
 use std::collections::VecDeque;
@@ -25,6 +26,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::sleep;
 
 use self::order::{Place, Waiting};
+use self::redial::Failed;
 use super::redis::barrier::Barriers;
 use super::redis::barrier::replicas::Known;
 use super::redis::encode::GroupTerms;
@@ -42,10 +44,6 @@ use crate::time::Moment;
 
 /// Number of signals that are kept for a slow listener. Older signals are dropped.
 const EVENTS: usize = 1024;
-/// First and longest pause after a failed try to connect.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Longest pause between tries to connect if there is no call. The pauses grow up to this limit.
-const IDLE_PAUSE: Duration = Duration::from_secs(10);
 /// Interval at which the server's facts are read again, so that the resolver can check them.
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
@@ -154,16 +152,6 @@ struct State {
     failed: Option<Failed>,
 }
 
-struct Failed {
-    /// Earliest time of the next try.
-    until: Moment,
-    /// Earliest time of the next try if there is no call.
-    idle_until: Moment,
-    cause: NodeError,
-    /// Version of the resolver at the start of the try. A newer version ends the pause.
-    epoch: u64,
-}
-
 struct Current {
     session: Arc<Session>,
     /// Address of the server, as `host:port`.
@@ -171,7 +159,7 @@ struct Current {
     /// Runs the waits for replicas of this server.
     barriers: Arc<Barriers>,
     /// Version of the resolver at the request for the address.
-    epoch: u64,
+    version: u64,
     opened: Moment,
 }
 
@@ -283,7 +271,7 @@ impl<R: Resolver> Link<R> {
         let current = shared.state().current.clone();
         let Some(current) = current.filter(|c| {
             !c.session.is_lost()
-                && *shared.changed.borrow() == c.epoch
+                && *shared.changed.borrow() == c.version
                 && c.session.facts().run_id == after.identity
         }) else {
             return not_durable("the connection to the server that granted is gone".to_owned());
@@ -297,7 +285,7 @@ impl<R: Resolver> Link<R> {
         tokio::select! {
             biased;
             passed = current.barriers.pass(after.history_id, level, known, deadline) => passed,
-            () = moved_on(&mut changed, current.epoch) => {
+            () = moved_on(&mut changed, current.version) => {
                 not_durable("the Sentinels took this master down before replicas had it".to_owned())
             }
             () = sleep(rest) => {
@@ -336,7 +324,7 @@ impl<R: Resolver> Shared<R> {
     }
 
     fn is_usable(&self, current: &Current) -> bool {
-        !current.session.is_lost() && *self.changed.borrow() == current.epoch
+        !current.session.is_lost() && *self.changed.borrow() == current.version
     }
 
     /// Stops the use of a connection. If `broke` is true, this counts as a failure, except for a
@@ -351,21 +339,13 @@ impl<R: Resolver> Shared<R> {
                 }
             }
         }
-        if *self.changed.borrow() == current.epoch {
+        if *self.changed.borrow() == current.version {
             current.session.abandon();
         } else {
             current
                 .session
                 .end("the Sentinels took this master down while the request was under way");
         }
-    }
-
-    /// Returns the cause of the last failed try during the pause after it.
-    fn pausing(&self, state: &State) -> Option<NodeError> {
-        let failed = state.failed.as_ref().filter(|_| !state.connecting)?;
-        let pauses =
-            self.options.env.now() < failed.until && failed.epoch == *self.changed.borrow();
-        pauses.then(|| failed.cause.clone())
     }
 
     fn too_late(&self) -> NodeError {
@@ -378,7 +358,7 @@ impl<R: Resolver> Shared<R> {
         GroupTerms { trust_fresh, ..self.resolver.group_terms() }
     }
 
-    fn ended(&self, epoch: u64, outcome: Result<Arc<Current>, NodeError>) {
+    fn ended(&self, version: u64, outcome: Result<Arc<Current>, NodeError>) {
         let refused = match outcome {
             Ok(current) => {
                 self.open_to_all(&current);
@@ -400,7 +380,7 @@ impl<R: Resolver> Shared<R> {
                 state.failures = failures.saturating_add(1);
                 let waiting = std::mem::take(&mut state.waiting);
                 let waiting = waiting.into_iter().map(|w| (w, cause.clone())).collect();
-                state.failed = Some(self.failed(failures, cause, epoch));
+                state.failed = Some(self.failed(failures, cause, version));
                 waiting
             }
         };
@@ -419,27 +399,27 @@ fn cut_off() -> NodeError {
 /// A try to connect. The drop of the value ends the waiting calls, even if the task never ran.
 struct Turn<R: Resolver> {
     shared: Arc<Shared<R>>,
-    epoch: u64,
+    version: u64,
     outcome: Option<Result<Current, NodeError>>,
 }
 
 impl<R: Resolver> Turn<R> {
     fn new(shared: &Arc<Shared<R>>) -> Self {
         // The version is read before the address, so a later change makes the session outdated.
-        let epoch = *shared.changed.borrow();
-        Self { shared: Arc::clone(shared), epoch, outcome: None }
+        let version = *shared.changed.borrow();
+        Self { shared: Arc::clone(shared), version, outcome: None }
     }
 
     async fn connect(mut self) {
         let limit = self.shared.options.connect_timeout;
         let mut changed = self.shared.changed.clone();
         let outcome = loop {
-            let epoch = self.epoch;
+            let version = self.version;
             tokio::select! {
                 biased;
-                done = self.shared.open(epoch) => break done,
+                done = self.shared.open(version) => break done,
                 // The resolver has another server now. The wait for the old server ends.
-                () = moved_on(&mut changed, epoch) => self.epoch = *changed.borrow(),
+                () = moved_on(&mut changed, version) => self.version = *changed.borrow(),
                 () = sleep(limit) => {
                     let detail = self.shared.late(&format!("no connection within {limit:?}"));
                     break Err(NodeError::not_executed(NodeFault::Unreachable, detail));
@@ -461,7 +441,7 @@ impl<R: Resolver> Turn<R> {
 impl<R: Resolver> Drop for Turn<R> {
     fn drop(&mut self) {
         let outcome = self.outcome.take().unwrap_or_else(|| Err(cut_off()));
-        self.shared.ended(self.epoch, outcome.map(Arc::new));
+        self.shared.ended(self.version, outcome.map(Arc::new));
     }
 }
 
@@ -488,9 +468,9 @@ impl<R: Resolver> Drop for Doubt<'_, R> {
     }
 }
 
-/// Waits until the version of the resolver differs from `epoch`.
-async fn moved_on(changed: &mut watch::Receiver<u64>, epoch: u64) {
-    if changed.wait_for(|now| *now != epoch).await.is_err() {
+/// Waits until the version of the resolver differs from `version`.
+async fn moved_on(changed: &mut watch::Receiver<u64>, version: u64) {
+    if changed.wait_for(|now| *now != version).await.is_err() {
         // The resolver was dropped, so the version never changes again.
         std::future::pending::<()>().await;
     }

@@ -5,7 +5,7 @@
 //! by implementing [`spi::LockNode`]; see [`spi`].
 
 mod event;
-mod failover;
+mod failover_times;
 mod link;
 mod lock_node;
 mod lost_claims;
@@ -18,7 +18,7 @@ pub mod spi;
 
 pub(crate) use self::event::NodeSignal;
 pub use self::event::{HistoryCause, NamedEvent, NodeEvent, NodeEvents};
-pub use self::failover::FailoverTimes;
+pub use self::failover_times::FailoverTimes;
 pub(crate) use self::lock_node::{BoxFuture, LockNode};
 pub use self::redis::{RedisNode, RedisNodeBuilder};
 pub use crate::metrics::NodeMetrics;

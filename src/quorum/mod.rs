@@ -30,6 +30,7 @@ use crate::time::Moment;
 pub mod acquire;
 pub mod backoff;
 pub mod candidates;
+pub mod claim;
 pub mod clock;
 pub mod complete;
 pub mod extend;
@@ -37,7 +38,6 @@ pub mod fence;
 pub mod holdings;
 pub mod leader;
 pub mod majority;
-pub mod record;
 pub mod release;
 pub mod slots;
 #[cfg(test)]

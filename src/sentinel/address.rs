@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::ConfigError;
-use crate::shown::is_plain;
+use crate::safe_text::is_plain;
 
 /// Largest length of a host name, in bytes.
 const HOST_MAX: usize = 255;

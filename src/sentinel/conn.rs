@@ -13,7 +13,7 @@ use super::events::EventCollector;
 use crate::dial::Line;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::error_text::{error_text, refusal};
-use crate::shown::Secrets;
+use crate::safe_text::Secrets;
 use crate::tls;
 
 /// Channels of a Sentinel whose events may announce a change of the group. The events are only

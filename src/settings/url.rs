@@ -10,7 +10,7 @@ use super::{Settings, given, span};
 use crate::error::ConfigError;
 use crate::node::spi::LockNode;
 use crate::node::{MemoryNode, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder};
-use crate::shown::Quoted;
+use crate::safe_text::Quoted;
 
 /// Default port of a Sentinel.
 const SENTINEL_PORT: u16 = 26_379;

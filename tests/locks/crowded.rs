@@ -126,6 +126,40 @@ async fn locks_that_are_held_come_before_new_ones() {
     assert!(held.iter().all(LockGuard::is_valid));
 }
 
+/// A node that counts renewals, and the batches that contain any.
+struct Renewals {
+    inner: MemoryNode,
+    counts: Arc<[AtomicUsize; 2]>,
+}
+
+impl LockNode for Renewals {
+    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+        let renewals = batch.ops.iter().filter(|op| matches!(op, Op::Extend { .. })).count();
+        self.counts[0].fetch_add(renewals, Ordering::Relaxed);
+        self.counts[1].fetch_add(usize::from(renewals > 0), Ordering::Relaxed);
+        self.inner.call(batch, deadline)
+    }
+
+    forward!(inner);
+}
+
+/// The renewals of locks that were acquired together are spread over a sixteenth of their ttl.
+#[tokio::test(start_paused = true)]
+async fn renewals_that_are_due_within_ten_milliseconds_share_a_batch() {
+    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let counts = Arc::new([const { AtomicUsize::new(0) }; 2]);
+    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
+    let node = Renewals { inner, counts: Arc::clone(&counts) };
+    let redlock = Redlock::builder().node(node).env(env).ttl(Duration::from_secs(32));
+    let redlock = redlock.build().expect("a handle");
+    let (held, _) = hold(&redlock, 2_000).await;
+    sleep(Duration::from_millis(8_100)).await;
+    let [renewals, batches] = [0, 1].map(|i| counts[i].load(Ordering::Relaxed));
+    assert!((2_000..=2_600).contains(&renewals), "each is renewed, few twice: {renewals}");
+    assert!((100..=300).contains(&batches), "spread, and together: {batches}");
+    assert!(held.iter().all(LockGuard::is_valid));
+}
+
 /// The renewals are spread over one second. So some renewals have been sent but not answered when
 /// the locks are released.
 #[tokio::test(start_paused = true)]

@@ -20,8 +20,8 @@ use tokio::time::{sleep, timeout};
 use crate::error::Unconfirmed;
 use crate::session::{Link, PATIENCE};
 
-/// Headers with the names of further queues. The broker would also route a copy of the message to
-/// the further queues.
+/// Headers with the names of further queues. A message that is published again goes without them,
+/// because the broker would send a copy to those queues, too.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
 /// Maximum time for which this process holds a message back and then returns the message to its
 /// queue. The process holds a message back if it could not put a copy of the message into a delay

@@ -183,8 +183,8 @@ async fn data_lost_under_a_program_are_not_taken_for_a_new_deployment() {
     assert!(run("7").await.is_executed(), "as it says");
 }
 
-/// The programs were restarted together with the server. So no program can tell that the server had
-/// data.
+/// The server restarts without its data, and all programs that used it restart, too. So no program
+/// can tell that the server ever had data.
 #[tokio::test]
 async fn an_emptied_server_that_nobody_remembers_is_new_only_if_a_person_says_so() {
     let mut server = Server::start(&[]);

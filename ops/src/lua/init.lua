@@ -1,17 +1,20 @@
 -- Marks a server as new, so that data from before its data history no longer count as lost. The
--- marker has a letter for the beginning of the history: e (the data began empty) or l (the data
--- began empty, although a client has seen earlier data). The script changes the letter to n. If the
--- server has never granted anything, the script writes the marker of a server that lost nothing. A
--- server has never granted anything if it is unused or still in its first quarantine. On any other
--- server the quarantine, the floor and the later losses stay. For the letter l, an operator has to
--- declare that the earlier data are lost for ever (ARGV 2). Leases from the earlier data may still
--- be held, so the script then never shortens a quarantine.
+-- marker has a letter for the beginning of the history. The script changes the letter to n.
+--   e  the data began empty
+--   l  the data began empty, although a client has seen earlier data. An operator has to declare
+--      that the earlier data are lost for ever (ARGV 2).
+-- A server that has never granted anything (it is unused, or still in its first quarantine) gets
+-- the marker of a server that lost nothing. That ends the quarantine, except for the letter l:
+-- leases from the earlier data may still be held. On any other server the quarantine, the floor and
+-- the later losses stay. The caller has examined the other keys of the server.
 -- KEYS 1 palisade:generation
--- ARGV 1 'look' or 'mark'   2 '1' to mark a server with l, too
+-- ARGV 1 'look': report only what would be done; 'mark': do it
+--      2 '1' to mark a server with the letter l, too
 -- Returns {'ok', time when its data began in ms; empty if nothing was granted yet}
---  | {'marked', note}: nothing has to be done | {'lost', why} | {'no', why}
+--  | {'marked', note}: nothing has to be done
+--  | {'lost', why}: the letter is l, and ARGV 2 is not '1'
+--  | {'no', why}: this server cannot be marked, for example a replica
 --  | {'changed', why}: the server cannot be marked now
--- The caller examines the keys of the server.
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return {'no', 'it is a replica'}

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::super::job::Overlap;
-use super::super::rules::millis;
+use super::super::missed::millis;
 use super::super::tick::{Cancelled, End, Tick};
 use super::Engine;
 use crate::client::WATCH;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::super::rules::millis;
+use super::super::missed::millis;
 use super::super::tick::{End, Run};
 use super::{CheckResult, Engine, pause};
 use crate::error::Advice;

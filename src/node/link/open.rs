@@ -7,17 +7,13 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::{Current, Failed, IDLE_PAUSE, PAUSE, Resolver, Shared, State};
-use crate::env::pause;
+use super::{Current, Resolver, Shared};
 use crate::error::{NodeError, NodeFault as F};
 use crate::node::redis::barrier::Barriers;
 use crate::node::redis::facts::ServerFacts;
 use crate::node::redis::session::Session;
 use crate::tls;
 
-/// Number of consecutive sessions without an answer after which the next try to connect has to
-/// wait.
-const FLAPS: u32 = 2;
 /// Longest time for which a new connection waits for the settings of the other servers of the
 /// group.
 const GROUP: Duration = Duration::from_millis(100);
@@ -65,7 +61,7 @@ impl<R: Resolver> Shared<R> {
         let mut state = self.state();
         // The failed check does not increase `failures`. If the server is unreachable, the next try
         // to connect fails, and that failure is counted and logged.
-        state.failed = Some(self.failed(state.failures, cause, current.epoch));
+        state.failed = Some(self.failed(state.failures, cause, current.version));
     }
 
     /// Checks that a server with these facts may vote.
@@ -76,7 +72,7 @@ impl<R: Resolver> Shared<R> {
         }
     }
 
-    pub(super) async fn open(&self, epoch: u64) -> Result<Current, NodeError> {
+    pub(super) async fn open(&self, version: u64) -> Result<Current, NodeError> {
         let deadline = self.options.env.now() + self.options.connect_timeout;
         self.state().trying = None;
         let endpoint = self.resolver.resolve(deadline).await?;
@@ -101,7 +97,7 @@ impl<R: Resolver> Shared<R> {
         let env = Arc::clone(&self.options.env);
         let replicas = (connected, self.most_replicas(&run_id, online));
         let barriers = Arc::new(Barriers::new(endpoint, run_id, replicas, env));
-        Ok(Current { session, at: at.into(), barriers, epoch, opened: now })
+        Ok(Current { session, at: at.into(), barriers, version, opened: now })
     }
 
     /// Returns the largest number of replicas that were online at one time at this server process.
@@ -116,22 +112,6 @@ impl<R: Resolver> Shared<R> {
         most
     }
 
-    /// Counts a session that ended before the server answered an op. If several sessions in a row
-    /// end this way, the next try to connect has to wait.
-    pub(super) fn flapped(&self, state: &mut State, current: &Current) {
-        if current.session.is_proved() {
-            return;
-        }
-        state.flaps = state.flaps.saturating_add(1);
-        let Some(times) = state.flaps.checked_sub(FLAPS) else { return };
-        let cause = current.ended_by_limit().unwrap_or_else(|| {
-            let detail = "it takes connections and breaks them before it answers; look at its log \
-                          and at what lies in between; asked again after a pause";
-            NodeError::not_executed(F::Disconnected, detail)
-        });
-        state.failed = Some(self.failed(times, cause, current.epoch));
-    }
-
     /// Returns the error text for a connection that was not made in time.
     pub(super) fn late(&self, text: &str) -> String {
         let (place, hint) = match &self.state().trying {
@@ -141,14 +121,5 @@ impl<R: Resolver> Shared<R> {
         let silent =
             if self.resolver.is_tls() { format!("; {}", tls::SILENT) } else { String::new() };
         format!("{place}{text}{hint}{silent}")
-    }
-
-    /// Makes the record of a failed try to connect. The pause until the next try grows with
-    /// `failures`, the number of failed tries in a row.
-    pub(super) fn failed(&self, failures: u32, cause: NodeError, epoch: u64) -> Failed {
-        let (now, random) = (self.options.env.now(), self.options.env.random());
-        let until = now + pause(random, failures, PAUSE);
-        let idle_until = now + pause(random, failures, (PAUSE.0, IDLE_PAUSE));
-        Failed { until, idle_until, cause, epoch }
     }
 }

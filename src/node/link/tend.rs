@@ -11,7 +11,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{Current, PAUSE, Resolver, Shared, Turn, moved_on};
+use super::redial::PAUSE;
+use super::{Current, Resolver, Shared, Turn, moved_on};
 
 /// State of the connection, from which the task derives its next step.
 enum Outlook {
@@ -61,7 +62,7 @@ impl<R: Resolver> Shared<R> {
             return Outlook::Connecting;
         }
         match &state.failed {
-            Some(f) if f.epoch == *self.changed.borrow() && f.idle_until > now => {
+            Some(f) if f.version == *self.changed.borrow() && f.idle_until > now => {
                 Outlook::Pause(f.idle_until.since(now))
             }
             _ => {
@@ -75,9 +76,9 @@ impl<R: Resolver> Shared<R> {
 impl<R: Resolver> Tend<R> {
     async fn run(self, mut changed: watch::Receiver<u64>) {
         loop {
-            let (mut turns, epoch, outlook) = {
+            let (mut turns, version, outlook) = {
                 let Some(shared) = self.0.upgrade() else { return };
-                let epoch = *changed.borrow();
+                let version = *changed.borrow();
                 // The task subscribes before it reads the state, so it cannot miss the end of a try
                 // to connect. The channel closes when the link is dropped.
                 let turns = shared.turns.subscribe();
@@ -85,7 +86,7 @@ impl<R: Resolver> Tend<R> {
                 if matches!(outlook, Outlook::Connect) {
                     tokio::spawn(Turn::new(&shared).connect());
                 }
-                (turns, epoch, outlook)
+                (turns, version, outlook)
             };
             let lost = async {
                 match outlook {
@@ -107,7 +108,7 @@ impl<R: Resolver> Tend<R> {
             tokio::select! {
                 biased;
                 ended = turns.changed() => if ended.is_err() { return },
-                () = moved_on(&mut changed, epoch) => {}
+                () = moved_on(&mut changed, version) => {}
                 () = lost => {}
             }
         }

@@ -1,27 +1,106 @@
--- Fast path of acquire: takes free locks if the data history is as the client expects. Stops at the
--- first op that is not executed as requested. The range of a proposal is not checked here, because
--- prelude.lua has checked it (ARGV 2 and 3 of prelude.lua). The function has no upvalues, because
--- it is created anew on every call of the script (helpers.lua).
--- KEYS     per op: 1 lock   2 fence
--- ARGV     1 kind  2 number of ops  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
---          reserved: value of a lock that is free and reserved for this handle (W, O)
--- Returns  nothing if each op got its proposal as its fence. Else the number of the ops before the
---          first op that did not, and, if that op took its lock but not its fence, the previous
---          value of the fence
-local function acquire(k, a, count, reserved)
-  local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
-  local ttl, life = ARGV[a + 3], ARGV[a + 4]
-  a = a + 4
-  for i = 0, count - 1 do
-    local proposal = ARGV[a + 2]
-    if not call('SET', KEYS[k + 1], ARGV[a + 1], 'NX', 'PX', ttl) then
-      if not reserved or try('GETRANGE', KEYS[k + 1], '0', '22') ~= reserved then return i end
-      call('SET', KEYS[k + 1], ARGV[a + 1], 'PX', ttl)
+-- Slow path of acquire, for the kinds A, V (the client watches the lock), W (waits in its queue), O
+-- (the same in the order of tickets) and T (takes it from an owner). The first `rest` acquires are
+-- granted already. `found`, if any, is the value that the fence of the next one had, whose lock is
+-- set already.
+-- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O), meta (T)
+-- ARGV  as in acquire_fast.lua; W also 3 µs that it has waited  4 its handle, in 16 hex digits
+--       5 ms for which a released lock is to be reserved for it; O as W, but 3 its ticket or ''
+--       T also 3 the owner it takes from
+--       4 '', or the token of that owner: then only what is transferred is granted, and nothing
+--       is transferred if the fence is above the token
+-- Puts  per op: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
+--       ms -1: no expiry   O: after ms also its ticket here, 0 without a place, and places ahead
+if find('AVWOT', kind, 1, true) then
+  -- Completes a grant that has set the fence to `p`: returns the fence to answer, which is above
+  -- `old`, the value before. If that was another program's, undoes the grant and returns
+  -- WRONG_TYPE.
+  local function above(lock, fence, old, p)
+    local number = type(old) == 'string' and tonumber(old)
+    if not number or number >= 1e18 then -- another program's: put back, without its expiry
+      if type(old) == 'string' then redis.call('SET', fence, old) end
+      redis.call('DEL', lock)
+      return -5
     end
-    local old = try('SET', KEYS[k + 2], proposal, 'PX', life, 'GET')
-    -- Tokens with equally many digits can be compared as strings. An error reply is a table, and
-    -- the length of that table is 0.
-    if old and (#old ~= #proposal or old >= proposal) then return i, old end
+    number = honest(number)
+    if number >= tonumber(p) then
+      p = string.format('%.0f', number + 1)
+      redis.call('SET', fence, p, 'PX', b.fence_life)
+    end
+    return p
+  end
+
+  -- A lock that is reserved for this handle is free for it.
+  if (kind == 'W' or kind == 'O') and left <= 0
+    and look(KEYS[k + 1], '22') == '------' .. ARGV[a + 8] then
+    call('DEL', KEYS[k + 1])
+  end
+
+  -- If the lock belongs to the owner from whom it is to be taken, or to this client by an earlier
+  -- request, one SET transfers it. But the time for which it is held is never shortened, and a lock
+  -- of no owner is not transferred.
+  local given, only
+  if kind == 'T' and left <= 0 then
+    local value, ms = look(KEYS[k + 1], '22'), call('PTTL', KEYS[k + 1])
+    only = tonumber(ARGV[a + 8])
+    if (value == ARGV[a + 5] or value == ARGV[a + 7]) and not is_ownerless(value)
+      and ms >= 0 and ms <= tonumber(ARGV[a + 3])
+      and not (only and value ~= ARGV[a + 5] and (stored(KEYS[k + 2]) or 0) > only) then
+      if not stored(KEYS[k + 2]) then return put(WRONG_TYPE) end
+      given = call('SET', KEYS[k + 1], ARGV[a + 5], 'PX', ARGV[a + 3])
+      if is_meta(KEYS[k + 3]) then call('DEL', KEYS[k + 3]) end
+    end
+  end
+
+  local ttl, old = ARGV[a + 3], found
+  local ticket, ahead, kept
+  if kind == 'O' then ticket, ahead, kept = standing(KEYS[k + 3], ARGV[a + 8], ARGV[a + 7]) end
+  for i = 1, count do
+    local lock, fence, owner, p = KEYS[k + 1], KEYS[k + 2], ARGV[a + 5], ARGV[a + 6]
+    if i <= rest then
+      put(p)
+    elseif left > 0 then
+      put(QUARANTINED)
+    elseif old or given or not only and not (b.settling and is_kept(lock, fence))
+      and not (ticket and ahead > 0) and call('SET', lock, owner, 'NX', 'PX', ttl) then
+      if not old then
+        p = in_range(p)
+        old = try('SET', fence, p, 'PX', b.fence_life, 'GET')
+      end
+      -- Compares the digits as acquire_fast.lua does.
+      if old and (#old ~= #p or old >= p) then p = above(lock, fence, old, p) end
+      put(p)
+      old = nil
+      if ticket and ARGV[a + 7] ~= '' then
+        wait_for_hint(KEYS[k + 3], 3000, nil, ARGV[a + 8], ARGV[a + 9], 'X', nil, ticket)
+      end
+    else
+      local value = look(lock, '22')
+      if value == owner then
+        -- A fence is kept longer than its lock. So if there is none, another program has deleted
+        -- it.
+        local given = stored(fence)
+        put(given and given > 0 and given or WRONG_TYPE)
+      else
+        local ms = call('PTTL', lock)
+        if ticket and not value then ms = kept end
+        -- A lock that is free has no owner from whom it could be transferred (T).
+        put((not value or is_ours(lock, value)) and HELD or FOREIGN)
+        put(ms)
+        ms = ms >= 0 and ms + 1000 or 10000
+        if kind == 'V' then wait_for_hint(KEYS[k + 3], ms) end
+        if kind == 'W' then
+          wait_for_hint(KEYS[k + 3], ms, ARGV[a + 7], ARGV[a + 8], ARGV[a + 9], 'x')
+        end
+        if ticket then
+          ms = math.max(ms, 3000)
+          local needs = ARGV[a + 9]
+          local placed = wait_for_hint(KEYS[k + 3], ms, nil, ARGV[a + 8], needs, 'X', nil, ticket)
+          put(placed and ticket or 0)
+          put(ahead)
+        end
+      end
+    end
     k, a = k + 2, a + 2
   end
+  return
 end

@@ -1,11 +1,11 @@
 -- Fast path of claim, for a key without a record in the data history that the client expects.
--- replay.lua handles a key with a result, and claim.lua handles all other cases. The function has
--- no upvalues, because it is created anew on every call of the script (helpers.lua).
+-- claim_replay.lua handles a key with a result, and claim.lua handles all other cases. The function
+-- has no upvalues, because it is created anew on every call of the script (helpers.lua).
 -- KEYS     1 record
 -- ARGV     the kind, and those of claim.lua
 --          id, now_ms: see batch.lua
 -- Returns  true if the key is claimed with its proposal as its fence; else the fields of the
---          record, which replay.lua uses, and nothing was changed
+--          record, which claim_replay.lua uses, and nothing was changed
 local function claim(k, a, id, now_ms)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local key, fp, latest = KEYS[k + 1], ARGV[a + 6], ARGV[a + 8]

@@ -5,7 +5,7 @@
 local sub = string.sub
 
 -- Value of a lock that is free but kept for its possible holder after a planned handover
--- (refuse.lua). It is as long as an owner token.
+-- (acquire.lua). It is as long as an owner token.
 local KEPT = '----------------------'
 -- Value of a free lock that is reserved for the readers that were woken (wake.lua).
 local READERS = '------r---------------'

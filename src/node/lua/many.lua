@@ -1,5 +1,5 @@
 -- Several locks under one owner and one fencing token, all or none: acquire (N), raise (J), extend
--- (K). A release is a run of releases (release.lua).
+-- (K). A release is a run of releases (release_fast.lua).
 -- KEYS  each lock, then in the same order each fence
 -- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposal, J, K: token
 --       5 K: name of the quarantine or ''

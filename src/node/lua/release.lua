@@ -1,46 +1,21 @@
--- Deletes the owners' locks, and wakes clients that wait for the locks that are free then, even if
--- there was nothing to delete (wake.lua). Kind D deletes a run in two commands, without a look at
--- the queues. Kind Q is for a node where a client waits. The function has no upvalues, because it
--- is created anew on every call of the script (helpers.lua).
--- A reserved lock has six dashes and the handle as its value. A handle that does not need the lock
--- any more releases it as if this value were its owner.
--- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
--- ARGV     1 kind  2 number of ops, then per op: 1 owner
---          each: number of KEYS per op   awaited: true if the marker says that a client waits here
--- Returns  nothing if each op is done, else the values that the keys had
-local function release(k, a, count, each, awaited, wake, now_us)
-  local KEYS, ARGV, call = KEYS, ARGV, redis.call
-  local lock = KEYS[k + 1]
-  if count == 1 and each == 1 and not awaited and redis.pcall('GET', lock) == ARGV[a + 3] then
-    call('DEL', lock)
-    return
-  end
-  -- MGET shows no value for a key that holds no string, so such keys of other programs are left
-  -- alone.
-  local found = call('MGET', unpack(KEYS, k + 1, k + each * count))
-  local gone, m, missed = {}, 0, false
+-- Slow path of release, for kinds D and Q: puts the results of a run in which some locks were not
+-- deleted. `found` holds the values of the keys that release_fast.lua read.
+-- KEYS, ARGV  as in release_fast.lua
+-- Puts        per op: DONE | NOT_OWNER | ABSENT
+if kind == 'D' or kind == 'Q' then
+  local gone, each = {}, rest
   for i = 1, count do
     local at = each * i - each + 1
-    if found[at] == ARGV[a + 2 + i] then
-      m = m + 1
-      gone[m] = KEYS[k + at]
+    local lock, value = KEYS[k + at], found[at]
+    if gone[lock] then -- an earlier release of this run has deleted it
+      put(ABSENT)
+    elseif value == ARGV[a + 2 + i] then
+      gone[lock] = true
+      put(DONE)
     else
-      missed = true
+      value = value or look(lock, '22') -- release_fast.lua found only strings
+      put(value and not is_ownerless(value) and NOT_OWNER or ABSENT)
     end
   end
-  if m > 0 and call('DEL', unpack(gone)) < m then missed = true end
-  if each == 2 then
-    for i = 1, 2 * count, 2 do
-      local v, lock = found[i + 1], KEYS[k + i]
-      if v and #v % 48 == 1 and string.find(v, '^[01]')
-        and (m == count or call('EXISTS', lock) == 0) then
-        wake(lock, KEYS[k + i + 1], v, now_us)
-      end
-    end
-  elseif awaited then
-    -- The client that sent kind D did not know yet that another one waits on this node, perhaps for
-    -- one of these locks.
-    for i = 1, m do redis.pcall('PUBLISH', 'palisade:changed', gone[i]) end
-  end
-  if missed then return found end
+  return
 end

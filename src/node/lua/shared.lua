@@ -5,7 +5,7 @@
 -- there is one (quarantine 11).
 -- KEYS  1 lock   S, H: 2 fence  3 queue   G: 2 queue
 -- ARGV  S: 1 kind  2 number of ops  3 ttl ms  4 proposal of the first op  5 w: waits, v: watches,
---       or ''  6 to 8 of who waits, as in refuse.lua, then per op: 1 owner
+--       or ''  6 to 8 of who waits, as in acquire.lua, then per op: 1 owner
 --       G: 1 kind  2 number of ops, then per op: 1 owner
 --       H: 1 owner  2 ttl ms  3 token  4 name of the quarantine or ''
 --       The first `rest` releases are done already (shared_fast.lua).

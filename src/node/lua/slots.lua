@@ -8,7 +8,7 @@
 -- ARGV  1 owner
 --       P: 2 ttl ms  3 number of slots  4 first slot to look at  5 distance to the next one, 0 if
 --       only that slot is wanted  6 proposal  7 w: waits, v: watches, or ''  8 to 10 of who waits,
---       as in refuse.lua
+--       as in acquire.lua
 --       Y: 2 ttl ms  3 token  4 slot  5 number of slots  6 name of the quarantine or ''
 --       F: 2 number of slots  3 slot or ''
 --       U: 2 token  3 slot

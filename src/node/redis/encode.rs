@@ -221,7 +221,8 @@ pub(super) fn whole_millis(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Adds the arguments of an op on several locks, as `lua/many.lua` or `lua/release.lua` reads them.
+/// Adds the arguments of an op on several locks, as `lua/many.lua` or `lua/release_fast.lua` reads
+/// them.
 fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
     if let Op::Release { owner, .. } = op {
         for _ in 0..names {

@@ -10,8 +10,8 @@ use super::{faults, script};
 use crate::dial::endpoint::Endpoint;
 use crate::dial::wire::Wire;
 use crate::error::{NodeError, NodeFault};
+use crate::safe_text::Secrets;
 use crate::sentinel::conn::fields;
-use crate::shown::Secrets;
 
 /// Oldest supported version. Before 6.2.7 a server does not apply `min-replicas-to-write` to
 /// scripts, so a master that lost its replicas would still grant locks.

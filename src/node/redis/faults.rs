@@ -10,7 +10,7 @@ use super::script;
 use crate::dial::error_text::{error_text, refusal};
 use crate::dial::frames::Excess;
 use crate::error::{Cause, NodeError, NodeFault};
-use crate::shown::Secrets;
+use crate::safe_text::Secrets;
 use crate::tls;
 
 /// Returns the error of a connection that could not be opened. The error is that of [`connecting`],

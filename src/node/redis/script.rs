@@ -15,7 +15,8 @@ macro_rules! lua {
 /// upvalues of these functions. The closures inside the slow paths are created only when an op
 /// needs them.
 const TEXT: &str = concat!(
-    lua!("acquire" "wake" "release" "prolong" "claim_fast" "complete_fast" "replay"),
+    lua!("acquire_fast" "wake" "release_fast" "extend_fast"),
+    lua!("claim_fast" "complete_fast" "claim_replay"),
     "local function fast(kind, k, a, count, marker, now_us, life, second)\n",
     lua!("shared_fast" "slots_fast" "many_fast"),
     "end\n",
@@ -25,10 +26,10 @@ const TEXT: &str = concat!(
     "local function rare(b, kind, k, a, count, rest, found, release, wake)\n",
     lua!("codes" "helpers" "late"),
     "if find('AVWOTDQMRXISHGPYFUNJK', kind, 1, true) then\n",
-    lua!("locks" "refuse" "missed" "release_meta" "raise" "extend" "inspect" "shared" "slots"),
+    lua!("locks" "acquire" "release" "release_meta" "raise" "extend" "inspect" "shared" "slots"),
     lua!("many"),
     "end\n",
-    lua!("enlist"),
+    lua!("candidates"),
     lua!("records" "claim" "raise_claim" "extend_claim" "complete" "steps" "unclaim" "lookup"),
     "end\n",
     lua!("prelude" "main"),

@@ -21,7 +21,7 @@ use crate::env::Env;
 use crate::error::NodeError;
 use crate::node::{NodeEvent, NodeSignal};
 use crate::op::{Batch, Replies, Terms, TimedFacts};
-use crate::shown::Secrets;
+use crate::safe_text::Secrets;
 use crate::sync::SyncMutex;
 
 /// An open connection to a master.

@@ -127,8 +127,8 @@ async fn a_loss_of_everything_is_never_accepted(b: Bench) {
     b.check(!rest.is_zero(), "a loss of everything is not accepted", &rest);
 }
 
-/// Claims an unused key, and checks that the node may lack an earlier claim of it. Returns true if
-/// the node reports that it may be new.
+/// Claims an unused key, and checks that the node reports that it may have forgotten an earlier
+/// claim of the key. Returns true if the node also reports that its server may be new.
 async fn is_fresh(b: &Bench) -> bool {
     let op = claim(&b.key(), b.owners().0, LONG);
     match b.ask(op).await {

@@ -136,7 +136,8 @@ fn an_old_master_has_no_vote_later_than_the_window() {
     assert!(row.is_good(), "{row:?}");
     let row = with(vec![vote(2, 7_010, "other", 5_000, "r1", false)]);
     assert_eq!(row.wrong_votes, 1, "{row:?}");
-    // A request may wait until the new master accepts it. The new master may then vote.
+    // A request that was sent before the failover may wait for the new master. So the new master's
+    // vote on this request is no violation.
     let row = with(vec![vote(2, 6_002, "other", 5_000, "r2", false)]);
     assert!(row.is_good(), "{row:?}");
     // The rule also applies to plain writes without the library.

@@ -1,0 +1,27 @@
+-- Fast path of acquire: takes free locks if the data history is as the client expects. Stops at the
+-- first op that is not executed as requested. The range of a proposal is not checked here, because
+-- prelude.lua has checked it (ARGV 2 and 3 of prelude.lua). The function has no upvalues, because
+-- it is created anew on every call of the script (helpers.lua).
+-- KEYS     per op: 1 lock   2 fence
+-- ARGV     1 kind  2 number of ops  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
+--          reserved: value of a lock that is free and reserved for this handle (W, O)
+-- Returns  nothing if each op got its proposal as its fence. Else the number of the ops before the
+--          first op that did not, and, if that op took its lock but not its fence, the previous
+--          value of the fence
+local function acquire(k, a, count, reserved)
+  local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
+  local ttl, life = ARGV[a + 3], ARGV[a + 4]
+  a = a + 4
+  for i = 0, count - 1 do
+    local proposal = ARGV[a + 2]
+    if not call('SET', KEYS[k + 1], ARGV[a + 1], 'NX', 'PX', ttl) then
+      if not reserved or try('GETRANGE', KEYS[k + 1], '0', '22') ~= reserved then return i end
+      call('SET', KEYS[k + 1], ARGV[a + 1], 'PX', ttl)
+    end
+    local old = try('SET', KEYS[k + 2], proposal, 'PX', life, 'GET')
+    -- Tokens with equally many digits can be compared as strings. An error reply is a table, and
+    -- the length of that table is 0.
+    if old and (#old ~= #proposal or old >= proposal) then return i, old end
+    k, a = k + 2, a + 2
+  end
+end
