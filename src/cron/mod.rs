@@ -120,8 +120,7 @@ struct Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        let task = self.task.get_mut();
-        if let Some(task) = task.take() {
+        if let Some(task) = self.task.lock().take() {
             // The task owns the leadership. So the abort of the task also resigns.
             task.abort();
         }
