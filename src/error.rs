@@ -215,25 +215,16 @@ pub struct NodeError {
 ///
 /// This type replaces the error of the connection, because that error may contain sent data such as
 /// passwords.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
     /// Error of the operating system, by its kind.
+    #[error("{0}")]
     Io(std::io::ErrorKind),
     /// Error of the server, by the code at its start, for example `NOPERM`.
+    #[error("the server answered {0}")]
     Server(Arc<str>),
 }
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(kind) => kind.fmt(f),
-            Self::Server(code) => write!(f, "the server answered {code}"),
-        }
-    }
-}
-
-impl std::error::Error for Cause {}
 
 impl NodeError {
     /// Makes the error of a request that certainly had no effect on the node.

@@ -15,7 +15,7 @@ use crate::dial::error_text::refusal;
 use crate::dial::frames::{Excess, Limits};
 use crate::election::{Leader, Metadata};
 use crate::error::{ConfigError, NodeError};
-pub use crate::idempotency::operator_decision::{Read, Record};
+pub use crate::idempotency::operator_decision::Record;
 use crate::idempotency::{Call, Decided, Decision, Idempotency, KeyName, RunError};
 pub use crate::lock::digest;
 pub use crate::name::{
@@ -32,6 +32,7 @@ use crate::redlock::RedlockBuilder;
 pub use crate::safe_text::{SENTENCE_MAX, Secrets};
 pub use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::settings::Settings;
+pub use crate::settings::given;
 pub use crate::settings::url::NodeUrl;
 pub use crate::time::{AtMost, until_utc};
 use crate::tls;
@@ -118,24 +119,10 @@ pub async fn decided(keys: &Idempotency, loss: Loss) -> Result<Option<Decided>, 
     keys.decided(loss).await
 }
 
-/// Reads one of the two records for an operator's decisions about a loss of data.
-///
-/// # Errors
-/// Too few nodes answered, or the stored decision cannot be parsed.
-///
-/// # Cancellation safety
-/// Reads only.
-pub async fn read_decision(
-    keys: &Idempotency,
-    loss: Loss,
-    record: Record,
-) -> Result<Read, RunError> {
-    keys.read(loss, record).await
-}
-
-/// Stores a decision of an operator in one of the two records for a loss of data, if the record has
-/// no decision yet. `decision` also contains the name of the operator and the reason. Returns the
-/// stored decision, and true if it is the decision of this call.
+/// Stores a decision of an operator about a loss of data, if the loss has no decision yet. With
+/// `replace`, also stores a decision to run in place of a decision to park. `decision` also
+/// contains the name of the operator and the reason. Returns the valid decision, and true if this
+/// call stored it.
 ///
 /// # Errors
 /// [`RunError`] if the decision may not be stored.
@@ -143,13 +130,13 @@ pub async fn read_decision(
 /// # Cancellation safety
 /// If the future is dropped, the decision may or may not be stored. A second call with the same
 /// decision is safe.
-pub async fn store_decision(
+pub async fn decide(
     keys: &Idempotency,
     loss: Loss,
-    record: Record,
     decision: (Decision, &str, &str),
+    replace: bool,
 ) -> Result<(Decided, bool), RunError> {
-    keys.settle(loss, record, decision).await
+    keys.decide(loss, decision, replace).await
 }
 
 /// Reads one of the two decision records of a loss of data from each node. If `record` is `None`,

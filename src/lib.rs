@@ -18,29 +18,17 @@
 //! [tested]: crate::manual::how_this_is_tested
 //! [testing]: crate::manual::testing
 //! [troubleshooting]: crate::manual::troubleshooting
-#![doc = concat!("[apache]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/LICENSE-APACHE")]
-#![doc = concat!("[architecture]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/ARCHITECTURE.md")]
-#![doc = concat!("[changelog]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/CHANGELOG.md")]
-#![doc = concat!("[contributing]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/CONTRIBUTING.md")]
-#![doc = concat!("[mit]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/LICENSE-MIT")]
-#![doc = concat!(
-    "[nemesis]: ",
-    env!("CARGO_PKG_REPOSITORY"),
-    "/blob/main/docs/nemesis.svg?raw=true"
-)]
-#![doc = concat!(
-    "[overview]: ",
-    env!("CARGO_PKG_REPOSITORY"),
-    "/blob/main/docs/console/overview.png?raw=true"
-)]
-#![doc = concat!("[proofs]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/proofs.md")]
-#![doc = concat!("[rules]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/overview.md")]
-#![doc = concat!("[security]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/SECURITY.md")]
-#![doc = concat!(
-    "[sentinel-conf]: ",
-    env!("CARGO_PKG_REPOSITORY"),
-    "/blob/main/sentinel-conf/README.md"
-)]
+//! [apache]: https://github.com/palisade-rs/palisade/blob/main/LICENSE-APACHE
+//! [architecture]: https://github.com/palisade-rs/palisade/blob/main/ARCHITECTURE.md
+//! [changelog]: https://github.com/palisade-rs/palisade/blob/main/CHANGELOG.md
+//! [contributing]: https://github.com/palisade-rs/palisade/blob/main/CONTRIBUTING.md
+//! [mit]: https://github.com/palisade-rs/palisade/blob/main/LICENSE-MIT
+//! [nemesis]: https://github.com/palisade-rs/palisade/blob/main/docs/nemesis.svg?raw=true
+//! [overview]: https://github.com/palisade-rs/palisade/blob/main/docs/console/overview.png?raw=true
+//! [proofs]: https://github.com/palisade-rs/palisade/blob/main/docs/proofs.md
+//! [rules]: https://github.com/palisade-rs/palisade/blob/main/docs/design/overview.md
+//! [security]: https://github.com/palisade-rs/palisade/blob/main/SECURITY.md
+//! [sentinel-conf]: https://github.com/palisade-rs/palisade/blob/main/sentinel-conf/README.md
 #![doc = include_str!("../README.md")]
 #![warn(
     clippy::allow_attributes,
@@ -60,6 +48,7 @@ pub mod error;
 mod name;
 mod op;
 mod safe_text;
+mod sync;
 mod time;
 mod token;
 // The quorum core: state machines without IO and without clocks.

@@ -1,6 +1,7 @@
 //! The command `palisade doctor`.
 
 use clap::Args;
+use palisade::internal::given;
 use palisade_ops::doctor::Doctor;
 
 use crate::Done;
@@ -37,16 +38,10 @@ impl DoctorArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
         let (json, strict) = (self.json, self.strict);
         let settings = self.settings.with_file()?;
-        let mut doctor = Doctor::new(settings.deployment()?).trial(!self.no_trial);
-        if let Some(name) = self.rights_of {
-            doctor = doctor.rights_of(name);
-        }
-        if let Some(Span(max_ttl)) = settings.max_ttl {
-            doctor = doctor.max_ttl(max_ttl);
-        }
-        if let Some(Span(error)) = settings.clock_error {
-            doctor = doctor.clock_error(error);
-        }
+        let doctor = Doctor::new(settings.deployment()?).trial(!self.no_trial);
+        let doctor = given(doctor, self.rights_of, Doctor::rights_of);
+        let doctor = given(doctor, settings.max_ttl, |doctor, Span(ttl)| doctor.max_ttl(ttl));
+        let doctor = given(doctor, settings.clock_error, |doctor, Span(e)| doctor.clock_error(e));
         let report = doctor.examine().await?;
         let text = if json { report.to_json() + "\n" } else { report.to_string() };
         Ok(Done { text, code: report.exit_code(strict) })

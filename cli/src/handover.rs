@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use palisade::ConfigError;
+use palisade::internal::given;
 use palisade_ops::{HandedOver, Handover};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -42,14 +43,12 @@ impl HandoverArgs {
     pub(crate) async fn run(self) -> Result<Done, Fail> {
         let settings = self.settings.with_file()?;
         let group = settings.has_groups();
-        let mut handover = Handover::new(settings.deployment()?);
         let minute = Span(Duration::from_secs(60));
-        if let Some(Span(span)) = self.closed_for.or((!group).then_some(minute)) {
-            handover = handover.closed_for(span);
-        }
-        if let Some(Span(error)) = settings.clock_error {
-            handover = handover.clock_error(error);
-        }
+        let closed_for = self.closed_for.or((!group).then_some(minute));
+        let handover = Handover::new(settings.deployment()?);
+        let handover = given(handover, closed_for, |handover, Span(s)| handover.closed_for(s));
+        let handover =
+            given(handover, settings.clock_error, |handover, Span(e)| handover.clock_error(e));
         // The reader of standard error may have closed the stream. So an error is ignored.
         let json = self.json;
         let tell = |step: &str| {

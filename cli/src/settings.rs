@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use palisade::internal::given;
 use palisade::{MemoryNode, Redlock};
 use palisade_ops::{Deployment, Records};
 use serde::{Deserialize, Deserializer};
@@ -193,10 +194,8 @@ impl Settings {
     /// Returns the servers of the nodes and the access to these servers. Commands that operate the
     /// nodes use them.
     pub(crate) fn deployment(&self) -> Result<Deployment, String> {
-        let mut deployment = Deployment::of(self.library()?);
-        if let Some(Span(timeout)) = self.timeout {
-            deployment = deployment.timeout(timeout);
-        }
+        let deployment = Deployment::of(self.library()?);
+        let mut deployment = given(deployment, self.timeout, |of, Span(span)| of.timeout(span));
         for (reported, reached) in &self.map {
             deployment = deployment.map_address(reported, reached);
         }

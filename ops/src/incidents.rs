@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Audit;
 use palisade::error::{NodeError, NodeFault};
 use palisade::idempotency::{Decided, Decision, Idempotency, RunError};
-use palisade::internal::{self, Read, Record, ask_each, read_decision, store_decision};
+use palisade::internal::{self, Record, ask_each};
 use palisade::node::spi::{Loss, Reply};
 
 /// Longest time in milliseconds between two losses of one incident.
@@ -185,7 +185,7 @@ impl Incident {
         let (by, reason) = (audit.by(), audit.reason());
         let mut all = Vec::new();
         for loss in self.distinct() {
-            let settled = decide(keys, loss, (decision, by, reason), replace).await;
+            let settled = internal::decide(keys, loss, (decision, by, reason), replace).await;
             tracing::warn!(
                 target: "palisade_ops",
                 event = "decide",
@@ -203,28 +203,6 @@ impl Incident {
             all.push(DecidedLoss { loss, stands, is_new, on });
         }
         Ok(all)
-    }
-}
-
-/// Stores a decision about a loss, if the loss has no decision yet. With `replace`, also stores a
-/// decision to run in place of a decision to park. Returns the valid decision, and true if this
-/// call stored it.
-async fn decide(
-    keys: &Idempotency,
-    loss: Loss,
-    decision: (Decision, &str, &str),
-    replace: bool,
-) -> Result<(Decided, bool), RunError> {
-    let (first, ours) = store_decision(keys, loss, Record::First, decision).await?;
-    if ours || first.decision == Decision::Run {
-        return Ok((first, ours));
-    }
-    match read_decision(keys, loss, Record::Replaced).await? {
-        Read::Decided(replaced) => Ok((replaced, false)),
-        _ if replace && decision.0 == Decision::Run => {
-            store_decision(keys, loss, Record::Replaced, decision).await
-        }
-        Read::Absent | Read::Unsettled => Ok((first, false)),
     }
 }
 

@@ -8,12 +8,13 @@
 //! this history (idempotency 3).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::client::lease::Lease;
 use crate::client::renewer::Renewer;
 use crate::env::Env;
 use crate::quorum::holdings::Quarantine;
+use crate::sync::SyncMutex;
 
 /// Outcome of the renewal of a lease after a failover: a node that had confirmed the lease failed
 /// over, was restarted or lost its data.
@@ -32,20 +33,20 @@ pub enum Failover {
 /// Nodes that have begun another data history since the handle was made.
 pub(crate) struct Failovers {
     /// Present data history and quarantine of each node that has failed over, by the node's number.
-    switched: Mutex<BTreeMap<usize, Quarantine>>,
+    switched: SyncMutex<BTreeMap<usize, Quarantine>>,
     renewer: Arc<Renewer>,
     env: Arc<dyn Env>,
 }
 
 impl Failovers {
     pub(crate) fn new(renewer: Arc<Renewer>, env: Arc<dyn Env>) -> Self {
-        Self { switched: Mutex::default(), renewer, env }
+        Self { switched: SyncMutex::default(), renewer, env }
     }
 
     /// Records that a node has begun another data history. Renews all leases that the node
     /// confirmed in its earlier history.
     pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) {
-        self.switched.lock().unwrap_or_else(PoisonError::into_inner).insert(node, quarantine);
+        self.switched.lock().insert(node, quarantine);
         for lease in self.renewer.leases() {
             self.renew(&lease, node, quarantine);
         }
@@ -54,7 +55,7 @@ impl Failovers {
     /// Renews a newly acquired lease at once, if a node confirmed the lease and failed over after
     /// that.
     pub(crate) fn check(&self, lease: &Arc<Lease>) {
-        for (node, quarantine) in &*self.switched.lock().unwrap_or_else(PoisonError::into_inner) {
+        for (node, quarantine) in &*self.switched.lock() {
             self.renew(lease, *node, *quarantine);
         }
     }

@@ -2,20 +2,20 @@
 //! node can recognise a new idempotency key. The answers are for readiness probes, and do not count
 //! as votes.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use futures_util::future::join;
 
 use super::claim::DataLossTerms;
+use super::handle_closed;
 use super::undo::Undo;
 use crate::client::Core;
 use crate::client::reply_collector::ReplyCollector;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::{LockKeys, record_key};
 use crate::op::{LockMode, Loss, Op, Reply};
-use crate::time::Moment;
+use crate::quorum::Answer;
 use crate::token::OwnerToken;
 
 /// Name of the trial lock, behind the handle's prefix. If another client holds the trial lock, that
@@ -45,25 +45,23 @@ impl Core {
     /// # Cancellation safety
     /// If the future is dropped, the lock is released in the background.
     pub(crate) async fn health(&self, retention: Duration, loss: DataLossTerms) -> Vec<NodeReport> {
+        let report = |name: &Arc<str>, lock, forgets| NodeReport {
+            name: Arc::clone(name),
+            lock,
+            forgets,
+            losses: [].into(),
+        };
         let Some(_operation) = self.closing.enter() else {
-            let error = NodeError::not_executed(NodeFault::Closed, "the handle was closed");
-            let report = |name: &Arc<str>| NodeReport {
-                name: Arc::clone(name),
-                lock: NodeOutcome::Failed(error.clone()),
-                forgets: Err(error.clone()),
-                losses: [].into(),
-            };
+            let closed = handle_closed();
+            let report =
+                |name| report(name, NodeOutcome::Failed(closed.clone()), Err(closed.clone()));
             return self.names.iter().map(report).collect();
         };
         if let Err(outcomes) = self.timer() {
-            let all = self.names.iter().cloned().zip(outcomes);
-            let forgets = || Err(no_answer());
-            let report =
-                |(name, lock)| NodeReport { name, lock, forgets: forgets(), losses: [].into() };
-            return all.map(report).collect();
+            let all = self.names.iter().zip(outcomes);
+            return all.map(|(name, lock)| report(name, lock, Err(no_answer()))).collect();
         }
         let (now, owner) = (self.env.now(), OwnerToken::from_random(self.env.random()));
-        let deadline = self.node_deadline(now);
         let keys = LockKeys::prefixed(&self.config.prefix, NAME);
         let proposal = self.proposal(keys.lock());
         let (locks, records) = (ReplyCollector::new(self.n()), ReplyCollector::new(self.n()));
@@ -83,36 +81,24 @@ impl Core {
             proposal,
             if_held: None,
         };
-        self.send_all(acquire, deadline, &locks);
         let key = record_key(&self.config.prefix, "palisade", "health");
         let DataLossTerms { born, accepted } = loss;
-        let look = Op::Lookup { key, retention, fingerprint: None, born, accepted };
-        self.send_all(look, deadline, &records);
-        let name = |name: &Arc<str>| NodeReport {
-            name: Arc::clone(name),
-            lock: NodeOutcome::no_answer(),
-            forgets: Err(no_answer()),
-            losses: [].into(),
-        };
-        let mut reports: Vec<NodeReport> = self.names.iter().map(name).collect();
-        let by = now + self.patience();
-        for _ in 0..self.n() {
-            let Some((node, reply)) = self.mail(&locks, by).await else { break };
-            if let Ok(Reply::Granted { fence }) = &reply {
+        let lookup = Op::Lookup { key, retention, fingerprint: None, born, accepted };
+        let n = self.n();
+        let asks = join(self.answers(acquire, n, &locks), self.answers(lookup, n, &records));
+        let (locks, records) = asks.await;
+        let mut reports = Vec::with_capacity(n);
+        for (node, (lock, record)) in locks.into_iter().zip(records).enumerate() {
+            if let Some(Ok(Reply::Granted { fence })) = &lock {
                 self.saw(keys.lock(), Some(*fence), proposal);
             }
-            reports[node].lock = outcome(reply);
-        }
-        for _ in 0..self.n() {
-            let Some((node, reply)) = self.mail(&records, by).await else { break };
-            reports[node].forgets = match reply {
-                Ok(Reply::Record { unsure, .. }) => Ok(unsure),
-                Ok(_) => Ok(Duration::ZERO),
-                Err(e) => Err(e),
-            };
-        }
-        for (report, queue) in reports.iter_mut().zip(&self.queues) {
-            report.losses = queue.losses();
+            let forgets = record.unwrap_or(Err(no_answer())).map(|reply| match reply {
+                Reply::Record { unsure, .. } => unsure,
+                _ => Duration::ZERO,
+            });
+            let lock = lock.map_or_else(NodeOutcome::no_answer, outcome);
+            let losses = self.queues[node].losses();
+            reports.push(NodeReport { losses, ..report(&self.names[node], lock, forgets) });
         }
         reports
     }
@@ -122,36 +108,19 @@ impl Core {
     ///
     /// # Cancellation safety
     /// If the future is dropped, the op may still be executed on nodes.
-    pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Result<Reply, NodeError>)> {
-        let mut all: Vec<_> =
-            self.names.iter().map(|name| (Arc::clone(name), Err(no_answer()))).collect();
-        let Some(_operation) = self.closing.enter() else { return all };
-        if self.timer().is_err() {
-            return all;
+    pub(crate) async fn ask_each(&self, op: &Op) -> Vec<(Arc<str>, Answer)> {
+        let mut answers = Vec::new();
+        let operation = self.closing.enter();
+        if operation.is_some() && self.timer().is_ok() {
+            answers = self.answers(op.clone(), self.n(), &ReplyCollector::new(self.n())).await;
         }
-        let (now, answers) = (self.env.now(), ReplyCollector::new(self.n()));
-        self.send_all(op.clone(), self.node_deadline(now), &answers);
-        let by = now + self.patience();
-        for _ in 0..self.n() {
-            let Some((node, reply)) = self.mail(&answers, by).await else { break };
-            all[node].1 = reply;
-        }
-        all
-    }
-
-    /// Returns the next answer and the number of its node. Returns `None` if no answer arrives
-    /// before `by`.
-    async fn mail(
-        &self,
-        replies: &ReplyCollector,
-        by: Moment,
-    ) -> Option<(usize, Result<Reply, NodeError>)> {
-        let left = by.since(self.env.now());
-        timeout(left, poll_fn(|cx| replies.poll_recv(cx))).await.ok()
+        answers.resize_with(self.n(), || None);
+        let answers = answers.into_iter().map(|answer| answer.unwrap_or(Err(no_answer())));
+        self.names.iter().cloned().zip(answers).collect()
     }
 }
 
-fn outcome(reply: Result<Reply, NodeError>) -> NodeOutcome {
+fn outcome(reply: Answer) -> NodeOutcome {
     match reply {
         Ok(Reply::Granted { .. }) => NodeOutcome::Granted,
         Ok(Reply::Held { remaining, .. } | Reply::Queued { remaining, .. }) => {

@@ -16,7 +16,7 @@
 //! the rate of useless wake-ups.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
 use tokio::sync::futures::{Notified, OwnedNotified};
@@ -25,6 +25,7 @@ use tokio::sync::{Notify, broadcast};
 use crate::node::{LockNode, NodeSignal};
 use crate::op::{IfHeld, LockMode, Place, Slots};
 use crate::quorum::majority::majority;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
@@ -118,7 +119,7 @@ pub(crate) struct Hints {
     /// under a number of its own ([`waiter`](Self::waiter)).
     id: u64,
     /// The entries of each line, by their keys.
-    lines: [Mutex<HashMap<Arc<str>, Entry>>; LINES.len()],
+    lines: [SyncMutex<HashMap<Arc<str>, Entry>>; LINES.len()],
 }
 
 #[derive(Debug, Default)]
@@ -145,7 +146,7 @@ impl Hints {
     }
 
     fn keys(&self, line: Line) -> MutexGuard<'_, HashMap<Arc<str>, Entry>> {
-        self.lines[line as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines[line as usize].lock()
     }
 
     /// Returns the number of this line's waiters in the queues of the nodes.

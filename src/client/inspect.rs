@@ -3,13 +3,15 @@
 //! few are free (semaphore 10).
 
 use std::future::poll_fn;
+use std::sync::Arc;
 
 use crate::client::Core;
 use crate::client::reply_collector::ReplyCollector;
 use crate::client::round::Round;
-use crate::error::{NodeError, NodeOutcome};
+use crate::error::NodeOutcome;
 use crate::name::LockKeys;
-use crate::op::{Enlist, Op, Reply};
+use crate::op::{Enlist, Op};
+use crate::quorum::Answer;
 use crate::quorum::candidates::{Candidate, Listing};
 
 impl Core {
@@ -22,10 +24,24 @@ impl Core {
         &self,
         keys: &LockKeys,
         enough: usize,
-    ) -> Vec<(std::sync::Arc<str>, Option<Result<Reply, NodeError>>)> {
-        let replies = ReplyCollector::new(self.n());
-        let deadline = self.node_deadline(self.env.now());
-        self.send_all(Op::Inspect { keys: keys.clone(), wait: false }, deadline, &replies);
+    ) -> Vec<(Arc<str>, Option<Answer>)> {
+        let op = Op::Inspect { keys: keys.clone(), wait: false };
+        let answers = self.answers(op, enough, &ReplyCollector::new(self.n())).await;
+        self.names.iter().cloned().zip(answers).collect()
+    }
+
+    /// Sends the op to every node, and returns the nodes' answers as soon as `enough` nodes have
+    /// answered without an error; `None` for a node that has not answered by then or in time.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, the op may still be executed on nodes.
+    pub(super) async fn answers(
+        &self,
+        op: Op,
+        enough: usize,
+        replies: &Arc<ReplyCollector>,
+    ) -> Vec<Option<Answer>> {
+        self.send_all(op, self.node_deadline(self.env.now()), replies);
         let mut answers: Vec<_> = (0..self.n()).map(|_| None).collect();
         let all = async {
             let mut reported = 0;
@@ -40,7 +56,7 @@ impl Core {
         };
         // The time-out is no error. The answer of a node that has not answered stays `None`.
         let _ = tokio::time::timeout(self.patience(), all).await;
-        self.names.iter().cloned().zip(answers).collect()
+        answers
     }
 
     /// Writes or removes a candidate's entry in the nodes' lists of candidates. Returns the list on

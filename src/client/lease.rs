@@ -8,8 +8,8 @@
 
 mod ops;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -23,6 +23,7 @@ use crate::metrics::LeaseMeters;
 use crate::name::LockKeys;
 use crate::op::{FingerprintBytes, LockMode, Op, RecordKey};
 use crate::quorum::holdings::Known;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
@@ -62,7 +63,7 @@ pub(crate) struct Lease {
     /// End of the lease's validity in nanoseconds of a [`Moment`], readable without the mutex. Zero
     /// after the end of the lease.
     valid_until: AtomicU64,
-    state: Mutex<State>,
+    state: SyncMutex<State>,
     /// Notified at each change of the lease: a renewal, the first failed renewal, the first
     /// successful renewal after that, the end of the lease, and the outcome of a failover.
     news: Notify,
@@ -155,7 +156,7 @@ impl Lease {
             renew_until,
             replies,
             valid_until: AtomicU64::new(until.as_nanos()),
-            state: Mutex::new(state),
+            state: SyncMutex::new(state),
             news: Notify::new(),
             meters,
         }
@@ -180,12 +181,12 @@ impl Lease {
     /// Sets the mode of later extensions and of the release. A writer that becomes a reader changes
     /// the mode to shared (readers 12).
     pub(crate) fn downgrade_to(&self, mode: LockMode) {
-        self.lock().mode = mode;
+        self.state.lock().mode = mode;
     }
 
     /// Returns the mode in which the lease is extended and released.
     pub(crate) fn mode(&self) -> LockMode {
-        self.lock().mode
+        self.state.lock().mode
     }
 
     /// Returns the time for which a node keeps the lease without a renewal.
@@ -193,31 +194,27 @@ impl Lease {
         self.ttl + self.drain
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the durability that the lease reached at its last grant or renewal, or at the
     /// storing of its result.
     pub(crate) fn durability(&self) -> Achieved {
-        Achieved { replicas: self.lock().kept, ..Achieved::at_least(self.replies.level()) }
+        Achieved { replicas: self.state.lock().kept, ..Achieved::at_least(self.replies.level()) }
     }
 
     /// Records the durability that a later round of requests reached.
     pub(crate) fn keep(&self, achieved: Achieved) {
-        self.lock().kept = achieved.replicas;
+        self.state.lock().kept = achieved.replicas;
     }
 
     /// Returns the deadline that the last renewal set, even if the lease is over.
     pub(crate) fn until(&self) -> Moment {
-        self.lock().until
+        self.state.lock().until
     }
 
     /// Records a renewal that a majority confirmed. `failovers` is the number of failovers of the
     /// lease's nodes before the renewal was sent. Returns false if the lease was lost before; it
     /// then stays lost.
     pub(crate) fn prolong(&self, until: Moment, achieved: Achieved, failovers: u64) -> bool {
-        let mut s = self.lock();
+        let mut s = self.state.lock();
         if s.is_held() {
             s.until = s.until.max(until);
             s.kept = achieved.replicas;
@@ -239,7 +236,7 @@ impl Lease {
         extensions: Vec<(usize, Op)>,
         send: impl Fn(usize, Op),
     ) -> bool {
-        let s = self.lock();
+        let s = self.state.lock();
         let valid = self.is_valid(now) && !(automatic && s.sealed);
         for (node, mut op) in extensions.into_iter().filter(|_| valid) {
             // The extension may create the key on this node again, so the release must be sent to
@@ -270,48 +267,48 @@ impl Lease {
     /// Ends the renewals by the renewer: from here on none is scheduled or sent. Requests of an
     /// earlier renewal may still be under way.
     pub(crate) fn seal(&self) {
-        self.lock().sealed = true;
+        self.state.lock().sealed = true;
     }
 
     pub(crate) fn is_sealed(&self) -> bool {
-        self.lock().sealed
+        self.state.lock().sealed
     }
 
     /// Returns true if the lease is neither lost nor ended. Does not check the deadline.
     pub(crate) fn is_held(&self) -> bool {
-        self.lock().is_held()
+        self.state.lock().is_held()
     }
 
     /// Returns true if a held lease is in jeopardy: the last renewal failed, or less than half of
     /// the ttl is left.
     pub(crate) fn is_in_jeopardy(&self, now: Moment) -> bool {
-        let s = self.lock();
+        let s = self.state.lock();
         s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
     }
 
     /// Returns the time and cause of the lease's end; `None` if the lease has not been declared
     /// lost or ended.
     pub(crate) fn over_since(&self) -> Option<Over> {
-        self.lock().over
+        self.state.lock().over
     }
 
     /// Records that a renewal begins at `now`. A further try of the same renewal does not change
     /// the time.
     pub(crate) fn renewing(&self, now: Moment) {
-        self.lock().renewing.get_or_insert(now);
+        self.state.lock().renewing.get_or_insert(now);
     }
 
     /// Returns the longest time from the beginning of a renewal, with all its tries, until its
     /// success. A renewal under way counts with its time so far.
     pub(crate) fn longest_renewal(&self, now: Moment) -> Duration {
-        let s = self.lock();
+        let s = self.state.lock();
         let end = s.over.map_or(now, |over| over.at);
         s.renewing.map_or(s.longest_renewal, |began| s.longest_renewal.max(end.since(began)))
     }
 
     /// Counts the lease as held in the metrics until the end of the lease.
     pub(crate) fn count(&self) {
-        let mut s = self.lock();
+        let mut s = self.state.lock();
         if s.is_held() && !std::mem::replace(&mut s.counted, true) {
             self.meters.holds(true);
         }
@@ -331,7 +328,7 @@ impl Lease {
     /// Records the result of a renewal. `failed` is the error of a renewal that got no majority.
     /// Logs the first failed renewal, and the first successful renewal after that.
     pub(crate) fn renewed(&self, now: Moment, failed: Option<&NoQuorum>) {
-        let mut s = self.lock();
+        let mut s = self.state.lock();
         if failed.is_none()
             && let Some(began) = s.renewing.take()
         {
@@ -373,7 +370,7 @@ impl Lease {
     /// Changes the phase to the result of `to`, a phase in which the lease is not held. Returns the
     /// earlier phase; `None` if `to` returned `None`.
     fn leave(&self, now: Moment, to: impl FnOnce(Phase) -> Option<Phase>) -> Option<Phase> {
-        let mut s = self.lock();
+        let mut s = self.state.lock();
         let before = s.phase;
         s.phase = to(before)?;
         // If the holder ends the lease after the deadline, the lease counts as lost.
@@ -418,27 +415,27 @@ impl Lease {
 
     /// Sets the key of the lease's entry in the renewer, and returns the earlier key.
     pub(crate) fn set_slot(&self, slot: Option<(Moment, u64)>) -> Option<(Moment, u64)> {
-        std::mem::replace(&mut self.lock().slot, slot)
+        std::mem::replace(&mut self.state.lock().slot, slot)
     }
 
     pub(crate) fn slot(&self) -> Option<(Moment, u64)> {
-        self.lock().slot
+        self.state.lock().slot
     }
 
     /// Counts a failover of a node that had confirmed the lease.
     pub(crate) fn failed_over(&self) {
-        self.lock().verdicts.failed_over();
+        self.state.lock().verdicts.failed_over();
     }
 
     /// Returns the number of failovers so far of nodes that had confirmed the lease.
     pub(crate) fn failovers(&self) -> u64 {
-        self.lock().verdicts.so_far()
+        self.state.lock().verdicts.so_far()
     }
 
     /// Records that a renewal got too few answers. `failovers` is the number of failovers of the
     /// lease's nodes before the renewal was sent.
     pub(crate) fn left_open(&self, failovers: u64) {
-        self.lock().verdicts.renewed(failovers, false);
+        self.state.lock().verdicts.renewed(failovers, false);
         self.news.notify_waiters();
     }
 
@@ -456,7 +453,7 @@ impl Lease {
             if over() {
                 return Failover::Lost;
             }
-            let next = self.lock().verdicts.next();
+            let next = self.state.lock().verdicts.next();
             if let Some(verdict) = next {
                 return verdict;
             }
@@ -472,6 +469,6 @@ impl Lease {
 
     /// Changes the metadata of the holder. The next extension sends the metadata to the nodes.
     pub(crate) fn set_meta(&self, meta: Arc<[u8]>) {
-        self.lock().meta = Some(meta);
+        self.state.lock().meta = Some(meta);
     }
 }

@@ -2,15 +2,16 @@
 //! even while no node answers.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::{Mutex as TokioMutex, OwnedMutexGuard};
 
 use crate::name::LockKeys;
+use crate::sync::SyncMutex;
 
 /// The local locks of one handle. Callers get a lock in the order of their calls.
 #[derive(Debug, Default)]
-pub(crate) struct LocalLocks(Mutex<HashMap<LockKeys, Entry>>);
+pub(crate) struct LocalLocks(SyncMutex<HashMap<LockKeys, Entry>>);
 
 #[derive(Debug, Default)]
 struct Entry {
@@ -35,7 +36,7 @@ impl LocalLocks {
     /// If the future is dropped, the next caller in line gets the lock.
     pub(crate) async fn lock(self: &Arc<Self>, keys: &LockKeys) -> LocalGuard {
         let lock = {
-            let mut all = self.entries();
+            let mut all = self.0.lock();
             let entry = all.entry(keys.clone()).or_default();
             entry.users += 1;
             Arc::clone(&entry.lock)
@@ -45,16 +46,12 @@ impl LocalLocks {
         guard.held = Some(lock.lock_owned().await);
         guard
     }
-
-    fn entries(&self) -> MutexGuard<'_, HashMap<LockKeys, Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for LocalGuard {
     fn drop(&mut self) {
         drop(self.held.take());
-        let mut all = self.locks.entries();
+        let mut all = self.locks.0.lock();
         if let Some(entry) = all.get_mut(&self.keys) {
             entry.users -= 1;
             if entry.users == 0 {
@@ -80,10 +77,10 @@ mod tests {
         let mut third = Box::pin(locks.lock(&a));
         assert!((&mut second).now_or_never().is_none() && (&mut third).now_or_never().is_none());
         drop(second);
-        assert_eq!(locks.entries().len(), 2);
+        assert_eq!(locks.0.lock().len(), 2);
         drop((held, other));
-        assert_eq!(locks.entries().len(), 1, "the third call has the lock");
+        assert_eq!(locks.0.lock().len(), 1, "the third call has the lock");
         drop(third.await);
-        assert!(locks.entries().is_empty());
+        assert!(locks.0.lock().is_empty());
     }
 }

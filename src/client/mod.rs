@@ -13,7 +13,7 @@
 //! `undo` and `pending_releases` clean up.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, broadcast};
@@ -31,6 +31,7 @@ use crate::node::{LockNode, NamedEvent, NodeEvent, NodeEvents, NodeMetrics, Node
 use crate::op::{Holder, LockMode, Op, Terms};
 use crate::quorum::leader::{Leading, Sight};
 use crate::quorum::majority::majority;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
@@ -86,18 +87,18 @@ pub(crate) struct Core {
     pub(crate) local_locks: Arc<LocalLocks>,
     /// The fair callers of each lock, in the order of their calls: the first asks the nodes.
     pub(crate) fair_lines: Arc<LocalLocks>,
-    outage: Mutex<Outage>,
+    outage: SyncMutex<Outage>,
     /// Permits for attempts to acquire a lock. There are `ATTEMPTS_MAX` permits.
     places: Semaphore,
     ttl_warning: TtlWarning,
     queues: Vec<NodeQueue>,
     names: Vec<Arc<str>>,
-    fences_ahead: Mutex<FencesAhead>,
-    listeners: Mutex<Vec<JoinHandle<()>>>,
+    fences_ahead: SyncMutex<FencesAhead>,
+    listeners: SyncMutex<Vec<JoinHandle<()>>>,
     events: broadcast::Sender<NamedEvent>,
     /// For each node, the time that the last event reported: until then the node cannot decide if
     /// idempotency keys without `created_at` are new. `None` if no event has reported a time.
-    forgetful: Mutex<Vec<Option<Moment>>>,
+    forgetful: SyncMutex<Vec<Option<Moment>>>,
 }
 
 /// Smallest change of a time in `forgetful` that is reported by another event.
@@ -154,15 +155,15 @@ impl Core {
             meters,
             local_locks: Arc::default(),
             fair_lines: Arc::default(),
-            outage: Mutex::default(),
+            outage: SyncMutex::default(),
             places: Semaphore::new(ATTEMPTS_MAX),
             ttl_warning: TtlWarning::new(nodes.len()),
             queues: nodes.into_iter().enumerate().map(queue).collect(),
-            forgetful: Mutex::new(vec![None; names.len()]),
+            forgetful: SyncMutex::new(vec![None; names.len()]),
             names,
             config,
-            fences_ahead: Mutex::default(),
-            listeners: Mutex::default(),
+            fences_ahead: SyncMutex::default(),
+            listeners: SyncMutex::default(),
             events,
         }
     }
@@ -181,7 +182,7 @@ impl Core {
 
     /// Returns the outage state of the nodes. Locks that may degrade use this state.
     pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
-        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+        self.outage.lock()
     }
 
     /// Returns the number of nodes of the handle.
@@ -235,7 +236,7 @@ impl Core {
     /// is larger, one more than the last token that a node returned for the key (locks 4).
     pub(crate) fn proposal(&self, key: &str) -> u64 {
         let clock = self.env.wall_micros();
-        let ahead = self.fences_ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let ahead = self.fences_ahead.lock();
         ahead.of(key).map_or(clock, |seen| clock.max(seen + 1))
     }
 
@@ -244,7 +245,7 @@ impl Core {
     /// clock will exceed `fence` without it.
     fn saw(&self, key: &str, fence: Option<u64>, proposal: u64) {
         let Some(fence) = fence else { return };
-        let mut ahead = self.fences_ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ahead = self.fences_ahead.lock();
         if fence <= proposal && ahead.is_empty() {
             // This is the common case: the proposal was the wall clock, no node answered with a
             // larger token, and the clock has advanced since.
@@ -265,7 +266,7 @@ impl Core {
         for (node, remaining) in nodes {
             let until = now + remaining;
             {
-                let mut known = self.forgetful.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut known = self.forgetful.lock();
                 // The new time is at most a little later than the reported time, so it comes from
                 // the same loss, seen with a slower clock or for a shorter retention.
                 if known[node].is_some_and(|known| until <= known + FORGETFUL_SLACK) {
@@ -323,7 +324,7 @@ impl Core {
     /// Starts to listen to the nodes' signals (hints and events), unless a task listens already.
     /// Called as soon as a caller waits for a lock or holds a lock.
     pub(crate) fn listen(self: &Arc<Self>) {
-        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.lock();
         listeners.retain(|l| !l.is_finished());
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !listeners.is_empty() {
@@ -386,7 +387,7 @@ impl Drop for Core {
     fn drop(&mut self) {
         // The renewer's task wakes up, finds that the handle is dropped, and ends.
         self.renewer.wake();
-        for l in self.listeners.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for l in self.listeners.lock().drain(..) {
             l.abort();
         }
     }

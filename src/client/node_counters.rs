@@ -2,36 +2,53 @@
 //! numbers.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault};
 use crate::metrics::{Gauge, Histogram, NODE, NodeMetrics, Tally};
 use crate::op::{Loss, Reply};
+use crate::sync::SyncMutex;
 
-/// Counters of one node.
+/// Makes the type `Tallies` with one counter for each name, which is a field of [`NODE`] and of
+/// [`NodeMetrics`].
+macro_rules! tallies {
+    ($($name:ident)*) => {
+        /// Counters of one node that only grow.
+        #[derive(Debug)]
+        pub(crate) struct Tallies {
+            $(pub(crate) $name: Tally,)*
+        }
+
+        impl Tallies {
+            fn new(node: &str) -> Self {
+                Self { $($name: Tally::new(&NODE.$name, &[("node", node)]),)* }
+            }
+
+            fn read(&self, name: Arc<str>, faults: BTreeMap<NodeFault, u64>) -> NodeMetrics {
+                NodeMetrics { name, faults, $($name: self.$name.get(),)* }
+            }
+        }
+    };
+}
+
+tallies! {
+    batches ops grants refusals reassertions histories quarantines keys_forgotten switches barriers
+    barriers_failed losses
+}
+
+/// Counters and gauges of one node.
 #[derive(Debug)]
 pub(crate) struct Counters {
     node: Arc<str>,
-    batches: Tally,
+    pub(crate) tallies: Tallies,
     request: Histogram,
-    ops: Tally,
-    grants: Tally,
-    refusals: Tally,
-    reassertions: Tally,
-    histories: Tally,
-    quarantines: Tally,
-    keys_forgotten: Tally,
-    switches: Tally,
-    barriers: Tally,
-    barriers_failed: Tally,
-    losses: Tally,
     loss: Gauge,
     quarantine_ends: Gauge,
     /// Ranges of writes that the node may have lost, from the node's last answer.
-    data: Mutex<Arc<[Loss]>>,
+    data: SyncMutex<Arc<[Loss]>>,
     /// Number of faults of each kind. Faults are rare, so a mutex is fast enough.
-    faults: Mutex<BTreeMap<NodeFault, Tally>>,
+    faults: SyncMutex<BTreeMap<NodeFault, Tally>>,
 }
 
 /// Numbers of one batch. All are added to the node's counters together.
@@ -76,45 +93,33 @@ impl Count {
 
 impl Counters {
     pub(crate) fn new(node: Arc<str>) -> Self {
-        let tally = |metric| Tally::new(metric, &[("node", &node)]);
         Self {
-            batches: tally(&NODE.batches),
+            tallies: Tallies::new(&node),
             request: Histogram::new(&NODE.request, &[("node", &node)]),
-            ops: tally(&NODE.ops),
-            grants: tally(&NODE.grants),
-            refusals: tally(&NODE.refusals),
-            reassertions: tally(&NODE.reassertions),
-            histories: tally(&NODE.histories),
-            quarantines: tally(&NODE.quarantines),
-            keys_forgotten: tally(&NODE.keys_forgotten),
-            switches: tally(&NODE.switches),
-            barriers: tally(&NODE.barriers),
-            barriers_failed: tally(&NODE.barriers_failed),
-            losses: tally(&NODE.losses),
             loss: Gauge::new(&NODE.loss, &[("node", &node)]),
             quarantine_ends: Gauge::new(&NODE.quarantine_ends, &[("node", &node)]),
-            data: Mutex::new([].into()),
-            faults: Mutex::default(),
+            data: SyncMutex::new([].into()),
+            faults: SyncMutex::default(),
             node,
         }
     }
 
     /// Adds the numbers of a batch. `took` is the time from the sending of the batch to its answer.
     pub(crate) fn add(&self, count: Count, took: Duration) {
-        self.batches.add(1);
         self.request.record(took.as_secs_f64());
-        self.ops.add(count.ops);
-        self.grants.add(count.grants);
-        self.refusals.add(count.refusals);
-        self.reassertions.add(count.reassertions);
-        self.keys_forgotten.add(count.keys_forgotten);
+        self.tallies.batches.add(1);
+        self.tallies.ops.add(count.ops);
+        self.tallies.grants.add(count.grants);
+        self.tallies.refusals.add(count.refusals);
+        self.tallies.reassertions.add(count.reassertions);
+        self.tallies.keys_forgotten.add(count.keys_forgotten);
         for (fault, n) in count.faults {
             self.fault(fault, n);
         }
     }
 
     fn fault(&self, fault: NodeFault, n: u64) {
-        let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut faults = self.faults.lock();
         let new = || Tally::new(&NODE.faults, &[("node", &self.node), ("fault", &word(fault))]);
         faults.entry(fault).or_insert_with(new).add(n);
     }
@@ -122,14 +127,6 @@ impl Counters {
     /// Counts a request that was refused before it was sent.
     pub(crate) fn count_refused(&self, fault: NodeFault) {
         self.fault(fault, 1);
-    }
-
-    pub(crate) fn count_history(&self) {
-        self.histories.add(1);
-    }
-
-    pub(crate) fn count_quarantine(&self) {
-        self.quarantines.add(1);
     }
 
     /// Sets the gauge of the end of the node's quarantine, in µs since 1970 by the node's clock.
@@ -140,8 +137,8 @@ impl Counters {
     /// Stores the ranges of writes that the node may have lost. If `new` is true, counts the latest
     /// loss, because no earlier answer reported it.
     pub(crate) fn set_losses(&self, losses: &Arc<[Loss]>, new: bool) {
-        self.losses.add(u64::from(new));
-        *self.data.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(losses);
+        self.tallies.losses.add(u64::from(new));
+        *self.data.lock() = Arc::clone(losses);
     }
 
     /// Sets the gauge of lost data to the length of `loss` in seconds, or to zero if no loss makes
@@ -152,37 +149,19 @@ impl Counters {
     }
 
     pub(crate) fn losses(&self) -> Arc<[Loss]> {
-        Arc::clone(&self.data.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(crate) fn count_switch(&self) {
-        self.switches.add(1);
+        Arc::clone(&self.data.lock())
     }
 
     /// Counts a finished wait for replicas. `confirmed` is true if enough replicas had the grants.
     pub(crate) fn count_barrier(&self, confirmed: bool) {
-        self.barriers.add(1);
-        self.barriers_failed.add(u64::from(!confirmed));
+        self.tallies.barriers.add(1);
+        self.tallies.barriers_failed.add(u64::from(!confirmed));
     }
 
     pub(crate) fn snapshot(&self) -> NodeMetrics {
-        let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-        NodeMetrics {
-            name: Arc::clone(&self.node),
-            batches: self.batches.get(),
-            ops: self.ops.get(),
-            grants: self.grants.get(),
-            refusals: self.refusals.get(),
-            faults: faults.iter().map(|(fault, tally)| (*fault, tally.get())).collect(),
-            histories: self.histories.get(),
-            quarantines: self.quarantines.get(),
-            keys_forgotten: self.keys_forgotten.get(),
-            reassertions: self.reassertions.get(),
-            switches: self.switches.get(),
-            barriers: self.barriers.get(),
-            barriers_failed: self.barriers_failed.get(),
-            losses: self.losses.get(),
-        }
+        let faults = self.faults.lock();
+        let faults = faults.iter().map(|(fault, tally)| (*fault, tally.get())).collect();
+        self.tallies.read(Arc::clone(&self.node), faults)
     }
 }
 

@@ -134,10 +134,10 @@ impl NodeMonitor {
         let known = self.history_id.is_some();
         let moved = self.identity.is_some() && self.address != address;
         if self.history_id != Some(facts.history_id) || facts.marker_missing {
-            self.counters.count_history();
+            self.counters.tallies.histories.add(1);
         }
         if moved {
-            self.counters.count_switch();
+            self.counters.tallies.switches.add(1);
         }
         if known || facts.new_history {
             let all = facts.losses.last().is_some_and(|loss| loss.from == 0);
@@ -173,7 +173,7 @@ impl NodeMonitor {
         }
         self.in_quarantine = quarantined;
         if quarantined {
-            self.counters.count_quarantine();
+            self.counters.tallies.quarantines.add(1);
             let loss = facts.losses.last().copied();
             self.tell(NodeEvent::QuarantineBegun { remaining, began, loss });
         } else {

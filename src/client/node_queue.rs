@@ -33,7 +33,7 @@ mod pending_releases;
 mod replies;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -61,6 +61,7 @@ use crate::metrics::NodeMetrics;
 use crate::node::{LockNode, NamedEvent};
 use crate::op::{Batch, Loss, NotAfter, QuarantineId, Replies, Reply, Terms, TimedFacts};
 use crate::quorum::holdings::Quarantine;
+use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
 /// Time after the deadline of a request for which the queue still waits for the node's answer.
@@ -118,13 +119,13 @@ pub(crate) struct NodeQueue {
     counters: Arc<Counters>,
     load: Arc<Load>,
     look: Arc<Notify>,
-    queues: Mutex<Option<Queues>>,
+    queues: SyncMutex<Option<Queues>>,
 }
 
 impl NodeQueue {
     pub(crate) fn new(node: Arc<dyn LockNode>, index: usize, settings: QueueSettings) -> Self {
         let counters = Arc::new(Counters::new(node.name()));
-        let (load, look, queues) = (Arc::default(), Arc::default(), Mutex::default());
+        let (load, look, queues) = (Arc::default(), Arc::default(), SyncMutex::default());
         Self { node, index, settings, counters, load, look, queues }
     }
 
@@ -158,7 +159,7 @@ impl NodeQueue {
     pub(crate) fn submit(&self, mut pending: Pending) {
         pending.count(&self.load);
         let full = || format!("{QUEUE_MAX} requests wait already");
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock();
         let pending = match queues.as_ref().map(|queues| queues.of(&pending.op)) {
             // An undo operation frees a lock or a claim for other callers. So the channel has
             // reserved places for undo operations.

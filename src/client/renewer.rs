@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -22,6 +22,7 @@ use crate::client::renewal_queue::RenewalQueue;
 use crate::config::renew_every;
 use crate::error::ExtendError;
 use crate::span::operation;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Longest sleep of a task that watches a lease. tokio's timers stop while the machine is
@@ -37,7 +38,7 @@ const TOGETHER: Duration = Duration::from_millis(10);
 /// The key is needed to remove the entry.
 #[derive(Debug, Default)]
 pub(crate) struct Renewer {
-    schedule: Mutex<Schedule>,
+    schedule: SyncMutex<Schedule>,
     wake: Notify,
     /// True if renewals wait too long in the queue. Acquires and claims are refused while this is
     /// true.
@@ -73,10 +74,6 @@ impl Schedule {
 }
 
 impl Renewer {
-    fn lock(&self) -> MutexGuard<'_, Schedule> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Wakes the renewer's task.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
@@ -89,12 +86,12 @@ impl Renewer {
 
     /// Returns the number of leases with automatic renewal, including the leases past `max_hold`.
     pub(crate) fn len(&self) -> usize {
-        self.lock().due.len()
+        self.schedule.lock().due.len()
     }
 
     /// Returns true if there is no lease, neither with nor without automatic renewal.
     pub(crate) fn is_empty(&self) -> bool {
-        let s = self.lock();
+        let s = self.schedule.lock();
         s.due.is_empty() && s.quiet.is_empty()
     }
 
@@ -102,7 +99,7 @@ impl Renewer {
     pub(crate) fn add(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
         self.schedule(Arc::clone(lease), due(core, lease, core.env.now()));
         core.failovers.check(lease);
-        let mut s = self.lock();
+        let mut s = self.schedule.lock();
         if s.running.is_some() {
             return;
         }
@@ -119,7 +116,7 @@ impl Renewer {
 
     /// Adds a lease without automatic renewal, so that failovers are reported to its holder.
     pub(crate) fn watch(&self, core: &Arc<Core>, lease: &Arc<Lease>) {
-        let mut s = self.lock();
+        let mut s = self.schedule.lock();
         let slot = s.slot(lease, Moment::default());
         s.quiet.insert(slot.1, Arc::clone(lease));
         drop(s);
@@ -129,20 +126,20 @@ impl Renewer {
 
     /// Returns true if any lease is still valid at `now`.
     pub(crate) fn holds(&self, now: Moment) -> bool {
-        let s = self.lock();
+        let s = self.schedule.lock();
         s.due.values().chain(s.quiet.values()).any(|lease| lease.is_valid(now))
     }
 
     /// Returns all leases, with and without automatic renewal.
     pub(crate) fn leases(&self) -> Vec<Arc<Lease>> {
-        let s = self.lock();
+        let s = self.schedule.lock();
         s.due.values().chain(s.quiet.values()).cloned().collect()
     }
 
     /// Renews a lease with automatic renewal now. Returns false if the lease has no automatic
     /// renewal, or is no longer in the renewer.
     pub(crate) fn renew_now(&self, lease: &Arc<Lease>, now: Moment) -> bool {
-        let s = self.lock();
+        let s = self.schedule.lock();
         let kept = lease.slot().is_some_and(|slot| !s.quiet.contains_key(&slot.1));
         let kept = kept && lease.may_be_renewed(now);
         drop(s);
@@ -155,7 +152,7 @@ impl Renewer {
     fn schedule(&self, lease: Arc<Lease>, at: Moment) {
         // The slot is due at the lease's deadline or earlier, so that a loss is reported in time.
         let at = at.min(lease.until());
-        let mut s = self.lock();
+        let mut s = self.schedule.lock();
         if !lease.is_held() || lease.is_sealed() {
             return;
         }
@@ -171,7 +168,7 @@ impl Renewer {
     /// Removes a lease that need not be renewed or watched any more. The renewer keeps only leases
     /// that are held.
     pub(crate) fn remove(&self, lease: &Lease) {
-        let mut s = self.lock();
+        let mut s = self.schedule.lock();
         if let Some(slot) = lease.set_slot(None) {
             s.due.remove(&slot);
             s.quiet.remove(&slot.1);
@@ -181,7 +178,7 @@ impl Renewer {
     /// Takes the leases that are due at `now`. If there is one, also takes those whose renewal is
     /// due within `TOGETHER`.
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
-        let mut s = self.lock();
+        let mut s = self.schedule.lock();
         let mut due = Vec::new();
         // The entries are removed one by one. Splitting the map would visit all entries that stay.
         while let Some(first) = s.due.first_entry() {
@@ -208,7 +205,7 @@ impl Renewer {
     /// short locks do not start a new task each. `add` starts a new task under the same mutex, so
     /// no lease is left without a task.
     fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
-        let mut s = self.lock();
+        let mut s = self.schedule.lock();
         let idle = s.due.is_empty() && !renewing;
         if idle && s.next_id == s.seen_id {
             s.running = None;
@@ -231,7 +228,7 @@ struct Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        let mut s = self.renewer.lock();
+        let mut s = self.renewer.schedule.lock();
         if s.running == Some(self.number) {
             s.running = None;
             s.asleep_until = None;

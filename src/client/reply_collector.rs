@@ -5,7 +5,7 @@
 //! level. The collector also has two records of the answers: [`Servers`] and [`Holdings`].
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::durability::{Achieved, Durability};
@@ -13,6 +13,7 @@ use crate::op::QuarantineId;
 use crate::quorum::Answer;
 use crate::quorum::holdings::{Holdings, Known, Quarantine};
 use crate::quorum::vote::Servers;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Time of an answer, and the server that answered.
@@ -44,7 +45,7 @@ pub(crate) struct ReplyCollector {
     until: Moment,
     /// For a round that renews a grant: the collector of the grant, and the number of the renewal.
     grant: Option<(Arc<ReplyCollector>, u64)>,
-    state: Mutex<State>,
+    state: SyncMutex<State>,
 }
 
 #[derive(Debug)]
@@ -79,13 +80,13 @@ impl ReplyCollector {
     /// Creates a collector of the replies to the next renewal of this grant. The renewed grant
     /// lasts until `until`.
     pub(crate) fn next_round(self: &Arc<Self>, n: usize, until: Moment) -> Arc<Self> {
-        let round = self.lock().holdings.next_round();
+        let round = self.state.lock().holdings.next_round();
         let grant = Some((Arc::clone(self), round));
         Arc::new(Self { grant, ..Self::empty(n, 0, self.level, until) })
     }
 
     fn empty(n: usize, holdings: usize, level: Durability, until: Moment) -> Self {
-        let state = Mutex::new(State {
+        let state = SyncMutex::new(State {
             servers: Servers::new(n),
             holdings: Holdings::new(holdings),
             inbox: VecDeque::with_capacity(n),
@@ -93,12 +94,6 @@ impl ReplyCollector {
             kept: None,
         });
         Self { level, takes_back: false, until, grant: None, state }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is used even after a panic of another thread that held the mutex, because no
-        // part of the state depends on another part.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the durability level at which an answer counts.
@@ -109,24 +104,24 @@ impl ReplyCollector {
     /// Records that `replicas` replicas have a grant of this round. Only the smallest number is
     /// kept.
     pub(crate) fn keep(&self, replicas: u32) {
-        let mut s = self.lock();
+        let mut s = self.state.lock();
         s.kept = Some(s.kept.map_or(replicas, |least| least.min(replicas)));
     }
 
     /// Returns the durability that every grant of this round has reached.
     pub(crate) fn achieved(&self) -> Achieved {
-        let replicas = self.lock().kept.unwrap_or(0);
+        let replicas = self.state.lock().kept.unwrap_or(0);
         Achieved { replicas, ..Achieved::at_least(self.level) }
     }
 
     /// Stores the answer of a node, and wakes the round that waits for answers.
     pub(crate) fn post(&self, node: usize, reply: Answer, origin: &Origin) {
-        let mut s = self.lock();
+        let mut s = self.state.lock();
         let server = origin.server.as_ref().filter(|_| !self.takes_back);
         let reply = s.servers.admit(node, server, reply);
         let when = (origin.at, origin.history);
         if let Some((grant, round)) = &self.grant {
-            grant.lock().holdings.answered(node, &reply, (*round, self.until), when);
+            grant.state.lock().holdings.answered(node, &reply, (*round, self.until), when);
         } else {
             s.holdings.answered(node, &reply, (0, self.until), when);
         }
@@ -141,7 +136,7 @@ impl ReplyCollector {
     /// Returns the next answer and the number of its node. The collector loses no answer if the
     /// caller stops polling.
     pub(crate) fn poll_recv(&self, cx: &Context<'_>) -> Poll<(usize, Answer)> {
-        let mut s = self.lock();
+        let mut s = self.state.lock();
         if let Some(mail) = s.inbox.pop_front() {
             return Poll::Ready(mail);
         }
@@ -151,27 +146,27 @@ impl ReplyCollector {
 
     /// Returns true if the node may have a grant of the attempt; see [`Holdings::may_hold`].
     pub(crate) fn may_hold(&self, node: usize) -> bool {
-        self.lock().holdings.may_hold(node)
+        self.state.lock().holdings.may_hold(node)
     }
 
     /// Returns the node's state for a lease that is valid until `until`; see [`Holdings::known`].
     pub(crate) fn known(&self, node: usize, until: Moment) -> Known {
-        self.lock().holdings.known(node, until)
+        self.state.lock().holdings.known(node, until)
     }
 
     /// Records that the attempt was won with this slot; see [`Holdings::won_with`].
     pub(crate) fn won_with(&self, slot: u16) {
-        self.lock().holdings.won_with(slot);
+        self.state.lock().holdings.won_with(slot);
     }
 
     /// Records that the node has begun another data history. Returns true if the node's last
     /// confirmation of the lease was in an earlier history; see [`Holdings::switched`].
     pub(crate) fn switched(&self, node: usize, quarantine: Quarantine) -> bool {
-        self.lock().holdings.switched(node, quarantine)
+        self.state.lock().holdings.switched(node, quarantine)
     }
 
     /// Records that an extension is sent to the node; see [`Holdings::extended`].
     pub(crate) fn extended(&self, node: usize) {
-        self.lock().holdings.extended(node);
+        self.state.lock().holdings.extended(node);
     }
 }

@@ -1,14 +1,15 @@
 //! Gauges (metrics) that show which nodes of a handle vote at present. No decision of the library
 //! depends on them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::metrics::{Gauge, NODE, READY};
 use crate::quorum::majority::majority;
+use crate::sync::SyncMutex;
 
 /// Gauges of a handle's nodes. A gauge shows if the last answer of its node counted as a vote.
 pub(crate) struct VotingGauges {
-    voting: Mutex<Vec<Option<bool>>>,
+    voting: SyncMutex<Vec<Option<bool>>>,
     nodes: Vec<Gauge>,
     ready: Gauge,
 }
@@ -23,14 +24,14 @@ impl VotingGauges {
         };
         let node = |name: &Arc<str>| unknown(Gauge::new(&NODE.voting, &[("node", name)]));
         Self {
-            voting: Mutex::new(vec![None; names.len()]),
+            voting: SyncMutex::new(vec![None; names.len()]),
             nodes: names.iter().map(node).collect(),
             ready: unknown(Gauge::new(&READY, &[])),
         }
     }
 
     pub(crate) fn set(&self, node: usize, votes: bool) {
-        let mut voting = self.voting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut voting = self.voting.lock();
         if voting[node].replace(votes) == Some(votes) {
             return;
         }

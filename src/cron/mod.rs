@@ -78,6 +78,7 @@ use crate::election::{CampaignError, Election, Leadership};
 use crate::idempotency::{Failed, Idempotency, Status};
 use crate::lock::LostSignal;
 use crate::redlock::Redlock;
+use crate::sync::SyncMutex;
 use crate::token::FencingToken;
 
 pub use error::CronError;
@@ -110,17 +111,16 @@ pub struct Cron {
 struct Lead {
     term: Arc<watch::Sender<Option<FencingToken>>>,
     /// Signal for the loss of the present leadership. The signal changes earlier than `term`.
-    lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
+    lost: Arc<SyncMutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
     /// Number of ticks that are running in this process.
     running: Arc<watch::Sender<usize>>,
-    task: std::sync::Mutex<Option<JoinHandle<()>>>,
+    task: SyncMutex<Option<JoinHandle<()>>>,
 }
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        let task = self.task.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(task) = task.take() {
+        if let Some(task) = self.task.lock().take() {
             // The task owns the leadership. So the abort of the task also resigns.
             task.abort();
         }
@@ -135,7 +135,7 @@ impl Cron {
             lost: Arc::default(),
             step_down: Arc::default(),
             running: Arc::new(watch::Sender::new(0)),
-            task: std::sync::Mutex::new(None),
+            task: SyncMutex::new(None),
         };
         Self { redlock: redlock.clone(), name: Arc::from("cron"), lead: Arc::new(lead) }
     }
@@ -159,7 +159,7 @@ impl Cron {
     /// local clock decides: after a suspend that is longer than the lease, the first call returns
     /// `None`.
     pub fn term(&self) -> Option<FencingToken> {
-        let lost = self.lead.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let lost = self.lead.lost.lock();
         let valid = lost.as_ref().is_some_and(|lost| !lost.is_lost());
         (*self.lead.term.borrow()).filter(|_| valid)
     }
@@ -274,7 +274,7 @@ impl Cron {
 
     /// Starts the task that campaigns for the lead, unless the task is running.
     fn campaign(&self, election: Election) {
-        let mut task = self.lead.task.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut task = self.lead.task.lock();
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
@@ -292,7 +292,7 @@ impl Cron {
 /// The task that campaigns for the lead of this process.
 struct Candidate {
     term: Arc<watch::Sender<Option<FencingToken>>>,
-    lost: Arc<std::sync::Mutex<Option<LostSignal>>>,
+    lost: Arc<SyncMutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
     running: watch::Receiver<usize>,
     core: Weak<Core>,
@@ -334,8 +334,7 @@ impl Candidate {
     /// Leads until the leadership ends. Returns the reason for the end.
     async fn lead(&mut self, leadership: &Leadership, core: &Core) -> &'static str {
         let stepped = self.step_down.notified();
-        *self.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-            Some(leadership.lost_signal());
+        *self.lost.lock() = Some(leadership.lost_signal());
         self.term.send_replace(Some(leadership.term()));
         let resign_request = async {
             let request = leadership.asked_to_resign().await;

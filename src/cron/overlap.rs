@@ -1,13 +1,12 @@
 //! Finds, from the records of earlier ticks, the run during which a tick was due.
 
-use std::sync::{Mutex, PoisonError};
-
 use super::engine::call;
 use super::job::Job;
 use super::missed::{runs_after, was_due_during};
 use super::schedule::Schedule;
 use super::tick::{End, Run, Skipped};
 use crate::idempotency::{Idempotency, RunError, Status};
+use crate::sync::SyncMutex;
 
 /// The search for an earlier run ends after this number of ticks without a stored result.
 pub(super) const BACK: usize = 16;
@@ -27,7 +26,7 @@ pub(super) enum During {
 /// tick were skipped. The entry stays valid, because records are final. With this entry, a tick
 /// that was due during a long run need not read the records of all ticks before it.
 #[derive(Debug, Default)]
-pub(super) struct Overlaps(Mutex<Option<(i64, Run)>>);
+pub(super) struct Overlaps(SyncMutex<Option<(i64, Run)>>);
 
 impl Overlaps {
     /// Returns the effect of the last run before `tick` on `tick`. Does not read ticks before
@@ -57,7 +56,7 @@ impl Overlaps {
                     true => During::Skipped(Skipped::Overlap),
                 };
                 if let Some(newest) = newest.filter(|_| undecided == 0) {
-                    *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((newest, run));
+                    *self.0.lock() = Some((newest, run));
                 }
                 return Ok(during);
             }
@@ -68,6 +67,6 @@ impl Overlaps {
     }
 
     fn known(&self) -> Option<(i64, Run)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }

@@ -63,8 +63,9 @@ impl Endpoint {
                 let rule = "certificates are always verified; give your own CA to `tls` instead";
                 return Err(ConfigError::new("url", format!("{host}:{port} with #insecure"), rule));
             }
+            #[cfg(feature = "tls")]
             ConnectionAddr::TcpTls { host, port, .. } => {
-                (Place::Tcp(host.as_str().into(), *port), Some(system_tls("url")?))
+                (Place::Tcp(host.as_str().into(), *port), Some(Tls::new("url", None, None)?))
             }
             ConnectionAddr::Unix(path) => (Place::Unix(path.as_path().into()), None),
             _ => {
@@ -163,6 +164,18 @@ impl Endpoint {
         dial::dial(&self.place, self.tls.as_ref(), &login, config, limits).await
     }
 
+    /// Connects to a Sentinel and logs in, like [`dial`](Self::dial), with the time-outs in
+    /// `config`. The name of this library is not sent, because a Sentinel's user need not have the
+    /// permission.
+    ///
+    /// # Cancellation safety
+    /// The future may be dropped. The connection is then closed.
+    pub(crate) async fn dial_sentinel(&self, config: AsyncConnectionConfig) -> RedisResult<Line> {
+        let login = self.login.clone().set_protocol(ProtocolVersion::RESP3);
+        let login = login.set_skip_set_lib_name();
+        dial::dial(&self.place, self.tls.as_ref(), &login, config, Limits::SENTINEL).await
+    }
+
     /// Opens a connection for batches, without Nagle's delay. The caller has to send
     /// [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first, because this function sends
     /// no command. `load` returns the command that loads the script of the batches.
@@ -204,17 +217,6 @@ impl Endpoint {
         }
         Err(ConfigError::new("db", db.to_string(), format!("between 0 and {DB_MAX}")))
     }
-}
-
-#[cfg(feature = "tls")]
-fn system_tls(field: &'static str) -> Result<Tls, ConfigError> {
-    Tls::new(field, None, None)
-}
-
-#[cfg(not(feature = "tls"))]
-fn system_tls(field: &'static str) -> Result<Tls, ConfigError> {
-    let rule = "TLS needs the cargo feature `tls` of palisade";
-    Err(ConfigError::new(field, "rediss://", rule))
 }
 
 /// Writes only host and port, or the path of a socket. Never writes the login.

@@ -2,8 +2,6 @@
 //! answers that are larger than the limits. This module only counts; a parser reads the contents
 //! later.
 
-use std::fmt;
-
 /// Largest number of bytes in a line of an answer. A number, a word or an error is one line.
 const LINE_MAX: u64 = 64 * 1024;
 /// Largest number of levels of lists and maps in an answer.
@@ -45,33 +43,22 @@ impl Limits {
 }
 
 /// Reason for which this program ends a connection. A correct server never causes such a reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Excess {
+    #[error("an answer of more than {0} bytes")]
     Bytes(u64),
+    #[error("an answer of more than {0} values")]
     Items(u64),
+    #[error("more than {0} pushes without a subscription")]
     Pushes(u64),
+    #[error("an answer with a line of more than {LINE_MAX} bytes")]
     Line,
+    #[error("an answer with more than {DEPTH_MAX} levels")]
     Depth,
     /// The bytes are not the Redis protocol (RESP).
+    #[error("an answer that is not the Redis protocol")]
     Garbled,
 }
-
-impl fmt::Display for Excess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes(most) => write!(f, "an answer of more than {most} bytes"),
-            Self::Items(most) => write!(f, "an answer of more than {most} values"),
-            Self::Pushes(most) => {
-                write!(f, "more than {most} pushes without a subscription")
-            }
-            Self::Line => write!(f, "an answer with a line of more than {LINE_MAX} bytes"),
-            Self::Depth => write!(f, "an answer with more than {DEPTH_MAX} levels"),
-            Self::Garbled => f.write_str("an answer that is not the Redis protocol"),
-        }
-    }
-}
-
-impl std::error::Error for Excess {}
 
 impl Excess {
     /// Returns a text for errors with the reason for the end of the connection.

@@ -17,7 +17,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 
 use redis::{Cmd, RedisError, RedisResult, Value};
@@ -26,6 +26,7 @@ use self::line::{Line, Request};
 use super::frames::{Excess, Limits};
 use super::limited::Socket;
 use crate::op::Batch;
+use crate::sync::SyncMutex;
 use crate::tls;
 
 /// Result of a request: one value for each command, or an error if there is no answer.
@@ -37,9 +38,9 @@ pub(crate) struct Wire(Arc<Shared>);
 struct Shared {
     /// True if no further request may be sent on this connection.
     over: AtomicBool,
-    state: Mutex<State>,
+    state: SyncMutex<State>,
     /// Lock `state` before `readiness`, never the other way round.
-    readiness: Mutex<Readiness>,
+    readiness: SyncMutex<Readiness>,
 }
 
 struct State {
@@ -78,7 +79,7 @@ impl Wake for Shared {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let reader = {
-            let mut readiness = lock(&self.readiness);
+            let mut readiness = self.readiness.lock();
             readiness.came = true;
             readiness.reader.take()
         };
@@ -86,11 +87,6 @@ impl Wake for Shared {
             reader.wake();
         }
     }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code panics in the middle of a change, so the data in a poisoned mutex are correct.
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn broken(why: &'static str) -> RedisError {
@@ -111,8 +107,8 @@ impl Wire {
         };
         Self(Arc::new(Shared {
             over: AtomicBool::new(false),
-            state: Mutex::new(state),
-            readiness: Mutex::default(),
+            state: SyncMutex::new(state),
+            readiness: SyncMutex::default(),
         }))
     }
 
@@ -126,7 +122,7 @@ impl Wire {
         batch: Option<Arc<Batch>>,
     ) -> Option<Reply> {
         let shared = &self.0;
-        let mut state = lock(&shared.state);
+        let mut state = shared.state.lock();
         // Arrived bytes are read first. So a connection that the server has closed is noticed, and
         // nothing is sent on it.
         shared.drive(&mut state);
@@ -156,8 +152,8 @@ impl Wire {
     /// Returns true if no further request may be sent. Reads the bytes that have arrived, if any.
     pub(crate) fn is_over(&self) -> bool {
         let shared = &self.0;
-        if !shared.over.load(Ordering::Acquire) && lock(&shared.readiness).came {
-            let mut state = lock(&shared.state);
+        if !shared.over.load(Ordering::Acquire) && shared.readiness.lock().came {
+            let mut state = shared.state.lock();
             shared.drive(&mut state);
             shared.leave(state);
         }
@@ -167,7 +163,7 @@ impl Wire {
     /// Returns the limit that the server exceeded; `None` unless this program ended the connection
     /// for that.
     pub(crate) fn excess(&self) -> Option<Excess> {
-        lock(&self.0.state).excess
+        self.0.state.lock().excess
     }
 
     /// Resolves when no further request may be sent. If several futures of this function wait, only
@@ -178,7 +174,7 @@ impl Wire {
     pub(crate) async fn over(&self) {
         let shared = &self.0;
         poll_fn(|cx| {
-            let mut state = lock(&shared.state);
+            let mut state = shared.state.lock();
             shared.drive(&mut state);
             let over = shared.over.load(Ordering::Acquire);
             state.watch = (!over).then(|| cx.waker().clone());
@@ -190,7 +186,7 @@ impl Wire {
 
     /// Stops sending. Requests under way may still get their answers.
     pub(crate) fn give_up(&self) {
-        let mut state = lock(&self.0.state);
+        let mut state = self.0.state.lock();
         self.0.over.store(true, Ordering::Release);
         let watch = state.watch.take();
         state.wake.extend(watch);
@@ -199,7 +195,7 @@ impl Wire {
 
     /// Closes the connection. Requests under way end with an error that contains `why`.
     pub(crate) fn close(&self, why: &'static str) {
-        let mut state = lock(&self.0.state);
+        let mut state = self.0.state.lock();
         self.0.end(&mut state, &broken(why));
         self.0.leave(state);
     }
@@ -217,7 +213,7 @@ impl Shared {
         let State { line: Some(line), waiters, wake, .. } = state else { return };
         // The reset comes before the use of the socket. If the socket becomes ready after the
         // reset, `came` is set again, and `leave` handles it.
-        *lock(&self.readiness) = Readiness::default();
+        *self.readiness.lock() = Readiness::default();
         let waker = Waker::from(Arc::clone(self));
         let done = line.drive(&mut Context::from_waker(&waker), &mut |request| {
             // A request without a caller has no waiter.
@@ -247,7 +243,7 @@ impl Shared {
     fn leave(&self, mut state: MutexGuard<'_, State>) {
         let mut wake = std::mem::take(&mut state.wake);
         {
-            let mut readiness = lock(&self.readiness);
+            let mut readiness = self.readiness.lock();
             readiness.reader = state.reader().cloned();
             // The socket became ready while this reader was not registered, so the reader is woken
             // now.
@@ -299,7 +295,7 @@ impl Future for Reply {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
         let (shared, id) = (&self.shared, self.id);
-        let mut state = lock(&shared.state);
+        let mut state = shared.state.lock();
         let mut answer = state.take(id);
         if answer.is_none() {
             // This request reads now, so it need not be woken to read.
@@ -321,7 +317,7 @@ impl Future for Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         let Some(place) = state.place(self.id) else { return };
         state.waiters.remove(place);
         // This future may have been woken to read and has not read. `leave` then wakes another

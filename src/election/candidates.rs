@@ -5,8 +5,8 @@
 //! read the list. The lock alone decides who leads.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,7 @@ use super::value::{Identity, Leader};
 use crate::config::renew_every;
 use crate::lock::digest;
 use crate::op::{Enlist, MAX_ENTRY};
+use crate::sync::SyncMutex;
 use crate::token::{FencingToken, OwnerToken};
 
 /// Longest value in an entry of the list, in bytes as JSON. An entry does not contain a longer
@@ -190,7 +191,7 @@ pub(super) struct Seat<'a> {
     waits: Notify,
     listed: AtomicBool,
     number: AtomicU64,
-    read: Mutex<Read>,
+    read: SyncMutex<Read>,
 }
 
 impl<'a> Seat<'a> {
@@ -204,7 +205,7 @@ impl<'a> Seat<'a> {
             waits: Notify::new(),
             listed: AtomicBool::new(false),
             number: AtomicU64::new(0),
-            read: Mutex::default(),
+            read: SyncMutex::default(),
         }
     }
 
@@ -242,9 +243,9 @@ impl<'a> Seat<'a> {
         };
         let text = entry.encode();
         debug_assert!(text.len() <= MAX_ENTRY, "{} bytes", text.len());
-        let news = counts != self.known().priority;
+        let news = counts != self.read.lock().priority;
         if self.read(Enlist { news, ..self.of.entry(self.owner, Some(text)) }).await {
-            self.known().priority = counts;
+            self.read.lock().priority = counts;
         }
         eligible
     }
@@ -255,10 +256,6 @@ impl<'a> Seat<'a> {
     /// Reads only: may be dropped at any time.
     pub(super) async fn look(&self) {
         self.read(self.of.entry(self.owner, None)).await;
-    }
-
-    fn known(&self) -> MutexGuard<'_, Read> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn read(&self, op: Enlist) -> bool {
@@ -272,14 +269,14 @@ impl<'a> Seat<'a> {
             priority: c.content.priority,
             until: requested_at + c.remaining,
         };
-        self.known().rivals = all.into_iter().filter(above).map(rival).collect();
+        self.read.lock().rivals = all.into_iter().filter(above).map(rival).collect();
         true
     }
 
     /// Returns the delay of the next attempt in favour of candidates of higher priority (election
     /// 12).
     pub(super) fn hold_back(&self) -> Duration {
-        hold_back(&self.known().rivals, self.of.core.env.now(), self.of.ttl)
+        hold_back(&self.read.lock().rivals, self.of.core.env.now(), self.of.ttl)
     }
 
     /// Writes the entry after the first refused attempt, and again after each quarter of the ttl. A

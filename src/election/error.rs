@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Advice, ConfigError, NoQuorum, Resource, Taken, advise};
 
-advise!(CampaignError, ProclaimError, LeaderError, StepDownError);
+advise!(CampaignError, ProclaimError, LeaderError);
 
 /// The error of a campaign that did not win the leadership.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -100,15 +100,17 @@ impl ProclaimError {
     }
 }
 
-/// The error of a read that could not determine the leader.
+/// The error of a read that could not determine the leader, or of a request to step down without a
+/// known result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaderError {
-    /// Too few nodes gave a reply that counts. A reply of a node in quarantine does not count.
-    #[error("leader unknown: {0}")]
+    /// Too few nodes gave a reply that counts. A reply of a node in quarantine does not count. If
+    /// this ends a request to step down, the leader may or may not have received the request.
+    #[error("no answer about the leader: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.
-    #[error("{0}: leader not read, the handle was closed; build a new one")]
+    #[error("{0}: no answer about the leader, the handle was closed; build a new one")]
     Closed(Resource),
 }
 
@@ -118,37 +120,6 @@ impl LeaderError {
         match self {
             Self::NoQuorum(e) => e.advice(),
             Self::Closed(_) => Advice::Rebuild,
-        }
-    }
-}
-
-/// The error of a request to step down without a known result.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StepDownError {
-    /// Too few nodes answered, so the leader may or may not have received the request.
-    #[error("step-down not confirmed: {0}")]
-    NoQuorum(NoQuorum),
-    /// [`Redlock::close`](crate::Redlock::close) was called.
-    #[error("{0}: step-down not confirmed, the handle was closed; build a new one")]
-    Closed(Resource),
-}
-
-impl StepDownError {
-    /// Returns the next step for the caller.
-    pub fn advice(&self) -> Advice {
-        match self {
-            Self::NoQuorum(e) => e.advice(),
-            Self::Closed(_) => Advice::Rebuild,
-        }
-    }
-}
-
-impl From<LeaderError> for StepDownError {
-    fn from(error: LeaderError) -> Self {
-        match error {
-            LeaderError::NoQuorum(why) => Self::NoQuorum(why),
-            LeaderError::Closed(of) => Self::Closed(of),
         }
     }
 }

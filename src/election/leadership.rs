@@ -1,7 +1,7 @@
 //! The value that represents a leadership of this process.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -17,6 +17,7 @@ use crate::error::{ExtendError, ReleaseError};
 use crate::lock::{LockGuard, LostSignal};
 use crate::name::LockKeys;
 use crate::span::operation;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -34,7 +35,7 @@ use crate::token::FencingToken;
 #[must_use = "a dropped leadership resigns at once"]
 pub struct Leadership {
     guard: LockGuard,
-    metadata: Mutex<Metadata>,
+    metadata: SyncMutex<Metadata>,
     keys: LockKeys,
     course: Arc<Course>,
 }
@@ -52,7 +53,7 @@ impl fmt::Debug for Leadership {
 impl Leadership {
     pub(super) fn new(guard: LockGuard, metadata: Metadata, of: &Election) -> Self {
         let (keys, course) = (of.keys.clone(), Arc::clone(&of.course));
-        Self { guard, metadata: Mutex::new(metadata), keys, course }
+        Self { guard, metadata: SyncMutex::new(metadata), keys, course }
     }
 
     /// Returns the election's name.
@@ -73,7 +74,7 @@ impl Leadership {
     /// Returns the last value passed to [`proclaim`](Self::proclaim), or the first value. A
     /// majority of the nodes may not have confirmed it yet.
     pub fn value(&self) -> Arc<str> {
-        Arc::clone(&self.metadata.lock().unwrap_or_else(PoisonError::into_inner).value)
+        Arc::clone(&self.metadata.lock().value)
     }
 
     /// Returns the end of the validity; a renewal extends it. Compare it with
@@ -173,7 +174,7 @@ impl Leadership {
         {
             // The mutex protects the number of the value and the update of the lease together. So
             // renewals never send values out of order.
-            let mut metadata = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut metadata = self.metadata.lock();
             metadata.publish(&value);
             self.guard.lease().set_meta(metadata.encode());
         }

@@ -35,11 +35,8 @@ pub struct ElectionMetrics {
 /// Sums over all terms except the last one, which may still run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
-    won: u64,
-    lost: u64,
-    least_margin: Option<Duration>,
-    longest_renewal: Duration,
-    leaderless: Duration,
+    /// The counts; `leaderless_now` is not set.
+    of: ElectionMetrics,
     /// End of the last known leadership. `None` before this process first campaigned or first read
     /// the leader.
     led_until: Option<Moment>,
@@ -57,25 +54,26 @@ impl Sums {
     }
 
     fn close(&mut self, lease: &Lease, now: Moment, drift: Drift) {
-        self.longest_renewal = self.longest_renewal.max(lease.longest_renewal(now));
+        self.of.longest_renewal = self.of.longest_renewal.max(lease.longest_renewal(now));
         let over = lease.over_since();
         let ended = over.map_or(now, |over| over.at);
         if lease.is_valid(now) || over.is_some_and(|over| !over.lost) {
             return;
         }
-        self.lost += 1;
+        self.of.lost += 1;
         // If a majority reported another owner, this process did not stop at its deadline. So this
         // term has no margin.
         if ended >= lease.until() {
             let kept = lease.ttl + lease.drain;
             let allowance = kept.saturating_sub(validity(kept, drift));
             let margin = (lease.until() + lease.drain + allowance).since(ended);
-            self.least_margin = Some(self.least_margin.map_or(margin, |least| least.min(margin)));
+            let before = self.of.least_margin.unwrap_or(margin);
+            self.of.least_margin = Some(margin.min(before));
         }
     }
 
     pub(super) fn won(&mut self, now: Moment, until: Moment) {
-        self.won += 1;
+        self.of.won += 1;
         self.led(now, until);
     }
 
@@ -88,7 +86,7 @@ impl Sums {
 
     pub(super) fn led(&mut self, now: Moment, until: Moment) {
         let before = self.led_until.unwrap_or(now);
-        self.leaderless += now.since(before);
+        self.of.leaderless += now.since(before);
         self.led_until = Some(until.max(now));
     }
 
@@ -104,13 +102,7 @@ impl Sums {
             sums.close(lease, now, drift);
         }
         let leaderless_now = sums.led_until.map_or(Duration::ZERO, |until| now.since(until));
-        ElectionMetrics {
-            won: sums.won,
-            lost: sums.lost,
-            leaderless: sums.leaderless + leaderless_now,
-            leaderless_now,
-            least_margin: sums.least_margin,
-            longest_renewal: sums.longest_renewal,
-        }
+        let leaderless = sums.of.leaderless + leaderless_now;
+        ElectionMetrics { leaderless, leaderless_now, ..sums.of }
     }
 }

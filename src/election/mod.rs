@@ -68,7 +68,7 @@ use crate::quorum::leader::Sight;
 pub use builder::ElectionBuilder;
 pub use campaign::TryCampaign;
 pub use candidates::Candidate;
-pub use error::{CampaignError, LeaderError, ProclaimError, StepDownError};
+pub use error::{CampaignError, LeaderError, ProclaimError};
 pub use leadership::Leadership;
 pub use metrics::ElectionMetrics;
 pub use observe::{Observation, Observer};

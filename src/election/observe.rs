@@ -5,12 +5,13 @@
 //! flag for changes that the observer may have missed.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream;
+use futures_util::StreamExt as _;
+use futures_util::stream::{BoxStream, unfold};
 
 use super::Election;
 use super::error::LeaderError;
@@ -19,7 +20,6 @@ use crate::client::hints::{Floor, Waiting};
 use crate::client::runtime::within;
 use crate::error::NoQuorum;
 use crate::metrics::Vacancy;
-use crate::node::BoxFuture;
 use crate::token::FencingToken;
 
 /// Shortest and longest pause between two reads without a hint. Each read asks the nodes for hints
@@ -68,7 +68,7 @@ impl Election {
         let seen = Seen { last: Last::Nothing, known: None, any: false };
         let vacancy = Vacancy::new(&self.core.meters.election(&self.name));
         let watch = Watch { election, waiting, seen, next: None, floor, vacancy };
-        Observer { next: Some(Box::pin(watch.change())) }
+        Observer { changes: unfold(watch, Watch::change).fuse().boxed() }
     }
 }
 
@@ -77,7 +77,7 @@ impl Election {
 /// An observer is also a [`Stream`] of [`Observation`]s.
 #[must_use = "an observer sees nothing until it is asked"]
 pub struct Observer {
-    next: Option<BoxFuture<'static, Option<(Watch, Observation)>>>,
+    changes: BoxStream<'static, Observation>,
 }
 
 impl fmt::Debug for Observer {
@@ -93,22 +93,14 @@ impl Observer {
     /// # Cancellation safety
     /// If the future is dropped, no item is lost: the next call continues.
     pub async fn next(&mut self) -> Option<Observation> {
-        poll_fn(|cx| self.poll_change(cx)).await
-    }
-
-    fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Option<Observation>> {
-        let Some(next) = &mut self.next else { return Poll::Ready(None) };
-        let Poll::Ready(change) = next.as_mut().poll(cx) else { return Poll::Pending };
-        let (watch, item) = change.map_or((None, None), |(w, item)| (Some(w), Some(item)));
-        self.next = watch.map(|watch| Box::pin(watch.change()) as BoxFuture<'static, _>);
-        Poll::Ready(item)
+        self.changes.next().await
     }
 }
 
 impl Stream for Observer {
     type Item = Observation;
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Observation>> {
-        self.poll_change(cx)
+        self.changes.poll_next_unpin(cx)
     }
 }
 
@@ -142,10 +134,10 @@ struct Seen {
 
 impl Watch {
     /// Waits for the next change and returns it. Returns `None` after the handle is closed.
-    async fn change(mut self) -> Option<(Self, Observation)> {
+    async fn change(mut self) -> Option<(Observation, Self)> {
         let core = std::sync::Arc::clone(&self.election.core);
         if let Some(item) = self.next.take() {
-            return Some((self, item));
+            return Some((item, self));
         }
         core.listen();
         loop {
@@ -178,7 +170,7 @@ impl Watch {
             };
             if let Some((item, next)) = item {
                 self.next = next;
-                return Some((self, item));
+                return Some((item, self));
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Each read computes the state from the lease and the clock. So the state is right even before a
 //! timer has fired, for example after the process was paused.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, Stream};
@@ -14,6 +14,7 @@ use super::metrics::{ElectionMetrics, Sums};
 use crate::client::lease::Lease;
 use crate::client::runtime::within;
 use crate::client::{Core, WATCH};
+use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment};
 use crate::token::FencingToken;
 
@@ -174,7 +175,7 @@ fn until_change(lease: &Lease, now: Moment) -> Duration {
 #[derive(Debug)]
 pub(super) struct Course {
     drift: Drift,
-    inner: Mutex<Inner>,
+    inner: SyncMutex<Inner>,
     /// Notified after the begin and after the win of a campaign.
     news: Notify,
     /// True if this process may attempt to lead.
@@ -197,7 +198,7 @@ struct Inner {
 impl Course {
     pub(super) fn new(drift: Drift, eligible: bool) -> Arc<Self> {
         let eligible = watch::Sender::new(eligible);
-        Arc::new(Self { drift, inner: Mutex::default(), news: Notify::new(), eligible })
+        Arc::new(Self { drift, inner: SyncMutex::default(), news: Notify::new(), eligible })
     }
 
     pub(super) fn is_eligible(&self) -> bool {
@@ -217,16 +218,12 @@ impl Course {
         let _ = self.eligible.subscribe().wait_for(|eligible| *eligible == so).await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn lease(&self) -> Option<Arc<Lease>> {
-        self.lock().lease.clone()
+        self.inner.lock().lease.clone()
     }
 
     fn now(&self, now: Moment) -> State {
-        let s = self.lock();
+        let s = self.inner.lock();
         let Some(lease) = &s.lease else { return State::Following };
         let term = lease.token;
         if lease.is_valid(now) {
@@ -246,7 +243,7 @@ impl Course {
     /// down, the next campaign waits for `hold_back`. A campaign that begins during this wait waits
     /// for the rest of it. All other campaigns do not wait.
     pub(super) fn campaigns(&self, now: Moment, hold_back: Duration) -> Duration {
-        let mut s = self.lock();
+        let mut s = self.inner.lock();
         if s.lease.as_ref().is_some_and(|lease| lease.is_valid(now)) {
             return Duration::ZERO;
         }
@@ -263,7 +260,7 @@ impl Course {
 
     /// Records the win of a campaign.
     pub(super) fn leads(&self, now: Moment, lease: &Arc<Lease>) {
-        let mut s = self.lock();
+        let mut s = self.inner.lock();
         let before = s.lease.replace(Arc::clone(lease));
         s.sums.begin(now, before.as_deref(), self.drift);
         s.sums.won(now, lease.until());
@@ -273,13 +270,13 @@ impl Course {
 
     /// Records a request to this leader to step down.
     pub(super) fn resign_requested(&self) {
-        self.lock().resign_requested = true;
+        self.inner.lock().resign_requested = true;
     }
 
     /// Records in the metrics a leadership from `now` until `until`. A later resignation may end it
     /// earlier.
     pub(super) fn led(&self, now: Moment, until: Moment) {
-        let mut s = self.lock();
+        let mut s = self.inner.lock();
         let Inner { lease, sums, .. } = &mut *s;
         sums.absorb(lease.as_deref());
         sums.led(now, until);
@@ -287,14 +284,14 @@ impl Course {
 
     /// Records in the metrics that no process leads at `now`.
     pub(super) fn vacant(&self, now: Moment) {
-        let mut s = self.lock();
+        let mut s = self.inner.lock();
         let Inner { lease, sums, .. } = &mut *s;
         sums.absorb(lease.as_deref());
         sums.vacant(now);
     }
 
     fn metrics(&self, now: Moment) -> ElectionMetrics {
-        let s = self.lock();
+        let s = self.inner.lock();
         s.sums.with(s.lease.as_deref(), now, self.drift)
     }
 }

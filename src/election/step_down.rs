@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing::Instrument as _;
 
-use super::error::StepDownError;
+use super::error::LeaderError;
 use super::observe::Observation;
 use super::value::{Identity, Leader};
 use super::{Election, Leadership};
@@ -100,17 +100,13 @@ impl Election {
     /// leads before the resignation of the leader or the end of its lease.
     ///
     /// # Errors
-    /// [`StepDownError::NoQuorum`] if too few nodes answered the read of the leader or the write of
-    /// the request; [`StepDownError::Closed`] if the handle is [closed](crate::Redlock::close).
+    /// [`LeaderError::NoQuorum`] if too few nodes answered the read of the leader or the write of
+    /// the request; [`LeaderError::Closed`] if the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
     /// If the future is dropped, the leader may still have received the request. The request is
     /// removed in the background, or ends after one ttl.
-    pub async fn step_down(
-        &self,
-        reason: &str,
-        limit: Duration,
-    ) -> Result<StepDown, StepDownError> {
+    pub async fn step_down(&self, reason: &str, limit: Duration) -> Result<StepDown, LeaderError> {
         self.end_term(None, reason, limit).await
     }
 
@@ -127,7 +123,7 @@ impl Election {
         term: FencingToken,
         reason: &str,
         limit: Duration,
-    ) -> Result<StepDown, StepDownError> {
+    ) -> Result<StepDown, LeaderError> {
         self.end_term(Some(term), reason, limit).await
     }
 
@@ -136,7 +132,7 @@ impl Election {
         term: Option<FencingToken>,
         reason: &str,
         limit: Duration,
-    ) -> Result<StepDown, StepDownError> {
+    ) -> Result<StepDown, LeaderError> {
         let operation = operation!("step_down", of = %self.resource());
         let request = self.request_resignation(term, reason, limit, &operation);
         let result = request.instrument(operation.span()).await;
@@ -145,8 +141,8 @@ impl Election {
             Ok(StepDown::Vacant) => "vacant",
             Ok(StepDown::OtherTerm(_)) => "other_term",
             Ok(StepDown::StillLeads(_)) => "still_leads",
-            Err(StepDownError::NoQuorum(_)) => "no_quorum",
-            Err(StepDownError::Closed(_)) => "closed",
+            Err(LeaderError::NoQuorum(_)) => "no_quorum",
+            Err(LeaderError::Closed(_)) => "closed",
         });
         result
     }
@@ -157,7 +153,7 @@ impl Election {
         reason: &str,
         limit: Duration,
         operation: &Call,
-    ) -> Result<StepDown, StepDownError> {
+    ) -> Result<StepDown, LeaderError> {
         let end = self.core.env.now() + limit;
         let mut observer = self.observe();
         let Some(leader) = self.leader().await? else { return Ok(StepDown::Vacant) };
@@ -177,7 +173,7 @@ impl Election {
                 // The leader is unknown. The loop continues until the nodes answer again or the
                 // time ends.
                 Some(Some(_)) => {}
-                Some(None) => break Err(StepDownError::Closed(self.resource())),
+                Some(None) => break Err(LeaderError::Closed(self.resource())),
                 None => match self.leader().await? {
                     Some(now) if now.term == term => {
                         break self.withdraw(request, StepDown::StillLeads(now)).await;
@@ -196,7 +192,7 @@ impl Election {
         reason: &str,
         deadline: Moment,
         operation: &Call,
-    ) -> Result<Option<LockGuard>, StepDownError> {
+    ) -> Result<Option<LockGuard>, LeaderError> {
         let (of, keys) = (self.resource(), self.keys.request());
         let ttl = self.core.config.ttl;
         let mut attempt = LockAttempt {
@@ -217,14 +213,14 @@ impl Election {
         };
         let won = match retry(&self.core, &mut attempt, terms).await {
             Ok(won) => won,
-            Err(GivenUp { closed: true, .. }) => return Err(StepDownError::Closed(of)),
+            Err(GivenUp { closed: true, .. }) => return Err(LeaderError::Closed(of)),
             Err(GivenUp { refused, waited, .. }) => match refused {
                 // The nodes have a request of another process, for this term or for an earlier one.
                 Loss::Taken(_) => return Ok(None),
                 Loss::NoQuorum(outcomes) => {
                     let why = self.core.no_quorum(outcomes).of(of);
                     let why = NoQuorum { waited: Some(waited), ..why };
-                    return Err(StepDownError::NoQuorum(why));
+                    return Err(LeaderError::NoQuorum(why));
                 }
             },
         };
@@ -245,7 +241,7 @@ impl Election {
         &self,
         request: Option<LockGuard>,
         outcome: StepDown,
-    ) -> Result<StepDown, StepDownError> {
+    ) -> Result<StepDown, LeaderError> {
         if let Some(guard) = request {
             // Some nodes may keep parts of the request until its ttl ends. These parts do not
             // affect a later term.

@@ -22,23 +22,18 @@ use crate::time::utc;
 /// ```
 pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
     let bytes = uuid.as_bytes();
-    let hyphens = [8, 13, 18, 23];
-    let digits: Vec<u8> = match bytes.len() {
-        32 => bytes.to_vec(),
-        36 if hyphens.iter().all(|at| bytes[*at] == b'-') => {
-            (0..36).filter(|at| !hyphens.contains(at)).map(|at| bytes[at]).collect()
-        }
-        _ => return None,
-    };
-    let digits: Option<Vec<u64>> =
-        digits.iter().map(|b| char::from(*b).to_digit(16).map(u64::from)).collect();
-    let digits = digits?;
-    // Digit 12 is the version. The upper two bits of digit 16 are the variant of RFC 9562, binary
-    // 10.
-    if digits[12] != 7 || digits[16] & 0b1100 != 0b1000 {
+    let has_hyphens = bytes.len() == 36 && [8, 13, 18, 23].iter().all(|at| bytes[*at] == b'-');
+    let digits = if has_hyphens { uuid.replace('-', "") } else { uuid.to_owned() };
+    if digits.len() != 32 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
         return None;
     }
-    Some(after_1970(digits[..12].iter().fold(0, |ms, digit| ms << 4 | digit)))
+    let number = u128::from_str_radix(&digits, 16).ok()?;
+    // Digit 12 is the version. The upper two bits of digit 16 are the variant of RFC 9562, binary
+    // 10.
+    if number >> 76 & 0b1111 != 7 || number >> 62 & 0b11 != 0b10 {
+        return None;
+    }
+    Some(after_1970((number >> 80) as u64))
 }
 
 /// Returns the creation time in a ULID; `None` if the text is no ULID. The time is by the clock of

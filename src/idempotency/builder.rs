@@ -20,7 +20,7 @@ use crate::name::check_namespace;
 use crate::redlock::Redlock;
 
 const MAX_RESULT: usize = 1 << 20;
-const MAX_RESULT_MAX: usize = 8 << 20;
+pub(super) const MAX_RESULT_MAX: usize = 8 << 20;
 const RETENTION_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// A handle for the idempotency keys of one namespace. It makes the calls that run a handler under

@@ -37,7 +37,7 @@ pub struct Call {
     pub(super) fingerprint: Result<Option<FingerprintBytes>, CodecError>,
     /// Creation time of the request, in milliseconds since 1970; `None` if unknown.
     created: Option<u64>,
-    bad: Option<ConfigError>,
+    pub(super) bad: Option<ConfigError>,
 }
 
 /// A call with a probe. The probe is a function that reports if earlier attempts took effect. Made

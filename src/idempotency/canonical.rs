@@ -7,7 +7,6 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::CodecError;
@@ -25,43 +24,11 @@ pub(super) fn of_bytes(request: &[u8]) -> FingerprintBytes {
 
 fn canonical<T: Serialize + ?Sized>(of: &T) -> Result<Vec<u8>, CodecError> {
     let refuse = |e| CodecError::new("the request has no fingerprint", &e);
-    let value = serde_json::to_value(of).map_err(refuse)?;
-    let mut out = Vec::new();
-    write(&value, &mut out).map_err(refuse)?;
-    Ok(out)
-}
-
-fn write(value: &Value, out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
-    match value {
-        Value::Object(members) => {
-            // The members are sorted here, because `serde_json` keeps another order if a crate of
-            // the build enables its feature `preserve_order`.
-            let mut sorted: Vec<_> = members.iter().collect();
-            sorted.sort_by(|a, b| a.0.cmp(b.0));
-            out.push(b'{');
-            for (i, (name, member)) in sorted.into_iter().enumerate() {
-                if i > 0 {
-                    out.push(b',');
-                }
-                serde_json::to_writer(&mut *out, name)?;
-                out.push(b':');
-                write(member, out)?;
-            }
-            out.push(b'}');
-        }
-        Value::Array(items) => {
-            out.push(b'[');
-            for (i, item) in items.iter().enumerate() {
-                if i > 0 {
-                    out.push(b',');
-                }
-                write(item, out)?;
-            }
-            out.push(b']');
-        }
-        plain => serde_json::to_writer(out, plain)?,
-    }
-    Ok(())
+    let mut value = serde_json::to_value(of).map_err(refuse)?;
+    // `serde_json` sorts the members itself, unless a crate of the build enables its feature
+    // `preserve_order`.
+    value.sort_all_objects();
+    serde_json::to_vec(&value).map_err(refuse)
 }
 
 /// Returns an idempotency key for a downstream system: 32 hexadecimal digits, computed from the key

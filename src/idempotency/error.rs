@@ -42,7 +42,12 @@ impl CodecError {
 /// again with the same key. The second call returns the stored result. If no result is stored, it
 /// applies the policy or the probe for an attempt without a result. Before the second call, do not
 /// use the handler's value, and do not undo the handler's effect.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the handler of {key} ran (attempt {attempt}, token {token}), but it is not confirmed that its \
+     result is stored{}; call again with the same key to read what is stored: {nodes}",
+    if self.overtaken { ", another attempt took over" } else { "" }
+)]
 #[non_exhaustive]
 pub struct NotRecorded {
     /// The key of the call.
@@ -68,23 +73,6 @@ impl NotRecorded {
         }
     }
 }
-
-impl fmt::Display for NotRecorded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the handler of {} ran (attempt {}, token {}), but it is not confirmed that its \
-             result is stored{}; call again with the same key to read what is stored: {}",
-            self.key,
-            self.attempt,
-            self.token,
-            if self.overtaken { ", another attempt took over" } else { "" },
-            self.nodes
-        )
-    }
-}
-
-impl Error for NotRecorded {}
 
 /// The error of a call without an outcome.
 ///

@@ -2,11 +2,12 @@
 //! (idempotency 22).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::env;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Default of the longest wait for another caller's handler.
@@ -29,7 +30,7 @@ pub(super) struct InFlight {
     /// Moving mean of the handlers' run times, in microseconds; zero before the first run.
     usual: AtomicU64,
     /// Count of consecutive *in flight* results of each key, and the time of the last one.
-    answered: Mutex<BTreeMap<Arc<str>, (u32, Moment)>>,
+    answered: SyncMutex<BTreeMap<Arc<str>, (u32, Moment)>>,
 }
 
 impl InFlight {
@@ -67,7 +68,7 @@ impl InFlight {
     /// Counts an *in flight* result of the key, and returns the number of earlier results. Returns
     /// 0 if the table of counts is full.
     fn count(&self, key: &Arc<str>, now: Moment) -> u32 {
-        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answered = self.answered.lock();
         if answered.len() >= MOST && !answered.contains_key(key) {
             answered.retain(|_, (_, last)| now.since(*last) < GONE);
             if answered.len() >= MOST {
@@ -119,12 +120,12 @@ mod tests {
         for n in 0..MOST + 10 {
             of.pause(&Arc::from(n.to_string()), (now, 0), (S, S));
         }
-        assert_eq!(of.answered.lock().unwrap().len(), MOST);
+        assert_eq!(of.answered.lock().len(), MOST);
         // In a full table the pauses of counted keys still grow.
         let pause = |key: &str| of.pause(&Arc::from(key), (now, u128::MAX), (30 * S, 30 * S));
         assert!(pause("0") < pause("0"));
         assert_eq!(pause("other"), pause("other"));
         of.pause(&Arc::from("later"), (now + GONE, 0), (S, S));
-        assert_eq!(of.answered.lock().unwrap().len(), 1);
+        assert_eq!(of.answered.lock().len(), 1);
     }
 }

@@ -95,6 +95,6 @@ pub use failed::{Effect, Failed};
 pub use key::KeyName;
 pub use metrics::IdempotencyMetrics;
 pub use operator_decision::{Decided, Decision};
-pub use outcome::{NoValue, Outcome, Parked, ParkedReason, Probed, Resolved, Status};
+pub use outcome::{Outcome, Parked, ParkedReason, Probed, Resolved, Status};
 pub use policy::{Forgotten, Lapsed};
 pub use step::StepError;

@@ -9,22 +9,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::run;
-use super::store::{Store, store};
-use super::{Call, Idempotency, RunError};
-use crate::client::claim::{ClaimTerms, DataLossTerms};
+use super::builder::MAX_RESULT_MAX;
+use super::{Call, Idempotency, Resolved, RunError, Status};
 use crate::durability::Durability;
 use crate::error::{NodeError, NodeOutcome};
 use crate::name::{DECISIONS, record_key};
 use crate::op::{Loss, Op, Reply};
-use crate::quorum::claim::Refusal;
-use crate::quorum::complete::Found;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Time for which the cache keeps a decision that was read from the nodes.
@@ -65,7 +61,7 @@ const WARNED: Duration = Duration::from_secs(60);
 
 /// Cache of one namespace for the decisions of the last 5 s.
 #[derive(Debug, Default)]
-pub(super) struct Decisions(Mutex<Lately>);
+pub(super) struct Decisions(SyncMutex<Lately>);
 
 #[derive(Debug, Default)]
 struct Lately {
@@ -86,19 +82,19 @@ struct Known {
 
 impl Decisions {
     fn get(&self, loss: Loss, now: Moment) -> Option<Known> {
-        let lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lately = self.0.lock();
         lately.known.get(&(loss.from, loss.began)).copied().filter(|known| now < known.at + FRESH)
     }
 
     fn put(&self, loss: Loss, decision: Option<Decision>, at: Moment) {
-        let mut lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lately = self.0.lock();
         lately.known.retain(|_, known| at < known.at + FRESH);
         lately.known.insert((loss.from, loss.began), Known { decision, at });
     }
 
     /// Returns true if the next warning about a decision that could not be read is due.
     fn warns(&self, now: Moment) -> bool {
-        let warned = &mut self.0.lock().unwrap_or_else(PoisonError::into_inner).warned;
+        let warned = &mut self.0.lock().warned;
         let due = warned.is_none_or(|at| now >= at + WARNED);
         if due {
             *warned = Some(now);
@@ -114,16 +110,6 @@ pub enum Record {
     First,
     /// The record of a later decision to run, which replaces a first decision to park.
     Replaced,
-}
-
-/// Decision about a loss of data in one record, as read from a majority of the nodes.
-pub enum Read {
-    /// The record contains this decision.
-    Decided(Decided),
-    /// The record contains no decision.
-    Absent,
-    /// Fewer nodes than a majority have a decision, or a decision is being stored.
-    Unsettled,
 }
 
 impl Idempotency {
@@ -179,15 +165,46 @@ impl Idempotency {
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
     pub(crate) async fn decided(&self, loss: Loss) -> Result<Option<Decided>, RunError> {
-        let Read::Decided(first) = self.read(loss, Record::First).await? else { return Ok(None) };
+        let first = self.record(loss, Record::First).lookup::<Decided>().await?;
+        let Status::Stored(first) = first else { return Ok(None) };
         if first.decision == Decision::Run {
             return Ok(Some(first));
         }
-        Ok(match self.read(loss, Record::Replaced).await? {
-            Read::Decided(replaced) => Some(replaced),
-            Read::Absent => Some(first),
-            Read::Unsettled => None,
+        Ok(match self.record(loss, Record::Replaced).lookup().await? {
+            Status::Stored(replaced) => Some(replaced),
+            Status::Absent | Status::Forgotten { .. } | Status::Lapsed { .. } => Some(first),
+            // A decision is being stored, or too few nodes have a decision.
+            Status::Running { .. } | Status::Unsettled | Status::NotKept | Status::Mismatch => None,
         })
+    }
+
+    /// Stores a decision about the loss, if the loss has no decision yet. With `replace`, also
+    /// stores a decision to run in place of a decision to park. `decision` also contains the name
+    /// of the operator and the reason. Returns the valid decision, and true if this call stored it.
+    ///
+    /// # Errors
+    /// [`RunError`] if the decision may not be stored.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped, the decision may or may not be stored. A second call with the same
+    /// decision is safe.
+    pub(crate) async fn decide(
+        &self,
+        loss: Loss,
+        decision: (Decision, &str, &str),
+        replace: bool,
+    ) -> Result<(Decided, bool), RunError> {
+        let (first, ours) = self.settle(loss, Record::First, decision).await?;
+        if ours || first.decision == Decision::Run {
+            return Ok((first, ours));
+        }
+        match self.record(loss, Record::Replaced).lookup().await? {
+            Status::Stored(replaced) => Ok((replaced, false)),
+            _ if replace && decision.0 == Decision::Run => {
+                self.settle(loss, Record::Replaced, decision).await
+            }
+            _ => Ok((first, false)),
+        }
     }
 
     /// Returns the prefix of all keys of the handle on the nodes.
@@ -219,7 +236,7 @@ impl Idempotency {
     /// Returns a lookup of one of the two records for the decisions about the loss.
     pub(crate) fn ask_for_decision(&self, loss: Loss, place: Record) -> Op {
         Op::Lookup {
-            key: self.place(loss, place).1.key,
+            key: record_key(&self.core.config.prefix, DECISIONS, &self.record(loss, place).key),
             retention: KEPT,
             fingerprint: None,
             born: None,
@@ -237,7 +254,7 @@ impl Idempotency {
     /// # Cancellation safety
     /// If the future is dropped, the decision may or may not be stored. A second call with the same
     /// decision is safe.
-    pub(crate) async fn settle(
+    async fn settle(
         &self,
         loss: Loss,
         place: Record,
@@ -245,59 +262,35 @@ impl Idempotency {
     ) -> Result<(Decided, bool), RunError> {
         let (by, reason) = (by.to_owned(), reason.to_owned());
         let decided = Decided { decision, by, reason, at: self.core.env.wall_micros() / 1_000 };
-        let (call, terms) = self.place(loss, place);
-        let value: Arc<[u8]> = run::encode(&decided).map_err(|e| call.codec(e))?;
-        // The last argument, `sure`, is true: the decision is stored even if the nodes may have
-        // lost an earlier decision. The lost decision then counts as never made.
-        match store(&call, &terms, Some(&value), true).await {
-            Store::Ours => Ok((decided, true)),
-            Store::Other(Some(bytes)) => {
-                Ok((run::decode(&bytes).map_err(|e| call.codec(e))?, false))
-            }
-            Store::Unsure(not) => Err(RunError::NotRecorded(*not)),
-            Store::Refused(Refusal::NoQuorum(nodes)) => Err(call.no_quorum(nodes)),
-            Store::Other(None) | Store::Forgotten(_) | Store::Refused(_) => {
-                Err(call.no_quorum(vec![NodeOutcome::Refused; self.core.n()]))
-            }
+        let call = self.record(loss, place);
+        // `resolve` stores the decision even if the nodes may have lost an earlier decision. The
+        // lost decision then counts as never made.
+        match call.clone().resolve(&decided).await? {
+            Resolved::Stored => Ok((decided, true)),
+            Resolved::AlreadyStored(other) => Ok((other, false)),
+            _ => Err(call.no_quorum(vec![NodeOutcome::Refused; self.core.n()])),
         }
     }
 
-    /// Reads one of the two records for the decisions about the loss.
-    ///
-    /// # Errors
-    /// Too few nodes answered, or the stored decision cannot be parsed.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any time, because it only reads.
-    pub(crate) async fn read(&self, loss: Loss, place: Record) -> Result<Read, RunError> {
-        let (call, terms) = self.place(loss, place);
-        match self.core.look(&terms).await {
-            Found::Stored(record) => {
-                let value = record.value.unwrap_or_default();
-                run::decode(&value).map(Read::Decided).map_err(|e| call.codec(e))
-            }
-            Found::Open { partial: false, lease: None, .. } => Ok(Read::Absent),
-            Found::Open { .. } | Found::Mismatch => Ok(Read::Unsettled),
-            Found::NoQuorum(nodes) => Err(call.no_quorum(nodes)),
-        }
-    }
-
-    /// Returns the call and the claim terms for one of the two records of the loss.
-    fn place(&self, loss: Loss, place: Record) -> (Call, ClaimTerms) {
+    /// Returns the call that reads or stores one of the two records of the loss.
+    fn record(&self, loss: Loss, place: Record) -> Call {
         let suffix = if place == Record::Replaced { "+run" } else { "" };
         let name = format!("{}/{}-{}{suffix}", self.namespace, loss.from, loss.began);
-        let terms = ClaimTerms {
-            key: record_key(&self.core.config.prefix, DECISIONS, &name),
+        let of = Self {
+            namespace: DECISIONS.into(),
             lease: self.core.config.ttl,
             retention: KEPT,
-            fingerprint: None,
             durability: Durability::Primary,
-            loss: DataLossTerms::default(),
-            created: None,
-            wait: false,
+            max_result: MAX_RESULT_MAX,
+            in_use_since: None,
+            accepted_loss: Duration::ZERO,
             reports_forgotten: false,
+            ..self.clone()
         };
-        (Call::new(Self { namespace: DECISIONS.into(), ..self.clone() }, &name), terms)
+        let mut call = Call::new(of, &name);
+        // The name may be longer than a user's key, because it contains the namespace.
+        call.bad = None;
+        call
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::KeyName;
 use crate::durability::Achieved;
-use crate::error::{Advice, advise};
 use crate::op::Loss;
 
 /// The outcome of [`Call::run`](crate::idempotency::Call::run).
@@ -69,72 +68,9 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// Returns the result, or an error if the outcome has no result. For callers that treat every
-    /// outcome without a result as an error.
-    ///
-    /// ```
-    /// # async fn demo(orders: palisade::Idempotency) -> Result<(), Box<dyn std::error::Error>> {
-    /// let outcome = orders.key("order:7").run(|_| async { Ok::<_, String>(42) }).await?;
-    /// let receipt: i32 = outcome.into_result()?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`NoValue`], one variant for each outcome without a result.
-    pub fn into_result(self) -> Result<T, NoValue> {
-        match self {
-            Self::Executed { value, .. } | Self::Replayed(value) => Ok(value),
-            Self::NotKept => Err(NoValue::NotKept),
-            Self::TooOld => Err(NoValue::TooOld),
-            Self::InFlight { retry_after } => Err(NoValue::InFlight { retry_after }),
-            Self::Mismatch => Err(NoValue::Mismatch),
-            Self::Parked(parked) => Err(NoValue::Parked(parked)),
-        }
-    }
-
     /// Returns true if the handler ran in this call.
     pub fn is_executed(&self) -> bool {
         matches!(self, Self::Executed { .. })
-    }
-}
-
-advise!(NoValue);
-
-/// The error for an outcome without a result, made by [`Outcome::into_result`]. The handler did not
-/// run in this call.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NoValue {
-    /// As [`Outcome::NotKept`].
-    #[error("the handler ran before, and its result was too large to be kept")]
-    NotKept,
-    /// As [`Outcome::TooOld`].
-    #[error("the request is older than the retention, so its record may be gone; nothing was run")]
-    TooOld,
-    /// As [`Outcome::InFlight`].
-    #[error("another caller's handler runs; ask again in {retry_after:?}")]
-    InFlight {
-        /// Advised pause before the next call.
-        retry_after: Duration,
-    },
-    /// As [`Outcome::Mismatch`].
-    #[error("the key was used before for another request; nothing was run")]
-    Mismatch,
-    /// As [`Outcome::Parked`].
-    #[error("{0}")]
-    Parked(Parked),
-}
-
-impl NoValue {
-    /// Returns the next step after the error.
-    pub fn advice(&self) -> Advice {
-        match self {
-            Self::InFlight { retry_after } => Advice::RetryAfter(*retry_after),
-            // An operator may still decide to run the keys that are forgotten because of this loss
-            // of data.
-            Self::Parked(parked) if parked.undecided => Advice::RetryAfter(Duration::from_secs(60)),
-            _ => Advice::GiveUp,
-        }
     }
 }
 
@@ -175,51 +111,41 @@ impl fmt::Display for Parked {
                 "{}: too few nodes know whether this key was used before, for they are new or \
                  lost data{}; {} (for another {:?} so are new keys without `created_at`)",
                 self.key,
-                Spans(&self.losses),
-                Next(self),
+                self.spans(),
+                self.next_step(),
                 Duration::from_secs(self.forgotten_for.as_secs())
             ),
         }
     }
 }
 
-/// Displays losses of data in parentheses.
-struct Spans<'a>(&'a [Loss]);
-
-impl fmt::Display for Spans<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, loss) in self.0.iter().enumerate() {
-            write!(f, "{}{loss}", if i == 0 { " (" } else { "; " })?;
+impl Parked {
+    /// Returns the losses of data in parentheses; an empty text if there are none.
+    fn spans(&self) -> String {
+        if self.losses.is_empty() {
+            return String::new();
         }
-        if self.0.is_empty() { Ok(()) } else { f.write_str(")") }
+        let losses: Vec<String> = self.losses.iter().map(Loss::to_string).collect();
+        format!(" ({})", losses.join("; "))
     }
-}
 
-/// Displays the operator's next step for a forgotten key, as a part of the report's sentence.
-struct Next<'a>(&'a Parked);
-
-impl fmt::Display for Next<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parked = self.0;
-        match parked.losses.first() {
-            Some(loss) if parked.undecided => write!(
-                f,
+    /// Returns the operator's next step for a forgotten key, as a part of the report's sentence.
+    fn next_step(&self) -> String {
+        match self.losses.first() {
+            Some(loss) if self.undecided => format!(
                 "undecided: find out whether such keys took effect, then decide for all of them: \
                  `palisade idem decide --namespace {} --loss {} --reason '…' --park` (or `--run`, \
                  if none of them did), or resolve this key",
-                parked.key.namespace(),
+                self.key.namespace(),
                 loss.number()
             ),
             // The text does not contain `palisade idem rerun`. That command changes a record, and a
             // forgotten key has no record.
-            Some(_) => f.write_str(
-                "decided: park; find out whether it took effect, then resolve the key or rerun it \
-                 in its program, or have all such keys run by `palisade idem decide … --reason '…' \
-                 --run --replace`",
-            ),
-            None => {
-                f.write_str("find out whether it took effect, then resolve the key or rerun it")
-            }
+            Some(_) => "decided: park; find out whether it took effect, then resolve the key or \
+                        rerun it in its program, or have all such keys run by `palisade idem \
+                        decide … --reason '…' --run --replace`"
+                .to_owned(),
+            None => "find out whether it took effect, then resolve the key or rerun it".to_owned(),
         }
     }
 }

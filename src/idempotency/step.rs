@@ -7,7 +7,7 @@
 //! highest ballot in the replies to its claim. It stores this list under its own ballot on a
 //! majority before it returns a value from the list.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -17,6 +17,7 @@ use super::run::{decode, encode};
 use super::{CodecError, Context, Failed};
 use crate::error::{Advice, NoQuorum, advise};
 use crate::op::StoredSteps;
+use crate::sync::SyncMutex;
 
 /// Largest total size of all finished steps of a key, in bytes of JSON.
 const MOST: usize = 64 * 1024;
@@ -139,7 +140,7 @@ type List = Vec<(String, String)>;
 
 /// The steps of a handler in one attempt.
 #[derive(Debug)]
-pub(super) struct Steps(Mutex<State>);
+pub(super) struct Steps(SyncMutex<State>);
 
 #[derive(Debug)]
 struct State {
@@ -155,13 +156,6 @@ struct State {
     open: bool,
 }
 
-/// Action at the start of a step.
-enum Begun {
-    /// Return this value (as JSON) of an earlier attempt, which finished the step.
-    Replay(String),
-    Run,
-}
-
 impl Steps {
     pub(super) fn new(stored: Option<&StoredSteps>) -> Self {
         let read = stored.map(|steps| decode::<List>(&steps.list)).transpose();
@@ -170,18 +164,12 @@ impl Steps {
             Err(e) => (List::new(), Some(e)),
         };
         let certain = list.is_empty();
-        Self(Mutex::new(State { list, unreadable, reached: 0, certain, open: false }))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that holds this lock never panics in the middle of a change. So a poisoned lock
-        // is safe to use.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Self(SyncMutex::new(State { list, unreadable, reached: 0, certain, open: false }))
     }
 
     /// Returns an error if this attempt did not reach a finished step of an earlier attempt.
     pub(super) fn unfinished(&self) -> Option<StepError> {
-        let state = self.state();
+        let state = self.0.lock();
         if let Some(error) = &state.unreadable {
             return Some(StepError::Codec { name: String::new(), error: error.clone() });
         }
@@ -189,8 +177,10 @@ impl Steps {
         Some(StepError::Missing { recorded: recorded.clone() })
     }
 
-    fn begin(&self, name: &str) -> Result<Begun, StepError> {
-        let mut state = self.state();
+    /// Begins a step. Returns the value (as JSON) of an earlier attempt that finished the step;
+    /// `None` if the step has to run.
+    fn begin(&self, name: &str) -> Result<Option<String>, StepError> {
+        let mut state = self.0.lock();
         let name = || name.to_owned();
         if let Some(error) = &state.unreadable {
             return Err(StepError::Codec { name: name(), error: error.clone() });
@@ -203,12 +193,12 @@ impl Steps {
             return Err(StepError::Twice { name: name() });
         }
         let begun = match after.first() {
-            Some((recorded, value)) if *recorded == name() => Begun::Replay(value.clone()),
+            Some((recorded, value)) if *recorded == name() => Some(value.clone()),
             Some((recorded, _)) => {
                 let recorded = recorded.clone();
                 return Err(StepError::Changed { found: name(), recorded });
             }
-            None => Begun::Run,
+            None => None,
         };
         state.open = true;
         Ok(begun)
@@ -216,7 +206,7 @@ impl Steps {
 
     /// Returns the list of finished steps plus this step, as JSON.
     fn with(&self, name: &str, value: &str) -> Result<Arc<[u8]>, StepError> {
-        let mut list = self.state().list.clone();
+        let mut list = self.0.lock().list.clone();
         list.push((name.to_owned(), value.to_owned()));
         bytes(name, &list)
     }
@@ -224,14 +214,14 @@ impl Steps {
     /// Returns the list as JSON if it must be stored under this attempt's ballot; `None` if a
     /// majority of the nodes already has it.
     fn uncertain(&self, name: &str) -> Result<Option<Arc<[u8]>>, StepError> {
-        let state = self.state();
+        let state = self.0.lock();
         if state.certain { Ok(None) } else { bytes(name, &state.list).map(Some) }
     }
 
     /// Marks the current step as finished. `run` is the name and the value of a step that ran;
     /// `None` for a replayed step.
     fn finish(&self, run: Option<(&str, String)>) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.list.extend(run.map(|(name, value)| (name.to_owned(), value)));
         state.certain = true;
         state.reached += 1;
@@ -241,7 +231,7 @@ impl Steps {
     /// Ends the current step after a failure without a record. The handler may begin the step
     /// again.
     fn give_up(&self) {
-        self.state().open = false;
+        self.0.lock().open = false;
     }
 }
 
@@ -296,7 +286,7 @@ impl Context {
     {
         let steps = self.steps();
         let codec = |error| StepError::Codec { name: name.to_owned(), error };
-        if let Begun::Replay(value) = steps.begin(name)? {
+        if let Some(value) = steps.begin(name)? {
             // A list on a single node may be lost with the node. So this function returns a value
             // only after a majority of the nodes has the list under this attempt's ballot.
             if let Some(list) = steps.uncertain(name)? {
@@ -341,8 +331,8 @@ mod tests {
 
     fn begun(steps: &Steps, name: &str) -> String {
         match steps.begin(name) {
-            Ok(Begun::Replay(value)) => format!("replay {value}"),
-            Ok(Begun::Run) => "run".to_owned(),
+            Ok(Some(value)) => format!("replay {value}"),
+            Ok(None) => "run".to_owned(),
             Err(e) => e.to_string(),
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::Mutex as TokioMutex;
@@ -17,6 +17,7 @@ use super::{LockGuard, Mutex, TryAcquire};
 use crate::client::Core;
 use crate::client::runtime::within;
 use crate::error::{AcquireError, ReleaseError, Taken};
+use crate::sync::SyncMutex;
 
 /// The guard that an owner has of one lock, if any. Locked while an acquire asks the nodes, so
 /// that several acquires of one owner make one attempt.
@@ -28,7 +29,7 @@ type Slot = TokioMutex<Weak<LockGuard>>;
 /// Pass the owner to the functions that acquire the same lock again, or make it the
 /// [`current`](Self::current) one of a task by [`scope`](Self::scope).
 #[derive(Clone, Default)]
-pub struct Owner(Arc<StdMutex<Slots>>);
+pub struct Owner(Arc<SyncMutex<Slots>>);
 
 #[derive(Default)]
 struct Slots {
@@ -63,7 +64,7 @@ impl Owner {
     }
 
     fn slot(&self, core: &Arc<Core>, name: &Arc<str>) -> Arc<Slot> {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.0.lock();
         if slots.by_name.len() >= slots.sweep_at {
             // No call has a slot whose only reference is in the map.
             slots.by_name.retain(|_, slot| {

@@ -57,32 +57,16 @@ pub mod troubleshooting {}
 #[doc = include_str!("testing.md")]
 pub mod testing {}
 
-#[doc = concat!("[clocks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/clocks.md")]
-#[doc = concat!(
-    "[durability]: ",
-    env!("CARGO_PKG_REPOSITORY"),
-    "/blob/main/docs/design/durability.md"
-)]
-#[doc = concat!("[election]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/election.md")]
-#[doc = concat!(
-    "[idempotency]: ",
-    env!("CARGO_PKG_REPOSITORY"),
-    "/blob/main/docs/design/idempotency.md"
-)]
-#[doc = concat!("[fair]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/fair.md")]
-#[doc = concat!("[locks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/locks.md")]
-#[doc = concat!(
-    "[quarantine]: ",
-    env!("CARGO_PKG_REPOSITORY"),
-    "/blob/main/docs/design/quarantine.md"
-)]
-#[doc = concat!(
-    "[semaphore]: ",
-    env!("CARGO_PKG_REPOSITORY"),
-    "/blob/main/docs/design/semaphore.md"
-)]
-#[doc = concat!("[readers]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/readers.md")]
-#[doc = concat!("[renewal]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/renewal.md")]
-#[doc = concat!("[sentinel]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/sentinel.md")]
+/// [clocks]: https://github.com/palisade-rs/palisade/blob/main/docs/design/clocks.md
+/// [durability]: https://github.com/palisade-rs/palisade/blob/main/docs/design/durability.md
+/// [election]: https://github.com/palisade-rs/palisade/blob/main/docs/design/election.md
+/// [idempotency]: https://github.com/palisade-rs/palisade/blob/main/docs/design/idempotency.md
+/// [fair]: https://github.com/palisade-rs/palisade/blob/main/docs/design/fair.md
+/// [locks]: https://github.com/palisade-rs/palisade/blob/main/docs/design/locks.md
+/// [quarantine]: https://github.com/palisade-rs/palisade/blob/main/docs/design/quarantine.md
+/// [semaphore]: https://github.com/palisade-rs/palisade/blob/main/docs/design/semaphore.md
+/// [readers]: https://github.com/palisade-rs/palisade/blob/main/docs/design/readers.md
+/// [renewal]: https://github.com/palisade-rs/palisade/blob/main/docs/design/renewal.md
+/// [sentinel]: https://github.com/palisade-rs/palisade/blob/main/docs/design/sentinel.md
 #[doc = include_str!("../../docs/glossary.md")]
 pub mod glossary {}

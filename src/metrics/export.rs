@@ -1,16 +1,31 @@
 //! Counters, gauges and histograms for the recorder of the `metrics` crate. Compiled with the
-//! feature `metrics`.
+//! feature `metrics`. Each metric is described to the recorder where it is registered.
 
 use metrics::{Key, Label, Level, Metadata, SharedString};
 
 use super::Metric;
-use super::table::{Kind, Unit};
+use super::table::Unit;
 
 static METADATA: Metadata<'static> = Metadata::new("palisade", Level::INFO, Some(module_path!()));
 
 fn key(metric: &Metric, labels: &[(&'static str, &str)]) -> Key {
     let label = |(name, value): &(&'static str, &str)| Label::new(*name, (*value).to_owned());
     Key::from_parts(metric.name, labels.iter().map(label).collect::<Vec<_>>())
+}
+
+impl Metric {
+    fn unit(&self) -> Option<metrics::Unit> {
+        match self.unit {
+            Unit::Count => Some(metrics::Unit::Count),
+            Unit::Seconds => Some(metrics::Unit::Seconds),
+            // The `metrics` crate has no unit for ratios.
+            Unit::Ratio => None,
+        }
+    }
+
+    fn help(&self) -> SharedString {
+        SharedString::const_str(self.help)
+    }
 }
 
 /// A number that only grows.
@@ -25,8 +40,10 @@ impl Default for Counter {
 
 impl Counter {
     pub(crate) fn new(metric: &Metric, labels: &[(&'static str, &str)]) -> Self {
-        let key = key(metric, labels);
-        Self(metrics::with_recorder(|r| r.register_counter(&key, &METADATA)))
+        Self(metrics::with_recorder(|r| {
+            r.describe_counter(metric.name.into(), metric.unit(), metric.help());
+            r.register_counter(&key(metric, labels), &METADATA)
+        }))
     }
 
     pub(crate) fn add(&self, n: u64) {
@@ -46,8 +63,10 @@ impl Default for Gauge {
 
 impl Gauge {
     pub(crate) fn new(metric: &Metric, labels: &[(&'static str, &str)]) -> Self {
-        let key = key(metric, labels);
-        Self(metrics::with_recorder(|r| r.register_gauge(&key, &METADATA)))
+        Self(metrics::with_recorder(|r| {
+            r.describe_gauge(metric.name.into(), metric.unit(), metric.help());
+            r.register_gauge(&key(metric, labels), &METADATA)
+        }))
     }
 
     pub(crate) fn add(&self, by: f64) {
@@ -65,32 +84,13 @@ pub(crate) struct Histogram(metrics::Histogram);
 
 impl Histogram {
     pub(crate) fn new(metric: &Metric, labels: &[(&'static str, &str)]) -> Self {
-        let key = key(metric, labels);
-        Self(metrics::with_recorder(|r| r.register_histogram(&key, &METADATA)))
+        Self(metrics::with_recorder(|r| {
+            r.describe_histogram(metric.name.into(), metric.unit(), metric.help());
+            r.register_histogram(&key(metric, labels), &METADATA)
+        }))
     }
 
     pub(crate) fn record(&self, value: f64) {
         self.0.record(value);
     }
-}
-
-/// Sends the unit and the help text of each metric to the recorder.
-pub(super) fn describe(all: &[&Metric]) {
-    metrics::with_recorder(|r| {
-        for metric in all {
-            let unit = match metric.unit {
-                Unit::Count => Some(metrics::Unit::Count),
-                Unit::Seconds => Some(metrics::Unit::Seconds),
-                // The `metrics` crate has no unit for ratios.
-                Unit::Ratio => None,
-            };
-            let (name, help) =
-                (SharedString::const_str(metric.name), SharedString::const_str(metric.help));
-            match metric.kind {
-                Kind::Counter => r.describe_counter(name.into(), unit, help),
-                Kind::Gauge => r.describe_gauge(name.into(), unit, help),
-                Kind::Histogram => r.describe_histogram(name.into(), unit, help),
-            }
-        }
-    });
 }

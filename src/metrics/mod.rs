@@ -21,8 +21,8 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(crate) use self::export::{Counter, Gauge, Histogram};
@@ -34,6 +34,7 @@ use self::table::{
     TERMS, TICK_LATENESS, TICKS, TICKS_MISSED, VACANCY,
 };
 pub(crate) use self::table::{IDEMPOTENCY, NODE, READY};
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Largest number of names of one kind (locks, elections, jobs, namespaces) that a handle uses as
@@ -91,17 +92,17 @@ impl Outcomes {
 }
 
 /// Metrics of one kind, by name. A kind is for example elections.
-struct Family<T>(Mutex<BTreeMap<Arc<str>, Arc<T>>>);
+struct Family<T>(SyncMutex<BTreeMap<Arc<str>, Arc<T>>>);
 
 impl<T> Default for Family<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self(SyncMutex::default())
     }
 }
 
 impl<T> Family<T> {
     fn of(&self, name: &str, new: impl FnOnce(&str) -> T) -> Arc<T> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let name = if all.len() < NAMES_MAX || all.contains_key(name) { name } else { OTHER };
         if let Some(known) = all.get(name) {
             return Arc::clone(known);
@@ -139,7 +140,6 @@ impl fmt::Debug for Meters {
 impl Meters {
     /// Makes the metrics of a handle with the recorder that is installed now.
     pub(crate) fn new(by_lock: bool) -> Self {
-        export::describe(table::ALL);
         let claims =
             ["granted", "stored", "in_flight", "contended", "mismatch", "too_old", "no_quorum"];
         Self {
@@ -392,7 +392,7 @@ mod tests {
         for n in 0..10 * NAMES_MAX {
             family.of(&format!("tenant-{n}"), ToOwned::to_owned);
         }
-        let all = family.0.lock().unwrap();
+        let all = family.0.lock();
         assert_eq!(all.len(), NAMES_MAX + 1);
         assert!(all.contains_key(OTHER) && all.contains_key("tenant-0"));
     }

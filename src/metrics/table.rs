@@ -1,21 +1,13 @@
-//! Names, kinds, units and meanings of all metrics. The same table is in `manual/metrics.md`. A
-//! test compares the two tables.
+//! Names, units and meanings of all metrics. The same table is in `manual/metrics.md`. A test
+//! compares the two tables.
 
-/// Name, kind, unit and meaning of one metric.
+/// Name, unit and meaning of one metric.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "they are not read"))]
 pub(crate) struct Metric {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
     pub(super) unit: Unit,
     pub(super) help: &'static str,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -26,31 +18,27 @@ pub(super) enum Unit {
 }
 
 const fn counter(name: &'static str, help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Counter, unit: Unit::Count, help }
+    metric(name, Unit::Count, help)
 }
 
-const fn gauge(name: &'static str, unit: Unit, help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Gauge, unit, help }
-}
-
-const fn histogram(name: &'static str, unit: Unit, help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Histogram, unit, help }
+const fn metric(name: &'static str, unit: Unit, help: &'static str) -> Metric {
+    Metric { name, unit, help }
 }
 
 pub(super) const ACQUIRES: Metric =
     counter("palisade_lock_acquires_total", "Calls that try to acquire a lock, by outcome");
-pub(super) const ACQUIRE_WAIT: Metric = histogram(
+pub(super) const ACQUIRE_WAIT: Metric = metric(
     "palisade_lock_wait_seconds",
     Unit::Seconds,
     "From the call until the lock was acquired",
 );
 pub(super) const LOCKS_HELD: Metric =
-    gauge("palisade_locks_held", Unit::Count, "Locks that are held now");
+    metric("palisade_locks_held", Unit::Count, "Locks that are held now");
 pub(super) const DEGRADED: Metric = counter(
     "palisade_lock_degraded_total",
     "Guards that were returned without a lock, because no majority answered, by policy",
 );
-pub(super) const LOCKS_DEGRADED: Metric = gauge(
+pub(super) const LOCKS_DEGRADED: Metric = metric(
     "palisade_locks_degraded",
     Unit::Count,
     "Guards without a lock whose work runs now, because no majority answered",
@@ -59,21 +47,21 @@ pub(super) const LEASES_LOST: Metric = counter(
     "palisade_leases_lost_total",
     "Leases (locks, leaderships, claims) that ended before their holder was done",
 );
-pub(super) const LOST_MARGIN: Metric = histogram(
+pub(super) const LOST_MARGIN: Metric = metric(
     "palisade_lease_lost_margin_seconds",
     Unit::Seconds,
     "What was left of the validity when a lease was reported lost",
 );
 pub(super) const RENEWALS: Metric =
     counter("palisade_lease_renewals_total", "Renewals and extensions of leases, by outcome");
-pub(super) const RENEWAL_MARGIN: Metric = histogram(
+pub(super) const RENEWAL_MARGIN: Metric = metric(
     "palisade_lease_renewal_margin_seconds",
     Unit::Seconds,
     "What was left of the validity when a renewal was decided",
 );
 pub(super) const RENEWAL_RATIO: Metric =
-    histogram("palisade_lease_renewal_margin_ratio", Unit::Ratio, "The same as a part of the ttl");
-pub(super) const RENEWAL: Metric = histogram(
+    metric("palisade_lease_renewal_margin_ratio", Unit::Ratio, "The same as a part of the ttl");
+pub(super) const RENEWAL: Metric = metric(
     "palisade_lease_renewal_seconds",
     Unit::Seconds,
     "From the send of a renewal until it was decided",
@@ -83,17 +71,17 @@ pub(super) const CLAIMS: Metric = counter(
     "Claims of idempotency keys asked of the nodes, by outcome",
 );
 pub(super) const CLAIMS_HELD: Metric =
-    gauge("palisade_claims_held", Unit::Count, "Idempotency keys whose handler or probe runs now");
+    metric("palisade_claims_held", Unit::Count, "Idempotency keys whose handler or probe runs now");
 pub(super) const LEADING: Metric =
-    gauge("palisade_election_leading", Unit::Count, "1 while this process leads, else 0");
+    metric("palisade_election_leading", Unit::Count, "1 while this process leads, else 0");
 pub(super) const TERMS: Metric =
     counter("palisade_election_terms_total", "Terms that this process began");
-pub(super) const LEADERLESS: Metric = gauge(
+pub(super) const LEADERLESS: Metric = metric(
     "palisade_election_leaderless_seconds",
     Unit::Seconds,
     "For how long there has been no leader, as the observer of this process saw it last",
 );
-pub(super) const VACANCY: Metric = histogram(
+pub(super) const VACANCY: Metric = metric(
     "palisade_election_vacancy_seconds",
     Unit::Seconds,
     "How long there was no leader, for each time that an observer saw it begin and end",
@@ -104,15 +92,15 @@ pub(super) const TICKS_MISSED: Metric = counter(
     "palisade_cron_ticks_missed_total",
     "Ticks since this process began that it left out because no process was there in time",
 );
-pub(super) const TICK_LATENESS: Metric = histogram(
+pub(super) const TICK_LATENESS: Metric = metric(
     "palisade_cron_tick_lateness_seconds",
     Unit::Seconds,
     "How long after its time a tick's run began",
 );
 pub(super) const RUN: Metric =
-    histogram("palisade_cron_run_seconds", Unit::Seconds, "How long a tick's run took");
+    metric("palisade_cron_run_seconds", Unit::Seconds, "How long a tick's run took");
 
-pub(crate) const READY: Metric = gauge(
+pub(crate) const READY: Metric = metric(
     "palisade_ready",
     Unit::Count,
     "1 while a majority of the nodes votes, else 0; NaN before the first answer",
@@ -141,7 +129,7 @@ pub(crate) struct Node {
 /// Metrics of one node. [`NodeMetrics`](crate::node::NodeMetrics) describes most of them.
 pub(crate) const NODE: Node = Node {
     batches: counter("palisade_node_batches_total", "Batches that were sent to the node"),
-    request: histogram(
+    request: metric(
         "palisade_node_request_seconds",
         Unit::Seconds,
         "From the send of a batch until its answer or fault",
@@ -172,12 +160,12 @@ pub(crate) const NODE: Node = Node {
         "palisade_node_replica_waits_failed_total",
         "Those that too few replicas confirmed in time",
     ),
-    voting: gauge(
+    voting: metric(
         "palisade_node_voting",
         Unit::Count,
         "1 while the node answers and grants, else 0; NaN before the first answer",
     ),
-    quarantine_ends: gauge(
+    quarantine_ends: metric(
         "palisade_node_quarantine_ends_seconds",
         Unit::Seconds,
         "When the node's quarantine ends, since 1970; 0 if there was none",
@@ -186,7 +174,7 @@ pub(crate) const NODE: Node = Node {
         "palisade_node_losses_total",
         "Losses of data that the node proved or admitted",
     ),
-    loss: gauge(
+    loss: metric(
         "palisade_node_loss_seconds",
         Unit::Seconds,
         "The node's latest loss within 24 h: it lost at most so much of writes; 0: none, +Inf: \
@@ -214,62 +202,15 @@ pub(crate) const IDEMPOTENCY: Idempotency = Idempotency {
         "palisade_idempotency_forgotten_runs_total",
         "Handlers started although too few nodes knew whether the key was used before",
     ),
-    held: gauge(
+    held: metric(
         "palisade_consumer_held",
         Unit::Count,
         "Messages held now, 100 000 at most: too few nodes know whether they were handled, and it \
          is undecided",
     ),
-    unknown_until: gauge(
+    unknown_until: metric(
         "palisade_idempotency_keys_unknown_until_seconds",
         Unit::Seconds,
         "Until when keys without a birth count as forgotten, since 1970; 0: they never did",
     ),
 };
-
-pub(super) const ALL: &[&Metric] = &[
-    &ACQUIRES,
-    &ACQUIRE_WAIT,
-    &LOCKS_HELD,
-    &DEGRADED,
-    &LOCKS_DEGRADED,
-    &LEASES_LOST,
-    &LOST_MARGIN,
-    &RENEWALS,
-    &RENEWAL_MARGIN,
-    &RENEWAL_RATIO,
-    &RENEWAL,
-    &IDEMPOTENCY.calls,
-    &IDEMPOTENCY.reruns,
-    &IDEMPOTENCY.forgotten_runs,
-    &IDEMPOTENCY.held,
-    &IDEMPOTENCY.unknown_until,
-    &CLAIMS,
-    &CLAIMS_HELD,
-    &LEADING,
-    &TERMS,
-    &LEADERLESS,
-    &VACANCY,
-    &TICKS,
-    &TICKS_MISSED,
-    &TICK_LATENESS,
-    &RUN,
-    &NODE.batches,
-    &NODE.request,
-    &NODE.ops,
-    &NODE.grants,
-    &NODE.refusals,
-    &NODE.faults,
-    &NODE.histories,
-    &NODE.quarantines,
-    &NODE.keys_forgotten,
-    &NODE.reassertions,
-    &NODE.switches,
-    &NODE.barriers,
-    &NODE.barriers_failed,
-    &READY,
-    &NODE.voting,
-    &NODE.quarantine_ends,
-    &NODE.losses,
-    &NODE.loss,
-];

@@ -2,14 +2,14 @@
 //! correctness of the library does not depend on them.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream;
-use futures_util::FutureExt as _;
+use futures_util::stream::unfold;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -58,15 +58,12 @@ pub struct NamedEvent {
 /// behind misses the oldest events.
 #[must_use = "events are missed unless they are read"]
 pub struct NodeEvents {
-    next: Pin<Box<dyn Future<Output = Next> + Send + Sync>>,
+    all: Pin<Box<dyn Stream<Item = NamedEvent> + Send + Sync>>,
 }
-
-/// The receiver of the events, and the received event. The event is `None` after the last one.
-type Next = (Receiver<NamedEvent>, Option<NamedEvent>);
 
 impl NodeEvents {
     pub(crate) fn new(events: Receiver<NamedEvent>) -> Self {
-        Self { next: Box::pin(next(events)) }
+        Self { all: Box::pin(unfold(events, next).fuse()) }
     }
 
     /// Waits for the next event. Returns `None` after the drop of the handle and its clones.
@@ -74,29 +71,21 @@ impl NodeEvents {
     /// # Cancellation safety
     /// If the future is dropped, no event is lost: the next call continues.
     pub async fn next(&mut self) -> Option<NamedEvent> {
-        poll_fn(|cx| self.poll_event(cx)).await
+        self.all.next().await
     }
 
     /// Returns the next event if it has already arrived. Never waits.
     pub fn try_next(&mut self) -> Option<NamedEvent> {
-        poll_fn(|cx| self.poll_event(cx)).now_or_never().flatten()
-    }
-
-    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<NamedEvent>> {
-        let Poll::Ready((events, event)) = self.next.as_mut().poll(cx) else {
-            return Poll::Pending;
-        };
-        self.next = Box::pin(next(events));
-        Poll::Ready(event)
+        self.all.next().now_or_never().flatten()
     }
 }
 
-async fn next(mut events: Receiver<NamedEvent>) -> Next {
+async fn next(mut events: Receiver<NamedEvent>) -> Option<(NamedEvent, Receiver<NamedEvent>)> {
     loop {
         match events.recv().await {
-            Ok(event) => return (events, Some(event)),
+            Ok(event) => return Some((event, events)),
             Err(RecvError::Lagged(_)) => {}
-            Err(RecvError::Closed) => return (events, None),
+            Err(RecvError::Closed) => return None,
         }
     }
 }
@@ -111,7 +100,7 @@ impl Stream for NodeEvents {
     type Item = NamedEvent;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<NamedEvent>> {
-        self.poll_event(cx)
+        self.all.poll_next_unpin(cx)
     }
 }
 

@@ -18,7 +18,7 @@ mod tend;
 use std::collections::VecDeque;
 use std::future::ready;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -39,6 +39,7 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Batch, Replies, Terms, TimedFacts};
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Number of signals that are kept for a slow listener. Older signals are dropped.
@@ -121,7 +122,7 @@ struct Shared<R> {
     options: LinkOptions,
     changed: watch::Receiver<u64>,
     events: broadcast::Sender<NodeSignal>,
-    state: Mutex<State>,
+    state: SyncMutex<State>,
     /// Number of ended tries to connect.
     turns: watch::Sender<u64>,
 }
@@ -170,7 +171,7 @@ impl<R: Resolver> Link<R> {
             resolver,
             options,
             events: broadcast::Sender::new(EVENTS),
-            state: Mutex::default(),
+            state: SyncMutex::default(),
             turns: watch::Sender::new(0),
         };
         Self { shared: Arc::new(shared) }
@@ -296,8 +297,7 @@ impl<R: Resolver> Link<R> {
 
 impl<R: Resolver> Shared<R> {
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic never interrupts a change under this mutex, so a poisoned mutex is safe to use.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Returns the connection if it may be used. Starts a check of its server if one is due.

@@ -104,3 +104,53 @@ pub trait LockNode: Send + Sync + 'static {
         None
     }
 }
+
+/// Implements [`LockNode`] for a node with the fields `name` and `link`. Methods with a default can
+/// follow after the type.
+macro_rules! node_over_link {
+    ($node:ty; $($method:tt)*) => {
+        impl $crate::node::LockNode for $node {
+            fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+                self.link.call(batch, deadline)
+            }
+
+            fn barrier(
+                &self,
+                after: BarrierPoint,
+                level: Durability,
+                deadline: Moment,
+            ) -> BoxFuture<'_, Result<u32, NodeError>> {
+                Box::pin(self.link.barrier(after, level, deadline))
+            }
+
+            /// Returns the number of batches that may be under way at once. All batches share one
+            /// connection, and the server answers in the order of the requests.
+            fn depth(&self) -> usize {
+                $crate::node::link::DEPTH
+            }
+
+            fn events(&self) -> broadcast::Receiver<NodeSignal> {
+                self.link.events()
+            }
+
+            fn name(&self) -> Arc<str> {
+                Arc::clone(&self.name)
+            }
+
+            fn address(&self) -> Option<Arc<str>> {
+                self.link.address()
+            }
+
+            fn first_facts(&self) -> Option<TimedFacts> {
+                self.link.first_facts()
+            }
+
+            fn server(&self) -> Option<Arc<str>> {
+                self.link.server()
+            }
+
+            $($method)*
+        }
+    };
+}
+pub(super) use node_over_link;

@@ -19,7 +19,7 @@ mod slots;
 mod tests;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -39,6 +39,7 @@ use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
 use crate::op::{Batch, Facts, LockMode, Op, Replies, Reply};
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Capacity of the signal channel. A listener that falls behind by more signals misses the oldest
@@ -66,7 +67,7 @@ struct Shared {
     name: Arc<str>,
     env: Arc<dyn Env>,
     events: broadcast::Sender<NodeSignal>,
-    state: Mutex<State>,
+    state: SyncMutex<State>,
 }
 
 struct State {
@@ -133,9 +134,7 @@ impl MemoryNode {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A poisoned mutex can be used: no code panics while it holds the mutex and has changed an
-        // entry only in part.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     fn clock(&self, state: &State) -> Clock {

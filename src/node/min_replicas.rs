@@ -3,7 +3,7 @@
 //! `RedisNode` and `SentinelNode` share this code.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -17,6 +17,7 @@ use super::redis::read_max_lag::max_lag_at;
 use super::{NodeEvent, NodeSignal};
 use crate::dial::endpoint::Endpoint;
 use crate::error::{NodeError, NodeFault};
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Longest time to connect to another server of the group and read its settings.
@@ -28,7 +29,7 @@ const READ_EVERY: Duration = Duration::from_secs(60);
 pub(crate) struct Judge {
     name: Arc<str>,
     rule: MinReplicasRule,
-    last: Mutex<Last>,
+    last: SyncMutex<Last>,
 }
 
 /// Result of the last check of the master's min-replicas settings.
@@ -76,7 +77,7 @@ pub(crate) struct Group {
 
 impl Judge {
     pub(crate) fn new(name: Arc<str>, rule: MinReplicasRule) -> Self {
-        Self { name, rule, last: Mutex::default() }
+        Self { name, rule, last: SyncMutex::default() }
     }
 
     pub(crate) fn rule(&self) -> &MinReplicasRule {
@@ -84,13 +85,13 @@ impl Judge {
     }
 
     pub(crate) fn last(&self) -> Last {
-        self.lock().clone()
+        self.last.lock().clone()
     }
 
     /// Returns the settings that are sent with each batch. Any server of the group may have been
     /// the previous master, so the failover window (L) is the largest one of all servers.
     pub(crate) fn group_terms(&self) -> GroupTerms {
-        let last = self.lock();
+        let last = self.last.lock();
         // The node refuses the vote of a master whose lag is above `max_lag`. So no server of the
         // group has a longer window than `longest`.
         let longest = self.rule.max_lag + LAG_SLACK;
@@ -120,7 +121,7 @@ impl Judge {
         let facts = min_replicas_facts(server);
         let verdict = self.rule.judge(&facts, group.down_after, group.replicas);
         let wrong = self.rule.wrong(&facts, group.down_after);
-        let mut last = self.lock();
+        let mut last = self.last.lock();
         let reported = last.change(wrong);
         let advice = verdict.warning.filter(|_| last.wrong.is_none());
         if advice.is_some() && advice != last.advised {
@@ -152,19 +153,19 @@ impl Judge {
             return;
         }
         let names: Vec<String> = servers.iter().map(ToString::to_string).collect();
-        let master = self.lock().master.clone();
-        self.lock().lags.retain(|at, _| names.contains(at) || master.as_ref() == Some(at));
+        let master = self.last.lock().master.clone();
+        self.last.lock().lags.retain(|at, _| names.contains(at) || master.as_ref() == Some(at));
         let mut reads = FuturesUnordered::new();
         for (endpoint, at) in servers.iter().zip(names) {
-            let known = self.lock().lags.get(&at).copied();
+            let known = self.last.lock().lags.get(&at).copied();
             if !known.is_some_and(|(lag, read)| lag.is_some() && now.since(read) < READ_EVERY) {
-                self.lock().lags.entry(at.clone()).or_insert((None, now));
+                self.last.lock().lags.entry(at.clone()).or_insert((None, now));
                 reads.push(async move { (at, max_lag_at(endpoint, READ).await) });
             }
         }
-        self.lock().lags_known = true;
+        self.last.lock().lags_known = true;
         while let Some((at, lag)) = reads.next().await {
-            let mut last = self.lock();
+            let mut last = self.last.lock();
             // If a server does not answer, the last known lag of this server counts.
             let known = last.lags.get(&at).and_then(|(lag, _)| *lag);
             last.lags.insert(at, (lag.or(known), now));
@@ -175,12 +176,6 @@ impl Judge {
         event.log(&self.name);
         // An error means that there is no listener.
         let _ = events.send(event.into());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Last> {
-        // A poisoned mutex can be used: no code panics while it holds the mutex, and each value is
-        // always complete.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -217,7 +212,7 @@ mod tests {
     fn judge(lags: &[(&str, Option<u64>)]) -> Judge {
         let rule = MinReplicasRule { max_lag: S(5), ..MinReplicasRule::default() };
         let judge = Judge::new("group".into(), rule);
-        let mut last = judge.lock();
+        let mut last = judge.last.lock();
         last.window = Some(S(3));
         let lag =
             |(at, lag): &(&str, Option<u64>)| ((*at).to_owned(), (lag.map(S), Moment::default()));
@@ -265,7 +260,7 @@ mod tests {
         let then = Moment::default() + S(1_000);
         judge.accept(&at, &master(), (Group::default(), then), &events).unwrap();
         let endpoint = Endpoint::parse(&format!("redis://{at}")).unwrap();
-        judge.lock().master = None;
+        judge.last.lock().master = None;
         for (now, asked) in [(then + READ_EVERY - S(1), false), (then + READ_EVERY, true)] {
             judge.read_others(std::slice::from_ref(&endpoint), now).await;
             let came = tokio::time::timeout(Duration::from_millis(100), frozen.accept()).await;

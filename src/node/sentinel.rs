@@ -22,8 +22,9 @@ pub use self::status::SentinelStatus;
 pub use super::min_replicas_rule::MinReplicas;
 
 use self::find::Finder;
-use super::link::{self, Link};
-use super::{BoxFuture, FailoverTimes, LockNode, NodeSignal};
+use super::link::Link;
+use super::lock_node::node_over_link;
+use super::{BoxFuture, FailoverTimes, NodeSignal};
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{ConfigError, NodeError};
 use crate::op::{Batch, Replies, TimedFacts};
@@ -108,51 +109,13 @@ impl SentinelNode {
     }
 }
 
-impl LockNode for SentinelNode {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        self.link.call(batch, deadline)
-    }
-
-    fn barrier(
-        &self,
-        after: BarrierPoint,
-        level: Durability,
-        deadline: Moment,
-    ) -> BoxFuture<'_, Result<u32, NodeError>> {
-        Box::pin(self.link.barrier(after, level, deadline))
-    }
-
-    /// Returns the number of batches that may be under way at once. All batches share one
-    /// connection, and the server answers in the order of the requests.
-    fn depth(&self) -> usize {
-        link::DEPTH
-    }
-
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.link.events()
-    }
-
-    /// Returns the name of the group.
-    fn name(&self) -> Arc<str> {
-        self.name.clone()
-    }
+node_over_link! {
+    SentinelNode;
 
     /// Returns the durations of a failover; `None` until the Sentinels have reported the settings
     /// of the group (`SENTINEL MASTER`).
     fn failover(&self) -> Option<FailoverTimes> {
         self.link.resolver().failover()
-    }
-
-    fn address(&self) -> Option<Arc<str>> {
-        self.link.address()
-    }
-
-    fn first_facts(&self) -> Option<TimedFacts> {
-        self.link.first_facts()
-    }
-
-    fn server(&self) -> Option<Arc<str>> {
-        self.link.server()
     }
 }
 

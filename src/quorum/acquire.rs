@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{NodeError, NodeFault, NodeOutcome, Taken};
 use crate::op::{Began, Op, Queued, Reply};
 use crate::quorum::fence::{Settled, settle};
-use crate::quorum::majority::{VoteCount, VoteResult, majority};
+use crate::quorum::majority::majority;
 use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -197,23 +197,32 @@ impl Acquire {
     fn decide_grants(&mut self, now: Moment) -> Step {
         let yes = self.count(|v| matches!(v, Vote::Granted(_)));
         let open = if now < self.by { self.silent() } else { 0 };
-        match (VoteCount { n: self.n(), yes, no: self.n() - yes - open }).result() {
-            VoteResult::Pending => Step::Wait(self.by),
-            VoteResult::Lost => self.lose(now),
-            VoteResult::Won => {
-                let grants = self.votes.iter().filter_map(|v| match v {
-                    Vote::Granted(f) => Some(*f),
-                    _ => None,
-                });
-                match settle(self.n(), grants) {
-                    Settled::Agreed(t) => {
-                        self.phase = Phase::Over;
-                        Step::Decided(Ok(FencingToken::new(t)))
-                    }
-                    Settled::Raise(t) => self.hedge_or_raise(now, t),
-                }
-            }
+        if let Some(step) = self.not_won(now, yes, open) {
+            return step;
         }
+        let grants = self.votes.iter().filter_map(|v| match v {
+            Vote::Granted(f) => Some(*f),
+            _ => None,
+        });
+        match settle(self.n(), grants) {
+            Settled::Agreed(t) => self.win(t),
+            Settled::Raise(t) => self.hedge_or_raise(now, t),
+        }
+    }
+
+    /// Returns the next step of a vote that is not won: to wait while a majority for yes is
+    /// possible, otherwise to give up. `open` is the number of nodes that may still vote yes.
+    fn not_won(&mut self, now: Moment, yes: usize, open: usize) -> Option<Step> {
+        let need = majority(self.n());
+        if yes >= need {
+            return None;
+        }
+        Some(if yes + open < need { self.lose(now) } else { Step::Wait(self.by) })
+    }
+
+    fn win(&mut self, token: u64) -> Step {
+        self.phase = Phase::Over;
+        Step::Decided(Ok(FencingToken::new(token)))
     }
 
     fn hedge_or_raise(&mut self, now: Moment, token: u64) -> Step {
@@ -247,14 +256,7 @@ impl Acquire {
         } else {
             0
         };
-        match (VoteCount { n: self.n(), yes, no: self.n() - yes - open }).result() {
-            VoteResult::Pending => Step::Wait(self.by),
-            VoteResult::Won => {
-                self.phase = Phase::Over;
-                Step::Decided(Ok(FencingToken::new(token)))
-            }
-            VoteResult::Lost => self.lose(now),
-        }
+        self.not_won(now, yes, open).unwrap_or_else(|| self.win(token))
     }
 
     /// Decides an attempt that can no longer be won: as "taken" if a majority answered, otherwise

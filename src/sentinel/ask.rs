@@ -11,9 +11,10 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{sleep, timeout};
 
 use super::address::Address;
-use super::conn::{Access, SentinelConn, Subscription};
+use super::conn::{SentinelConn, Subscription};
 use super::discovery::{Answer, Discovery, Master, SentinelReply, Trouble, minority};
 use super::events::{EventCollector, Events};
+use crate::dial::endpoint::Endpoint;
 use crate::error::NodeError;
 use crate::tls;
 
@@ -21,7 +22,9 @@ use crate::tls;
 #[derive(Clone, Debug)]
 pub(crate) struct Inquiry {
     pub(crate) name: Arc<str>,
-    pub(crate) access: Access,
+    /// Login and transport of every Sentinel. The address in this endpoint is a placeholder. The
+    /// credentials of the data servers are never used for the Sentinels.
+    pub(crate) like: Endpoint,
     /// Longest time for each Sentinel to answer, connecting included.
     pub(crate) within: Duration,
     /// Reachable addresses of the servers that the Sentinels report. If a reported address is not
@@ -199,7 +202,7 @@ async fn ask_one(
     collector: Arc<EventCollector>,
     logged: &AtomicBool,
 ) -> (Answer, Option<SentinelConn>) {
-    let Inquiry { name, access, within, map } = inquiry;
+    let Inquiry { name, like, within, map } = inquiry;
     let exchange = timeout(*within, async {
         if let Some(mut conn) = conn {
             let answer = conn.ask(at, name).await;
@@ -208,7 +211,7 @@ async fn ask_one(
                 return (answer, Some(conn));
             }
         }
-        match SentinelConn::open(at, name, access, collector, *within).await {
+        match SentinelConn::open(at, name, like, collector, *within).await {
             Ok((mut conn, subscription)) => {
                 if let Subscription::PollOnly(why) = subscription
                     && !logged.swap(true, Ordering::Relaxed)
@@ -250,9 +253,10 @@ fn named_by_most(lists: Vec<Vec<Address>>, sentinels: usize) -> BTreeSet<Address
 
 fn late(at: &Address, inquiry: &Inquiry) -> Answer {
     let detail = "within its deadline";
-    let detail = match inquiry.access.tls {
-        Some(_) => format!("{detail}; {}", tls::SILENT).into(),
-        None => detail.into(),
+    let detail = if inquiry.like.is_tls() {
+        format!("{detail}; {}", tls::SILENT).into()
+    } else {
+        detail.into()
     };
     failed(at, Trouble::Timeout, detail)
 }

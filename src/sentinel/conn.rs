@@ -1,24 +1,20 @@
 //! One RESP3 connection to one Sentinel. Requests and events use the same socket.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 
-use redis::{
-    AsyncConnectionConfig, ErrorKind, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
-    RedisError, RedisResult, Value,
-};
+use redis::{AsyncConnectionConfig, ErrorKind, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::time::timeout;
 
 use super::address::Address;
 use super::discovery::{Answer, MasterFacts, Peer, SentinelReply, Trouble};
 use super::events::EventCollector;
+use crate::dial::Line;
 use crate::dial::endpoint::Endpoint;
 use crate::dial::error_text::{error_text, refusal};
-use crate::dial::frames::Limits;
-use crate::dial::{Line, Place, dial};
 use crate::safe_text::Secrets;
-use crate::tls::{self, Tls};
+use crate::tls;
 
 /// Channels of a Sentinel whose events may announce a change of the group. The events are only
 /// hints, because messages may be lost.
@@ -32,63 +28,6 @@ const CHANNELS: [&str; 8] = [
     "+failover-end",
     "+config-update-from",
 ];
-
-/// Login at the Sentinels. The credentials of the data servers are never used for the Sentinels.
-#[derive(Clone, Default)]
-pub(crate) struct Access {
-    pub(crate) username: Option<String>,
-    pub(crate) password: Option<String>,
-    /// TLS to the Sentinels, or `None` for plain TCP.
-    pub(crate) tls: Option<Tls>,
-    /// Expected name in the Sentinels' certificates, if this name is not the host.
-    pub(crate) tls_name: Option<Arc<str>>,
-}
-
-impl fmt::Debug for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Access")
-            .field("username", &self.username)
-            .field("password", &self.password.as_ref().map(|_| "…"))
-            .field("tls", &self.tls.is_some())
-            .field("tls_name", &self.tls_name)
-            .finish()
-    }
-}
-
-impl Access {
-    /// Returns the login and the transport of the Sentinels. The address in this endpoint is a
-    /// placeholder.
-    pub(crate) fn endpoint(&self) -> Endpoint {
-        let tls = self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()));
-        let mut like = Endpoint::over(tls);
-        if let Some(name) = &self.username {
-            like = like.username(name);
-        }
-        if let Some(password) = &self.password {
-            like = like.password(password);
-        }
-        like
-    }
-
-    fn secrets(&self) -> Secrets {
-        Secrets::of(self.username.as_deref(), self.password.as_deref())
-    }
-
-    async fn dial(&self, at: &Address, config: AsyncConnectionConfig) -> RedisResult<Line> {
-        let mut login = RedisConnectionInfo::default()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_skip_set_lib_name();
-        if let Some(name) = &self.username {
-            login = login.set_username(name);
-        }
-        if let Some(password) = &self.password {
-            login = login.set_password(password);
-        }
-        let tls = self.tls.clone().map(|tls| tls.named(self.tls_name.as_ref()));
-        let place = Place::Tcp(at.host().into(), at.port());
-        dial(&place, tls.as_ref(), &login, config, Limits::SENTINEL).await
-    }
-}
 
 /// An open connection to a Sentinel. The connection is dropped after any time-out or error, because
 /// a late answer could be mistaken for the answer to the next request.
@@ -106,12 +45,12 @@ pub(crate) enum Subscription {
 }
 
 impl SentinelConn {
-    /// Connects, subscribes, and asks for the Sentinel's id. `within` limits the wait for each
-    /// answer. The caller has to limit the whole time.
+    /// Connects, subscribes, and asks for the Sentinel's id. The login and the transport are those
+    /// of `like`. `within` limits the wait for each answer. The caller has to limit the whole time.
     pub(crate) async fn open(
         at: &Address,
         name: &Arc<str>,
-        access: &Access,
+        like: &Endpoint,
         collector: Arc<EventCollector>,
         within: Duration,
     ) -> Result<(Self, Subscription), (Trouble, Box<str>)> {
@@ -125,10 +64,11 @@ impl SentinelConn {
                 }
                 Ok::<(), std::convert::Infallible>(())
             });
-        let mut handle = timeout(within, access.dial(at, config))
+        let endpoint = Endpoint::at(at.host(), at.port(), like);
+        let mut handle = timeout(within, endpoint.dial_sentinel(config))
             .await
             .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
-            .map_err(|e| no_connection(&e, access.tls.is_some(), &access.secrets()))?;
+            .map_err(|e| no_connection(&e, like.is_tls(), &like.secrets()))?;
         let subscription = match handle.subscribe(&CHANNELS[..]).await {
             Ok(()) => Subscription::Events,
             Err(e) if e.is_timeout() || e.is_io_error() => {
@@ -394,11 +334,5 @@ mod tests {
         assert_eq!(facts.down_after, Duration::from_secs(5));
         f.insert("config-epoch".into(), "many".into());
         assert_eq!(master_facts(&f), None);
-    }
-
-    #[test]
-    fn passwords_are_not_printed() {
-        let access = Access { password: Some("s3cret".into()), ..Access::default() };
-        assert!(!format!("{access:?}").contains("s3cret"));
     }
 }

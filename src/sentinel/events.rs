@@ -3,13 +3,14 @@
 //! round urgent.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::address::Address;
+use crate::sync::SyncMutex;
 
 /// Shortest time between two rounds of requests because of events of the same Sentinel.
 const EACH: Duration = Duration::from_secs(1);
@@ -20,14 +21,14 @@ const TOGETHER: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     notify: Arc<Notify>,
-    by: Mutex<BTreeMap<Address, Arc<EventCollector>>>,
+    by: SyncMutex<BTreeMap<Address, Arc<EventCollector>>>,
 }
 
 /// Collector of the events of one Sentinel. All connections to this Sentinel share the collector.
 #[derive(Debug)]
 pub(crate) struct EventCollector {
     notify: Arc<Notify>,
-    state: Mutex<EventState>,
+    state: SyncMutex<EventState>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,11 +42,11 @@ struct EventState {
 impl EventCollector {
     /// Returns true if an event already waits for a round. Another event would then change nothing.
     pub(crate) fn is_full(&self) -> bool {
-        lock(&self.state).waits
+        self.state.lock().waits
     }
 
     pub(crate) fn record(&self) {
-        if !std::mem::replace(&mut lock(&self.state).waits, true) {
+        if !std::mem::replace(&mut self.state.lock().waits, true) {
             self.notify.notify_one();
         }
     }
@@ -55,14 +56,17 @@ impl Events {
     /// Returns the collector for the Sentinel at this address.
     pub(crate) fn of(&self, at: &Address) -> Arc<EventCollector> {
         let new = || {
-            Arc::new(EventCollector { notify: Arc::clone(&self.notify), state: Mutex::default() })
+            Arc::new(EventCollector {
+                notify: Arc::clone(&self.notify),
+                state: SyncMutex::default(),
+            })
         };
-        Arc::clone(lock(&self.by).entry(at.clone()).or_insert_with(new))
+        Arc::clone(self.by.lock().entry(at.clone()).or_insert_with(new))
     }
 
     /// Drops the collectors of all Sentinels that are not in `known`.
     pub(crate) fn keep(&self, known: &[Address]) {
-        lock(&self.by).retain(|at, _| known.contains(at));
+        self.by.lock().retain(|at, _| known.contains(at));
     }
 
     /// Waits until events are a reason for a round of requests. Returns the number of Sentinels
@@ -86,11 +90,11 @@ impl Events {
     }
 
     fn due(&self, now: Instant) -> Due {
-        let by = lock(&self.by);
+        let by = self.by.lock();
         let mut first: Option<Instant> = None;
         let mut any = false;
         for collector in by.values() {
-            let mut state = lock(&collector.state);
+            let mut state = collector.state.lock();
             let from = state.last_round.map_or(now, |at| at + EACH);
             if state.waits && from <= now {
                 *state = EventState { waits: false, last_round: Some(now) };
@@ -100,7 +104,7 @@ impl Events {
             }
         }
         let lately = |collector: &&Arc<EventCollector>| {
-            lock(&collector.state).last_round.is_some_and(|at| now.duration_since(at) < TOGETHER)
+            collector.state.lock().last_round.is_some_and(|at| now.duration_since(at) < TOGETHER)
         };
         match (any, first) {
             (true, _) => Due::Now(by.values().filter(lately).count()),
@@ -116,12 +120,6 @@ enum Due {
     Now(usize),
     At(Instant),
     Never,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A poisoned mutex can be used: no code panics while it holds one of these mutexes, and each
-    // value is always complete.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

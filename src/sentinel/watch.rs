@@ -1,7 +1,7 @@
 //! Watches a group by polling its Sentinels. After an event of a Sentinel, the next poll comes
 //! sooner.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex as AsyncMutex, watch};
@@ -14,6 +14,7 @@ use super::discovery::{Master, minority};
 use super::events::Events;
 use crate::env::Env;
 use crate::error::NodeError;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Longest pause between polls after Sentinels have begun to report trouble with the master.
@@ -39,13 +40,13 @@ pub(crate) struct Seen {
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     poll_every: Duration,
-    task: Mutex<Option<JoinHandle<()>>>,
+    task: SyncMutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
     asker: AsyncMutex<Asker>,
     events: Arc<Events>,
-    seen: Mutex<Seen>,
+    seen: SyncMutex<Seen>,
     env: Arc<dyn Env>,
     /// Number that increases with each decision on another master or epoch. The present connection
     /// must then not be used any more.
@@ -64,11 +65,11 @@ impl Watch {
         let shared = Arc::new(Shared {
             asker: AsyncMutex::new(asker),
             events,
-            seen: Mutex::new(Seen::default()),
+            seen: SyncMutex::new(Seen::default()),
             env,
             version: watch::Sender::new(0),
         });
-        Self { shared, poll_every, task: Mutex::new(None) }
+        Self { shared, poll_every, task: SyncMutex::new(None) }
     }
 
     /// Returns the master. If a round has just decided on another master, the first call returns
@@ -76,7 +77,7 @@ impl Watch {
     /// watching task.
     pub(crate) async fn resolve(&self) -> Result<Master, NodeError> {
         self.start();
-        let news = lock(&self.shared.seen).news.take();
+        let news = self.shared.seen.lock().news.take();
         match news {
             Some((at, master)) if self.shared.env.now() <= at + self.poll_every => Ok(master),
             _ => self.shared.round(true).await.decision,
@@ -84,7 +85,7 @@ impl Watch {
     }
 
     pub(crate) fn seen(&self) -> Seen {
-        lock(&self.shared.seen).clone()
+        self.shared.seen.lock().clone()
     }
 
     /// Returns the replicas of the group. Asks the Sentinels that answered the last round.
@@ -101,7 +102,7 @@ impl Watch {
     /// outside of a runtime. If the task has ended with an earlier runtime, this function starts a
     /// new task.
     fn start(&self) {
-        let mut task = lock(&self.task);
+        let mut task = self.task.lock();
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
             *task = Some(tokio::spawn(keep_asking(Arc::clone(&self.shared), self.poll_every)));
         }
@@ -110,7 +111,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(task) = lock(&self.task).take() {
+        if let Some(task) = self.task.lock().take() {
             task.abort();
         }
     }
@@ -118,7 +119,7 @@ impl Drop for Watch {
 
 impl Shared {
     fn known(&self) -> usize {
-        lock(&self.seen).known
+        self.seen.lock().known
     }
 
     async fn round(&self, hurry: bool) -> Round {
@@ -130,7 +131,7 @@ impl Shared {
     }
 
     fn publish(&self, round: &Round) {
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.lock();
         seen.known = round.known;
         seen.reachable = round.reachable;
         match &round.decision {
@@ -192,10 +193,4 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
 fn jittered(pause: Duration, env: &dyn Env) -> Duration {
     let permille = (env.random() % 201) as u32 + 900;
     pause * permille / 1000
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // A poisoned mutex can be used: no code panics while it holds one of these mutexes, and each
-    // value is always complete.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

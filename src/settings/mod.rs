@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use self::url::{Logins, NodeUrl};
+use self::url::NodeUrl;
 use crate::error::ConfigError;
 use crate::redlock::{Redlock, RedlockBuilder};
 use crate::time::Drift;
@@ -132,6 +132,14 @@ impl TryFrom<Written> for Settings {
     }
 }
 
+/// Sets an option of a builder to the value, if there is one.
+pub fn given<B, T>(builder: B, value: Option<T>, set: impl FnOnce(B, T) -> B) -> B {
+    match value {
+        Some(value) => set(builder, value),
+        None => builder,
+    }
+}
+
 fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
     let refuse = || ConfigError::new(field.to_owned(), format!("{text:?}"), span::FORM);
     span::parse(text).ok_or_else(refuse)
@@ -139,22 +147,6 @@ fn duration(field: &str, text: &str) -> Result<Duration, ConfigError> {
 
 /// Prefix of the environment variables. The name of the setting follows in capital letters.
 const VARIABLES: &str = "PALISADE_";
-
-/// Names of all settings. They are also the names of the fields.
-const NAMES: [&str; 12] = [
-    "urls",
-    "username",
-    "password",
-    "sentinel_username",
-    "sentinel_password",
-    "ttl",
-    "max_ttl",
-    "node_deadline",
-    "clock_error",
-    "drift_ppm",
-    "prefix",
-    "allow_even_nodes",
-];
 
 fn variable(name: &str) -> String {
     format!("{VARIABLES}{}", name.to_uppercase())
@@ -167,12 +159,8 @@ fn of_environment(e: ConfigError) -> ConfigError {
         "drift" => ("drift_ppm", ""),
         name => name.split_at(name.find(',').unwrap_or(name.len())),
     };
-    if NAMES.contains(&name) {
-        let named = format!("{}{place}", variable(name));
-        e.named(named)
-    } else {
-        e
-    }
+    let named = format!("{}{place}", variable(name));
+    e.named(named)
 }
 
 impl Settings {
@@ -253,51 +241,28 @@ impl Settings {
     /// # Errors
     /// [`ConfigError`] for the first invalid address. Possible secrets are hidden.
     pub fn builder(&self) -> Result<RedlockBuilder, ConfigError> {
-        let logins = self.logins();
         let mut builder = Redlock::builder();
         for (n, url) in self.urls.iter().enumerate() {
-            builder = builder.node_arc(url::node("urls", n + 1, url, &logins)?);
+            builder = builder.node_arc(url::node(n + 1, url, self)?);
         }
         Ok(self.configure(builder))
     }
 
     /// Applies all settings except the nodes and their logins.
-    pub(crate) fn configure(&self, mut builder: RedlockBuilder) -> RedlockBuilder {
-        if let Some(ttl) = self.ttl {
-            builder = builder.ttl(ttl);
-        }
-        if let Some(max_ttl) = self.max_ttl {
-            builder = builder.max_ttl(max_ttl);
-        }
-        if let Some(deadline) = self.node_deadline {
-            builder = builder.node_deadline(deadline);
-        }
-        if let Some(bound) = self.clock_error {
-            builder = builder.clock_error(bound);
-        }
-        if let Some(ppm) = self.drift_ppm {
-            builder = builder.drift(Drift::from_ppm(ppm));
-        }
-        if let Some(prefix) = &self.prefix {
-            builder = builder.prefix(prefix.clone());
-        }
+    pub(crate) fn configure(&self, builder: RedlockBuilder) -> RedlockBuilder {
+        let builder = given(builder, self.ttl, RedlockBuilder::ttl);
+        let builder = given(builder, self.max_ttl, RedlockBuilder::max_ttl);
+        let builder = given(builder, self.node_deadline, RedlockBuilder::node_deadline);
+        let builder = given(builder, self.clock_error, RedlockBuilder::clock_error);
+        let builder = given(builder, self.drift_ppm.map(Drift::from_ppm), RedlockBuilder::drift);
+        let builder = given(builder, self.prefix.as_deref(), RedlockBuilder::prefix);
         if self.allow_even_nodes { builder.allow_even_nodes() } else { builder }
     }
 
     /// Returns the builders of the nodes at all addresses.
     pub(crate) fn nodes(&self) -> Result<Vec<NodeUrl>, ConfigError> {
-        let logins = self.logins();
         let urls = self.urls.iter().enumerate();
-        urls.map(|(n, url)| url::parse("urls", n + 1, url, &logins)).collect()
-    }
-
-    fn logins(&self) -> Logins {
-        Logins {
-            username: self.username.clone(),
-            password: self.password.clone(),
-            sentinel_username: self.sentinel_username.clone(),
-            sentinel_password: self.sentinel_password.clone(),
-        }
+        urls.map(|(n, url)| url::parse(n + 1, url, self)).collect()
     }
 
     /// Builds the handle. This method makes no connection.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::span;
+use super::{Settings, given, span};
 use crate::error::ConfigError;
 use crate::node::spi::LockNode;
 use crate::node::{MemoryNode, RedisNode, RedisNodeBuilder, SentinelNode, SentinelNodeBuilder};
@@ -14,15 +14,6 @@ use crate::safe_text::Quoted;
 
 /// Default port of a Sentinel.
 const SENTINEL_PORT: u16 = 26_379;
-
-/// Logins for addresses without a login.
-#[derive(Clone, Default)]
-pub(super) struct Logins {
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
-    pub(super) sentinel_username: Option<String>,
-    pub(super) sentinel_password: Option<String>,
-}
 
 /// The builder of a node, made from the address of the node.
 #[derive(Debug)]
@@ -49,45 +40,35 @@ impl NodeUrl {
     }
 }
 
-/// Builds the node at `url`. The address is the `n`th one in the setting `field`; an error contains
-/// `n` and `field`.
+/// Builds the node at `url`, the `n`th address of the settings.
 pub(super) fn node(
-    field: &str,
     n: usize,
     url: &str,
-    logins: &Logins,
+    settings: &Settings,
 ) -> Result<Arc<dyn LockNode>, ConfigError> {
-    parse(field, n, url, logins)?.build().map_err(|e| refused(field, n, url, &e))
+    parse(n, url, settings)?.build().map_err(|e| refused(n, url, e.to_string()))
 }
 
-/// Changes an error in a part of an address to an error of the whole address, the `n`th one in the
-/// setting `field`. Possible secrets are hidden.
-pub(super) fn refused(field: &str, n: usize, url: &str, e: &ConfigError) -> ConfigError {
-    ConfigError::new(format!("{field}, address {n}"), shown(url), e.to_string())
+/// Returns the error of the `n`th address of the settings. Possible secrets are hidden.
+fn refused(n: usize, url: &str, rule: impl Into<String>) -> ConfigError {
+    ConfigError::new(format!("urls, address {n}"), shown(url), rule)
 }
 
-/// Parses `url`. The address is the `n`th one in the setting `field`; an error contains `n` and
-/// `field`.
-pub(super) fn parse(
-    field: &str,
-    n: usize,
-    url: &str,
-    logins: &Logins,
-) -> Result<NodeUrl, ConfigError> {
-    let refuse = |rule: String| ConfigError::new(format!("{field}, address {n}"), shown(url), rule);
+/// Parses `url`, the `n`th address of the settings.
+pub(super) fn parse(n: usize, url: &str, settings: &Settings) -> Result<NodeUrl, ConfigError> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let made = match scheme {
         "redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix" => {
-            lone(url, logins).map(NodeUrl::Lone)
+            lone(url, settings).map(NodeUrl::Lone)
         }
-        "sentinel" => group(rest, logins).map(NodeUrl::Group),
+        "sentinel" => group(rest, settings).map(NodeUrl::Group),
         "memory" => memory(rest).map(NodeUrl::Memory),
         _ => {
             let rule = "must begin with redis://, rediss://, unix://, sentinel:// or memory://";
-            return Err(refuse(rule.to_owned()));
+            return Err(refused(n, url, rule));
         }
     };
-    made.map_err(|e| refused(field, n, url, &e))
+    made.map_err(|e| refused(n, url, e.to_string()))
 }
 
 /// Returns the address for an error, with possible secrets hidden.
@@ -180,7 +161,7 @@ fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
 const LONE: &str = "name, trust_fresh, allow_eviction, failover_window, connect_timeout, replicas, \
                     min_replicas and max_lag";
 
-fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
+fn lone(url: &str, settings: &Settings) -> Result<RedisNodeBuilder, ConfigError> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let is_path = address.split_once("://").is_some_and(|(scheme, _)| scheme.contains("unix"));
     // An `@` after the `?` shows that the `?` is part of a password. So the address is not split
@@ -199,12 +180,8 @@ fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
     let has_login = address.contains('@') || kept.iter().any(|pair| pair.starts_with("pass="));
     let mut node = RedisNode::builder(format!("{address}{own}"));
     if !has_login {
-        if let Some(name) = &logins.username {
-            node = node.username(name);
-        }
-        if let Some(password) = &logins.password {
-            node = node.password(password);
-        }
+        node = given(node, settings.username.as_ref(), RedisNodeBuilder::username);
+        node = given(node, settings.password.as_ref(), RedisNodeBuilder::password);
     }
     let (mut replicas, mut lag) = (None, None);
     let ours = ours.join("&");
@@ -227,10 +204,8 @@ fn lone(url: &str, logins: &Logins) -> Result<RedisNodeBuilder, ConfigError> {
             _ => return Err(unknown(given.name, LONE)),
         };
     }
-    Ok(match strength(replicas, lag) {
-        Some((replicas, lag)) => node.min_replicas(replicas, lag),
-        None => node,
-    })
+    let strength = strength(replicas, lag);
+    Ok(given(node, strength, |node, (replicas, lag)| node.min_replicas(replicas, lag)))
 }
 
 /// Returns the required number of replicas and the largest lag of the min-replicas check. Returns
@@ -248,7 +223,7 @@ const GROUP: &str = "sentinel_username, sentinel_password, tls, sentinel_tls, mi
 
 /// Parses a `sentinel://` address without its scheme:
 /// `[user:password@]host[:port],…/name[/db][?…]`.
-fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError> {
+fn group(rest: &str, settings: &Settings) -> Result<SentinelNodeBuilder, ConfigError> {
     let form = "write sentinel://[user:password@]host:port,host:port/name-of-the-master";
     let broken = |what: &str| ConfigError::new("sentinel address", what, form);
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -265,31 +240,23 @@ fn group(rest: &str, logins: &Logins) -> Result<SentinelNodeBuilder, ConfigError
         return Err(broken("without a name or without hosts"));
     }
     let hosts = hosts.split(',').map(with_port);
-    let mut node = SentinelNode::builder(decoded("name", name)?, hosts);
+    let node = SentinelNode::builder(decoded("name", name)?, hosts);
     let (user, password) = match login.map(|l| l.split_once(':').unwrap_or((l, ""))) {
         Some((user, password)) => {
-            let given = |text: String| Some(text).filter(|text| !text.is_empty());
-            (given(decoded("user", user)?), given(decoded("password", password)?))
+            let written = |text: String| Some(text).filter(|text| !text.is_empty());
+            (written(decoded("user", user)?), written(decoded("password", password)?))
         }
-        None => (logins.username.clone(), logins.password.clone()),
+        None => (settings.username.clone(), settings.password.clone()),
     };
-    if let Some(user) = user {
-        node = node.username(user);
-    }
-    if let Some(password) = password {
-        node = node.password(password);
-    }
-    if let Some(user) = &logins.sentinel_username {
-        node = node.sentinel_username(user);
-    }
-    if let Some(password) = &logins.sentinel_password {
-        node = node.sentinel_password(password);
-    }
-    if let Some(db) = db {
-        let db = db.parse().map_err(|_| broken("with a database that is not a number"))?;
-        node = node.db(db);
-    }
-    watched(node, query)
+    let (sentinel_user, sentinel_password) =
+        (settings.sentinel_username.as_ref(), settings.sentinel_password.as_ref());
+    let node = given(node, user, SentinelNodeBuilder::username);
+    let node = given(node, password, SentinelNodeBuilder::password);
+    let node = given(node, sentinel_user, SentinelNodeBuilder::sentinel_username);
+    let node = given(node, sentinel_password, SentinelNodeBuilder::sentinel_password);
+    let db = db.map(str::parse::<u32>).transpose();
+    let db = db.map_err(|_| broken("with a database that is not a number"))?;
+    watched(given(node, db, SentinelNodeBuilder::db), query)
 }
 
 /// Applies the options after the `?` of the address to the builder.
@@ -303,8 +270,14 @@ fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBui
                 node = match given.name {
                     "sentinel_username" => node.sentinel_username(given.value),
                     "sentinel_password" => node.sentinel_password(given.value),
-                    "tls" if given.yes()? => tls(node, &given)?,
-                    "sentinel_tls" if given.yes()? => sentinel_tls(node, &given)?,
+                    #[cfg(feature = "tls")]
+                    "tls" if given.yes()? => node.tls(None, None),
+                    #[cfg(feature = "tls")]
+                    "sentinel_tls" if given.yes()? => node.sentinel_tls(None, None),
+                    #[cfg(not(feature = "tls"))]
+                    "tls" | "sentinel_tls" if given.yes()? => {
+                        return Err(given.refused("TLS needs the cargo feature `tls` of palisade"));
+                    }
                     "tls" | "sentinel_tls" => node,
                     "failover_window" => node.failover_window(given.span()?),
                     "trust_fresh" => node.trust_fresh(given.yes()?),
@@ -316,34 +289,9 @@ fn watched(mut node: SentinelNodeBuilder, query: &str) -> Result<SentinelNodeBui
             }
         }
     }
-    Ok(match strength(replicas, lag) {
-        Some((replicas, lag)) => node.min_replicas(replicas, lag),
-        None => node,
-    })
+    let strength = strength(replicas, lag);
+    Ok(given(node, strength, |node, (replicas, lag)| node.min_replicas(replicas, lag)))
 }
-
-#[cfg(feature = "tls")]
-#[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
-fn tls(node: SentinelNodeBuilder, _: &Given<'_>) -> Result<SentinelNodeBuilder, ConfigError> {
-    Ok(node.tls(None, None))
-}
-
-#[cfg(feature = "tls")]
-#[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
-fn sentinel_tls(
-    node: SentinelNodeBuilder,
-    _: &Given<'_>,
-) -> Result<SentinelNodeBuilder, ConfigError> {
-    Ok(node.sentinel_tls(None, None))
-}
-
-#[cfg(not(feature = "tls"))]
-fn tls(_: SentinelNodeBuilder, given: &Given<'_>) -> Result<SentinelNodeBuilder, ConfigError> {
-    Err(given.refused("TLS needs the cargo feature `tls` of palisade"))
-}
-
-#[cfg(not(feature = "tls"))]
-use tls as sentinel_tls;
 
 /// Appends the default port of a Sentinel if the address has no port.
 fn with_port(host: &str) -> String {

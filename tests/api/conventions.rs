@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use palisade::election::{CampaignError, Observer, StateWatch};
 use palisade::error::{Advice, Advise, ConfigError, NodeError, NodeFault};
-use palisade::idempotency::{Call, Context, NoValue};
+use palisade::idempotency::{Call, Context};
 use palisade::node::{MemoryNode, NodeEvent, NodeEvents, RedisNode, SentinelNode};
 use palisade::{
     AcquireError, Election, ElectionBuilder, FencingToken, Idempotency, Leadership, LockGuard,
@@ -45,7 +45,6 @@ fn every_error_advises_through_one_trait() {
     advises::<ReleaseError>();
     advises::<CampaignError>();
     advises::<RunError>();
-    advises::<NoValue>();
     advises::<ConfigError>();
     advises::<WorkError<u32, CampaignError>>();
     let busy = NodeError::not_executed(NodeFault::Busy, "");

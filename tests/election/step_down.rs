@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::election::{Identity, StepDown, StepDownError, TryCampaign};
+use palisade::election::{Identity, LeaderError, StepDown, TryCampaign};
 use palisade::node::spi::NodeSignal;
 use palisade::{Redlock, RedlockBuilder};
 use palisade_testing::fault::FaultControl;
@@ -109,10 +109,10 @@ async fn two_who_ask_both_have_their_answer_and_who_cannot_ask_says_so() {
     let (redlock, links) = world.process();
     links.iter().for_each(FaultControl::cut);
     let cut = redlock.election("e").build().unwrap().step_down("", TTL).await;
-    assert!(matches!(cut, Err(StepDownError::NoQuorum(_))), "{cut:?}");
+    assert!(matches!(cut, Err(LeaderError::NoQuorum(_))), "{cut:?}");
     drop(redlock.close(Duration::ZERO).await);
     let closed = redlock.election("e").build().unwrap().step_down("", TTL).await;
-    assert!(matches!(closed, Err(StepDownError::Closed(_))), "{closed:?}");
+    assert!(matches!(closed, Err(LeaderError::Closed(_))), "{closed:?}");
 }
 
 /// A node whose hints are lost.

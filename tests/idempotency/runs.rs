@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palisade::idempotency::{Effect, NoValue, ParkedReason, Resolved, Status};
+use palisade::idempotency::{Effect, ParkedReason, Resolved, Status};
 use palisade::{Failed, Idempotency, Lapsed, Outcome, Probed, RunError};
 
 use crate::support::idem::{Effects, World, boom, secs};
@@ -70,9 +70,9 @@ async fn another_request_under_the_same_key_is_a_mismatch() {
     });
     assert!(first.is_executed());
     assert_eq!(second, Outcome::Mismatch);
-    assert_eq!(run("buy 4").await.into_result(), Err(NoValue::Mismatch));
+    assert_eq!(run("buy 4").await.into_value(), None);
     assert_eq!(run("buy 3").await, Outcome::Replayed(1));
-    assert_eq!(run("buy 3").await.into_result(), Ok(1));
+    assert_eq!(run("buy 3").await.into_value(), Some(1));
     // A call without a fingerprint gets the result.
     assert_eq!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap(), Outcome::Replayed(1));
     assert_eq!(e.count(), 1);

@@ -125,14 +125,13 @@ fn dangling_in_rustdoc(page: &str, source: &str) -> Vec<String> {
             found.push(format!("({to}): give it an id, and define the id at the end of the page"));
         }
     }
-    let source: String = source.split_whitespace().collect();
     for (id, to) in definitions(page) {
-        let item = format!("//![{id}]:crate::");
-        let at = "env!(\"CARGO_PKG_REPOSITORY\"),\"/blob/main/";
+        let item = format!("//! [{id}]: crate::");
+        let at = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
         // A link to a picture must lead to the file itself, not to the site's page about the file.
         let is_picture = Path::new(to).extension().is_some_and(|e| e == "svg" || e == "png");
         let raw = if is_picture { "?raw=true" } else { "" };
-        let file = format!("\"[{id}]:\",{at}{to}{raw}\"");
+        let file = format!(" [{id}]: {at}{to}{raw}\n");
         if !source.contains(&item) && !source.contains(&file) {
             found.push(format!("[{id}]: {to} is not defined for rustdoc"));
         }
@@ -160,8 +159,8 @@ fn a_dangling_link_is_seen() {
     let page = root().join("README.md");
     assert_eq!(dangling(&page, "[a](nowhere.md), [b](Cargo.toml#x), [c](https://d)").len(), 1);
     assert_eq!(dangling(&page, "[a]: nowhere.md\n[b]: Cargo.toml\n[c]: https://d\n").len(), 1);
-    let at = "concat!(\"[b]: \", env!(\"CARGO_PKG_REPOSITORY\"), \"/blob/main/B.md\")";
-    let source = &format!("//! [a]: crate::a\n#![doc = {at}]\n");
+    let at = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/B.md");
+    let source = &format!("//! [a]: crate::a\n//! [b]: {at}\n");
     assert!(dangling_in_rustdoc("[a]: A.md\n[b]: B.md\n[c](crate::c)", source).is_empty());
     assert_eq!(dangling_in_rustdoc("[a]: A.md\n[b]: C.md\n[d](D.md)", source).len(), 2);
 }

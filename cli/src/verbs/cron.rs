@@ -9,6 +9,7 @@ use palisade::cron::{
     Cancelled, Cron, CronError, End, Interrupted, Job, Missed, Overlap, Run, Tick, TickReport,
     TickState,
 };
+use palisade::internal::given;
 use palisade::{Failed, RunError};
 use serde_json::{Value, json};
 
@@ -113,25 +114,16 @@ impl CronArgs {
             OverlapArg::CancelPrevious => Overlap::CancelPrevious,
         };
         let again = if self.at_most_once { Interrupted::Leave } else { Interrupted::Rerun };
-        let mut job = Job::new(&*self.name, &*self.schedule)
+        let job = Job::new(&*self.name, &*self.schedule)
             .zone(&*self.zone)
             .missed(missed)
             .overlap(overlap)
             .interrupted(again)
             .retention(self.retention.0);
-        if let Some(Span(late)) = self.late {
-            job = job.late(late);
-        }
-        if let Some(Span(jitter)) = self.jitter {
-            job = job.jitter(jitter);
-        }
-        if let Some(Span(span)) = self.at_least {
-            job = job.at_least(span);
-        }
-        if self.on_request {
-            job = job.on_request();
-        }
-        job
+        let job = given(job, self.late, |job, Span(late)| job.late(late));
+        let job = given(job, self.jitter, |job, Span(jitter)| job.jitter(jitter));
+        let job = given(job, self.at_least, |job, Span(span)| job.at_least(span));
+        if self.on_request { job.on_request() } else { job }
     }
 
     pub(crate) async fn run(self) -> Result<u8, Fail> {

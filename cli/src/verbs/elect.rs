@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use palisade::election::{CampaignError, TryCampaign};
-use palisade::{Election, Leadership};
+use palisade::internal::given;
+use palisade::{Election, ElectionBuilder, Leadership};
 use serde_json::json;
 
 use super::leader::leader_line;
@@ -62,14 +63,8 @@ impl ElectArgs {
         let ground = self.metrics.ground(self.ground).await?;
         let wait = if self.nonblock { Some(Duration::ZERO) } else { self.wait.map(|Span(w)| w) };
         let election = ground.redlock.election(&self.name);
-        let election = match wait {
-            Some(wait) => election.acquire_timeout(wait),
-            None => election,
-        };
-        let election = match self.priority {
-            Some(priority) => election.priority(priority),
-            None => election,
-        };
+        let election = given(election, wait, ElectionBuilder::acquire_timeout);
+        let election = given(election, self.priority, ElectionBuilder::priority);
         let election = election.build()?;
         let command = self.command.command(&ground)?;
         self.metrics.watch(&election);

@@ -5,7 +5,11 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::future::join_all;
 use palisade::error::AcquireError;
-use palisade::{Inspection, LockGuard, MultiMutex, Mutex, Permit, RwLock, Semaphore, TryAcquire};
+use palisade::internal::given;
+use palisade::{
+    Inspection, LockGuard, MultiMutex, MultiMutexBuilder, Mutex, Permit, RwLock, Semaphore,
+    SemaphoreBuilder, TryAcquire,
+};
 
 use super::inspect::{line, number};
 use super::{Ground, permits};
@@ -34,19 +38,13 @@ impl KindArgs {
     pub(super) fn lock(&self, ground: &Ground, wait: Option<Duration>) -> Result<Kind, Fail> {
         if let Some(permits) = self.permits {
             let semaphore = ground.redlock.semaphore(&self.name, permits);
-            let semaphore = match wait {
-                Some(wait) => semaphore.acquire_timeout(wait),
-                None => semaphore,
-            };
+            let semaphore = given(semaphore, wait, SemaphoreBuilder::acquire_timeout);
             return Ok(Kind::Permit(semaphore.build()?));
         }
         if !self.also.is_empty() {
             let names = || std::iter::once(&self.name).chain(&self.also);
             let locks = ground.redlock.multi(names());
-            let locks = match wait {
-                Some(wait) => locks.acquire_timeout(wait),
-                None => locks,
-            };
+            let locks = given(locks, wait, MultiMutexBuilder::acquire_timeout);
             let each: Result<_, Fail> = names().map(|name| ground.mutex(name, None)).collect();
             return Ok(Kind::Several(locks.build()?, each?));
         }

@@ -4,7 +4,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
-use palisade::election::{Candidate, Leader, LeaderError, StepDown, StepDownError};
+use palisade::election::{Candidate, Leader, LeaderError, StepDown};
 use serde_json::{Value, json};
 
 use super::{GroundArgs, unavailable};
@@ -117,7 +117,7 @@ impl StepDownArgs {
             Ok(StepDown::Vacant) => ("vacant", None, REFUSED),
             Ok(StepDown::StillLeads(leader)) => ("still_leads", Some(leader), NOT_ACQUIRED),
             Ok(other) => return Err(Fail::new(NOT_ACQUIRED, format!("{other:?}"))),
-            Err(StepDownError::NoQuorum(why)) => return Err(unavailable(&why)),
+            Err(LeaderError::NoQuorum(why)) => return Err(unavailable(&why)),
             Err(e) => return Err(Fail::new(USAGE, e.to_string())),
         };
         let shown = leader.as_ref();

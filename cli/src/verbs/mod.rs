@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use clap::Args;
 use palisade::error::{AcquireError, NoQuorum, NodeFault, NodeOutcome};
-use palisade::{Mutex, Redlock};
+use palisade::internal::given;
+use palisade::{Mutex, MutexBuilder, Redlock};
 use palisade_ops::{Deployment, Records};
 use serde_json::{Value, json};
 
@@ -151,11 +152,7 @@ impl Ground {
     /// Returns the lock `name`. Its acquisition waits for at most `wait`.
     pub(crate) fn mutex(&self, name: &str, wait: Option<Duration>) -> Result<Mutex, Fail> {
         let mutex = self.redlock.mutex(name);
-        let mutex = match wait {
-            Some(wait) => mutex.acquire_timeout(wait),
-            None => mutex,
-        };
-        Ok(mutex.build()?)
+        Ok(given(mutex, wait, MutexBuilder::acquire_timeout).build()?)
     }
 
     /// Returns the length of a lease.

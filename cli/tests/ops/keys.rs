@@ -155,20 +155,20 @@ async fn a_rerun_lets_a_parked_key_run_again_and_nothing_else() {
     lab.park("parked").await;
     assert!(matches!(run(lab.orders.key("parked"), 2).await, Outcome::Parked(_)));
     lab.is("parked", |s| s == KeyState::Lapsed).await;
-    let done = lab.records.rerun("parked", &audit()).await.unwrap();
+    let done = lab.records.change(Change::Rerun, "parked", &audit()).await.unwrap();
     assert!(done.is_done() && done.missing().count() == 0, "{done}");
     assert_eq!(done.audit, audit());
     assert!(matches!(run(lab.orders.key("parked"), 3).await, Outcome::Executed { value: 3, .. }));
     // A key with a result keeps its result. A running key keeps running.
     lab.is("parked", |s| s == KeyState::Stored).await;
-    let not = lab.records.rerun("parked", &audit()).await.unwrap();
+    let not = lab.records.change(Change::Rerun, "parked", &audit()).await.unwrap();
     assert!(!not.is_done(), "{not}");
     assert!(matches!(run(lab.orders.key("parked"), 4).await, Outcome::Replayed(3)));
     let running = lab.hang("running").await;
-    let not = lab.records.rerun("running", &audit()).await.unwrap();
+    let not = lab.records.change(Change::Rerun, "running", &audit()).await.unwrap();
     assert!(!not.is_done() && not.to_string().contains("its claim runs"), "{not}");
     running.abort();
-    assert!(lab.records.rerun("nothing there", &audit()).await.unwrap().is_done());
+    assert!(lab.records.change(Change::Rerun, "nothing there", &audit()).await.unwrap().is_done());
 }
 
 #[tokio::test]
@@ -184,7 +184,7 @@ async fn a_released_claim_is_parked_at_once_and_its_owner_stores_nothing() {
         call.run(|_| handler()).await
     });
     lab.is("k", |s| s == KeyState::Running).await;
-    let done = lab.records.release("k", &audit()).await.unwrap();
+    let done = lab.records.change(Change::Release, "k", &audit()).await.unwrap();
     assert!(done.is_done(), "{done}");
     // The call does not wait for the end of the lease, because the attempt has lapsed.
     let Outcome::Parked(parked) = run(lab.orders.key("k"), 2).await else { panic!() };
@@ -195,7 +195,7 @@ async fn a_released_claim_is_parked_at_once_and_its_owner_stores_nothing() {
     go.send(()).unwrap();
     let late = alive.await.unwrap().unwrap();
     assert!(matches!(late, Outcome::Replayed(7)), "{late:?}");
-    let not = lab.records.release("k", &audit()).await.unwrap();
+    let not = lab.records.change(Change::Release, "k", &audit()).await.unwrap();
     assert!(!not.is_done() && not.to_string().contains("has a result"), "{not}");
 }
 
@@ -312,15 +312,15 @@ async fn a_claim_that_may_run_after_a_handover_is_not_taken_back() {
         server.cli(&["hset", "app:idem:orders:k", "till", &(now - 1).to_string()]);
     }
     handed_over(&lab, "s");
-    let not = lab.records.rerun("k", &audit()).await.unwrap();
+    let not = lab.records.change(Change::Rerun, "k", &audit()).await.unwrap();
     assert!(!not.is_done() && not.to_string().contains("soon after a handover"), "{not}");
     let purge = Purge::late_copies_run_again().unfinished_too();
     let not = &lab.records.purge(&purge, &audit()).await.unwrap().keys[0];
     assert!(!not.is_done(), "{not}");
     // An operator can still release the claim, as any running claim, if the owner is dead.
-    let done = lab.records.release("k", &audit()).await.unwrap();
+    let done = lab.records.change(Change::Release, "k", &audit()).await.unwrap();
     assert!(done.nodes.iter().all(|(_, change)| *change == NodeChange::Done), "{done}");
-    assert!(lab.records.rerun("k", &audit()).await.unwrap().is_done());
+    assert!(lab.records.change(Change::Rerun, "k", &audit()).await.unwrap().is_done());
     running.abort();
 }
 
@@ -331,8 +331,8 @@ async fn a_closed_server_changes_no_key() {
     handed_over(&lab, "c");
     let before = lab.servers[0].cli(&["hgetall", "app:idem:orders:k"]);
     for not in [
-        lab.records.rerun("k", &audit()).await.unwrap(),
-        lab.records.release("k", &audit()).await.unwrap(),
+        lab.records.change(Change::Rerun, "k", &audit()).await.unwrap(),
+        lab.records.change(Change::Release, "k", &audit()).await.unwrap(),
     ] {
         assert!(!not.is_done() && not.to_string().contains("closed for a handover"), "{not}");
     }
@@ -342,13 +342,13 @@ async fn a_closed_server_changes_no_key() {
 #[tokio::test]
 async fn a_key_that_nobody_has_is_not_done_and_another_programs_is_left_alone() {
     let lab = Lab::new();
-    let unknown = lab.records.rerun("no such key", &audit()).await.unwrap();
+    let unknown = lab.records.change(Change::Rerun, "no such key", &audit()).await.unwrap();
     assert!(unknown.is_unknown(), "{unknown}");
     assert!(unknown.to_string().contains("check the key"), "{unknown}");
     for server in &lab.servers {
         server.cli(&["set", "app:idem:orders:theirs", "x"]);
     }
-    let theirs = lab.records.rerun("theirs", &audit()).await.unwrap();
+    let theirs = lab.records.change(Change::Rerun, "theirs", &audit()).await.unwrap();
     assert!(!theirs.is_done() && !theirs.is_unknown(), "{theirs}");
     assert!(theirs.to_string().contains("another program's"), "{theirs}");
     assert_eq!(lab.servers[0].cli(&["get", "app:idem:orders:theirs"]).trim(), "x");
@@ -377,11 +377,11 @@ async fn one_node_of_three_may_be_away_and_two_may_not() {
     let mut lab = Lab::new();
     lab.park("k").await;
     drop(lab.servers.remove(0));
-    let done = lab.records.rerun("k", &audit()).await.unwrap();
+    let done = lab.records.change(Change::Rerun, "k", &audit()).await.unwrap();
     assert!(done.is_done() && done.missing().count() == 1, "{done}");
     assert!(done.to_string().contains("2 of 3 nodes") && done.to_string().contains("not reached"));
     drop(lab.servers.remove(0));
-    let not = lab.records.release("k", &audit()).await.unwrap();
+    let not = lab.records.change(Change::Release, "k", &audit()).await.unwrap();
     assert!(!not.is_done(), "{not}");
     let reached = |(_, c): &&(String, NodeChange)| !matches!(c, NodeChange::Unreachable(_));
     assert_eq!(not.nodes.iter().filter(reached).count(), 1);

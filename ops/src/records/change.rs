@@ -52,12 +52,23 @@ impl Audit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// Ends the running claim of the key ([`Records::release`]).
+    /// Ends the running claim of the key, for example if the process of the claim is dead. The
+    /// attempt counts as lapsed. The next call does not wait for the end of the lease: its policy
+    /// or its probe decides at once. If the process of the claim is still alive, the next renewal
+    /// of the claim fails, and the process loses the claim. Effects before that remain.
     Release,
-    /// Removes the attempts of the key, so that the next call runs the handler
-    /// ([`Records::rerun`]).
+    /// Removes the attempts of the key from its records, if no attempt left a result. Make sure
+    /// first that the attempts had no effect. The next call runs the handler, under any policy. The
+    /// change runs no handler. The recorded steps and the fingerprint stay.
+    ///
+    /// A forgotten key stays parked, because the nodes have no record of its attempts. To run such
+    /// a key, use [`Call::rerun`] or decide about the loss ([`Incident::decide`]).
+    ///
+    /// [`Incident::decide`]: crate::Incident::decide
     Rerun,
-    /// Removes the result, the attempts and the fingerprint of the key ([`Records::purge`]).
+    /// Removes the result, the attempts and the fingerprint of the key, as [`Records::purge`] does,
+    /// with or without a result. A later copy of its request runs again. A key with a running claim
+    /// is not purged.
     Purge,
 }
 
@@ -128,36 +139,23 @@ pub struct Purged {
 }
 
 impl Records {
-    /// Ends the running claim of a key, for example if the process of the claim is dead. The
-    /// attempt counts as lapsed. The next call does not wait for the end of the lease: its policy
-    /// or its probe decides at once. If the process of the claim is still alive, the next renewal
-    /// of the claim fails, and the process loses the claim. Effects before that remain.
+    /// Makes a change to one key.
     ///
     /// # Errors
     /// The same as for [`list`](Self::list).
     ///
     /// # Cancellation safety
     /// If the future is dropped, some nodes may have made the change. Calling again is safe.
-    pub async fn release(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
-        self.change_one(Change::Release, key, audit).await
-    }
-
-    /// Removes the attempts of a key from its records, if no attempt left a result. Make sure first
-    /// that the attempts had no effect. The next call runs the handler, under any policy. This
-    /// function runs no handler. The recorded steps and the fingerprint stay.
-    ///
-    /// A forgotten key stays parked, because the nodes have no record of its attempts. To run such
-    /// a key, use [`Call::rerun`] or decide about the loss ([`Incident::decide`]).
-    ///
-    /// [`Incident::decide`]: crate::Incident::decide
-    ///
-    /// # Errors
-    /// The same as for [`list`](Self::list).
-    ///
-    /// # Cancellation safety
-    /// The same as for [`release`](Self::release).
-    pub async fn rerun(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
-        self.change_one(Change::Rerun, key, audit).await
+    pub async fn change(
+        &self,
+        change: Change,
+        key: &str,
+        audit: &Audit,
+    ) -> Result<KeyChange, ConfigError> {
+        let changed = self.change_if(change, key, |_| true, audit).await?;
+        let none =
+            || KeyChange { change, key: key.to_owned(), audit: audit.clone(), nodes: Vec::new() };
+        Ok(changed.unwrap_or_else(none))
     }
 
     /// Empties records: removes the results, the attempts and the fingerprints. A later copy of a
@@ -180,18 +178,6 @@ impl Records {
         Ok(Purged { keys: done, unread: list.unread, more: list.more })
     }
 
-    /// Empties the record of one key, as [`purge`](Self::purge) does, with or without a result. A
-    /// later copy of its request runs again. A key with a running claim is not purged.
-    ///
-    /// # Errors
-    /// The same as for [`list`](Self::list).
-    ///
-    /// # Cancellation safety
-    /// The same as for [`release`](Self::release).
-    pub async fn purge_one(&self, key: &str, audit: &Audit) -> Result<KeyChange, ConfigError> {
-        self.change_one(Change::Purge, key, audit).await
-    }
-
     /// Empties the records that still match `purge`. A key may have been used since the listing.
     async fn purge_some(
         &self,
@@ -210,17 +196,17 @@ impl Records {
         self.change_as_seen(nodes, (&seen, &meant), change, keys, audit).await
     }
 
-    /// Makes a change to one key, as [`release`](Self::release), [`rerun`](Self::rerun) or
-    /// [`purge_one`](Self::purge_one) do, if `is_meant` returns true for the facts about the key;
-    /// they are `None` if no node has a record. Returns `None` if a majority of the nodes was read
-    /// and `is_meant` returned false. Each node changes its record only if the record is still the
-    /// one that was read. So an operator's page can name the attempt that the operator saw.
+    /// Makes a change to one key, as [`change`](Self::change) does, if `is_meant` returns true for
+    /// the facts about the key; they are `None` if no node has a record. Returns `None` if a
+    /// majority of the nodes was read and `is_meant` returned false. Each node changes its record
+    /// only if the record is still the one that was read. So an operator's page can name the
+    /// attempt that the operator saw.
     ///
     /// # Errors
     /// The same as for [`list`](Self::list).
     ///
     /// # Cancellation safety
-    /// The same as for [`release`](Self::release).
+    /// The same as for [`change`](Self::change).
     pub async fn change_if(
         &self,
         change: Change,
@@ -239,18 +225,6 @@ impl Records {
         let (seen, change) = ((&*seen, &[is_meant][..]), (change, change == Change::Purge));
         let changed = self.change_as_seen(&nodes, seen, change, &keys, audit).await;
         Ok(changed.into_iter().next())
-    }
-
-    async fn change_one(
-        &self,
-        change: Change,
-        key: &str,
-        audit: &Audit,
-    ) -> Result<KeyChange, ConfigError> {
-        let changed = self.change_if(change, key, |_| true, audit).await?;
-        let none =
-            || KeyChange { change, key: key.to_owned(), audit: audit.clone(), nodes: Vec::new() };
-        Ok(changed.unwrap_or_else(none))
     }
 
     /// Changes records of these keys, if the records were not changed since they were read. `meant`

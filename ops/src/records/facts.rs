@@ -46,7 +46,7 @@ pub enum KeyState {
     Running,
     /// An attempt began and left no result. With `at_most_once` the key is parked. To store a
     /// result, use [`Call::resolve`](palisade::idempotency::Call::resolve). To let the key run
-    /// again, use [`Records::rerun`](super::Records::rerun).
+    /// again, use [`Change::Rerun`](super::Change::Rerun).
     Lapsed,
     /// Every attempt was taken back. The next call runs as if it were the first.
     Free,

@@ -13,7 +13,7 @@ impl Lease {
         let (owner, token) = (self.owner, self.token);
         match &self.subject {
             Subject::Lock { keys, .. } => Op::Extend {
-                mode: self.lock().mode,
+                mode: self.state.lock().mode,
                 keys: keys.clone(),
                 owner,
                 ttl: self.on_nodes(),
@@ -41,7 +41,7 @@ impl Lease {
         if now < self.lapses_before {
             return None;
         }
-        let s = self.lock();
+        let s = self.state.lock();
         let (mode, meta) = (s.mode, s.meta.is_some());
         drop(s);
         Some(Op::Release { mode, keys: keys.clone(), owner: self.owner, meta })

@@ -1,6 +1,5 @@
 //! A consumer of messages, the settings of the consumer, and the report of its run.
 
-use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -140,10 +139,11 @@ pub struct ConsumerReport {
 }
 
 /// The error of a consumer that ended before `stop` resolved.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConsumeError {
     /// The consumer cannot handle any message until a person changes a setting.
+    #[error("the consumer stopped: {why}")]
     #[non_exhaustive]
     Stopped {
         /// The required change, and its reason.
@@ -152,22 +152,15 @@ pub enum ConsumeError {
         ended: ConsumerReport,
     },
     /// The broker permanently refuses deliveries.
+    #[error("the consumer gets no messages: {error}")]
     #[non_exhaustive]
     Broker {
         /// The broker's answer.
+        #[source]
         error: BrokerError,
         /// Counts of the consumer's messages over this run.
         ended: ConsumerReport,
     },
-}
-
-impl fmt::Display for ConsumeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stopped { why, .. } => write!(f, "the consumer stopped: {why}"),
-            Self::Broker { error, .. } => write!(f, "the consumer gets no messages: {error}"),
-        }
-    }
 }
 
 advise!(ConsumeError);
@@ -179,15 +172,6 @@ impl ConsumeError {
         match self {
             Self::Stopped { .. } => Advice::Misconfigured,
             Self::Broker { error, .. } => error.advice(),
-        }
-    }
-}
-
-impl Error for ConsumeError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Stopped { .. } => None,
-            Self::Broker { error, .. } => Some(error),
         }
     }
 }

@@ -2,12 +2,13 @@
 //! (consumers 13). The cause is not a message, so all messages stay with their broker. The consumer
 //! tries one message at a time until an operator has initialised the nodes.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::idempotency::{Outcome, RunError};
+use crate::sync::SyncMutex;
 
 /// Pause between two tried messages while the nodes are not initialised.
 pub(super) const EVERY: Duration = Duration::from_secs(5);
@@ -59,15 +60,11 @@ pub(super) struct Gate {
 /// Start and reason of the time in which a gate is shut; `None` while the gate is open. Shared with
 /// `Idempotency::health`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shut(Arc<Mutex<Option<(Instant, String)>>>);
+pub(super) struct Shut(Arc<SyncMutex<Option<(Instant, String)>>>);
 
 impl Shut {
     pub(super) fn read(&self) -> Option<(Instant, String)> {
-        self.state().clone()
-    }
-
-    fn state(&self) -> MutexGuard<'_, Option<(Instant, String)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().clone()
     }
 }
 
@@ -108,7 +105,7 @@ impl Gate {
     fn shut(&mut self, why: &str) {
         let now = Instant::now();
         self.again = Some(now + EVERY);
-        self.shut.state().get_or_insert_with(|| (now, why.to_owned()));
+        self.shut.0.lock().get_or_insert_with(|| (now, why.to_owned()));
         if self.reported.is_none_or(|reported| now >= reported + REPORT) {
             self.reported = Some(now);
             self.is_end_due = true;
@@ -121,7 +118,7 @@ impl Gate {
 
     fn open(&mut self) {
         if self.again.is_some() {
-            *self.shut.state() = None;
+            *self.shut.0.lock() = None;
         }
         if self.again.take().is_some() && std::mem::take(&mut self.is_end_due) {
             tracing::info!(target: "palisade::consumer", "messages are taken again");

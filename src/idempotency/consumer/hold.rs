@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -15,6 +15,7 @@ use crate::health::Waiting;
 use crate::idempotency::metrics::Counters;
 use crate::idempotency::{Idempotency, Parked};
 use crate::op::Loss;
+use crate::sync::SyncMutex;
 
 /// Shortest and longest pause before the next delivery of a held message. A random part of the
 /// pause is subtracted later.
@@ -31,7 +32,7 @@ const MOST: usize = 100_000;
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(super) of: Idempotency,
-    state: Mutex<State>,
+    state: SyncMutex<State>,
     /// Start and reason of the time in which the consumer takes no messages, because the nodes are
     /// not initialised.
     pub(super) shut: Shut,
@@ -39,18 +40,18 @@ pub(crate) struct Holding {
 
 /// The running consumers that use one [`Idempotency`] handle or a clone of it.
 #[derive(Debug, Default)]
-pub(crate) struct Holdings(Mutex<Vec<Weak<Holding>>>);
+pub(crate) struct Holdings(SyncMutex<Vec<Weak<Holding>>>);
 
 impl Holdings {
     pub(super) fn add(&self, holding: &Arc<Holding>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(holding));
     }
 
     /// Returns the operator actions for which these consumers wait, and the waiting times.
     pub(crate) fn waiting(&self) -> Vec<Waiting> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let all = self.0.lock().clone();
         all.iter().filter_map(Weak::upgrade).flat_map(|one| one.waiting()).collect()
     }
 }
@@ -70,13 +71,13 @@ struct State {
 
 impl Holding {
     pub(super) fn new(of: &Idempotency) -> Self {
-        Self { of: of.clone(), state: Mutex::default(), shut: Shut::default() }
+        Self { of: of.clone(), state: SyncMutex::default(), shut: Shut::default() }
     }
 
     /// Returns the operator actions for which this consumer waits, and the waiting times.
     fn waiting(&self) -> Vec<Waiting> {
         let shut = self.shut.read().map(|(since, why)| (0, since, why));
-        let state = self.state();
+        let state = self.state.lock();
         let held = state.since.map(|since| (state.held.len() as u64, since, state.why.clone()));
         let waiting = |(messages, since, why): (_, Instant, _)| Waiting {
             messages,
@@ -91,7 +92,7 @@ impl Holding {
     /// most a quarter.
     pub(super) fn hold(&self, key: &Arc<str>, parked: &Parked) -> Duration {
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for loss in &parked.losses {
             // Clients with a longer failover window move the end of a loss (`to`). So the
             // comparison of losses ignores the end.
@@ -123,7 +124,7 @@ impl Holding {
 
     /// Removes a message from the count after its end as a held message.
     pub(super) fn release(&self, key: &Arc<str>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.held.remove(key).is_some() {
             self.counters().holds(-1);
             self.end(&mut state);
@@ -136,17 +137,19 @@ impl Holding {
         loop {
             sleep(REPORT).await;
             let now = Instant::now();
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let before = state.held.len();
             state.held.retain(|_, last| now < *last + GONE);
             let gone = before - state.held.len();
             self.counters().holds(-i64::try_from(gone).unwrap_or_default());
             self.end(&mut state);
             if let Some(since) = state.since {
+                let losses = state.losses.iter().map(|loss| format!("{}: {loss}", loss.number()));
+                let losses = losses.collect::<Vec<_>>().join("; ");
                 tracing::warn!(
                     target: "palisade::consumer", namespace = self.of.namespace(),
                     held = state.held.len(), for_secs = (now - since).as_secs(),
-                    losses = %Losses(&state.losses),
+                    %losses,
                     "messages are held until an operator decides (`palisade idem decide`)"
                 );
                 state.losses.clear();
@@ -170,28 +173,12 @@ impl Holding {
     fn counters(&self) -> &Counters {
         &self.of.counters
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        let held = self.state().held.len();
+        let held = self.state.lock().held.len();
         self.counters().holds(-i64::try_from(held).unwrap_or_default());
-    }
-}
-
-/// Displays losses of data with their numbers in one line.
-struct Losses<'a>(&'a [Loss]);
-
-impl std::fmt::Display for Losses<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (i, loss) in self.0.iter().enumerate() {
-            write!(f, "{}{}: {loss}", if i == 0 { "" } else { "; " }, loss.number())?;
-        }
-        Ok(())
     }
 }
 
@@ -268,7 +255,7 @@ mod tests {
             hold(&holding, &[long_ago, latest]);
         }
         let longest = Loss { to: 17_000, ..Loss::between(2_000, 5_000) };
-        assert_eq!(holding.state().losses, [long_ago, longest]);
+        assert_eq!(holding.state.lock().losses, [long_ago, longest]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -283,7 +270,7 @@ mod tests {
         let _ = tokio::time::timeout(minute, holding.watch()).await;
         hold(&holding, &[second]);
         assert!(why().contains(&second.number()) && !why().contains(&first.number()), "{}", why());
-        assert_eq!(holding.state().losses, [second]);
+        assert_eq!(holding.state.lock().losses, [second]);
         assert_eq!(holding.waiting()[0].waited, minute);
     }
 }

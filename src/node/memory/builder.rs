@@ -1,7 +1,7 @@
 //! Settings of a node in memory, and how it is made.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -9,6 +9,7 @@ use tokio::sync::broadcast;
 use super::quarantine::{Marker, Windows};
 use super::{Data, EVENTS, MemoryNode, Shared, State};
 use crate::env::{Env, SystemEnv};
+use crate::sync::SyncMutex;
 
 /// Settings of a [`MemoryNode`].
 #[derive(Clone, Debug)]
@@ -76,7 +77,7 @@ impl MemoryNodeBuilder {
             name,
             env: self.env,
             events: broadcast::Sender::new(EVENTS),
-            state: Mutex::new(state),
+            state: SyncMutex::new(state),
         }))
     }
 }

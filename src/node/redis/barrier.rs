@@ -10,8 +10,8 @@ pub(crate) mod replicas;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -25,6 +25,7 @@ use crate::dial::endpoint::Endpoint;
 use crate::durability::Durability;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Shortest remaining time of a caller for which another round (one `WAIT`) starts. A caller with
@@ -51,7 +52,7 @@ pub(crate) struct Barriers {
     /// the server process, earlier connections included. A backup tool that connects as a replica
     /// is never online, so it does not count.
     most: Arc<AtomicU32>,
-    queues: Mutex<BTreeMap<u32, mpsc::Sender<Wish>>>,
+    queues: SyncMutex<BTreeMap<u32, mpsc::Sender<Wish>>>,
 }
 
 /// The server process that granted the locks, and the values that are needed to connect to it.
@@ -83,7 +84,7 @@ impl Barriers {
             server: Server { at, run_id, env },
             connected: AtomicU32::new(connected),
             most,
-            queues: Mutex::default(),
+            queues: SyncMutex::default(),
         }
     }
 
@@ -156,7 +157,7 @@ impl Barriers {
     }
 
     fn submit(&self, k: u32, wish: Wish) {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock();
         let wish = match queues.get(&k) {
             Some(queue) => match queue.try_send(wish) {
                 Ok(()) => return,

@@ -81,10 +81,10 @@ pub(crate) fn batch(
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
     cmd.arg("EVALSHA").arg(SCRIPT.get_hash());
     let keyed = || runs(&batch.ops).flat_map(keyed);
-    cmd.arg(1 + keyed().map(|op| key_count(op, awaited)).sum::<usize>()).arg(MARKER);
-    for op in keyed() {
-        keys(&mut cmd, op, awaited);
-    }
+    let mut count = 1_usize;
+    keyed().for_each(|op| keys(op, awaited, |_| count += 1));
+    cmd.arg(count).arg(MARKER);
+    keyed().for_each(|op| keys(op, awaited, |key| _ = cmd.arg(key)));
     match seen.and_then(|seen| Some((seen.text(), seen.window(batch, not_after, group_terms)?))) {
         Some((marker, (from, until))) => cmd.arg(marker).arg(from).arg(until),
         None => cmd.arg("").arg(0).arg(0),
@@ -245,80 +245,49 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
     named(cmd, quarantine);
 }
 
-fn key_count(op: &Op, awaited: bool) -> usize {
-    if let Some(keys) = op.several() {
-        let is_release = matches!(op, Op::Release { .. });
-        let each = if is_release { 1 + usize::from(awaited) } else { 2 };
-        return each * keys.all().count();
-    }
-    match op {
-        Op::Acquire { mode: LockMode::Shared, .. } | Op::Extend { mode: LockMode::Shared, .. } => 3,
-        Op::Acquire { mode: LockMode::Slot(_), .. }
-        | Op::Extend { mode: LockMode::Slot(_), .. }
-        | Op::Release { mode: LockMode::Slot(_) | LockMode::Shared, .. }
-        | Op::Raise { slot: None, .. } => 2,
-        Op::Acquire { if_held, .. } => 2 + usize::from(if_held.is_some()),
-        Op::Release { meta: true, .. } => 3,
-        Op::Release { .. } => 1 + usize::from(awaited),
-        Op::Extend { .. } | Op::Inspect { .. } => 4,
-        Op::Raise { slot: Some(_), .. }
-        | Op::Enlist(_)
-        | Op::Claim(_)
-        | Op::RaiseClaim { .. }
-        | Op::ExtendClaim { .. }
-        | Op::Complete { .. }
-        | Op::Steps { .. }
-        | Op::Unclaim { .. }
-        | Op::Lookup { .. } => 1,
-    }
-}
-
-fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
+/// Calls `each` with every key of the op, in the order in which the script expects them.
+fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
     if let Some(names) = op.several() {
         let is_release = matches!(op, Op::Release { .. });
         for name in names.all() {
-            cmd.arg(name.lock());
+            each(name.lock());
             if is_release && awaited {
-                cmd.arg(name.queue());
+                each(name.queue());
             }
         }
         if !is_release {
-            names.all().for_each(|name| _ = cmd.arg(name.fence()));
+            names.all().for_each(|name| each(name.fence()));
         }
         return;
     }
-    match op {
+    let keys: &[&str] = match op {
         Op::Acquire { mode: LockMode::Slot(_), keys, .. }
         | Op::Extend { mode: LockMode::Slot(_), keys, .. }
-        | Op::Release { mode: LockMode::Slot(_), keys, .. } => {
-            cmd.arg(keys.lock()).arg(keys.queue())
+        | Op::Release { mode: LockMode::Slot(_) | LockMode::Shared, keys, .. } => {
+            &[keys.lock(), keys.queue()]
         }
-        Op::Raise { slot: Some(_), keys, .. } => cmd.arg(keys.lock()),
+        Op::Raise { slot: Some(_), keys, .. } => &[keys.lock()],
         Op::Acquire { mode: LockMode::Shared, keys, .. }
         | Op::Extend { mode: LockMode::Shared, keys, .. } => {
-            cmd.arg(keys.lock()).arg(keys.fence()).arg(keys.queue())
+            &[keys.lock(), keys.fence(), keys.queue()]
         }
-        Op::Release { mode: LockMode::Shared, keys, .. } => cmd.arg(keys.lock()).arg(keys.queue()),
-        Op::Acquire { keys, if_held, .. } => {
-            let cmd = cmd.arg(keys.lock()).arg(keys.fence());
-            match if_held {
-                None => cmd,
-                Some(IfHeld::Watch | IfHeld::Queue(_) | IfHeld::Fair { .. }) => {
-                    cmd.arg(keys.queue())
-                }
-                Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => cmd.arg(keys.meta()),
+        Op::Acquire { keys, if_held, .. } => match if_held {
+            None => &[keys.lock(), keys.fence()],
+            Some(IfHeld::Watch | IfHeld::Queue(_) | IfHeld::Fair { .. }) => {
+                &[keys.lock(), keys.fence(), keys.queue()]
             }
-        }
-        Op::Raise { keys, .. } => cmd.arg(keys.lock()).arg(keys.fence()),
+            Some(IfHeld::TakeFrom(_) | IfHeld::TakeOnly { .. }) => {
+                &[keys.lock(), keys.fence(), keys.meta()]
+            }
+        },
+        Op::Raise { keys, .. } => &[keys.lock(), keys.fence()],
         Op::Extend { keys, .. } | Op::Inspect { keys, .. } => {
-            cmd.arg(keys.lock()).arg(keys.fence()).arg(keys.meta()).arg(keys.queue())
+            &[keys.lock(), keys.fence(), keys.meta(), keys.queue()]
         }
-        Op::Release { keys, meta, .. } => {
-            cmd.arg(keys.lock());
-            // Each key costs time, so the key of the queue is sent only if a queue may exist.
-            let cmd = if awaited || *meta { cmd.arg(keys.queue()) } else { cmd };
-            if *meta { cmd.arg(keys.meta()) } else { cmd }
-        }
+        Op::Release { keys, meta: true, .. } => &[keys.lock(), keys.queue(), keys.meta()],
+        // Each key costs time, so the key of the queue is sent only if a queue may exist.
+        Op::Release { keys, .. } if awaited => &[keys.lock(), keys.queue()],
+        Op::Release { keys, .. } => &[keys.lock()],
         Op::Enlist(Enlist { key, .. })
         | Op::Claim(Claim { key, .. })
         | Op::RaiseClaim { key, .. }
@@ -326,8 +295,11 @@ fn keys(cmd: &mut Cmd, op: &Op, awaited: bool) {
         | Op::Complete { key, .. }
         | Op::Steps { key, .. }
         | Op::Unclaim { key, .. }
-        | Op::Lookup { key, .. } => cmd.arg(&**key),
+        | Op::Lookup { key, .. } => &[&**key],
     };
+    for key in keys {
+        each(key);
+    }
 }
 
 /// Adds the name of the quarantine in which the holder re-asserts its lease, in the form that the

@@ -14,8 +14,8 @@
 //! is dropped after one look-up (overview 6).
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -31,6 +31,7 @@ use crate::dial::error_text::error_text;
 use crate::dial::frames::Limits;
 use crate::node::NodeSignal;
 use crate::op::{IfHeld, Op, Place};
+use crate::sync::SyncMutex;
 
 /// Channel of the hints for all callers that watch a lock, a claim or a list. Each handle that
 /// waits in a queue has a channel of its own: this name, a colon, and the number of the handle.
@@ -52,7 +53,7 @@ const AWAITED_MAX: usize = 65_536;
 /// Receiver of the hints for one session. The task of the receiver ends with the session.
 pub(super) struct Hints {
     line: Arc<Line>,
-    task: Mutex<Option<JoinHandle<()>>>,
+    task: SyncMutex<Option<JoinHandle<()>>>,
 }
 
 struct Line {
@@ -62,10 +63,10 @@ struct Line {
     /// subscription; then it stays true.
     settled: AtomicBool,
     /// Keys for which a hint was requested while `settled` was false, the oldest first.
-    early: Mutex<VecDeque<Arc<str>>>,
+    early: SyncMutex<VecDeque<Arc<str>>>,
     awaited: Arc<Awaited>,
     /// Numbers of the handles that have waited for a lock. Most programs have only one handle.
-    handles: Mutex<Vec<u64>>,
+    handles: SyncMutex<Vec<u64>>,
     /// Notified when another handle begins to wait. The task then subscribes to the channel of that
     /// handle.
     joined: Notify,
@@ -74,7 +75,7 @@ struct Line {
 /// Keys for which a hint was requested and has not arrived. Each key has the callers of its
 /// requests.
 #[derive(Debug, Default)]
-struct Awaited(Mutex<HashMap<Arc<str>, HintRequest>>);
+struct Awaited(SyncMutex<HashMap<Arc<str>, HintRequest>>);
 
 /// Callers that requested a hint for one key: true if a caller watches the key, and the handles
 /// that wait in the queue of the key.
@@ -85,14 +86,8 @@ struct HintRequest {
 }
 
 impl Awaited {
-    fn keys(&self) -> MutexGuard<'_, HashMap<Arc<str>, HintRequest>> {
-        // A poisoned mutex can be used: each change is one statement, and an unfinished change
-        // costs only hints.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn add(&self, key: &str, waiter: Option<u64>) {
-        let mut keys = self.keys();
+        let mut keys = self.0.lock();
         if !keys.contains_key(key) {
             if keys.len() >= AWAITED_MAX {
                 keys.clear();
@@ -114,7 +109,7 @@ impl Awaited {
     /// hint answers the waiters of the queue.
     fn take(&self, key: &[u8], waiter: Option<u64>) -> Option<Arc<str>> {
         let key = std::str::from_utf8(key).ok()?;
-        let mut keys = self.keys();
+        let mut keys = self.0.lock();
         let key = Arc::clone(keys.get_key_value(key)?.0);
         let request = keys.get_mut(&key)?;
         match waiter {
@@ -134,10 +129,10 @@ impl Awaited {
 impl Hints {
     /// Makes the receiver for a session. This function opens no connection.
     pub(super) fn new(endpoint: Endpoint, events: broadcast::Sender<NodeSignal>) -> Self {
-        let (settled, early) = (AtomicBool::new(false), Mutex::default());
-        let (awaited, handles, joined) = (Arc::default(), Mutex::default(), Notify::new());
+        let (settled, early) = (AtomicBool::new(false), SyncMutex::default());
+        let (awaited, handles, joined) = (Arc::default(), SyncMutex::default(), Notify::new());
         let line = Line { endpoint, events, settled, early, awaited, handles, joined };
-        Self { line: Arc::new(line), task: Mutex::default() }
+        Self { line: Arc::new(line), task: SyncMutex::default() }
     }
 
     /// Registers the hints that these ops request. Call this function within a tokio runtime,
@@ -158,7 +153,7 @@ impl Hints {
         if self.line.settled.load(Ordering::Acquire) || !self.line.note(keys) {
             return;
         }
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = self.task.lock();
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
             *task = Some(tokio::spawn(Arc::clone(&self.line).run()));
         }
@@ -167,7 +162,7 @@ impl Hints {
 
 impl Drop for Hints {
     fn drop(&mut self) {
-        if let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(task) = self.task.lock().take() {
             task.abort();
         }
     }
@@ -192,18 +187,9 @@ fn awaited(op: &Op) -> Option<(&str, Option<&Place>)> {
 }
 
 impl Line {
-    fn early(&self) -> MutexGuard<'_, VecDeque<Arc<str>>> {
-        // A poisoned mutex can be used, because each change of the keys is one statement.
-        self.early.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn handles(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a handle that waits for a lock. The task then subscribes to the channel of the handle.
     fn join(&self, handle: u64) {
-        let mut handles = self.handles();
+        let mut handles = self.handles.lock();
         if !handles.contains(&handle) && handles.len() < HANDLES_MAX {
             handles.push(handle);
             self.joined.notify_one();
@@ -213,7 +199,7 @@ impl Line {
     /// Stores keys whose waiters have to be woken when the connection is ready. Returns false, and
     /// stores nothing, if the connection already receives hints.
     fn note<'a>(&self, keys: impl Iterator<Item = &'a str>) -> bool {
-        let mut early = self.early();
+        let mut early = self.early.lock();
         if self.settled.load(Ordering::Acquire) {
             return false;
         }
@@ -229,7 +215,7 @@ impl Line {
     /// Marks the subscription as made or as refused for good, and wakes the waiters of the stored
     /// keys.
     fn settle(&self) {
-        let mut early = self.early();
+        let mut early = self.early.lock();
         self.settled.store(true, Ordering::Release);
         for key in early.drain(..) {
             // An error means that this node's signals have no receiver.
@@ -278,7 +264,7 @@ impl Line {
         let own: Vec<String> = {
             // All handles that joined until now are in the list, so their notification is not
             // needed any more.
-            let handles = self.handles();
+            let handles = self.handles.lock();
             let _ = self.joined.notified().now_or_never();
             handles.iter().map(|handle| format!("{CHANGED}:{handle:016x}")).collect()
         };
@@ -379,7 +365,7 @@ mod tests {
         for i in 0..AWAITED_MAX + 10 {
             awaited.add(&format!("k{i}"), Some(1));
         }
-        assert_eq!(awaited.keys().len(), 10);
+        assert_eq!(awaited.0.lock().len(), 10);
     }
 
     #[test]
@@ -389,7 +375,7 @@ mod tests {
             awaited.add("k", Some(1));
         }
         awaited.add("k", Some(2));
-        assert_eq!(awaited.keys()["k"].waiters, [1, 2]);
+        assert_eq!(awaited.0.lock()["k"].waiters, [1, 2]);
     }
 
     proptest! {

@@ -21,10 +21,11 @@ use tokio::sync::{broadcast, watch};
 use self::barrier::replicas::Known;
 use self::encode::GroupTerms;
 use self::facts::ServerFacts;
-use super::link::{self, Link, LinkOptions, Resolver};
+use super::link::{Link, LinkOptions, Resolver};
+use super::lock_node::node_over_link;
 use super::min_replicas::{Group, Judge};
 use super::min_replicas_rule::{MinReplicas, MinReplicasRule, check_min_replicas};
-use super::{BoxFuture, LockNode, NodeSignal};
+use super::{BoxFuture, NodeSignal};
 use crate::dial::endpoint::Endpoint;
 use crate::durability::{BarrierPoint, Durability};
 use crate::env::{Env, SystemEnv};
@@ -81,46 +82,7 @@ impl fmt::Debug for RedisNode {
     }
 }
 
-impl LockNode for RedisNode {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        self.link.call(batch, deadline)
-    }
-
-    fn barrier(
-        &self,
-        after: BarrierPoint,
-        level: Durability,
-        deadline: Moment,
-    ) -> BoxFuture<'_, Result<u32, NodeError>> {
-        Box::pin(self.link.barrier(after, level, deadline))
-    }
-
-    /// Returns the number of batches that may be under way at once. All batches share one
-    /// connection, and the server answers in the order of the requests.
-    fn depth(&self) -> usize {
-        link::DEPTH
-    }
-
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.link.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        Arc::clone(&self.name)
-    }
-
-    fn address(&self) -> Option<Arc<str>> {
-        self.link.address()
-    }
-
-    fn first_facts(&self) -> Option<TimedFacts> {
-        self.link.first_facts()
-    }
-
-    fn server(&self) -> Option<Arc<str>> {
-        self.link.server()
-    }
-}
+node_over_link! { RedisNode; }
 
 /// Settings of a [`RedisNode`].
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 //! session is dropped as soon as an answer is missing or invalid. It never reconnects, and never
 //! repeats a request that may have run.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
@@ -22,6 +22,7 @@ use crate::error::NodeError;
 use crate::node::{NodeEvent, NodeSignal};
 use crate::op::{Batch, Replies, Terms, TimedFacts};
 use crate::safe_text::Secrets;
+use crate::sync::SyncMutex;
 
 /// An open connection to a master.
 pub(crate) struct Session {
@@ -29,10 +30,10 @@ pub(crate) struct Session {
     secrets: Secrets,
     facts: ServerFacts,
     /// Marker in the last answer of the server; `None` before the first answer.
-    seen: Mutex<Option<Arc<Seen>>>,
+    seen: SyncMutex<Option<Arc<Seen>>>,
     /// Facts in the answer to [`touch`](Self::touch). They are kept until a caller takes them, or
     /// until the answer to a batch includes them.
-    touched: Mutex<Option<TimedFacts>>,
+    touched: SyncMutex<Option<TimedFacts>>,
     /// True after [`abandon`](Self::abandon), which reports `NodeEvent::Down` once.
     abandoned: AtomicBool,
     /// True once the server has answered ops on this session.
@@ -57,8 +58,8 @@ impl Session {
             wire,
             secrets,
             facts,
-            seen: Mutex::default(),
-            touched: Mutex::default(),
+            seen: SyncMutex::default(),
+            touched: SyncMutex::default(),
             abandoned: AtomicBool::new(false),
             proved: AtomicBool::new(false),
             hints: Hints::new(endpoint.clone(), events.clone()),
@@ -139,14 +140,14 @@ impl Session {
         let Some(request) = self.send(nothing, group_terms) else { return Ok(()) };
         let facts = request.answer().await?.facts;
         let facts = facts.map(|facts| TimedFacts { facts, sent, received: env.now() });
-        *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = facts;
+        *self.touched.lock() = facts;
         Ok(())
     }
 
     /// Takes the facts in the answer to [`touch`](Self::touch). Returns `None` if a caller has
     /// taken them, or the answer to a batch has included them.
     pub(crate) fn first_facts(&self) -> Option<TimedFacts> {
-        self.touched.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.touched.lock().take()
     }
 
     /// Sends a batch after all earlier batches. Returns `None`, and sends nothing, if the
@@ -157,7 +158,7 @@ impl Session {
         group_terms: GroupTerms,
     ) -> Option<Sent> {
         self.hints.expect(&batch.ops);
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let seen = self.seen.lock().clone();
         // The deadline may be measured by the clock of another server, from an earlier connection.
         // Then the deadline counts as passed, because the two clocks cannot be compared.
         let not_after = batch.not_after.as_ref().map(|moment| moment.on(&self.facts.run_id));
@@ -199,7 +200,7 @@ impl Sent {
         let clock_error = batch.terms.clock_error;
         let identity = &session.facts.run_id;
         let (mut replies, seen) = decode::replies(answer, &batch.ops, identity, clock_error, seen)?;
-        *session.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
+        *session.seen.lock() = Some(seen);
         if let Some(facts) = &mut replies.facts {
             // The longest quarantine that a client with the same settings can request. If the
             // quarantine of the node is longer, another client has other settings.

@@ -61,7 +61,7 @@ impl SentinelNodeBuilder {
             name: settings.name.to_string(),
             sentinels: settings.sentinels.iter().map(ToString::to_string).collect(),
             data: settings.data.endpoint(),
-            sentinel: settings.access.endpoint(),
+            sentinel: settings.sentinel.endpoint(),
         })
     }
 
@@ -90,13 +90,13 @@ impl SentinelNodeBuilder {
     /// Sets the ACL user at the Sentinels. The user at the data servers is never used for the
     /// Sentinels.
     pub fn sentinel_username(self, name: impl Into<String>) -> Self {
-        self.set(|s| s.access.username = Some(name.into()))
+        self.set(|s| s.sentinel.username = Some(name.into()))
     }
 
     /// Sets the password at the Sentinels. The password at the data servers is never used for the
     /// Sentinels.
     pub fn sentinel_password(self, password: impl Into<String>) -> Self {
-        self.set(|s| s.access.password = Some(password.into()))
+        self.set(|s| s.sentinel.password = Some(password.into()))
     }
 
     /// Sets the database index, at most 2 147 483 647. Default 0. All clients of a lock must use
@@ -244,7 +244,7 @@ impl SentinelNodeBuilder {
     pub fn sentinel_tls(self, root: Option<Vec<u8>>, client: Option<(Vec<u8>, Vec<u8>)>) -> Self {
         self.try_set(|s| {
             let tls = transport("sentinel_tls", root.as_deref(), client.as_ref())?;
-            s.access.tls = Some(tls);
+            s.sentinel.tls = Some(tls);
             Ok(())
         })
     }
@@ -266,7 +266,7 @@ impl SentinelNodeBuilder {
     pub fn sentinel_tls_server_name(self, name: impl AsRef<str>) -> Self {
         self.try_set(|s| {
             crate::tls::server_name("sentinel_tls_server_name", name.as_ref())?;
-            s.access.tls_name = Some(name.as_ref().into());
+            s.sentinel.tls_name = Some(name.as_ref().into());
             Ok(())
         })
     }

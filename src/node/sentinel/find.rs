@@ -2,7 +2,7 @@
 //! master, and checks that the master may vote.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::{broadcast, watch};
 use tokio::time::timeout;
@@ -22,6 +22,7 @@ use crate::node::{BoxFuture, FailoverTimes, NodeSignal};
 use crate::sentinel::address::Address;
 use crate::sentinel::ask::Inquiry;
 use crate::sentinel::watch::Watch;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 pub(super) struct Finder {
@@ -31,7 +32,7 @@ pub(super) struct Finder {
     like: Endpoint,
     judge: Judge,
     env: Arc<dyn Env>,
-    last_master: Mutex<LastMaster>,
+    last_master: SyncMutex<LastMaster>,
 }
 
 /// Last known facts about the group: the identity of the last master that was checked, and the
@@ -48,7 +49,7 @@ impl Finder {
     pub(super) fn new(settings: &Settings, env: Arc<dyn Env>) -> Self {
         let inquiry = Inquiry {
             name: settings.name.clone(),
-            access: settings.access.clone(),
+            like: settings.sentinel.endpoint(),
             within: settings.within,
             map: settings.map.clone(),
         };
@@ -59,13 +60,13 @@ impl Finder {
             like: settings.data.endpoint(),
             judge: Judge::new(settings.name.clone(), settings.rule),
             env,
-            last_master: Mutex::default(),
+            last_master: SyncMutex::default(),
         }
     }
 
     pub(super) fn status(&self) -> SentinelStatus {
         let seen = self.watch.seen();
-        let (master, judged) = (self.last_master().clone(), self.judge.last());
+        let (master, judged) = (self.last_master.lock().clone(), self.judge.last());
         SentinelStatus {
             name: self.name.clone(),
             master: seen.master.as_ref().map(|m| m.at.to_string()),
@@ -91,12 +92,6 @@ impl Finder {
             down_after: master.as_ref().and_then(|m| m.down_after),
             replicas: master.and_then(|m| m.replicas),
         }
-    }
-
-    fn last_master(&self) -> MutexGuard<'_, LastMaster> {
-        // A poisoned mutex can be used: no code panics while it holds the mutex, and each value is
-        // always complete.
-        self.last_master.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,7 +127,7 @@ impl Resolver for Finder {
         facts: &ServerFacts,
         events: &broadcast::Sender<NodeSignal>,
     ) -> Result<(), NodeError> {
-        let mut master = self.last_master();
+        let mut master = self.last_master.lock();
         master.run_id = Some(facts.run_id.clone());
         master.replid = Some(facts.replid.as_str().into());
         drop(master);
@@ -143,7 +138,7 @@ impl Resolver for Finder {
         Box::pin(async move {
             let replicas = self.watch.replicas().await;
             let place = |r: &Address| Place::new(r.host(), r.port());
-            self.last_master().replicas = replicas.reported.iter().map(place).collect();
+            self.last_master.lock().replicas = replicas.reported.iter().map(place).collect();
             // With any other policy the failover window (L) is a setting of the user, and the
             // servers' lags are not used.
             if self.judge.rule().policy == MinReplicas::Require {
@@ -161,7 +156,7 @@ impl Resolver for Finder {
                           `sentinel|master` to this client, or ask for Replicas(k)";
             return Err(NodeError::maybe_executed(NodeFault::NoPermission, detail));
         };
-        let mut named = self.last_master().replicas.clone();
+        let mut named = self.last_master.lock().replicas.clone();
         // A Sentinel that has not yet received the result of the last failover may list the new
         // master as a replica.
         if let Some(master) = master {

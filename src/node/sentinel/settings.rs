@@ -10,7 +10,6 @@ use crate::error::ConfigError;
 use crate::name::check_name;
 use crate::node::min_replicas_rule::MinReplicasRule;
 use crate::sentinel::address::Address;
-use crate::sentinel::conn::Access;
 use crate::sentinel::discovery::SENTINELS_MAX;
 use crate::tls::Tls;
 
@@ -19,8 +18,8 @@ use crate::tls::Tls;
 pub(super) struct Settings {
     pub(super) name: Arc<str>,
     pub(super) sentinels: Vec<Address>,
-    pub(super) access: Access,
-    pub(super) data: DataLogin,
+    pub(super) sentinel: Login,
+    pub(super) data: Login,
     pub(super) rule: MinReplicasRule,
     pub(super) trust_fresh: bool,
     pub(super) allow_eviction: bool,
@@ -29,20 +28,20 @@ pub(super) struct Settings {
     pub(super) map: BTreeMap<Address, Address>,
 }
 
-/// Login and transport at the data servers.
+/// Login and transport at the data servers, or at the Sentinels.
 #[derive(Default)]
-pub(super) struct DataLogin {
+pub(super) struct Login {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
     pub(super) db: u32,
-    /// TLS to the data servers, or `None` for plain TCP. `tls_name` is the expected name in the
-    /// servers' certificates, if this name is not the host.
+    /// TLS to the servers, or `None` for plain TCP. `tls_name` is the expected name in their
+    /// certificates, if this name is not the host.
     pub(super) tls: Option<Tls>,
     pub(super) tls_name: Option<Arc<str>>,
 }
 
-impl DataLogin {
-    /// Returns the login and the transport of the data servers. The address in this endpoint is a
+impl Login {
+    /// Returns the login and the transport as an endpoint. The address in this endpoint is a
     /// placeholder.
     pub(super) fn endpoint(&self) -> Endpoint {
         let named = |tls: Tls| tls.named(self.tls_name.as_ref());
@@ -85,8 +84,8 @@ impl Settings {
         Ok(Self {
             name: name.into(),
             sentinels: list,
-            access: Access::default(),
-            data: DataLogin::default(),
+            sentinel: Login::default(),
+            data: Login::default(),
             rule: MinReplicasRule::default(),
             trust_fresh: false,
             allow_eviction: false,

@@ -127,10 +127,8 @@ impl OneArgs {
     pub(super) async fn run(self, change: Change) -> Result<Done, Fail> {
         let audit = self.audit.audit()?;
         let (records, say) = self.ground.records(&self.namespace)?;
-        let (what, changed) = match change {
-            Change::Rerun => ("rerun", records.rerun(&self.key, &audit).await?),
-            _ => ("release", records.release(&self.key, &audit).await?),
-        };
+        let what = if change == Change::Rerun { "rerun" } else { "release" };
+        let changed = records.change(change, &self.key, &audit).await?;
         // A single key without a record probably has a wrong name. So the exit code is 2. In a
         // purge, a key without a record counts as done.
         let code = if changed.is_unknown() { 2 } else { code(&changed) };
