@@ -132,8 +132,14 @@ impl Mutex {
         let _operation = self.begin()?;
         operation.attempt();
         let ask = AcquireRequest::new(&self.keys, self.ttl, self.level);
-        match self.core.attempt(AcquireRequest { mode, ..ask }).await {
-            Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
+        let won = self.core.attempt(AcquireRequest { mode, ..ask }).await;
+        self.tried(won.map(|won| self.guard(won)))
+    }
+
+    /// Returns the result of a call that makes one attempt.
+    pub(super) fn tried<G>(&self, won: Result<G, Loss>) -> Result<TryAcquire<G>, AcquireError> {
+        match won {
+            Ok(guard) => Ok(TryAcquire::Acquired(guard)),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
             Err(Loss::NoQuorum(_)) if !self.core.closing.is_open() => {
                 Err(AcquireError::Closed(self.resource()))
