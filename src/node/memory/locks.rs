@@ -39,10 +39,16 @@ pub(super) struct Waiter {
     pub(super) since: u64,
     pub(super) is_fair: bool,
     /// End of the time for which the waiter keeps out those that come later.
-    pub(super) fresh_till: u64,
+    fresh_till: u64,
 }
 
 impl Waiter {
+    /// Returns the end of the time for which the waiter keeps out those that come later. It is at
+    /// most `FRESH` from now, even if the node's clock has stepped back since the waiter asked.
+    pub(super) fn fresh_till(&self, h: &Header) -> u64 {
+        self.fresh_till.min(h.after(FRESH))
+    }
+
     pub(super) fn is_fresh_writer(&self, now: u64) -> bool {
         self.mode == LockMode::Exclusive && self.fresh_till > now
     }
@@ -237,6 +243,7 @@ impl Entry {
     fn queue(&mut self, h: &Header, mode: LockMode, place: Place, ticket: Option<u64>) -> bool {
         let (since, is_fair) = (ticket.unwrap_or_else(|| since(h, &place)), ticket.is_some());
         self.queue.retain(|other| other.place.waiter != place.waiter && other.stays(h.now));
+        self.queue.iter_mut().for_each(|other| other.fresh_till = other.fresh_till(h));
         let at = self.queue.partition_point(|other| {
             let is_tie = other.since == since;
             other.since < since || is_tie && (!is_fair || other.place.waiter < place.waiter)
