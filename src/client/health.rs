@@ -151,7 +151,8 @@ impl Core {
     }
 }
 
-fn outcome(reply: Result<Reply, NodeError>) -> NodeOutcome {
+/// Returns the outcome of a request that only shows if the node grants.
+pub(super) fn outcome(reply: Result<Reply, NodeError>) -> NodeOutcome {
     match reply {
         Ok(Reply::Granted { .. }) => NodeOutcome::Granted,
         Ok(Reply::Held { remaining, .. } | Reply::Queued { remaining, .. }) => {
