@@ -237,13 +237,11 @@ impl Mutex {
                 Ok(()) => return Err(taken_locally(of, now.since(began))),
                 Err(outcomes) => core.no_quorum(outcomes),
             };
-            match why.quarantine().filter(|_| self.acquire_timeout.is_none()) {
-                Some(left) => terms.deadline = Some(now + left + AFTER_QUARANTINE),
-                None => {
-                    let waited = Some(now.since(began));
-                    return Err(AcquireError::NoQuorum(NoQuorum { waited, ..why.of(of) }));
-                }
-            }
+            let Some(left) = why.quarantine().filter(|_| self.acquire_timeout.is_none()) else {
+                let waited = Some(now.since(began));
+                return Err(AcquireError::NoQuorum(NoQuorum { waited, ..why.of(of) }));
+            };
+            terms.deadline = Some(now + left + AFTER_QUARANTINE);
         }
     }
 

@@ -86,10 +86,10 @@ impl Semaphore {
         acquired
     }
 
-    /// Makes one attempt to acquire `n` permits, or none, and waits for none. A permit that was just
-    /// released and is reserved for a waiting handle counts as taken, too. If several calls meet,
-    /// each may find permits taken that another one gives back. An attempt first reads how many
-    /// permits are free, which is a second round trip.
+    /// Makes one attempt to acquire `n` permits, or none, and waits for none. A permit that was
+    /// just released and is reserved for a waiting handle counts as taken, too. If several calls
+    /// meet, each may find permits taken that another one gives back. An attempt first reads how
+    /// many permits are free, which is a second round trip.
     ///
     /// # Errors
     /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits.

@@ -173,7 +173,9 @@ async fn calls_without_a_majority_report_what_a_mutex_that_is_not_fair_reports()
     assert_eq!(report().await, ["taken"; 4]);
     nodes[1].control().cut();
     assert_eq!(report().await, ["no quorum"; 4]);
-    nodes.iter().for_each(|node| node.control().heal());
+    for node in &nodes {
+        node.control().heal();
+    }
     memory.iter().for_each(MemoryNode::restart_empty);
     assert_eq!(report().await, ["quarantine"; 4]);
     drop(held);

@@ -74,10 +74,14 @@ async fn one_attempt_without_a_majority_reports_no_quorum() {
     let redlock = redlock.node_deadline(Duration::from_millis(50)).build().unwrap();
     let pool = redlock.semaphore("gpu", 4).build().unwrap();
     let held = pool.acquire_many(4).await.unwrap();
-    nodes[1..].iter().for_each(|node| node.control().cut());
+    for node in &nodes[1..] {
+        node.control().cut();
+    }
     let refused = pool.try_acquire_many(2).await;
     assert!(matches!(refused, Err(AcquireError::NoQuorum(_))), "{refused:?}");
-    nodes.iter().for_each(|node| node.control().heal());
+    for node in &nodes {
+        node.control().heal();
+    }
     held.release().await.unwrap();
     drop(redlock.close(LONG).await);
     let refused = pool.try_acquire_many(2).await;

@@ -53,7 +53,9 @@ impl Turns {
     /// Wakes all callers that wait now.
     pub(super) fn wake_all(&self) {
         let all = std::mem::take(&mut self.state().waiting);
-        all.into_values().for_each(|caller| caller.notify_one());
+        for caller in all.into_values() {
+            caller.notify_one();
+        }
     }
 
     /// Resolves when this caller is woken.

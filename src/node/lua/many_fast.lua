@@ -1,7 +1,7 @@
--- Fast paths of acquire (N) and extend (K) of several locks, where the data history is as the client
--- expects: an acquire takes free locks whose fences are below the proposal, and an extension
--- prolongs locks that the owner has and whose fences are its token. All other cases are for
--- many.lua.
+-- Fast paths of acquire (N) and extend (K) of several locks, where the data history is as the
+-- client expects: an acquire takes free locks whose fences are below the proposal, and an
+-- extension prolongs locks that the owner has and whose fences are its token. All other cases are
+-- for many.lua.
 -- KEYS     as in many.lua
 -- ARGV     the kind, and those of many.lua
 -- Returns  nothing if the op is done, and for N all locks have the proposal as their fence; else 0,

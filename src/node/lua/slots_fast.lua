@@ -1,7 +1,7 @@
--- Fast paths of a permit's acquire (P), extend (Y) and release (F), where the data history is as the
--- client expects: a call that does not wait gets the first free slot, an owner extends its only
--- slot, whose fence is its token, and frees it while no client waits on this server. All other
--- cases are for slots.lua.
+-- Fast paths of a permit's acquire (P), extend (Y) and release (F), where the data history is as
+-- the client expects: a call that does not wait gets the first free slot, an owner extends its
+-- only slot, whose fence is its token, and frees it while no client waits on this server. All
+-- other cases are for slots.lua.
 -- KEYS     as in slots.lua
 -- ARGV     the kind, and those of slots.lua   second: of the server's clock, in 10 digits
 -- Returns  nothing if the op is done, and for P the fence and the slot; else 0, and nothing was

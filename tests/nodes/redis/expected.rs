@@ -159,6 +159,9 @@ fn granted(reply: &Result<Reply, NodeError>) -> u64 {
     }
 }
 
+/// Mode and keys of a lock, and the commands that two renewals need.
+type Renewal<'a> = (LockMode, &'a LockKeys, &'a [(&'a str, u64)]);
+
 #[tokio::test]
 async fn a_renewal_costs_few_commands_for_every_kind_of_lock() {
     let server = Server::start(&[]);
@@ -166,9 +169,8 @@ async fn a_renewal_costs_few_commands_for_every_kind_of_lock() {
     let several = LockKeys::many(["l", "m", "n"].map(LockKeys::new).to_vec());
     let (k, doc, p) = (LockKeys::new("k"), LockKeys::new("doc"), LockKeys::new("p"));
     let slot = LockMode::Slot(Slots::any(4).exactly(2));
-    let exists = ("exists", 2);
-    let kinds: [(LockMode, &LockKeys, &[(&str, u64)]); 4] = [
-        (LockMode::Exclusive, &k, &[exists, ("getrange", 4), ("pexpire", 4)]),
+    let kinds: [Renewal<'_>; 4] = [
+        (LockMode::Exclusive, &k, &[("exists", 2), ("getrange", 4), ("pexpire", 4)]),
         (
             LockMode::Shared,
             &doc,
