@@ -12,6 +12,7 @@ mod end;
 mod fair;
 mod hand_over;
 mod logs;
+mod many_readers;
 mod multi;
 mod mutex;
 mod node_queue;
