@@ -207,15 +207,14 @@ impl Mutex {
     /// Returns the event for which a call that acquires waits between two attempts.
     pub(super) fn wait(&self, mode: LockMode) -> Wait {
         match mode {
-            _ if self.keys.is_many() => Wait::Pauses,
             LockMode::Exclusive if self.fair => Wait::Fair,
             mode => Wait::Queue(mode),
         }
     }
 
-    /// Waits, if the call is fair, until no other fair call of the handle waits for the lock. If the
-    /// time of the call ends before, it asks the nodes once: "taken" is an answer of a majority. A
-    /// call that waits for the end of a quarantine keeps its place in the line.
+    /// Waits, if the call is fair, until no other fair call of the handle waits for the lock. If
+    /// the time of the call ends before, it asks the nodes once: "taken" is an answer of a
+    /// majority. A call that waits for the end of a quarantine keeps its place in the line.
     pub(super) async fn line_up(
         &self,
         terms: &mut RetryTerms<'_>,
@@ -280,7 +279,13 @@ impl Mutex {
 
     pub(super) fn retry_terms(&self, wait: Wait) -> RetryTerms<'_> {
         let deadline = acquire_deadline(&self.core, self.acquire_timeout);
-        RetryTerms { key: self.keys.lock(), wait, policy: self.retry, deadline: Some(deadline) }
+        RetryTerms {
+            key: self.keys.lock(),
+            wait,
+            policy: self.retry,
+            deadline: Some(deadline),
+            since: None,
+        }
     }
 
     pub(super) fn resource(&self) -> Resource {

@@ -71,6 +71,7 @@ pub mod testing {}
 )]
 #[doc = concat!("[fair]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/fair.md")]
 #[doc = concat!("[locks]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/locks.md")]
+#[doc = concat!("[multi]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/design/multi_lock.md")]
 #[doc = concat!(
     "[quarantine]: ",
     env!("CARGO_PKG_REPOSITORY"),

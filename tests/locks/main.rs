@@ -14,6 +14,7 @@ mod hand_over;
 mod logs;
 mod many_readers;
 mod multi;
+mod multi_wait;
 mod mutex;
 mod node_queue;
 mod permits;

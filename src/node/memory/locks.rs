@@ -133,7 +133,7 @@ impl Entry {
     /// [`IfHeld::TakeOnly`]: it is held by the owner from which it is taken, or already by `asker`
     /// because the request was repeated, and its remaining time is at most `ttl`. So no transfer
     /// shortens the time for which the lock is held.
-    fn is_given(
+    pub(super) fn is_given(
         &self,
         h: &Header,
         asker: OwnerToken,
@@ -393,7 +393,8 @@ impl Locks {
         // A fence above the token is refused: another owner may have been granted the lock since.
         let may = keys.all().all(|name| {
             self.0.live(name.lock(), h.now).is_some_and(|e| {
-                (e.is_owned_by(owner) || e.is_read_by(owner, h.now)) && e.fence <= token.get()
+                let is_read = !keys.is_many() && e.is_read_by(owner, h.now);
+                (e.is_owned_by(owner) || is_read) && e.fence <= token.get()
             })
         });
         if !may || h.is_ahead(token.get()) {
