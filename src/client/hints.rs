@@ -15,6 +15,8 @@
 //! Hints may be lost, so every waiter also has a timer. Hints may be forged, so a [`Floor`] limits
 //! the rate of useless wake-ups.
 
+mod turns;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
@@ -22,6 +24,7 @@ use std::time::Duration;
 use tokio::sync::futures::{Notified, OwnedNotified};
 use tokio::sync::{Notify, broadcast};
 
+use self::turns::{Order, Turns};
 use crate::node::{LockNode, NodeSignal};
 use crate::op::{IfHeld, LockMode, Place, Slots};
 use crate::quorum::majority::majority;
@@ -128,11 +131,11 @@ struct Entry {
     hinted: Vec<bool>,
     /// The callers in the queue, each with the beginning of its wait and its number. The caller
     /// with the longest wait is first.
-    since: BTreeSet<(Moment, u64)>,
+    since: BTreeSet<Order>,
     /// Number of the last registered caller.
     next: u64,
-    turn: Arc<Notify>,
-    first: Arc<Notify>,
+    turn: Arc<Turns>,
+    first: Arc<Turns>,
     news: Arc<Notify>,
     /// Wakes all callers that wait for the end of the claim.
     all: Arc<Notify>,
@@ -200,12 +203,13 @@ impl Hints {
         let entry = keys.entry(Arc::clone(&key)).or_default();
         entry.next += 1;
         let since = queued.map(|(_, since)| (since, entry.next));
+        let order = since.unwrap_or((Moment::from_nanos(u64::MAX), entry.next));
         entry.since.extend(since);
         entry.observers += usize::from(since.is_none());
-        let [turn, first, news, all] =
-            [&entry.turn, &entry.first, &entry.news, &entry.all].map(Arc::clone);
+        let [turn, first] = [&entry.turn, &entry.first].map(Arc::clone);
+        let [news, all] = [&entry.news, &entry.all].map(Arc::clone);
         drop(keys);
-        Waiting { hints: Arc::clone(self), key, line, since, turn, first, news, all }
+        Waiting { hints: Arc::clone(self), key, line, since, order, turn, first, news, all }
     }
 }
 
@@ -226,12 +230,11 @@ impl Entry {
 }
 
 /// Wakes the next caller. Readers can hold a lock together, so all readers that wait now are woken.
-fn wake(callers: &Notify, line: Line) {
+fn wake(callers: &Turns, line: Line) {
     if line == Line::Shared {
-        callers.notify_waiters();
+        callers.wake_all();
     }
-    // If no caller waits now, `Notify` stores the wake-up for a caller with a request under way.
-    callers.notify_one();
+    callers.wake();
 }
 
 /// Registration of a caller that waits for a key or watches a key. The drop ends the registration.
@@ -240,9 +243,11 @@ pub(crate) struct Waiting {
     hints: Arc<Hints>,
     key: Arc<str>,
     line: Line,
-    since: Option<(Moment, u64)>,
-    turn: Arc<Notify>,
-    first: Arc<Notify>,
+    since: Option<Order>,
+    /// Order in which the callers are woken; those that only watch come last.
+    order: Order,
+    turn: Arc<Turns>,
+    first: Arc<Turns>,
     news: Arc<Notify>,
     all: Arc<Notify>,
 }
@@ -255,8 +260,8 @@ impl Waiting {
     /// Resolves at the time of this caller's next attempt: after hints from a majority of nodes or,
     /// if the caller is in the queue, `soon` after the first hint. A fair caller needs the
     /// majority: all nodes have the same order, and its own roll-back makes a node hint to it.
-    /// Callers of one handle are woken one by one, in the order of their registration. Readers are
-    /// woken together.
+    /// Callers of one handle are woken one by one, the one that has waited longest first. Readers
+    /// are woken together.
     ///
     /// # Cancellation safety
     /// If the future is dropped after this caller was woken, the next waiter of the handle is woken
@@ -264,9 +269,9 @@ impl Waiting {
     pub(crate) async fn turn(&self, soon: Duration) {
         tokio::select! {
             biased;
-            () = self.turn.notified() => {}
+            () = self.turn.turn(self.order) => {}
             () = async {
-                self.first.notified().await;
+                self.first.turn(self.order).await;
                 tokio::time::sleep(soon).await;
             }, if self.is_queued() && self.line != Line::Fair => {}
         }

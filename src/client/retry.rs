@@ -83,6 +83,9 @@ pub(crate) struct RetryTerms<'a> {
     pub(crate) policy: RetryPolicy,
     /// Time after which no attempt begins; `None`: no limit.
     pub(crate) deadline: Option<Moment>,
+    /// Time since which the caller has waited before these attempts, so that its place in the
+    /// queues is ahead of later callers; `None`: it has not.
+    pub(crate) since: Option<Moment>,
 }
 
 /// Event that a call waits for between two attempts.
@@ -99,8 +102,8 @@ pub(crate) enum Wait {
     /// all callers that watch the lock.
     Watch,
     /// The call waits for nothing but its own pauses: no node registers it. A call for several
-    /// names waits like this. A name that is reserved for the call would be idle while the call
-    /// waits for another name (multi_lock 6).
+    /// names or permits waits like this. A name that is reserved for the call would be idle while
+    /// the call waits for another name (multi_lock 6).
     Pauses,
     /// The call waits for the end of a claim, after which all callers that wait get the same
     /// answer. Because the hint may have been lost, a last attempt is made at the deadline.
@@ -212,6 +215,7 @@ struct Retry<'a> {
     backoff: Backoff,
     started: Moment,
     deadline: Option<Moment>,
+    since: Option<Moment>,
     /// Time at which the last attempt was sent.
     sent: Moment,
     /// Time from sending the last attempt until its refusal.
@@ -237,7 +241,7 @@ struct Retry<'a> {
 
 impl<'a> Retry<'a> {
     fn new(core: &'a Arc<Core>, terms: RetryTerms<'a>) -> Self {
-        let RetryTerms { key, wait, policy, deadline } = terms;
+        let RetryTerms { key, wait, policy, deadline, since } = terms;
         let started = core.env.now();
         let waiting = (wait == Wait::Fair).then(|| {
             core.listen();
@@ -250,6 +254,7 @@ impl<'a> Retry<'a> {
             backoff: Backoff::new(policy),
             started,
             deadline,
+            since,
             sent: started,
             round_trip: Duration::ZERO,
             waiting,
@@ -326,7 +331,7 @@ impl<'a> Retry<'a> {
         if self.waiting.is_none() && registers {
             self.core.listen();
             let queued = match self.wait {
-                Wait::Queue(mode) => Some((Line::from(mode), now)),
+                Wait::Queue(mode) => Some((Line::from(mode), self.since.unwrap_or(now))),
                 Wait::Fair | Wait::Watch | Wait::Pauses | Wait::Answer => None,
             };
             let waiting = self.core.hints.wait(self.key, queued);

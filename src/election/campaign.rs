@@ -334,6 +334,7 @@ impl Election {
             wait: Wait::Watch,
             policy: self.retry,
             deadline: times.deadline,
+            since: None,
         };
         let elected = retry(&self.core, &mut candidacy, terms).await;
         elected.map_err(|given_up| {

@@ -210,6 +210,7 @@ impl Election {
             wait: Wait::Queue(LockMode::Exclusive),
             policy: self.retry,
             deadline: Some(deadline),
+            since: None,
         };
         let won = match retry(&self.core, &mut attempt, terms).await {
             Ok(won) => won,

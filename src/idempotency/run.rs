@@ -257,6 +257,7 @@ async fn begin(call: &Call, terms: &ClaimTerms, probing: bool) -> Result<Begun, 
         wait: Wait::Answer,
         policy: RetryPolicy::default(),
         deadline: None,
+        since: None,
     };
     match retry(core, &mut attempt, terms).await {
         Ok(begun) => Ok(begun),

@@ -20,7 +20,7 @@ use crate::time::Moment;
 const WAIT: Duration = Duration::from_secs(30);
 /// Time for which a call without `acquire_timeout` goes on after the end of a quarantine for which
 /// it waited. It is enough for two attempts and for the rounding of clocks.
-const AFTER_QUARANTINE: Duration = Duration::from_secs(1);
+pub(super) const AFTER_QUARANTINE: Duration = Duration::from_secs(1);
 
 /// Settings of all attempts that one call makes to acquire a lock.
 pub(crate) struct LockAttempt<'a> {

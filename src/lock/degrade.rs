@@ -158,14 +158,14 @@ impl DegradingMutex {
         let Mutex { core, .. } = &self.mutex;
         let _operation = self.mutex.begin()?;
         let wait = self.mutex.wait(LockMode::Exclusive);
-        let (began, terms) = (core.env.now(), self.mutex.retry_terms(wait));
+        let (began, mut terms) = (core.env.now(), self.mutex.retry_terms(wait));
         let local = match self.policy {
             OnUnavailable::Local => {
                 Some(self.mutex.wait_locally(&core.local_locks, terms.deadline).await?)
             }
             OnUnavailable::Proceed => None,
         };
-        let _line = self.mutex.line_up(terms).await?;
+        let _line = self.mutex.line_up(&mut terms).await?;
         let (mut acquire, mut ignore) =
             (self.mutex.attempt(LockMode::Exclusive, operation), |_| ());
         acquire.fair = (wait == Wait::Fair).then(|| Fair::new(&mut ignore));

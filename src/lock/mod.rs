@@ -9,6 +9,7 @@ mod guard;
 mod hand_over;
 mod inspect;
 mod multi;
+mod multi_wait;
 mod mutex;
 mod permits;
 mod reentrant;

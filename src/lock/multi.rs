@@ -4,13 +4,20 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument as _;
+
+use super::acquire::{acquire_deadline, not_acquired};
+use super::acquiring::Acquiring;
+use super::multi_wait::MultiWait;
 use super::{LockGuard, Mutex, MutexBuilder, TryAcquire};
 use crate::client::Core;
+use crate::client::retry::GivenUp;
 use crate::durability::Durability;
 use crate::error::{AcquireError, ConfigError, ReleaseError, Resource};
 use crate::name::{LockKeys, check_lock};
 use crate::quorum::backoff::RetryPolicy;
 use crate::safe_text::Quoted;
+use crate::span::{Call, operation};
 
 /// Most names of one multi-lock. A node decides about all of them in one step.
 const NAMES_MAX: usize = 32;
@@ -53,8 +60,9 @@ impl MultiMutexBuilder {
         Self { settings: self.settings.max_hold(limit), ..self }
     }
 
-    /// Sets the pauses between two attempts, which no release of a name ends earlier. A pause is up
-    /// to twice the policy's `max`: by default up to 500 ms.
+    /// Sets the pauses between two attempts to get all names at once, which no release of a name
+    /// ends earlier, and the pauses of a call that waits for its turn at one name, as
+    /// [`MutexBuilder::retry`].
     pub fn retry(self, policy: RetryPolicy) -> Self {
         Self { settings: self.settings.retry(policy), ..self }
     }
@@ -85,8 +93,8 @@ impl MultiMutexBuilder {
         for (name, keys) in names.iter().zip(&keys) {
             check_lock(name, keys).map_err(|e| e.of(Resource::Lock(Arc::clone(name))))?;
         }
-        let mutex = settings.build_for(LockKeys::many(keys))?;
-        Ok(MultiMutex { mutex, names: names.into() })
+        let mutex = settings.build_for(LockKeys::many(keys.clone()))?;
+        Ok(MultiMutex { mutex, names: names.into(), keys: keys.into() })
     }
 }
 
@@ -95,12 +103,16 @@ impl MultiMutexBuilder {
 ///
 /// Each name is that of a [`Mutex`](crate::Mutex), so a mutex, readers and classic clients of one
 /// name exclude it, and it excludes them. Two multi-locks of the same names never wait for each
-/// other in a ring, in whatever order the names are given: none keeps some names while it waits for
-/// others.
+/// other in a ring, in whatever order the names are given.
 ///
-/// A call that waits asks again after growing, random pauses, and has no place in the queues of the
-/// nodes. So it delays no caller of a single name. But beside single locks, or readers, that hold
-/// one of the names without a gap it may wait until its timeout.
+/// A call that waits first asks for all names again after growing, random pauses. If they were not
+/// free together for 250 ms, it collects them one after the other, by its turn in the nodes' queue
+/// of each name. So it is served beside callers and readers of single names that leave no gap, as
+/// long as they do not hold the second or a later name for longer than the ttl. It has the first
+/// names while it waits for the next one, for 500 ms (twice
+/// [`node_deadline`](crate::RedlockBuilder::node_deadline)) at first and never for longer than its
+/// ttl; then it releases them. A caller of one name may be held up for so long, and an inspection
+/// shows such a name as held.
 ///
 /// If an operator [takes](crate::Mutex::take_over) one name away, the whole guard is lost at its
 /// next renewal. The other names are free when the guard is dropped, at the latest after the ttl.
@@ -108,6 +120,8 @@ impl MultiMutexBuilder {
 pub struct MultiMutex {
     mutex: Mutex,
     names: Arc<[Arc<str>]>,
+    /// Keys of each name.
+    keys: Arc<[LockKeys]>,
 }
 
 impl MultiMutex {
@@ -117,18 +131,35 @@ impl MultiMutex {
     }
 
     /// Acquires all names, or none: makes attempts until one succeeds or the
-    /// [`acquire_timeout`](MultiMutexBuilder::acquire_timeout) has passed. Between two attempts it
-    /// pauses; no node notifies it of a release.
+    /// [`acquire_timeout`](MultiMutexBuilder::acquire_timeout) has passed.
     ///
     /// # Errors
     /// As for [`Mutex::acquire`](crate::Mutex::acquire). The error has all names, and does not say
     /// which of them is taken: [inspect](crate::Mutex::inspect) each name by a mutex.
     ///
     /// # Cancellation safety
-    /// If dropped at any await, no name is held: grants of nodes are released in the background,
-    /// and end with the ttl at the latest.
+    /// If dropped at any await, no name is held: grants of nodes, and names that were collected,
+    /// are released in the background, and end with the ttl at the latest. The turns of the call
+    /// pass to the next waiters.
     pub async fn acquire(&self) -> Result<MultiGuard, AcquireError> {
-        self.mutex.acquire().await.map(|guard| self.guard(guard))
+        let mutex = &self.mutex;
+        let operation = operation!("acquire", of = %mutex.resource());
+        let call = Acquiring::begin(&mutex.core, &mutex.name);
+        let acquired = self.wait_for_all(&operation).instrument(operation.span()).await;
+        call.over(operation, acquired.as_ref().map(Some));
+        acquired.map(|guard| self.guard(guard))
+    }
+
+    async fn wait_for_all(&self, operation: &Call) -> Result<LockGuard, AcquireError> {
+        let Self { mutex, keys: names, .. } = self;
+        let _operation = mutex.begin()?;
+        let began = mutex.core.env.now();
+        let deadline = acquire_deadline(&mutex.core, mutex.acquire_timeout);
+        let won = MultiWait { mutex, names, operation, began, deadline }.acquire().await;
+        won.map(|won| mutex.guard(won)).map_err(|given_up| {
+            let waited = mutex.core.env.now().since(began);
+            not_acquired(&mutex.core, mutex.resource(), GivenUp { waited, ..given_up })
+        })
     }
 
     /// Makes one attempt to acquire all names. If one of them was just released and is reserved for

@@ -1,5 +1,6 @@
 //! A mutex: a lock with one holder at a time.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use crate::client::local_locks::{LocalGuard, LocalLocks};
 use crate::client::retry::{GivenUp, RetryTerms, Wait, retry};
 use crate::client::runtime::within;
 use crate::durability::Durability;
-use crate::error::{AcquireError, Resource, Taken};
+use crate::error::{AcquireError, NoQuorum, Resource, Taken};
 use crate::lock::LockGuard;
-use crate::lock::acquire::{LockAttempt, acquire_deadline, not_acquired};
+use crate::lock::acquire::{AFTER_QUARANTINE, LockAttempt, acquire_deadline, not_acquired};
 use crate::lock::acquiring::Acquiring;
 use crate::lock::fair::{Fair, OnQueued};
 use crate::name::LockKeys;
@@ -132,8 +133,14 @@ impl Mutex {
         let _operation = self.begin()?;
         operation.attempt();
         let ask = AcquireRequest::new(&self.keys, self.ttl, self.level);
-        match self.core.attempt(AcquireRequest { mode, ..ask }).await {
-            Ok(won) => Ok(TryAcquire::Acquired(self.guard(won))),
+        let won = self.core.attempt(AcquireRequest { mode, ..ask }).await;
+        self.tried(won.map(|won| self.guard(won)))
+    }
+
+    /// Returns the result of a call that makes one attempt.
+    pub(super) fn tried<G>(&self, won: Result<G, Loss>) -> Result<TryAcquire<G>, AcquireError> {
+        match won {
+            Ok(guard) => Ok(TryAcquire::Acquired(guard)),
             Err(Loss::Taken(taken)) => Ok(TryAcquire::Taken(taken)),
             Err(Loss::NoQuorum(_)) if !self.core.closing.is_open() => {
                 Err(AcquireError::Closed(self.resource()))
@@ -186,8 +193,8 @@ impl Mutex {
         on_queued: OnQueued<'_>,
     ) -> Result<LockGuard, AcquireError> {
         let _operation = self.begin()?;
-        let (began, terms) = (self.core.env.now(), self.retry_terms(self.wait(mode)));
-        let _line = self.line_up(terms).await?;
+        let (began, mut terms) = (self.core.env.now(), self.retry_terms(self.wait(mode)));
+        let _line = self.line_up(&mut terms).await?;
         let mut attempt = self.attempt(mode, operation);
         attempt.fair = (terms.wait == Wait::Fair).then(|| Fair::new(on_queued));
         let won = retry(&self.core, &mut attempt, terms).await;
@@ -200,21 +207,41 @@ impl Mutex {
     /// Returns the event for which a call that acquires waits between two attempts.
     pub(super) fn wait(&self, mode: LockMode) -> Wait {
         match mode {
-            _ if self.keys.is_many() => Wait::Pauses,
             LockMode::Exclusive if self.fair => Wait::Fair,
             mode => Wait::Queue(mode),
         }
     }
 
-    /// Waits, if the call is fair, until no other fair call of the handle waits for the lock.
+    /// Waits, if the call is fair, until no other fair call of the handle waits for the lock. If
+    /// the time of the call ends before, it asks the nodes once: "taken" is an answer of a
+    /// majority. A call that waits for the end of a quarantine keeps its place in the line.
     pub(super) async fn line_up(
         &self,
-        terms: RetryTerms<'_>,
+        terms: &mut RetryTerms<'_>,
     ) -> Result<Option<LocalGuard>, AcquireError> {
         if terms.wait != Wait::Fair {
             return Ok(None);
         }
-        self.wait_locally(&self.core.fair_lines, terms.deadline).await.map(Some)
+        let (core, began) = (&self.core, self.core.env.now());
+        let mut line = pin!(self.wait_locally(&core.fair_lines, None));
+        loop {
+            let left = terms.deadline.map_or(Duration::MAX, |end| end.since(core.env.now()));
+            if let Some(done) = within(left, &mut line).await {
+                return done.map(Some);
+            }
+            let decides = core.majority_decides(&self.keys).await;
+            let (of, now) = (self.resource(), core.env.now());
+            let why = match decides {
+                _ if !core.closing.is_open() => return Err(AcquireError::Closed(of)),
+                Ok(()) => return Err(taken_locally(of, now.since(began))),
+                Err(outcomes) => core.no_quorum(outcomes),
+            };
+            let Some(left) = why.quarantine().filter(|_| self.acquire_timeout.is_none()) else {
+                let waited = Some(now.since(began));
+                return Err(AcquireError::NoQuorum(NoQuorum { waited, ..why.of(of) }));
+            };
+            terms.deadline = Some(now + left + AFTER_QUARANTINE);
+        }
     }
 
     /// Waits for one of the locks inside this process.
@@ -232,12 +259,9 @@ impl Mutex {
             }
         };
         let left = deadline.map_or(Duration::MAX, |deadline| deadline.since(began));
-        within(left, wait).await.unwrap_or_else(|| {
-            let (of, waited) = (self.resource(), core.env.now().since(began));
-            let retry_after = Some(Duration::ZERO);
-            let taken = Taken { retry_after, foreign: false, queued: None };
-            Err(AcquireError::TimedOut { of, waited, taken })
-        })
+        within(left, wait)
+            .await
+            .unwrap_or_else(|| Err(taken_locally(self.resource(), core.env.now().since(began))))
     }
 
     pub(super) fn attempt<'a>(&'a self, mode: LockMode, operation: &'a Call) -> LockAttempt<'a> {
@@ -255,7 +279,13 @@ impl Mutex {
 
     pub(super) fn retry_terms(&self, wait: Wait) -> RetryTerms<'_> {
         let deadline = acquire_deadline(&self.core, self.acquire_timeout);
-        RetryTerms { key: self.keys.lock(), wait, policy: self.retry, deadline: Some(deadline) }
+        RetryTerms {
+            key: self.keys.lock(),
+            wait,
+            policy: self.retry,
+            deadline: Some(deadline),
+            since: None,
+        }
     }
 
     pub(super) fn resource(&self) -> Resource {
@@ -284,4 +314,10 @@ impl Mutex {
         lease.count();
         LockGuard::new(Arc::clone(&self.core), Arc::new(lease), Arc::clone(&self.name), self.renew)
     }
+}
+
+/// Returns the error of a call whose time ended while another call of its handle came first.
+fn taken_locally(of: Resource, waited: Duration) -> AcquireError {
+    let taken = Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None };
+    AcquireError::TimedOut { of, waited, taken }
 }

@@ -7,7 +7,7 @@ use tracing::Instrument as _;
 
 use super::acquire::{LockAttempt, not_acquired};
 use super::acquiring::Acquiring;
-use super::{LockGuard, Permit, Semaphore};
+use super::{LockGuard, Permit, Semaphore, TryAcquire};
 use crate::client::retry::{Attempt, AttemptTerms, Prospect, Wait, retry};
 use crate::error::{AcquireError, ConfigError, ExtendError, ReleaseError, Taken};
 use crate::quorum::acquire::Loss;
@@ -78,11 +78,7 @@ impl Semaphore {
     /// and end with the ttl at the latest.
     pub async fn acquire_many(&self, n: u16) -> Result<Permits, AcquireError> {
         let base = &self.base;
-        if !(1..=self.permits()).contains(&n) {
-            let rule = format!("between 1 and {}, the number of permits", self.permits());
-            let error = ConfigError::new("n", n.to_string(), rule);
-            return Err(AcquireError::Config(error.of(base.resource())));
-        }
+        self.check_number(n)?;
         let operation = operation!("acquire", of = %base.resource());
         let call = Acquiring::begin(&base.core, &base.name);
         let acquired = self.wait_for(n, &operation).instrument(operation.span()).await;
@@ -90,11 +86,57 @@ impl Semaphore {
         acquired
     }
 
+    /// Makes one attempt to acquire `n` permits, or none, and waits for none. A permit that was
+    /// just released and is reserved for a waiting handle counts as taken, too. If several calls
+    /// meet, each may find permits taken that another one gives back. An attempt first reads how
+    /// many permits are free, which is a second round trip.
+    ///
+    /// # Errors
+    /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits.
+    /// Otherwise as [`Mutex::try_acquire`](super::Mutex::try_acquire).
+    ///
+    /// # Cancellation safety
+    /// As for [`acquire_many`](Self::acquire_many).
+    pub async fn try_acquire_many(&self, n: u16) -> Result<TryAcquire<Permits>, AcquireError> {
+        let base = &self.base;
+        self.check_number(n)?;
+        let operation = operation!("try_acquire", of = %base.resource());
+        let call = Acquiring::begin(&base.core, &base.name);
+        let tried = self.try_for(n, &operation).instrument(operation.span()).await;
+        call.over(
+            operation,
+            tried.as_ref().map(|tried| match tried {
+                TryAcquire::Acquired(permits) => permits.first(),
+                TryAcquire::Taken(_) => None,
+            }),
+        );
+        tried
+    }
+
+    fn check_number(&self, n: u16) -> Result<(), AcquireError> {
+        if (1..=self.permits()).contains(&n) {
+            return Ok(());
+        }
+        let rule = format!("between 1 and {}, the number of permits", self.permits());
+        let error = ConfigError::new("n", n.to_string(), rule);
+        Err(AcquireError::Config(error.of(self.base.resource())))
+    }
+
+    async fn try_for(&self, n: u16, operation: &Call) -> Result<TryAcquire<Permits>, AcquireError> {
+        let _operation = self.base.begin()?;
+        let terms = AttemptTerms { if_held: None, left: Duration::ZERO };
+        let won = self.many(n, operation).make(terms).await;
+        self.base.tried(won.map(Permits::of))
+    }
+
+    fn many<'a>(&'a self, n: u16, operation: &'a Call) -> PermitsAttempt<'a> {
+        PermitsAttempt { semaphore: self, n, each: self.base.attempt(self.mode(), operation) }
+    }
+
     async fn wait_for(&self, n: u16, operation: &Call) -> Result<Permits, AcquireError> {
         let base = &self.base;
         let _operation = base.begin()?;
-        let each = base.attempt(self.mode(), operation);
-        let mut attempt = PermitsAttempt { semaphore: self, n, each };
+        let mut attempt = self.many(n, operation);
         let won = retry(&base.core, &mut attempt, base.retry_terms(Wait::Pauses)).await;
         won.map(Permits::of).map_err(|given_up| not_acquired(&base.core, base.resource(), given_up))
     }

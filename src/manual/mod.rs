@@ -63,6 +63,7 @@ pub mod testing {}
 /// [idempotency]: https://github.com/palisade-rs/palisade/blob/main/docs/design/idempotency.md
 /// [fair]: https://github.com/palisade-rs/palisade/blob/main/docs/design/fair.md
 /// [locks]: https://github.com/palisade-rs/palisade/blob/main/docs/design/locks.md
+/// [multi]: https://github.com/palisade-rs/palisade/blob/main/docs/design/multi_lock.md
 /// [quarantine]: https://github.com/palisade-rs/palisade/blob/main/docs/design/quarantine.md
 /// [semaphore]: https://github.com/palisade-rs/palisade/blob/main/docs/design/semaphore.md
 /// [readers]: https://github.com/palisade-rs/palisade/blob/main/docs/design/readers.md

@@ -210,9 +210,7 @@ impl Data {
             Op::Acquire { mode, keys, owner, ttl, proposal, if_held } => {
                 let asked = (*proposal, *if_held);
                 match mode {
-                    _ if keys.is_many() => {
-                        self.locks.acquire_all(h, (keys, *owner), *ttl, *proposal)
-                    }
+                    _ if keys.is_many() => self.locks.acquire_all(h, (keys, *owner), *ttl, asked),
                     LockMode::Exclusive => self.locks.acquire(h, keys, *owner, *ttl, asked),
                     LockMode::Shared => self.locks.acquire_shared(h, keys, *owner, *ttl, asked),
                     LockMode::Slot(slots) => {

@@ -35,6 +35,9 @@ pub enum IfHeld {
     /// which it is held is never shortened. Otherwise the caller is refused, and no hint is
     /// registered. A node that is settling (a short time after a planned handover) transfers locks,
     /// too.
+    ///
+    /// Of several names it transfers those that this owner has, and those that are only reserved,
+    /// together with the free ones, or none (multi_lock 6).
     TakeFrom(OwnerToken),
     /// As [`TakeFrom`](Self::TakeFrom), but a node where this owner has nothing refuses, and so
     /// does one whose fence is above `token`: another attempt was granted there since

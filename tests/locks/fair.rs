@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use palisade::error::AcquireError;
-use palisade::{Mutex, OnUnavailable, Owner, Queued, Redlock, RetryPolicy, TryAcquire};
+use palisade::{MemoryNode, Mutex, OnUnavailable, Owner, Queued, Redlock, RetryPolicy, TryAcquire};
 use palisade_testing::fault::{Fault, Odds};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
@@ -139,6 +139,60 @@ async fn a_call_ends_at_its_deadline_and_says_who_came_first() {
         timeout(Duration::from_secs(2), task).await.expect("no other is ahead").unwrap();
     }
     assert_eq!(*served.lock().unwrap(), [0, 1]);
+}
+
+/// "Taken" is an answer of a majority, also to a call that waits for another one of its handle.
+#[tokio::test]
+async fn calls_without_a_majority_report_what_a_mutex_that_is_not_fair_reports() {
+    let memory: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
+    let nodes: Vec<_> = memory.iter().cloned().map(Fault::new).collect();
+    let builder = nodes.iter().fold(Redlock::builder(), |b, node| b.node(node.clone()));
+    let redlock = builder.node_deadline(Duration::from_millis(50)).build().unwrap();
+    let brief = |fair| {
+        let brief = redlock.mutex("plotter").fair(fair).acquire_timeout(Duration::from_millis(300));
+        brief.build().unwrap()
+    };
+    let (plain, fair) = (brief(false), brief(true));
+    let report = async || {
+        let all = tokio::join!(plain.acquire(), fair.acquire(), fair.acquire(), fair.acquire());
+        [all.0, all.1, all.2, all.3].map(|refused| match refused.unwrap_err() {
+            AcquireError::TimedOut { waited, .. } => {
+                assert!(waited >= Duration::from_millis(300));
+                "taken"
+            }
+            AcquireError::NoQuorum(why) => {
+                assert!(why.waited.is_some_and(|waited| waited >= Duration::from_millis(300)));
+                if why.quarantine().is_some() { "quarantine" } else { "no quorum" }
+            }
+            other => panic!("{other:?}"),
+        })
+    };
+    let held = plain.acquire().await.unwrap();
+    assert_eq!(report().await, ["taken"; 4]);
+    nodes[0].control().cut();
+    assert_eq!(report().await, ["taken"; 4]);
+    nodes[1].control().cut();
+    assert_eq!(report().await, ["no quorum"; 4]);
+    for node in &nodes {
+        node.control().heal();
+    }
+    memory.iter().for_each(MemoryNode::restart_empty);
+    assert_eq!(report().await, ["quarantine"; 4]);
+    drop(held);
+    let waiting = tokio::join!(queue_up_behind(&fair), queue_up_behind(&fair));
+    drop(redlock.close(LONG).await);
+    for call in [waiting.0, waiting.1] {
+        let refused = timeout(LONG, call).await.unwrap().unwrap();
+        assert!(matches!(refused, Err(AcquireError::Closed(_))), "{refused:?}");
+    }
+}
+
+/// Begins a call whose time does not end soon.
+async fn queue_up_behind(mutex: &Mutex) -> JoinHandle<Result<palisade::LockGuard, AcquireError>> {
+    let mutex = mutex.clone();
+    let call = tokio::spawn(async move { mutex.acquire().await });
+    tokio::task::yield_now().await;
+    call
 }
 
 /// A caller that is no longer polled stops asking. The next ones wait for it for at most 3 s.

@@ -9,7 +9,8 @@ use palisade::error::AcquireError;
 use palisade::node::spi::{
     Batch, LockKeys, LockMode, LockNode as _, Op, OwnerToken, Reply, Slots, Terms,
 };
-use palisade::{MemoryNode, Permits, Redlock, Semaphore};
+use palisade::{MemoryNode, Permits, Redlock, Semaphore, TryAcquire};
+use palisade_testing::fault::Fault;
 use tokio::time::{sleep, timeout};
 
 use super::readers::Nodes;
@@ -43,6 +44,48 @@ async fn several_permits_are_held_together_or_none_is() {
         drop(next);
         assert_eq!(a.acquire_many(4).await.unwrap().slots().len(), 4);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_attempt_gets_several_permits_or_none_and_does_not_wait() {
+    for nodes in Nodes::all() {
+        let (a, b) = (pool(&nodes, LONG), pool(&nodes, LONG));
+        let three = a.try_acquire_many(3).await.unwrap().acquired().expect("four are free");
+        assert!(three.is_valid() && three.slots().len() == 3 && three.slots().is_sorted());
+        let TryAcquire::Taken(taken) = b.try_acquire_many(2).await.unwrap() else {
+            panic!("more than four permits")
+        };
+        let rest = taken.retry_after.expect("the permits end");
+        assert!(!taken.foreign && taken.queued.is_none() && !rest.is_zero(), "{taken:?}");
+        let last = b.try_acquire_many(1).await.unwrap().acquired().expect("one is free");
+        assert!(three.slots().iter().all(|(slot, _)| *slot != last.slots()[0].0));
+        three.release().await.unwrap();
+        last.release().await.unwrap();
+        let all = b.try_acquire_many(4).await.unwrap().acquired().expect("all are free");
+        all.release().await.unwrap();
+    }
+}
+
+/// "Taken" and "unknown" are different answers.
+#[tokio::test]
+async fn one_attempt_without_a_majority_reports_no_quorum() {
+    let nodes: Vec<_> = (0..3).map(|_| Fault::new(MemoryNode::new())).collect();
+    let redlock = nodes.iter().fold(Redlock::builder(), |b, node| b.node(node.clone()));
+    let redlock = redlock.node_deadline(Duration::from_millis(50)).build().unwrap();
+    let pool = redlock.semaphore("gpu", 4).build().unwrap();
+    let held = pool.acquire_many(4).await.unwrap();
+    for node in &nodes[1..] {
+        node.control().cut();
+    }
+    let refused = pool.try_acquire_many(2).await;
+    assert!(matches!(refused, Err(AcquireError::NoQuorum(_))), "{refused:?}");
+    for node in &nodes {
+        node.control().heal();
+    }
+    held.release().await.unwrap();
+    drop(redlock.close(LONG).await);
+    let refused = pool.try_acquire_many(2).await;
+    assert!(matches!(refused, Err(AcquireError::Closed(_))), "{refused:?}");
 }
 
 /// A call that waits for more permits than are free only reads. Each write of a semaphore prolongs
@@ -108,6 +151,8 @@ async fn a_wrong_number_of_permits_is_refused_with_the_rule() {
         let refused = pool.acquire_many(n).await;
         let Err(AcquireError::Config(error)) = refused else { panic!("{refused:?}") };
         let text = error.to_string();
+        let tried = pool.try_acquire_many(n).await;
+        assert!(matches!(&tried, Err(AcquireError::Config(same)) if same.to_string() == text));
         for words in ["semaphore \"gpu\"", "`n` is", "between 1 and 4, the number of permits"] {
             assert!(text.contains(words), "{words}: {text}");
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use palisade::error::AcquireError;
 use palisade::node::RedisNode;
+use palisade::test_util::TokioEnv;
 use palisade::{FencingToken, MemoryNode, NodeView, Redlock, RetryPolicy, RwLock, TryAcquire};
 use tokio::time::{sleep, timeout};
 
@@ -44,6 +45,18 @@ impl Nodes {
 
     fn lock(&self) -> RwLock {
         self.handle().rw_lock("doc").build().unwrap()
+    }
+}
+
+/// Returns handles of memory nodes whose leases pass in the time of tokio's timers, which a test
+/// may pause.
+pub(crate) fn in_memory(n: usize) -> impl Fn() -> Redlock {
+    let env = Arc::new(TokioEnv::new());
+    let node = |_| MemoryNode::builder().env(env.clone()).build();
+    let nodes: Vec<_> = (0..n).map(node).collect();
+    move || {
+        let builder = Redlock::builder().env(env.clone());
+        nodes.iter().fold(builder, |b, node| b.node(node.clone())).build().unwrap()
     }
 }
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 use palisade::node::spi::{
     Batch, IfHeld, LockKeys, LockMode, LockNode as _, Op, OwnerToken, Place, Reply, Terms,
 };
+use palisade::test_util::TokioEnv;
 use palisade::{MemoryNode, Moment, Redlock};
+use palisade_testing::fault::{Fault, Odds};
 
 fn handle(nodes: &[MemoryNode]) -> Redlock {
     let builder = nodes.iter().fold(Redlock::builder(), |b, node| b.node(node.clone()));
@@ -89,4 +91,43 @@ async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
     guard.release().await.unwrap();
     let guard = waiter.await.unwrap().expect("reservations end");
     guard.release().await.unwrap();
+}
+
+/// Callers that ask again at once, three of them of one handle. The request of each arrives before
+/// that of the next waiter of the handle, which only takes the handle's place in the queue again.
+#[tokio::test(start_paused = true)]
+async fn callers_of_one_handle_come_in_the_order_of_their_waits() {
+    let env = Arc::new(TokioEnv::new());
+    let node = MemoryNode::builder().env(env.clone()).build();
+    let late = |seed| {
+        let node = Fault::new(node.clone()).env(env.clone());
+        let max_delay = Duration::from_millis(2);
+        node.control().dice(seed, Odds { delay: 1.0, max_delay, ..Odds::default() });
+        Redlock::builder().node(node).env(env.clone()).build().unwrap()
+    };
+    let (one, other) = (late(1), late(2));
+    let turns: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let tasks: Vec<_> = (0..5)
+        .map(|me| {
+            let redlock = if me < 3 { &one } else { &other };
+            let mutex = redlock.mutex("wanted").build().unwrap();
+            let turns = Arc::clone(&turns);
+            tokio::spawn(async move {
+                loop {
+                    let guard = mutex.acquire().await.unwrap();
+                    turns.lock().unwrap().push(me);
+                    tokio::time::sleep(Duration::from_millis(6)).await;
+                    guard.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    while turns.lock().unwrap().len() < 300 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    let turns = turns.lock().unwrap();
+    let of = |me: usize| turns.iter().filter(|who| **who == me).count();
+    let of_each: Vec<_> = (0..5).map(of).collect();
+    assert!(of_each.iter().all(|turns| *turns > 25), "one starves: {of_each:?}");
 }

@@ -236,7 +236,7 @@ async fn a_write_that_is_refused_half_way_is_not_called_unreached() {
     let set =
         |right| lab.servers.iter().for_each(|s| _ = s.cli(&["ACL", "SETUSER", "default", right]));
     set("-hset");
-    let refused = lab.records.purge_one("one", &audit()).await.unwrap();
+    let refused = lab.records.change(Change::Purge, "one", &audit()).await.unwrap();
     assert!(!refused.may_be_done() && refused.to_string().contains("not reached"), "{refused}");
     set("+hset");
     set("-hdel");

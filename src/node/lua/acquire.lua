@@ -71,7 +71,7 @@ if find('AVWOT', kind, 1, true) then
       put(p)
       old = nil
       if ticket and ARGV[a + 7] ~= '' then
-        wait_for_hint(KEYS[k + 3], 3000, nil, ARGV[a + 8], ARGV[a + 9], 'X', nil, ticket)
+        wait_for_hint(KEYS[k + 3], FRESH, nil, ARGV[a + 8], ARGV[a + 9], 'X', nil, ticket)
       end
     else
       local value = look(lock, '22')
@@ -92,7 +92,7 @@ if find('AVWOT', kind, 1, true) then
           wait_for_hint(KEYS[k + 3], ms, ARGV[a + 7], ARGV[a + 8], ARGV[a + 9], 'x')
         end
         if ticket then
-          ms = math.max(ms, 3000)
+          ms = math.max(ms, FRESH)
           local needs = ARGV[a + 9]
           local placed = wait_for_hint(KEYS[k + 3], ms, nil, ARGV[a + 8], needs, 'X', nil, ticket)
           put(placed and ticket or 0)

@@ -83,13 +83,22 @@ local function hint(queue, key)
   end
 end
 
+-- Ms for which a place is fresh after the last request of its handle.
+local FRESH = 3000
+
+-- Returns the time until which the place that begins here is fresh: at most FRESH ms from now, even
+-- if this clock has stepped back since the handle asked.
+local function fresh_till(v, at)
+  return math.min(tonumber(sub(v, at + 35, at + 47)) or 0, b.now_ms + FRESH)
+end
+
 -- Returns the standing of a fair waiter in the queue (fair 1 to 3): its ticket here, the number of
 -- fresh fair places ahead, and the ms until none of these counts any more. `ticket` is that of the
 -- call; '' if it asks for one.
 local function standing(queue, handle, ticket)
   local v, own, largest, ahead, last = queued(queue) or '0', tonumber(ticket), 0, 0, now_ms
   for at = 2, #v, 48 do
-    local fresh = tonumber(sub(v, at + 35, at + 47)) or 0
+    local fresh = fresh_till(v, at)
     local since, who = tonumber(sub(v, at, at + 15)) or 0, sub(v, at + 17, at + 32)
     if sub(v, at + 16, at + 16) == 'X' and fresh > now_ms and not is_ahead(since) then
       largest = math.max(largest, since)
@@ -113,7 +122,6 @@ local function give_up(queue, handle)
 end
 
 -- Registers a client for a hint. With a `handle` it is a waiter: it gets a place in the queue by
--- Registers a client for a hint. With a `handle` it is a waiter: it gets a place in the queue by
 -- the time that it has waited (in µs) or by its `ticket`, and a released lock is reserved for it
 -- for `needs` ms, at most 50; `mode` is x, s or X (wake.lua); `known` is the number of slots that a
 -- waiter for a permit knows. Returns true if it has a place. Without a handle it is a watcher. The
@@ -131,10 +139,16 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, tick
     local own = find(v, '[xsX]' .. handle)
     if own then v = sub(v, 1, own - 17) .. sub(v, own + 32) end
     -- Readers and fair waiters that do not ask any more would in time leave no place for others.
+    local now = string.format('%013.0f', b.now_ms)
+    local latest = string.format('%013.0f', b.now_ms + FRESH)
     while at < #v do
-      local is_stale = sub(v, at + 16, at + 16) ~= 'x'
-        and (tonumber(sub(v, at + 35, at + 47)) or 0) <= b.now_ms
-      if is_stale then v = sub(v, 1, at - 1) .. sub(v, at + 48) else at = at + 48 end
+      local till = sub(v, at + 35, at + 47)
+      if till <= now and sub(v, at + 16, at + 16) ~= 'x' then
+        v = sub(v, 1, at - 1) .. sub(v, at + 48)
+      else
+        if till > latest then v = sub(v, 1, at + 34) .. latest .. sub(v, at + 48) end
+        at = at + 48
+      end
     end
     at = 2
     while at < #v and (sub(v, at, at + 15) < since
@@ -142,7 +156,7 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, tick
       at = at + 48
     end
     needs = string.format('%02.0f', math.min(tonumber(needs), 50))
-    local fresh = string.format('%013.0f', known or b.now_ms + 3000)
+    local fresh = known and string.format('%013.0f', known) or latest
     v = sub(sub(v, 1, at - 1) .. since .. mode .. handle .. needs .. fresh .. sub(v, at), 1, 3073)
   else
     v = '1' .. sub(v, 2)

@@ -64,9 +64,9 @@ while a < last do
     if kind == 'X' and expected then
       life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
       if prolong(k, a, life) then rest = nil end
-    elseif expected and find('SGPFN', kind, 1, true) then
+    elseif expected and find('SGFPYNKH', kind, 1, true) then
       local waited = b and b.waited or tonumber(string.sub(marker, 97, 109))
-      if kind == 'P' or kind == 'N' or waited * 1000 <= now_us then
+      if find('PYNKH', kind, 1, true) or waited * 1000 <= now_us then
         if kind ~= 'G' then
           life = life or string.match(ARGV[4], '^%d+ %d+ %d+ %d+ %d+ (%d+)')
         end

@@ -2,7 +2,8 @@
 -- (K). A release is a run of releases (release_fast.lua).
 -- KEYS  each lock, then in the same order each fence
 -- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposal, J, K: token
---       5 K: name of the quarantine or ''
+--       5 N: the owner that has collected some of the names for this call, or ''; these, and names
+--       that are only reserved, are free for it   K: name of the quarantine or ''
 -- Puts  N: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       J: DONE | NOT_OWNER | QUARANTINED
 --       K: DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key)
@@ -41,11 +42,21 @@ if find('NJK', kind, 1, true) then
     return put(DONE)
   end
 
+  -- Returns true if the call takes over the name (acquire.lua, kind T).
+  local from = ARGV[a + 5]
+  local function is_given(lock, value)
+    if from == '' or type(value) ~= 'string' then return false end
+    if is_ownerless(value) then return value ~= KEPT end
+    local ms = call('PTTL', lock)
+    return value == from and ms >= 0 and ms <= tonumber(ttl)
+  end
+
   local code, longest, mine = nil, 0, 0
   for at = k + 1, last do
     local lock, value = KEYS[at], values[at]
-    if value == owner then mine = mine + 1 end
-    if value and value ~= owner or not value and b.settling and is_kept(lock, KEYS[at + n]) then
+    if value == owner and from == '' then mine = mine + 1 end
+    local is_busy = value and value ~= owner and not is_given(lock, value)
+    if is_busy or not value and b.settling and is_kept(lock, KEYS[at + n]) then
       local ms = call('PTTL', lock)
       if value and not is_ours(lock, value) then code = FOREIGN else code = code or HELD end
       if ms == -1 or longest == -1 then longest = -1 else longest = math.max(longest, ms) end

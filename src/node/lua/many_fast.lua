@@ -1,8 +1,26 @@
--- Fast path of acquire of several locks (N), where the data history is as the client expects: takes
--- free locks whose fences are below the proposal. All other cases are for many.lua.
+-- Fast paths of acquire (N) and extend (K) of several locks, where the data history is as the
+-- client expects: an acquire takes free locks whose fences are below the proposal, and an
+-- extension prolongs locks that the owner has and whose fences are its token. All other cases are
+-- for many.lua.
 -- KEYS     as in many.lua
 -- ARGV     the kind, and those of many.lua
--- Returns  nothing if all locks have the proposal as their fence; else 0, and nothing was changed
+-- Returns  nothing if the op is done, and for N all locks have the proposal as their fence; else 0,
+--          and nothing was changed
+if kind == 'K' then
+  local KEYS, ARGV, call = KEYS, ARGV, redis.call
+  local n, owner, ttl, token = tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
+  -- MGET shows no value for a key that holds no string.
+  local values = call('MGET', unpack(KEYS, k + 1, k + 2 * n))
+  for i = 1, n do
+    if values[i] ~= owner or values[i + n] ~= token then return 0 end
+  end
+  for i = k + 1, k + n do
+    call('PEXPIRE', KEYS[i], ttl)
+    call('PEXPIRE', KEYS[i + n], life)
+  end
+  return nil
+end
+
 if kind == 'N' then
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local n, owner, ttl, proposal = tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]

@@ -118,10 +118,11 @@ if find('SHG', kind, 1, true) then
     local v = b.waited > now_ms and queued(queue)
     if v and #v > 1 then
       local since, ahead = b.now_us - math.min(tonumber(ARGV[a + 5]) or 0, 3600000000), 0
-      local writer = '^(%d+)[xX].*(' .. string.rep('%d', 13) .. ')$'
       for at = 2, #v, 48 do
-        local began, fresh = string.match(sub(v, at, at + 47), writer)
-        if began and tonumber(began) < since then ahead = math.max(ahead, fresh - now_ms) end
+        local began = string.match(sub(v, at, at + 16), '^(%d+)[xX]$')
+        if began and tonumber(began) < since then
+          ahead = math.max(ahead, fresh_till(v, at) - now_ms)
+        end
       end
       if ahead > 0 and not (is_read and call('ZSCORE', lock, owner)) then
         return refuse(HELD, ahead)

@@ -1,9 +1,11 @@
--- Fast paths of shared acquire (S) and shared release (G), where the data history is as the client
--- expects and no client waits on this server. A run of neighbours is executed as one. An acquire
--- needs a fence that is there, because readers do not raise it. All other cases are for shared.lua.
+-- Fast paths of shared acquire (S), extend (H) and release (G), where the data history is as the
+-- client expects and, for S and G, no client waits on this server. A run of neighbours is executed
+-- as one. An acquire needs a fence that is there, because readers do not raise it, and an extension
+-- one that is not below its token. All other cases are for shared.lua.
 -- KEYS     as in shared.lua
 -- ARGV     as in shared.lua
 -- Returns  S: nothing, and the fence, if all owners are readers; else 0, and nothing was changed
+--          H: nothing if the owner was a reader and is extended; else 0, and no grant was changed
 --          G: nothing if each owner was a reader; else the number of owners before the first that
 --          was not, and nothing else was changed
 if kind == 'G' then
@@ -16,6 +18,24 @@ if kind == 'G' then
     if last[1] then call('PEXPIREAT', lock, last[2]) end
   end
   return gone < count and gone or nil
+end
+
+if kind == 'H' then
+  local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
+  local lock, owner, token = KEYS[k + 1], ARGV[a + 2], ARGV[a + 4]
+  local before, given = try('ZSCORE', lock, owner), try('GETRANGE', KEYS[k + 2], '0', '18')
+  local till = math.ceil(now_us / 1000) + ARGV[a + 3]
+  if type(before) ~= 'string' or type(given) ~= 'string' or before * 1000 <= now_us
+    or before + 0 > till or #given ~= #token or given < token or string.find(given, '%D') then
+    return 0
+  end
+  -- A user may lack a command. A key that lasts longer than its readers is harmless.
+  local left = call('PTTL', lock)
+  till = string.format('%.0f', till)
+  if left < 0 or left <= tonumber(ARGV[a + 3]) and type(try('PEXPIREAT', lock, till)) == 'table'
+    or type(try('ZADD', lock, 'XX', till, owner)) == 'table' then return 0 end
+  call('PEXPIRE', KEYS[k + 2], life)
+  return nil
 end
 
 if kind == 'S' then

@@ -1,11 +1,12 @@
--- Fast paths of a permit's acquire (P) and release (F), where the data history is as the client
--- expects: a call that does not wait gets the first free slot, and an owner frees its only slot
--- while no client waits on this server. All other cases are for slots.lua.
+-- Fast paths of a permit's acquire (P), extend (Y) and release (F), where the data history is as
+-- the client expects: a call that does not wait gets the first free slot, an owner extends its
+-- only slot, whose fence is its token, and frees it while no client waits on this server. All
+-- other cases are for slots.lua.
 -- KEYS     as in slots.lua
 -- ARGV     the kind, and those of slots.lua   second: of the server's clock, in 10 digits
 -- Returns  nothing if the op is done, and for P the fence and the slot; else 0, and nothing was
 --          changed
-if kind == 'P' or kind == 'F' then
+if kind == 'P' or kind == 'Y' or kind == 'F' then
   local KEYS, ARGV, find, sub = KEYS, ARGV, string.find, string.sub
   local record, owner = KEYS[k + 1], ARGV[a + 2]
   local v = redis.pcall('GETRANGE', record, '0', '13056')
@@ -21,6 +22,11 @@ if kind == 'P' or kind == 'F' then
     if not at or at % 51 ~= 1 or sub(v, at + 22, at + 31) <= second
       or find(v, owner, at + 51, true) then return 0 end
     fields = '......................0000000000000' .. sub(v, at + 35, at + 50)
+  elseif kind == 'Y' then
+    if at ~= 51 * ARGV[a + 5] + 1 or #v < 51 * ARGV[a + 6] or #ARGV[a + 4] ~= 16
+      or sub(v, at + 35, at + 50) ~= ARGV[a + 4] or find(v, owner, at + 51, true) then return 0 end
+    fields = owner .. string.format('%013.0f', math.ceil(now_us / 1000) + ARGV[a + 3])
+      .. ARGV[a + 4]
   else
     local slots, slot, step = tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6])
     local proposal, looked = ARGV[a + 7], 0

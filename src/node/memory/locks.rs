@@ -39,10 +39,16 @@ pub(super) struct Waiter {
     pub(super) since: u64,
     pub(super) is_fair: bool,
     /// End of the time for which the waiter keeps out those that come later.
-    pub(super) fresh_till: u64,
+    fresh_till: u64,
 }
 
 impl Waiter {
+    /// Returns the end of the time for which the waiter keeps out those that come later. It is at
+    /// most `FRESH` from now, even if the node's clock has stepped back since the waiter asked.
+    pub(super) fn fresh_till(&self, h: &Header) -> u64 {
+        self.fresh_till.min(h.after(FRESH))
+    }
+
     pub(super) fn is_fresh_writer(&self, now: u64) -> bool {
         self.mode == LockMode::Exclusive && self.fresh_till > now
     }
@@ -127,7 +133,7 @@ impl Entry {
     /// [`IfHeld::TakeOnly`]: it is held by the owner from which it is taken, or already by `asker`
     /// because the request was repeated, and its remaining time is at most `ttl`. So no transfer
     /// shortens the time for which the lock is held.
-    fn is_given(
+    pub(super) fn is_given(
         &self,
         h: &Header,
         asker: OwnerToken,
@@ -237,6 +243,7 @@ impl Entry {
     fn queue(&mut self, h: &Header, mode: LockMode, place: Place, ticket: Option<u64>) -> bool {
         let (since, is_fair) = (ticket.unwrap_or_else(|| since(h, &place)), ticket.is_some());
         self.queue.retain(|other| other.place.waiter != place.waiter && other.stays(h.now));
+        self.queue.iter_mut().for_each(|other| other.fresh_till = other.fresh_till(h));
         let at = self.queue.partition_point(|other| {
             let is_tie = other.since == since;
             other.since < since || is_tie && (!is_fair || other.place.waiter < place.waiter)
@@ -386,7 +393,8 @@ impl Locks {
         // A fence above the token is refused: another owner may have been granted the lock since.
         let may = keys.all().all(|name| {
             self.0.live(name.lock(), h.now).is_some_and(|e| {
-                (e.is_owned_by(owner) || e.is_read_by(owner, h.now)) && e.fence <= token.get()
+                let is_read = !keys.is_many() && e.is_read_by(owner, h.now);
+                (e.is_owned_by(owner) || is_read) && e.fence <= token.get()
             })
         });
         if !may || h.is_ahead(token.get()) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::locks::{Entry, Held, Locks, Wake};
 use super::quarantine::Header;
 use crate::name::LockKeys;
-use crate::op::{LockMode, QuarantineId, Reply};
+use crate::op::{IfHeld, LockMode, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
 /// Names with the handles to wake because they are free.
@@ -14,10 +14,21 @@ pub(super) type Woken = Vec<(LockKeys, Wake)>;
 
 impl Entry {
     /// Returns what refuses an exclusive acquire of this name: the time until its end, and true if
-    /// another program has it.
-    fn is_busy(&mut self, h: &Header, owner: OwnerToken) -> Option<(Option<Duration>, bool)> {
-        if let Some(rest) = self.reserved(h, LockMode::Exclusive, None) {
+    /// another program has it. A call that takes over the names that it has collected is refused
+    /// neither by its own grant nor by a reservation (multi_lock 6).
+    fn is_busy(
+        &mut self,
+        h: &Header,
+        owner: OwnerToken,
+        (ttl, if_held): (Duration, Option<IfHeld>),
+    ) -> Option<(Option<Duration>, bool)> {
+        if !takes(if_held)
+            && let Some(rest) = self.reserved(h, LockMode::Exclusive, None)
+        {
             return Some((Some(rest), false));
+        }
+        if self.is_given(h, owner, (ttl, if_held)) {
+            return None;
         }
         if let Some(held) = self.held.as_ref().filter(|held| held.owner != Some(owner)) {
             return Some((held.till.map(|till| h.until(till)), held.owner.is_none()));
@@ -29,6 +40,10 @@ impl Entry {
     }
 }
 
+fn takes(if_held: Option<IfHeld>) -> bool {
+    matches!(if_held, Some(IfHeld::TakeFrom(_)))
+}
+
 /// Refuses all names until the latest end of those that are busy.
 fn refuse_all(busy: &[Option<(Option<Duration>, bool)>]) -> Reply {
     let ends = || busy.iter().flatten().map(|(rest, _)| *rest);
@@ -38,26 +53,31 @@ fn refuse_all(busy: &[Option<(Option<Duration>, bool)>]) -> Reply {
 }
 
 impl Locks {
-    /// Grants all names, or none (`multi_lock` 1, 2).
+    /// Grants all names, or none (`multi_lock` 1, 2, 6).
     pub(super) fn acquire_all(
         &mut self,
         h: &Header,
         (keys, owner): (&LockKeys, OwnerToken),
         ttl: Duration,
-        proposal: u64,
+        (proposal, if_held): (u64, Option<IfHeld>),
     ) -> Reply {
         if !h.quarantine.is_zero() {
             return h.quarantined();
         }
-        let busy: Vec<_> =
-            keys.all().map(|name| self.0.open(name.lock(), h.now).is_busy(h, owner)).collect();
+        let asked = (ttl, if_held);
+        let busy: Vec<_> = keys
+            .all()
+            .map(|name| self.0.open(name.lock(), h.now).is_busy(h, owner, asked))
+            .collect();
         if busy.iter().any(Option::is_some) {
             return refuse_all(&busy);
         }
         let entries = || keys.all().map(LockKeys::lock);
         let fences: Vec<_> = entries().map(|lock| self.0.open(lock, h.now).fence).collect();
         let most = fences.iter().copied().max().unwrap_or(0);
-        let is_repeated = entries().all(|lock| self.0.open(lock, h.now).is_owned_by(owner));
+        let mut is_owned = |lock| self.0.open(lock, h.now).is_owned_by(owner);
+        // A repeated takeover is granted anew, as that of one name.
+        let is_repeated = !takes(if_held) && entries().all(&mut is_owned);
         let fence = if is_repeated { most } else { h.next_fence(most, proposal) };
         for lock in entries() {
             let entry = self.0.open(lock, h.now);

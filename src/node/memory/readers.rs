@@ -31,7 +31,7 @@ impl Entry {
         let since =
             if_held.as_ref().and_then(IfHeld::place).map_or(h.micros, |place| since(h, place));
         let ahead = self.queue.iter().filter(|w| w.since < since && w.is_fresh_writer(h.now));
-        ahead.map(|writer| h.until(writer.fresh_till)).max()
+        ahead.map(|writer| h.until(writer.fresh_till(h))).max()
     }
 
     /// Returns the shared grants for an inspection.

@@ -20,7 +20,7 @@ const TERMS: Terms = Terms { max_ttl: MAX_TTL, clock_error: E };
 const EPOCH: u64 = 1_700_000_000_000_000;
 
 #[derive(Debug, Default)]
-struct Hand(AtomicU64);
+pub(super) struct Hand(AtomicU64);
 
 impl Env for Hand {
     fn now(&self) -> crate::time::Moment {
@@ -35,17 +35,20 @@ impl Env for Hand {
 }
 
 impl Hand {
-    fn pass(&self, d: Duration) {
+    pub(super) fn pass(&self, d: Duration) {
         self.0.fetch_add(d.as_nanos() as u64, Ordering::Relaxed);
+    }
+    pub(super) fn step_back(&self, d: Duration) {
+        self.0.fetch_sub(d.as_nanos() as u64, Ordering::Relaxed);
     }
 }
 
-fn node() -> (MemoryNode, Arc<Hand>) {
+pub(super) fn node() -> (MemoryNode, Arc<Hand>) {
     let hand = Arc::new(Hand::default());
     (MemoryNode::builder().env(hand.clone()).build(), hand)
 }
 
-fn ask(node: &MemoryNode, op: Op) -> Reply {
+pub(super) fn ask(node: &MemoryNode, op: Op) -> Reply {
     let mut replies =
         node.execute(&Batch { terms: TERMS, not_after: None, known_since: None, ops: vec![op] });
     replies.items.remove(0).unwrap()
@@ -55,11 +58,11 @@ fn facts(node: &MemoryNode, terms: Terms) -> Facts {
     node.execute(&Batch { terms, not_after: None, known_since: None, ops: vec![] }).facts.unwrap()
 }
 
-fn owner(n: u128) -> OwnerToken {
+pub(super) fn owner(n: u128) -> OwnerToken {
     OwnerToken::from_random(n)
 }
 
-fn acquire(name: &str, by: u128, proposal: u64) -> Op {
+pub(super) fn acquire(name: &str, by: u128, proposal: u64) -> Op {
     let (mode, keys, owner) = (LockMode::Exclusive, LockKeys::new(name), owner(by));
     Op::Acquire { mode, keys, owner, ttl: TTL, proposal, if_held: None }
 }

@@ -220,7 +220,7 @@ fn reply(
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),
         (
             Op::Release { .. }
-            | Op::Extend { mode: LockMode::Exclusive, .. }
+            | Op::Extend { .. }
             | Op::ExtendClaim { .. }
             | Op::Complete { .. }
             | Op::Steps { .. },

@@ -230,11 +230,11 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
         }
         return;
     }
-    let (lease, number, quarantine) = match op {
-        Op::Acquire { ttl, proposal, .. } => (millis(*ttl), *proposal, None),
-        Op::Raise { token, .. } => (1, token.get(), None),
-        Op::Extend { ttl, token, reassert, .. } => (millis(*ttl), token.get(), *reassert),
-        _ => (1, 0, None),
+    let (lease, number) = match op {
+        Op::Acquire { ttl, proposal, .. } => (millis(*ttl), *proposal),
+        Op::Raise { token, .. } => (1, token.get()),
+        Op::Extend { ttl, token, .. } => (millis(*ttl), token.get()),
+        _ => (1, 0),
     };
     let kind = match op {
         Op::Acquire { .. } => "N",
@@ -242,7 +242,11 @@ fn many_args(cmd: &mut Cmd, op: &Op, names: usize) {
         _ => "K",
     };
     cmd.arg(kind).arg(names).arg(op.owner().map_or("", OwnerToken::as_str)).arg(lease).arg(number);
-    named(cmd, quarantine);
+    match op {
+        Op::Acquire { if_held: Some(IfHeld::TakeFrom(from)), .. } => cmd.arg(from.as_str()),
+        Op::Extend { reassert, .. } => named(cmd, *reassert),
+        _ => cmd.arg(""),
+    };
 }
 
 /// Calls `each` with every key of the op, in the order in which the script expects them.

@@ -6,8 +6,10 @@ use palisade::node::spi::{Holder, LockKeys, OwnerToken, Reply};
 use super::bench::{Bench, LONG, SHORT};
 use super::crash::after;
 use super::handover::{handed_over, slowly};
+use super::hints::{WAITERS, awaited, listening};
 use super::ops::{
     acquire, acquire_at, extend, inspect, is_granted, is_held, raise, reassert, release, shared,
+    take, take_for,
 };
 use super::{Case, list};
 
@@ -22,6 +24,11 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: rule_3_all_fences_are_raised_or_none,
         Nothing: rule_4_all_names_are_extended_or_none,
         Nothing: rule_5_a_release_frees_what_is_its_owners,
+        Nothing: rule_6_names_that_were_collected_are_taken_over_together,
+        Nothing: rule_6_a_name_of_another_owner_is_not_taken_over,
+        Nothing: rule_6_a_takeover_shortens_no_grant,
+        Nothing: rule_6_a_repeated_takeover_is_granted_anew,
+        Nothing: rule_6_a_name_that_is_only_reserved_is_taken_over,
         RestartEmpty: rule_7_nothing_is_granted_in_quarantine,
         RestartKeeping: rule_7_a_holder_names_the_quarantine,
         HandOver: rule_7_a_name_that_may_be_held_keeps_all_out,
@@ -175,6 +182,78 @@ async fn rule_5_a_release_frees_what_is_its_owners(b: Bench) {
     let freed =
         fence_of(&got[0], c).is_some() && got[1..].iter().all(|r| *r == Reply::Holder(None));
     b.check(freed, "it stays, and the others are free", &got);
+}
+
+/// Returns three locks of which one owner has the first two and another one the last, the
+/// keys of all, and both owners.
+async fn two_collected(b: &Bench) -> ([LockKeys; 3], LockKeys, (OwnerToken, OwnerToken)) {
+    let ((names, all), (a, c)) = (three(b), b.owners());
+    for (name, owner) in names.iter().zip([a, a, c]) {
+        b.granted(acquire(name, owner, LONG), "a free lock is granted").await;
+    }
+    (names, all, (a, c))
+}
+
+async fn rule_6_names_that_were_collected_are_taken_over_together(b: Bench) {
+    let (names, all, (a, c)) = two_collected(&b).await;
+    let held = b.ask(acquire(&all, c, LONG)).await;
+    b.check(is_held(&held), "who does not name their owner is refused", &held);
+    let before = fences(&b, &names[..2], a).await;
+    let t = b.granted(take(&all, c, a), "who names it is granted all").await;
+    let above = before.iter().all(|fence| fence.is_some_and(|fence| fence < t));
+    b.check(above, "the token is above all fences", &(t, before));
+    let same = fences(&b, &names, c).await;
+    b.check(same == [Some(t); 3], "and is that of all names", &(t, same));
+    b.expect(release(&names[0], a), Reply::NotOwner, "they are the owner's no more").await;
+    b.expect(release(&all, c), Reply::Done, "all are released").await;
+}
+
+async fn rule_6_a_name_of_another_owner_is_not_taken_over(b: Bench) {
+    let (names, all, (a, c)) = two_collected(&b).await;
+    b.expect(release(&names[1], a), Reply::Done, "one name is gone").await;
+    let d = b.owner();
+    b.granted(acquire(&names[1], d, LONG), "another owner has it").await;
+    let held = b.ask(take(&all, c, a)).await;
+    b.check(is_held(&held), "one name of another owner refuses all", &held);
+    let same = (
+        fences(&b, &names[..1], a).await,
+        fences(&b, &names[1..2], d).await,
+        fences(&b, &names[2..], c).await,
+    );
+    let all_have = [&same.0, &same.1, &same.2].iter().all(|of| of[0].is_some());
+    b.check(all_have, "and all keep what they have", &same);
+    b.expect(release(&names[1], d), Reply::Done, "it is free").await;
+    b.granted(take(&all, c, a), "then all are granted").await;
+}
+
+async fn rule_6_a_takeover_shortens_no_grant(b: Bench) {
+    let (names, all, (a, c)) = two_collected(&b).await;
+    let held = b.ask(take_for(&all, c, a, LONG / 2)).await;
+    b.check(is_held(&held), "a shorter ttl is refused", &held);
+    let same = fences(&b, &names[..2], a).await;
+    b.check(same.iter().all(Option::is_some), "and nothing is transferred", &same);
+}
+
+async fn rule_6_a_repeated_takeover_is_granted_anew(b: Bench) {
+    let ((names, all), (a, c)) = (three(&b), b.owners());
+    let t = b.granted(take_for(&all, c, a, LONG / 2), "free locks are granted").await;
+    let again = b.granted(take(&all, c, a), "a repeated request is granted").await;
+    b.check(again > t, "with a new token", &(t, again));
+    let seen = b.ask(inspect(&names[2])).await;
+    let long = matches!(seen, Reply::Holder(Some(Holder { remaining: Some(rest), .. }))
+        if rest > LONG / 2);
+    b.check(long, "and a new end", &seen);
+}
+
+async fn rule_6_a_name_that_is_only_reserved_is_taken_over(b: Bench) {
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let ((k, owner), (a, c)) = (awaited(&b, &WAITERS).await, b.owners());
+    let both = LockKeys::many(vec![b.lock(), k.clone()]);
+    let ops = vec![release(&k, owner), acquire(&both, c, LONG), take(&both, c, a)];
+    let got = b.all(ops).await;
+    b.check(got[0] == Reply::Done && is_held(&got[1]), "a released name is reserved", &got);
+    b.check(is_granted(&got[2]), "a reservation does not refuse a takeover", &got);
 }
 
 async fn rule_7_nothing_is_granted_in_quarantine(b: Bench) {

@@ -111,6 +111,11 @@ async fn wrong_rules_about_several_locks_are_caught() {
         Op::Raise { keys, .. } => first_only(keys));
     asks!("extends one name", "rule_4_all_names_are_extended_or_none",
         Op::Extend { keys, .. } => first_only(keys));
+    asks!("takes no name over", "rule_6_names_that_were_collected_are_taken_over_together",
+        Op::Acquire { if_held: if_held @ Some(IfHeld::TakeFrom(_)), .. } => *if_held = None);
+    asks!("takes a name that another had for longer", "rule_6_a_takeover_shortens_no_grant",
+        Op::Acquire { ttl, if_held: Some(IfHeld::TakeFrom(_)), .. } =>
+            *ttl = Duration::from_secs(3_600));
 }
 
 #[tokio::test]

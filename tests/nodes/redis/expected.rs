@@ -151,6 +151,58 @@ async fn a_free_name_costs_few_commands_for_every_kind_of_lock() {
     }
 }
 
+/// Returns the largest fence of a grant.
+fn granted(reply: &Result<Reply, NodeError>) -> u64 {
+    match reply {
+        Ok(Reply::Granted { fence } | Reply::Permit { fence, .. }) => *fence,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Mode and keys of a lock, and the commands that two renewals need.
+type Renewal<'a> = (LockMode, &'a LockKeys, &'a [(&'a str, u64)]);
+
+#[tokio::test]
+async fn a_renewal_costs_few_commands_for_every_kind_of_lock() {
+    let server = Server::start(&[]);
+    let (node, owner) = (fresh(&server), owner());
+    let several = LockKeys::many(["l", "m", "n"].map(LockKeys::new).to_vec());
+    let (k, doc, p) = (LockKeys::new("k"), LockKeys::new("doc"), LockKeys::new("p"));
+    let slot = LockMode::Slot(Slots::any(4).exactly(2));
+    let kinds: [Renewal<'_>; 4] = [
+        (LockMode::Exclusive, &k, &[("exists", 2), ("getrange", 4), ("pexpire", 4)]),
+        (
+            LockMode::Shared,
+            &doc,
+            &[
+                ("getrange", 2),
+                ("pexpire", 2),
+                ("pexpireat", 2),
+                ("pttl", 2),
+                ("zadd", 2),
+                ("zscore", 2),
+            ],
+        ),
+        (slot, &p, &[("getrange", 2), ("set", 2)]),
+        (LockMode::Exclusive, &several, &[("mget", 2), ("pexpire", 12)]),
+    ];
+    for (mode, keys, expected) in kinds {
+        let now = SystemEnv.wall_micros();
+        let token = granted(&one(&node, LONG, acquire_as(mode, keys.clone(), owner, now)).await);
+        let extend = || {
+            let (keys, token) = (keys.clone(), FencingToken::new(token));
+            vec![Op::Extend { mode, keys, owner, ttl: TTL, token, meta: None, reassert: None }]
+        };
+        let expected: Vec<_> = expected.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+        // On a slow machine the note may be old.
+        let (mut got, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
+        while got != expected {
+            assert!(Instant::now() < end, "{mode:?}: {got:?} instead of {expected:?}");
+            got = commands(&server, &node, [extend(), extend()]).await;
+        }
+    }
+}
+
 /// A random number generator with the same sequence on every machine.
 struct Dice(u64);
 
@@ -194,7 +246,12 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
             acquire_as(mode, LockKeys::new(&format!("{side}-p")), owner, proposal)
         }
         22..24 => release_as(LockMode::Slot(slots), LockKeys::new(&format!("{side}-p")), owner),
-        24..26 => acquire_as(LockMode::Exclusive, several, owner, proposal),
+        24 => acquire_as(LockMode::Exclusive, several, owner, proposal),
+        25 => {
+            let mode = LockMode::Exclusive;
+            let if_held = Some(IfHeld::TakeFrom(owners[dice.below(3) as usize]));
+            Op::Acquire { mode, keys: several, owner, ttl: TTL, proposal, if_held }
+        }
         26..28 => release_as(LockMode::Exclusive, several, owner),
         0..5 => Op::Acquire {
             mode: LockMode::Exclusive,
@@ -211,16 +268,16 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
         },
         5..9 => Op::Release { mode: LockMode::Exclusive, keys, owner, meta: dice.below(4) == 0 },
         9 => {
-            let meta = dice.yes().then(|| Arc::from(&b"me"[..]));
-            Op::Extend {
-                mode: LockMode::Exclusive,
-                keys,
-                owner,
-                ttl: TTL,
-                token,
-                meta,
-                reassert: None,
-            }
+            let slot = LockMode::Slot(slots.exactly(dice.below(2) as u16));
+            let (mode, keys) = match dice.below(5) {
+                0 => (LockMode::Shared, keys),
+                1 => (LockMode::Exclusive, several),
+                2 => (slot, LockKeys::new(&format!("{side}-p"))),
+                _ => (LockMode::Exclusive, keys),
+            };
+            let is_one = mode == LockMode::Exclusive && !keys.is_many();
+            let meta = (is_one && dice.yes()).then(|| Arc::from(&b"me"[..]));
+            Op::Extend { mode, keys, owner, ttl: TTL, token, meta, reassert: None }
         }
         10 if dice.yes() => Op::Raise { keys, owner, token, slot: None },
         10 => Op::Inspect { keys, wait: dice.yes() },

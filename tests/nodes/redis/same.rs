@@ -93,6 +93,28 @@ impl Drawn {
         }
     }
 
+    /// Draws an operation on two locks together.
+    fn several(&mut self, named: [QuarantineId; 2]) -> [Op; 2] {
+        let reassert = self.dice.maybe(2, |_| named);
+        let mode = LockMode::Exclusive;
+        let keys = LockKeys::many(["b", "d"].map(LockKeys::new).to_vec());
+        let (owner, from, token) = (self.owner(), self.owner(), self.token());
+        let ttl = self.dice.of(&SPANS);
+        let both = |op: Op| [op.clone(), op];
+        match self.dice.below(8) {
+            0..4 => {
+                let if_held = self.dice.maybe(2, |_| IfHeld::TakeFrom(from));
+                both(Op::Acquire { mode, keys, owner, ttl, proposal: token.get(), if_held })
+            }
+            4 => both(Op::Raise { keys, owner, token: self.any_token(), slot: None }),
+            5 | 6 => [0, 1].map(|node| {
+                let (keys, reassert) = (keys.clone(), reassert.map(|both| both[node]));
+                Op::Extend { mode, keys, owner, ttl, token, meta: None, reassert }
+            }),
+            _ => both(Op::Release { mode, keys, owner, meta: false }),
+        }
+    }
+
     /// Draws one operation, in one version for each node. `named` contains the current quarantine
     /// of each node.
     fn op(&mut self, named: [QuarantineId; 2]) -> [Op; 2] {
@@ -102,15 +124,17 @@ impl Drawn {
         let both = |op: Op| [op.clone(), op];
         // The second lock never has metadata. So its renewals and releases take the short path of
         // the script.
-        let (name, has_meta) = self.dice.of(&[("a", true), ("b", false)]);
+        let (name, has_meta) = self.dice.of(&[("a", true), ("b", false), ("d", false)]);
         let mode = self.dice.of(&[LockMode::Exclusive, LockMode::Exclusive, LockMode::Shared]);
         let keys = LockKeys::new(name);
         let key: Arc<str> = self.dice.of(&["r", "s"]).into();
         let (owner, token, ttl) = (self.owner(), self.token(), self.dice.of(&SPANS));
         let retention = self.dice.of(&[2 * SPANS[1], 4 * SPANS[1]]);
         let fingerprint = self.dice.maybe(2, |dice| dice.of(&[[1; 32], [2; 32]]));
-        if self.dice.below(5) == 0 {
-            return self.permit(named);
+        match self.dice.below(10) {
+            0 | 1 => return self.permit(named),
+            2 => return self.several(named),
+            _ => {}
         }
         let text =
             |dice: &mut Dice, longest: u64| Arc::from(vec![b'x'; dice.below(longest) as usize]);

@@ -178,3 +178,46 @@ async fn hints_come_on_a_connection_of_their_own() {
     one(&node, LONG, release("k", a)).await.unwrap();
     assert_eq!(&*hinted(&mut events).await, "k");
 }
+
+/// A place of a caller that asks no more, as it is after the clock stepped back by a minute. It
+/// counts for 3 s from the next request on, for fair callers and for readers. The same holds for a
+/// node in memory.
+#[tokio::test]
+async fn a_step_back_of_the_clock_prolongs_no_place() {
+    let server = Server::start(&[]);
+    let node = fresh(&server);
+    let seconds = server.cli(&["time"]).lines().next().unwrap().trim().parse::<u64>().unwrap();
+    for (name, kind, mode) in [("fair", "X", LockMode::Exclusive), ("doc", "x", LockMode::Shared)] {
+        let late = format!("{:013}", (seconds + 60) * 1_000);
+        let place = format!("0{:016}{kind}{:016x}00{late}", (seconds - 9) * 1_000_000, 7);
+        let queue = LockKeys::new(name).queue().to_owned();
+        server.cli(&["set", &queue, &place, "px", "600000"]);
+        // A request by which the node knows that clients wait here.
+        let (a, b) = (owner(), owner());
+        let other = format!("beside-{name}");
+        fence(one(&node, LONG, acquire(&other, a)).await);
+        one(&node, LONG, waiting(&other, b)).await.unwrap();
+        let asks = |ticket| {
+            let mut op = acquire(name, b);
+            let place = Place { waiter: 8, ..PLACE };
+            if let Op::Acquire { if_held, mode: asked, .. } = &mut op {
+                *asked = mode;
+                *if_held = Some(match mode {
+                    LockMode::Shared => IfHeld::Queue(place),
+                    _ => IfHeld::Fair { place, ticket },
+                });
+            }
+            op
+        };
+        let ticket = Some((seconds + 1) * 1_000_000);
+        let refused = one(&node, LONG, asks(ticket)).await.unwrap();
+        let (Reply::Queued { remaining, .. } | Reply::Held { remaining, .. }) = refused else {
+            panic!("{name}: the place is ahead: {refused:?}")
+        };
+        let rest = remaining.expect("the place ends");
+        assert!(rest <= Duration::from_secs(3), "{name}: for {rest:?}");
+        tokio::time::sleep(rest + Duration::from_millis(10)).await;
+        let granted = one(&node, LONG, asks(ticket)).await;
+        assert!(matches!(granted, Ok(Reply::Granted { .. })), "{name}: {granted:?}");
+    }
+}

@@ -142,6 +142,10 @@ pub enum Bug {
     ManyTokensDiffer,
     /// Several locks are granted where the first one is free (multi_lock 1).
     PartialMany,
+    /// A call for several names takes over names of any owner when it joins them (multi_lock 6).
+    JoinTakesOthers,
+    /// A call for several names asks for all of them at once until its deadline (multi_lock 6).
+    NamesTogetherOnly,
     /// Each node serves fair callers in the order in which it gave them tickets, whatever the other
     /// nodes gave (fair 2).
     TicketsUnsettled,

@@ -142,6 +142,8 @@ known_bugs! {
     resume_from_nothing: ResumeFromNothing in HAND_OVERS,
     many_tokens_differ: ManyTokensDiffer in SEVERAL,
     partial_many: PartialMany in SEVERAL,
+    join_takes_others: JoinTakesOthers in SEVERAL,
+    names_together_only: NamesTogetherOnly in SEVERAL,
     tickets_unsettled: TicketsUnsettled in FAIR,
     grant_takes_place: GrantTakesPlace in FAIR,
     batches_yield: BatchesYield in FAILOVERS,

@@ -21,6 +21,7 @@ use crate::names;
 use crate::node::Node;
 use crate::plan::{Fault, NetPlan, Plan, Settings, Stops, Tamper, ms};
 use crate::process::{Gated, Process};
+use crate::several;
 use crate::trace::Event;
 use crate::world::World;
 
@@ -63,7 +64,7 @@ struct Seat {
 }
 
 /// A process after the end of all faults, with its handle and its settings.
-type Handle = (Arc<Process>, Redlock, Settings);
+pub(crate) type Handle = (Arc<Process>, Redlock, Settings);
 
 struct Stage {
     plan: Arc<Plan>,
@@ -409,7 +410,12 @@ impl Stage {
     /// Lets all clients want the same lock, and at the same time all permits of one semaphore. None
     /// of them may keep a part of the permits while it waits.
     async fn serve_all_clients(&self, handles: Vec<Handle>) {
+        // These need many requests, so only a part of the plans has them.
+        let beside_busy_names = self.plan.seed.is_multiple_of(4);
         let mut tasks = Vec::new();
+        if beside_busy_names {
+            tasks = several::beside_busy_names(&self.world, &handles);
+        }
         for (client, (process, redlock, settings)) in handles.into_iter().enumerate() {
             let ttl = ms(settings.max_ttl);
             let gives_up = client % 3 == 2;
@@ -445,7 +451,8 @@ impl Stage {
             }
         }
         sleep(ms(40)).await;
-        for key in [names::calm(50), format!("permits:{}", names::calm_pool(9))] {
+        let pool = format!("permits:{}", names::calm_pool(9));
+        for key in [names::calm(50), names::calm(60), names::calm(61), pool] {
             self.must_be_gone(&key, "the last holder released it 40 ms ago");
         }
     }

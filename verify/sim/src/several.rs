@@ -1,12 +1,18 @@
 //! Two locks that a client process acquires together.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use crate::client::{Actor, Guard, tried, waited};
 use crate::dice::Dice;
 use crate::names;
 use crate::plan::{Parting, ms};
+use crate::run::Handle;
 use crate::trace::Event;
+use crate::world::World;
 
 impl Actor {
     /// Acquires the first two locks together, holds them, and gives them up.
@@ -44,4 +50,41 @@ impl Actor {
         drop(second);
         self.part(first, parting).await;
     }
+}
+
+/// Has all clients hold each of two names in turn, without a gap, until the first client has
+/// acquired both together.
+pub(crate) fn beside_busy_names(world: &Arc<World>, handles: &[Handle]) -> Vec<JoinHandle<()>> {
+    let both = [names::calm(60), names::calm(61)];
+    let (is_over, mut tasks) = (Arc::<AtomicBool>::default(), Vec::new());
+    for (process, redlock, settings) in handles {
+        for name in both.iter().chain(&both) {
+            let mutex = redlock.mutex(name).ttl(ms(settings.max_ttl)).acquire_timeout(ms(5_000));
+            let mutex = mutex.build().expect("settings fit together");
+            let is_over = Arc::clone(&is_over);
+            tasks.push(process.run(async move {
+                while !is_over.load(Ordering::Relaxed) {
+                    let Ok(guard) = mutex.acquire().await else { return };
+                    sleep(ms(6)).await;
+                    let _ = guard.release().await;
+                }
+            }));
+        }
+    }
+    if let Some((process, redlock, settings)) = handles.first() {
+        let name = names::number_of(&both[0]);
+        let multi = redlock.multi(both).ttl(ms(settings.max_ttl)).acquire_timeout(ms(5_000));
+        let multi = multi.build().expect("settings fit together");
+        let world = Arc::clone(world);
+        tasks.push(process.run(async move {
+            sleep(ms(50)).await;
+            let got = multi.acquire().await;
+            is_over.store(true, Ordering::Relaxed);
+            match got {
+                Ok(guard) => drop(guard.release().await),
+                Err(_) => world.tell(Event::NotServed { client: 0, name }),
+            }
+        }));
+    }
+    tasks
 }

@@ -280,7 +280,7 @@ fn run(kinds: &[char]) -> usize {
 fn as_asked(kind: char, reply: &Reply) -> bool {
     match kind {
         'A' | 'O' | 'a' => *reply == Reply::Granted { fence: 1 },
-        'D' | 'd' | 'X' | 'x' | 'c' | 's' | 'G' | 'F' => *reply == Reply::Done,
+        'D' | 'd' | 'X' | 'x' | 'c' | 's' | 'G' | 'F' | 'H' | 'Y' | 'K' => *reply == Reply::Done,
         'C' => {
             matches!(reply, Reply::Claimed { fence: 1, attempt: 1, record: None, steps: None, .. })
         }

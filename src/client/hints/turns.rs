@@ -1,0 +1,141 @@
+//! Wake-ups of the callers of a handle that wait for one key: the one that has waited longest is
+//! woken first.
+//!
+//! A caller keeps its order when it is woken in vain, or only takes the handle's place at the nodes
+//! again. If the order were that in which callers begin to wait for a wake-up, such a caller would
+//! always stand behind those that ask anew at once. As the handle's place has its waiting time,
+//! they would have the lock for ever.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::time::Moment;
+
+/// Order of a caller: the beginning of its wait, and its number.
+pub(super) type Order = (Moment, u64);
+
+/// Wake-ups for one key.
+#[derive(Debug, Default)]
+pub(super) struct Turns(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Callers that wait for a wake-up now.
+    waiting: BTreeMap<Order, Arc<Notify>>,
+    /// True if a wake-up found no caller that waits. The next one is woken at once.
+    stored: bool,
+}
+
+/// A caller that waits. If it is dropped after it was woken, the next caller is woken instead.
+struct Caller<'a> {
+    turns: &'a Turns,
+    order: Order,
+    is_done: bool,
+}
+
+impl Turns {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the caller that has waited longest. If none waits now, the wake-up is for the next one
+    /// that does: it may have a request under way.
+    pub(super) fn wake(&self) {
+        let mut state = self.state();
+        match state.waiting.pop_first() {
+            Some((_, caller)) => caller.notify_one(),
+            None => state.stored = true,
+        }
+    }
+
+    /// Wakes all callers that wait now.
+    pub(super) fn wake_all(&self) {
+        let all = std::mem::take(&mut self.state().waiting);
+        for caller in all.into_values() {
+            caller.notify_one();
+        }
+    }
+
+    /// Resolves when this caller is woken.
+    ///
+    /// # Cancellation safety
+    /// If the future is dropped after this caller was woken, the next caller is woken instead.
+    pub(super) async fn turn(&self, order: Order) {
+        let woken = Arc::new(Notify::new());
+        {
+            let mut state = self.state();
+            if std::mem::take(&mut state.stored) {
+                return;
+            }
+            state.waiting.insert(order, Arc::clone(&woken));
+        }
+        let mut caller = Caller { turns: self, order, is_done: false };
+        woken.notified().await;
+        caller.is_done = true;
+    }
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        let waits = !self.is_done && self.turns.state().waiting.remove(&self.order).is_some();
+        if !self.is_done && !waits {
+            self.turns.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn order(number: u64) -> Order {
+        (Moment::from_nanos(number), number)
+    }
+
+    #[tokio::test]
+    async fn the_caller_that_has_waited_longest_is_woken_first() {
+        let turns = Turns::default();
+        let mut second = Box::pin(turns.turn(order(2)));
+        let mut first = Box::pin(turns.turn(order(1)));
+        assert!((&mut second).now_or_never().is_none() && (&mut first).now_or_never().is_none());
+        turns.wake();
+        assert!((&mut second).now_or_never().is_none());
+        first.await;
+        // It was woken in vain, and comes first again.
+        let mut first = Box::pin(turns.turn(order(1)));
+        assert!((&mut first).now_or_never().is_none());
+        turns.wake();
+        first.await;
+        turns.wake();
+        second.await;
+    }
+
+    #[tokio::test]
+    async fn a_wake_up_is_not_lost() {
+        let turns = Turns::default();
+        turns.wake();
+        turns.wake();
+        turns.turn(order(1)).await;
+        let mut first = Box::pin(turns.turn(order(1)));
+        assert!((&mut first).now_or_never().is_none(), "two that no caller awaits are one");
+        let mut second = Box::pin(turns.turn(order(2)));
+        assert!((&mut second).now_or_never().is_none());
+        turns.wake();
+        // The first one is woken and dropped, so the second one is woken.
+        drop(first);
+        second.await;
+        // One that is dropped before it is woken passes nothing on.
+        let mut third = Box::pin(turns.turn(order(3)));
+        assert!((&mut third).now_or_never().is_none());
+        drop(third);
+        let mut fourth = Box::pin(turns.turn(order(4)));
+        assert!((&mut fourth).now_or_never().is_none());
+        turns.wake_all();
+        fourth.await;
+        assert!(turns.turn(order(5)).now_or_never().is_none());
+    }
+}

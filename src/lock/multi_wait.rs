@@ -1,0 +1,221 @@
+//! The wait of a call for several names (`multi_lock` 6).
+//!
+//! At first the call asks for all names at once, after pauses. If they are not free together, it
+//! collects them: one name after the other, in their order, each by its turn in the nodes' queues.
+//! While it waits for the next name, it has those that it has collected, but not for longer than a
+//! limit that grows. They are leases on which nothing relies. The next name *joins* them: one op
+//! takes over what the call has collected, under the owner token that won the name. The last join
+//! is the grant of all names.
+//!
+//! Cancellation: a call that is dropped releases what it has collected.
+
+use std::time::Duration;
+
+use super::Mutex;
+use super::acquire::{AFTER_QUARANTINE, LockAttempt, is_hopeless};
+use crate::client::Core;
+use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, RetryTerms, Wait, retry};
+use crate::durability::Durability;
+use crate::name::LockKeys;
+use crate::op::{IfHeld, LockMode, Op};
+use crate::quorum::acquire::Loss;
+use crate::span::Call;
+use crate::time::Moment;
+use crate::token::OwnerToken;
+
+/// Time for which a call asks for all names at once before it collects them.
+const TOGETHER: Duration = Duration::from_millis(250);
+/// Shortest limit of the time for which a call has names while it waits for the next one. The limit
+/// is doubled each time that was not enough, up to the ttl.
+const LIMIT_MIN: Duration = Duration::from_millis(250);
+
+/// State of one call that waits for several names.
+pub(super) struct MultiWait<'a> {
+    /// Lock of all names, with the settings of the call.
+    pub(super) mutex: &'a Mutex,
+    /// Keys of each name, in their order; two at least.
+    pub(super) names: &'a [LockKeys],
+    pub(super) operation: &'a Call,
+    pub(super) began: Moment,
+    pub(super) deadline: Moment,
+}
+
+/// Names that the call has collected. The drop releases them.
+struct Collected<'a> {
+    core: &'a Core,
+    keys: LockKeys,
+    owner: OwnerToken,
+    ttl: Duration,
+    /// Time until which a majority of the nodes has the names for the call.
+    until: Moment,
+    /// True if the drop releases the names.
+    armed: bool,
+}
+
+impl Drop for Collected<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let Self { core, owner, ttl, .. } = *self;
+            let (mode, keys) = (LockMode::Exclusive, self.keys.clone());
+            let release = Op::Release { mode, keys, owner, meta: false };
+            core.undo_everywhere(&release, core.forgotten_at(core.env.now(), ttl));
+        }
+    }
+}
+
+/// Attempt to get names of which the call has won the last one, as `owner`, and has collected the
+/// others, as `from`. All attempts of one join have one owner token, so none is refused because of
+/// an earlier one, and what nodes transferred stays until the last one has failed.
+struct Join<'a> {
+    acquire: LockAttempt<'a>,
+    from: OwnerToken,
+    owner: OwnerToken,
+}
+
+impl Attempt for Join<'_> {
+    type Granted = Acquired;
+    type Refused = Loss;
+
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
+        self.acquire.operation.attempt();
+        let (if_held, taker) = (Some(IfHeld::TakeFrom(self.from)), Some(self.owner));
+        let ask = AcquireRequest { if_held, taker, ..self.acquire.ask(terms) };
+        self.acquire.core.attempt(ask).await
+    }
+
+    fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
+        self.acquire.prospect(loss, deadline)
+    }
+}
+
+impl<'a> MultiWait<'a> {
+    /// Acquires all names, or none, by the deadline of the call.
+    ///
+    /// # Cancellation safety
+    /// If dropped, what nodes granted is released in the background.
+    pub(super) async fn acquire(mut self) -> Result<Acquired, GivenUp<Loss>> {
+        let (mutex, core) = (self.mutex, &self.mutex.core);
+        let mut attempt = mutex.attempt(LockMode::Exclusive, self.operation);
+        let end = Some(self.deadline.min(self.began + TOGETHER));
+        let terms = RetryTerms { deadline: end, ..mutex.retry_terms(Wait::Pauses) };
+        let mut result = retry(core, &mut attempt, terms).await;
+        // In a shorter time slow nodes could not grant and answer.
+        let mut limit = LIMIT_MIN.max(2 * core.config.node_deadline);
+        loop {
+            match result {
+                Err(given_up) if self.may_go_on(&given_up) => {
+                    limit = limit.min(mutex.ttl);
+                    result = self.collect(limit).await;
+                    limit *= 2;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn may_go_on(&self, given_up: &GivenUp<Loss>) -> bool {
+        let core = &self.mutex.core;
+        let is_hopeless = match &given_up.refused {
+            Loss::NoQuorum(outcomes) => is_hopeless(&core.no_quorum(outcomes.clone())),
+            Loss::Taken(_) => false,
+        };
+        !given_up.closed && !is_hopeless && core.env.now() < self.deadline
+    }
+
+    /// Acquires one name after the other. Fails if the call waits for longer than `limit` for the
+    /// name that comes next. Before it fails, it releases the others and waits for its turn at this
+    /// name: as long as one owner has it, it would collect the others in vain again.
+    async fn collect(&mut self, limit: Duration) -> Result<Acquired, GivenUp<Loss>> {
+        let mut collected = self.turn(&self.names[0], limit, None).await?;
+        // The wait for the end of a quarantine may have taken longer than the call.
+        self.deadline = match self.mutex.core.env.now() {
+            now if now > self.deadline => now + AFTER_QUARANTINE,
+            _ => self.deadline,
+        };
+        let mut count = 1;
+        loop {
+            let name = &self.names[count];
+            let next = match self.turn(name, limit, Some(collected.until)).await {
+                Ok(next) => next,
+                Err(given_up) => {
+                    drop(collected);
+                    if self.may_go_on(&given_up) {
+                        self.turn(name, limit, None).await?;
+                    }
+                    return Err(given_up);
+                }
+            };
+            count += 1;
+            let (won, mut joined) = self.join(collected, next, &self.names[..count], limit).await?;
+            if count == self.names.len() {
+                joined.armed = false;
+                return Ok(won);
+            }
+            collected = joined;
+        }
+    }
+
+    /// Waits for the turn of the call at one name: until `end`, or until its deadline if it has no
+    /// other name.
+    async fn turn(
+        &self,
+        keys: &LockKeys,
+        ttl: Duration,
+        end: Option<Moment>,
+    ) -> Result<Collected<'a>, GivenUp<Loss>> {
+        let (mutex, core) = (self.mutex, &self.mutex.core);
+        let mut attempt = LockAttempt {
+            keys,
+            ttl,
+            // Nothing relies on a name that is collected.
+            level: Durability::Primary,
+            ..mutex.attempt(LockMode::Exclusive, self.operation)
+        };
+        attempt.waits_for_quarantine &= end.is_none();
+        let terms = RetryTerms {
+            key: keys.lock(),
+            deadline: Some(end.map_or(self.deadline, |end| end.min(self.deadline))),
+            since: Some(self.began),
+            ..mutex.retry_terms(Wait::Queue(LockMode::Exclusive))
+        };
+        let Acquired { owner, until, .. } = retry(core, &mut attempt, terms).await?;
+        Ok(Collected { core, keys: keys.clone(), owner, ttl, until, armed: true })
+    }
+
+    /// Takes over the names that the call has collected under the owner token of the name that it
+    /// won last, `next`, as the grant of these names together.
+    async fn join(
+        &self,
+        collected: Collected<'a>,
+        mut next: Collected<'a>,
+        names: &[LockKeys],
+        limit: Duration,
+    ) -> Result<(Acquired, Collected<'a>), GivenUp<Loss>> {
+        let (mutex, core) = (self.mutex, &self.mutex.core);
+        let (ttl, level) = if names.len() == self.names.len() {
+            (mutex.ttl, mutex.level)
+        } else {
+            (limit, Durability::Primary)
+        };
+        let keys = LockKeys::many(names.to_vec());
+        (next.keys, next.ttl) = (keys.clone(), ttl);
+        let acquire = LockAttempt {
+            keys: &keys,
+            ttl,
+            level,
+            waits_for_quarantine: false,
+            ..mutex.attempt(LockMode::Exclusive, self.operation)
+        };
+        let mut join = Join { acquire, from: collected.owner, owner: next.owner };
+        let terms = RetryTerms {
+            deadline: Some(collected.until.min(self.deadline)),
+            ..mutex.retry_terms(Wait::Pauses)
+        };
+        let won = retry(core, &mut join, terms).await?;
+        next.until = won.until;
+        // A node that refused the join may have granted the name before. So the release asks all.
+        (0..core.n()).for_each(|node| won.replies.extended(node));
+        Ok((won, next))
+    }
+}
