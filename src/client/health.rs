@@ -113,7 +113,9 @@ impl Core {
         let mut answers = Vec::new();
         let operation = self.closing.enter();
         if operation.is_some() && self.timer().is_ok() {
-            answers = self.answers(op.clone(), (self.n(), Answer::is_ok), &ReplyCollector::new(self.n())).await;
+            answers = self
+                .answers(op.clone(), (self.n(), Answer::is_ok), &ReplyCollector::new(self.n()))
+                .await;
         }
         answers.resize_with(self.n(), || None);
         let answers = answers.into_iter().map(|answer| answer.unwrap_or(Err(no_answer())));

@@ -106,7 +106,8 @@ impl<'a> MultiWait<'a> {
             match result {
                 Err(given_up) if self.may_go_on(&given_up) => {
                     limit = limit.min(mutex.ttl);
-                    result = self.collect(limit).await;
+                    // Boxed, so that the future of a call that collects nothing is small.
+                    result = Box::pin(self.collect(limit)).await;
                     limit *= 2;
                 }
                 result => return result,
