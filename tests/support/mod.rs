@@ -27,3 +27,4 @@ pub mod logs;
 pub mod memory;
 pub mod proxy;
 pub mod server;
+pub mod wrap;
