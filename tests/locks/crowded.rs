@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use palisade::error::{AcquireError, Advice, NodeError, NodeFault, NodeOutcome};
 use palisade::node::MemoryNode;
-use palisade::node::spi::{Batch, BoxFuture, Env, IfHeld, LockNode, NodeSignal, Op, Replies};
-use palisade::test_util::TokioEnv;
+use palisade::node::spi::{Batch, BoxFuture, IfHeld, LockNode, NodeSignal, Op, Replies};
 use palisade::{LockGuard, Moment, Redlock, TryAcquire};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use crate::support::memory::Timed;
 use crate::support::wrap::Wrap;
 
 /// Returns a memory node that executes one batch after the other, each in the time `takes`. It
@@ -59,13 +59,9 @@ impl LockNode for Forged {
 /// Returns two handles on one node, and a counter of the acquires of the first handle. The node
 /// needs the time `takes` for each batch.
 fn handles(takes: Duration) -> (Redlock, Redlock, Arc<AtomicUsize>) {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let acquires = Arc::<AtomicUsize>::default();
-    let slow = slow(inner.clone(), takes, &acquires);
-    let slow = Redlock::builder().node(slow).env(Arc::clone(&env)).build().expect("a handle");
-    let other = Redlock::builder().node(inner).env(env).build().expect("a handle");
-    (slow, other, acquires)
+    let (world, acquires) = (Timed::new(1), Arc::default());
+    let slow = slow(world.nodes[0].clone(), takes, &acquires);
+    (world.settings().node(slow).build().expect("a handle"), world.redlock(), acquires)
 }
 
 /// Tries to acquire `n` locks. Returns the acquired locks, and the number of attempts that were
@@ -123,17 +119,16 @@ async fn locks_that_are_held_come_before_new_ones() {
 /// The renewals of locks that were acquired together are spread over a sixteenth of their ttl.
 #[tokio::test(start_paused = true)]
 async fn renewals_that_are_due_within_ten_milliseconds_share_a_batch() {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let world = Timed::new(1);
     let counts = Arc::new([const { AtomicUsize::new(0) }; 2]);
-    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
     let counted = Arc::clone(&counts);
-    let node = Wrap::new(inner, move |inner, batch, deadline| {
+    let node = Wrap::new(world.nodes[0].clone(), move |inner, batch, deadline| {
         let renewals = batch.ops.iter().filter(|op| matches!(op, Op::Extend { .. })).count();
         counted[0].fetch_add(renewals, Ordering::Relaxed);
         counted[1].fetch_add(usize::from(renewals > 0), Ordering::Relaxed);
         async move { inner.call(batch, deadline).await }
     });
-    let redlock = Redlock::builder().node(node).env(env).ttl(Duration::from_secs(32));
+    let redlock = world.settings().node(node).ttl(Duration::from_secs(32));
     let redlock = redlock.build().expect("a handle");
     let (held, _) = hold(&redlock, 2_000).await;
     sleep(Duration::from_millis(8_100)).await;
@@ -160,13 +155,11 @@ async fn locks_that_are_released_during_a_renewal_are_kept_alive_no_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn forged_hints_cost_a_node_a_hundred_requests_a_second_at_most() {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let acquires = Arc::<AtomicUsize>::default();
-    let node = slow(inner.clone(), Duration::from_millis(2), &acquires);
+    let (world, acquires) = (Timed::new(1), Arc::default());
+    let node = slow(world.nodes[0].clone(), Duration::from_millis(2), &acquires);
     let node = Forged { node, hints: broadcast::channel(64).0 };
-    let redlock = Redlock::builder().node(node).env(Arc::clone(&env)).build().expect("a handle");
-    let other = Redlock::builder().node(inner).env(env).build().expect("a handle");
+    let redlock = world.settings().node(node).build().expect("a handle");
+    let other = world.redlock();
     let blocker = other.mutex("hot").build().unwrap().acquire().await.expect("it is free");
     let mutex = redlock.mutex("hot").acquire_timeout(Duration::from_secs(600)).build().unwrap();
     let waiter = tokio::spawn(async move { mutex.acquire().await });

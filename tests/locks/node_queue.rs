@@ -17,12 +17,12 @@ use palisade::node::{
 };
 use palisade::{Durability, node::spi::BarrierPoint};
 use palisade::{Idempotency, Outcome, Redlock, RunError, TryAcquire};
-use palisade::{node::spi::Env, test_util::TokioEnv};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::support::forward;
+use crate::support::memory::Timed;
 use crate::support::wrap::Wrap;
 
 const DEPTH: usize = 6;
@@ -285,10 +285,9 @@ async fn a_batch_asks_a_node_to_store_a_mebibyte_at_most_or_one_result() {
 /// Returns the duration of `n` concurrent acquires of different names. The node executes 128
 /// requests in 20 ms.
 async fn at_once(n: usize) -> Duration {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let node = stingy(inner, 1, Duration::from_millis(20), &Stored::default());
-    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let world = Timed::new(1);
+    let node = stingy(world.nodes[0].clone(), 1, Duration::from_millis(20), &Stored::default());
+    let redlock = world.settings().node(node).build().unwrap();
     let (mut all, begun) = (JoinSet::new(), Instant::now());
     for i in 0..n {
         let mutex = redlock.mutex(format!("name-{i}")).build().unwrap();
@@ -310,10 +309,9 @@ async fn twice_as_many_at_once_take_about_twice_as_long() {
 
 #[tokio::test(start_paused = true)]
 async fn a_try_that_finds_no_place_is_refused_with_advice() {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let node = stingy(inner, 1, Duration::from_secs(3_600), &Stored::default());
-    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let world = Timed::new(1);
+    let node = stingy(world.nodes[0].clone(), 1, Duration::from_secs(3_600), &Stored::default());
+    let redlock = world.settings().node(node).build().unwrap();
     let (mut all, begun) = (JoinSet::new(), Instant::now());
     for i in 0..2_000 {
         let mutex = redlock.mutex(format!("name-{i}")).build().unwrap();
@@ -359,9 +357,7 @@ async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_accepts_a_release() {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let redlock = Timed::new(1).redlock();
     let guard = redlock.mutex("held").build().unwrap().acquire().await.expect("it is free");
     let _ = fill(&redlock.mutex("n").build().unwrap());
     assert_eq!(guard.release().await, Ok(()));

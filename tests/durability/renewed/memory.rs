@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use palisade::error::NodeFault;
-use palisade::node::spi::{Env, LockNode as _, Op};
-use palisade::test_util::TokioEnv;
+use palisade::node::spi::{LockNode as _, Op};
 use palisade::{Durability, Failover, MemoryNode, Outcome, Redlock, RedlockBuilder};
 use tokio::time::{Instant, sleep};
 
+use crate::support::memory::Timed;
 use crate::support::wrap::{Wrap, refused};
 
 const TTL: Duration = Duration::from_secs(30);
 
 /// Returns nodes and the settings of a handle. All use tokio's clock.
 fn world<const N: usize>() -> ([MemoryNode; N], RedlockBuilder) {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let nodes = [0; N].map(|_| MemoryNode::builder().env(Arc::clone(&env)).build());
-    (nodes, Redlock::builder().env(env).ttl(TTL).max_ttl(TTL))
+    let world = Timed::new(N);
+    let builder = world.settings().ttl(TTL).max_ttl(TTL);
+    (world.nodes.try_into().expect("N nodes"), builder)
 }
 
 fn three() -> ([MemoryNode; 3], Redlock) {
