@@ -113,10 +113,7 @@ impl Lab {
 
     /// Returns the number of batches that the server has executed.
     fn trips(&self) -> u64 {
-        let stats = self.server.cli(&["info", "commandstats"]);
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
-        let calls = line.and_then(|line| line.split_once("calls=")?.1.split(',').next());
-        calls.and_then(|calls| calls.parse().ok()).unwrap_or(0)
+        self.server.calls("evalsha")
     }
 
     /// Returns the server's memory in use, in bytes.

@@ -13,6 +13,7 @@ use palisade::node::{MinReplicas, SentinelNode, SentinelNodeBuilder, spi::LockNo
 
 use crate::support::group::{Groups, cli, scripts_run};
 use crate::support::server::free_port;
+use crate::support::wait::until as eventually;
 
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(1);
 /// Time limit for an event that must happen. It is long, because the tests do not measure speed.
@@ -48,8 +49,8 @@ pub(crate) async fn call(node: &dyn LockNode, op: Op, within: Duration) -> Repli
 }
 
 /// Tries to acquire locks with new names until `holds` returns true for the replies.
-async fn until(
-    node: &SentinelNode,
+pub(crate) async fn until(
+    node: &dyn LockNode,
     what: &str,
     mut holds: impl FnMut(&Replies) -> bool,
 ) -> Replies {
@@ -61,7 +62,7 @@ async fn until(
         if holds(&replies) {
             return replies;
         }
-        assert!(begun.elapsed() < PATIENCE, "{what}: last {replies:?}; {:?}", node.status());
+        assert!(begun.elapsed() < PATIENCE, "{what}: last {replies:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -72,14 +73,6 @@ fn granted(replies: &Replies) -> bool {
 
 fn fault(replies: &Replies) -> &NodeError {
     replies.items[0].as_ref().expect_err("a fault")
-}
-
-pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "waited for {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

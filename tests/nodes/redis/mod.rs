@@ -79,13 +79,6 @@ fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op 
     }
 }
 
-/// Returns the number of scripts that the server has executed.
-fn scripts(server: &Server) -> u64 {
-    let stats = server.cli(&["info", "commandstats"]);
-    let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls="));
-    calls.and_then(|c| c.split(',').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
-}
-
 /// Changes an op on a lock to the op of a reader.
 fn shared(mut op: Op) -> Op {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
