@@ -29,13 +29,6 @@ async fn pairs(done: &AtomicU64, within: Duration) -> f64 {
     (done.load(Relaxed) - before) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Returns the number of batches that the server has executed.
-fn scripts(server: &Server) -> u64 {
-    let all = server.cli(&["info", "commandstats"]);
-    let line = all.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
-    line.split(',').next().unwrap().parse().unwrap()
-}
-
 /// Returns the lock with the longest remaining ttl on this server, and this ttl.
 ///
 /// The frozen server may still have some locks of one batch. The freeze may stop a script after the
@@ -92,7 +85,7 @@ async fn one_of_five_is_frozen(span: Duration) {
     servers[4].resume();
     sleep(SECOND).await;
     // The thawed node executes at least a quarter as many batches as a healthy node.
-    let batches = || [0, 4].map(|i: usize| scripts(&servers[i]));
+    let batches = || [0, 4].map(|i: usize| servers[i].calls("evalsha"));
     let before = batches();
     sleep(SECOND).await;
     let [well, thawed] = std::array::from_fn(|i| batches()[i] - before[i]);

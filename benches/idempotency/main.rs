@@ -1,4 +1,5 @@
-//! Costs of idempotency keys: round trips, batches, replays with many callers, bytes.
+//! Costs of idempotency keys: round trips, batches, bytes. The bench `pair` has the speeds of many
+//! callers (`--records`).
 //!
 //! `cargo bench --bench idempotency` prints a table. With `-- --json` it prints one JSON object.
 //! The server counts the round trips. Speeds are ratios, or ranges over the rounds. The benchmark
@@ -12,13 +13,12 @@ mod server;
 mod stats;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock};
 use server::Server;
-use stats::{Spread, cpu};
+use stats::Spread;
 
 /// Result of a call. It has 32 bytes as JSON.
 const RESULT: &str = "the receipt of an order: 30 by";
@@ -52,23 +52,15 @@ async fn main() {
     let before = load();
     let (execute, replay) = round_trips().await;
     let (batch, batch_trips) = batches(&args).await;
-    let many = replays(&args).await;
-    let one = on_one_thread(&args);
     let (alone, together) = (always(&args, 1).await, always(&args, CALLERS).await);
     let bytes = bytes(args.records).await;
     if args.json {
         println!(
             "{{\"execute_round_trips\":{execute},\"replay_round_trips\":{replay},\
              \"batch_over_single\":{:.2},\"batch_round_trips\":{batch_trips},\
-             \"replays\":{},\"replays_on_one_thread\":{},\
              \"always_over_everysec\":{:.2},\"always_over_everysec_{CALLERS}_callers\":{:.2},\
              \"records\":{},\"bytes_per_record\":{bytes:.1}}}",
-            batch.median,
-            many.json(),
-            one.json(),
-            alone.median,
-            together.median,
-            args.records
+            batch.median, alone.median, together.median, args.records
         );
         return;
     }
@@ -78,8 +70,6 @@ async fn main() {
     row(&format!("round trips of {BATCH} calls in a batch"), &batch_trips.to_string(), "2");
     let times = format!("{batch} times as fast");
     row(&format!("a batch of {BATCH}, over calls one after the other"), &times, ">= 5");
-    many.print("tokio's default runtime");
-    one.print("a runtime of one thread");
     let what = "calls/s with appendfsync always, over everysec";
     row(&format!("{what}, 1 caller"), &alone.to_string(), "");
     row(&format!("{what}, {CALLERS} callers"), &together.to_string(), "");
@@ -123,10 +113,7 @@ impl Lab {
 
     /// Returns the number of batches that the server has executed.
     fn trips(&self) -> u64 {
-        let stats = self.server.cli(&["info", "commandstats"]);
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
-        let calls = line.and_then(|line| line.split_once("calls=")?.1.split(',').next());
-        calls.and_then(|calls| calls.parse().ok()).unwrap_or(0)
+        self.server.calls("evalsha")
     }
 
     /// Returns the server's memory in use, in bytes.
@@ -205,85 +192,6 @@ async fn batches(args: &Args) -> (Spread, u64) {
         ratios.push(rates[1] / rates[0]);
     }
     (Spread::of(ratios), trips)
-}
-
-/// Measurements of replays. Many callers replay on one node.
-struct Replays {
-    per_s: Spread,
-    /// Processor time of a replay in µs: of this process, and of the server. Other programs have
-    /// little influence on these times.
-    cpu: (f64, f64),
-    /// Average number of replays in one request.
-    together: f64,
-}
-
-impl Replays {
-    fn print(&self, runtime: &str) {
-        let Spread { median, min, max } = self.per_s;
-        let what = format!("replays/s, one node, {CALLERS} callers, {runtime}");
-        row(&what, &format!("{median:.0} ({min:.0}-{max:.0})"), ">= 100000");
-        let cpu = format!("{:.1} + {:.1} µs", self.cpu.0, self.cpu.1);
-        row("  processor time of one, client + server", &cpu, "");
-        row("  in one request", &format!("{:.1}", self.together), "");
-    }
-
-    fn json(&self) -> String {
-        let Spread { median, min, max } = self.per_s;
-        format!(
-            "{{\"per_s\":{median:.0},\"min\":{min:.0},\"max\":{max:.0},\"client_cpu_us\":{:.1},\
-             \"server_cpu_us\":{:.1},\"in_one_request\":{:.1}}}",
-            self.cpu.0, self.cpu.1, self.together
-        )
-    }
-}
-
-/// Measures replays on a runtime with one thread.
-fn on_one_thread(args: &Args) -> Replays {
-    std::thread::scope(|scope| {
-        let runs = scope.spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.expect("a runtime").block_on(replays(args))
-        });
-        runs.join().expect("it replays")
-    })
-}
-
-async fn replays(args: &Args) -> Replays {
-    let lab = Arc::new(Lab::new());
-    for caller in 0..CALLERS {
-        lab.call(format!("order-{caller}")).await;
-    }
-    let spent = || (cpu(std::process::id()), cpu(lab.server.pid()));
-    let (before, mut all, trips) = (spent(), 0, lab.trips());
-    let mut rates = Vec::new();
-    for _ in 0..args.rounds {
-        let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let began = Instant::now();
-        let callers: Vec<_> = (0..CALLERS)
-            .map(|caller| {
-                let (lab, stop, count) = (Arc::clone(&lab), Arc::clone(&stop), Arc::clone(&count));
-                tokio::spawn(async move {
-                    while !stop.load(Ordering::Relaxed) {
-                        let ran = lab.call(format!("order-{caller}")).await;
-                        assert!(!ran, "replayed");
-                        count.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
-            })
-            .collect();
-        tokio::time::sleep(Duration::from_secs_f64(args.seconds)).await;
-        stop.store(true, Ordering::Relaxed);
-        for caller in callers {
-            caller.await.expect("it replays");
-        }
-        let done = count.load(Ordering::Relaxed);
-        rates.push(done as f64 / began.elapsed().as_secs_f64());
-        all += done;
-    }
-    let (after, all) = (spent(), all as f64);
-    let cpu = ((after.0 - before.0) / all, (after.1 - before.1) / all);
-    let together = all / (lab.trips() - trips) as f64;
-    Replays { per_s: Spread::of(rates), cpu, together }
 }
 
 /// Returns a ratio of two rates of calls. The first rate is measured with `appendfsync always`, the

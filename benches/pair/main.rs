@@ -17,7 +17,6 @@ mod scale;
 #[path = "../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests, which use all of it")]
 mod server;
-mod soak;
 mod stats;
 
 use std::time::Duration;
@@ -54,10 +53,6 @@ struct Args {
     /// Measure the cost of many names, held locks and processes. Omit the other tables.
     #[arg(long)]
     scale: bool,
-    /// Freeze one of five nodes for this number of seconds under full load. Print memory and
-    /// leftover locks.
-    #[arg(long)]
-    frozen_for: Option<u64>,
     /// Measure the time without a leader after a resignation and after a kill.
     #[arg(long)]
     elections: bool,
@@ -89,8 +84,7 @@ fn main() {
     if let Some(only) = &args.runtime {
         runtimes.retain(|r| r == only);
     }
-    let special = args.scale || args.elections || args.handoff;
-    let special = special || args.worker.is_some() || args.frozen_for.is_some();
+    let special = args.scale || args.elections || args.handoff || args.worker.is_some();
     if !args.json && !special && !args.records && !args.locks {
         println!("{}", case::heading());
     }
@@ -111,8 +105,6 @@ fn main() {
                 elections::table(&args).await;
             } else if args.scale {
                 scale::all(&args).await;
-            } else if let Some(seconds) = args.frozen_for {
-                soak::frozen(&args, Duration::from_secs(seconds)).await;
             } else {
                 tables(&args, name).await;
             }

@@ -3,7 +3,6 @@
 /// Returns the path of this example's program.
 pub(crate) fn program(example: &str) -> &'static str {
     match example {
-        "cron_leader" => env!("CARGO_BIN_EXE_cron_leader"),
         "cron_singleton" => env!("CARGO_BIN_EXE_cron_singleton"),
         "crontab_leader" => env!("CARGO_BIN_EXE_crontab_leader"),
         "election" => env!("CARGO_BIN_EXE_election"),

@@ -108,13 +108,6 @@ fn metrics() {
 }
 
 #[test]
-fn cron_leader() {
-    everywhere("cron_leader", &[], |words| {
-        assert!(words.contains("every tick exactly once"), "{words}");
-    });
-}
-
-#[test]
 fn crontab_leader() {
     everywhere("crontab_leader", &[], |words| {
         assert!(words.contains("has resigned: no space left"), "{words}");
@@ -141,7 +134,7 @@ fn a_sentinel_group_is_a_node_like_another() {
     let groups = Groups::up(1);
     let args = ["--sentinel".to_owned(), groups.sentinels(0).join(","), "--master".to_owned()];
     let args = [&args[..], &[groups.name(0)]].concat();
-    for name in ["quickstart", "fenced_writer", "cron_leader", "crontab_leader"] {
+    for name in ["quickstart", "fenced_writer", "cron_singleton", "crontab_leader"] {
         run(name, &args);
     }
 }
@@ -189,7 +182,7 @@ fn the_readmes_payment_on_a_new_server() {
 
 #[test]
 fn servers_that_were_never_used_are_waited_for() {
-    for name in ["quickstart", "cron_leader"] {
+    for name in ["quickstart", "cron_singleton"] {
         let server = Server::start(&[]);
         let words = run(name, &["--node".to_owned(), server.url(), "--ttl-ms=700".to_owned()]);
         assert!(words.contains("not yet: "), "{words}");
@@ -201,7 +194,7 @@ fn servers_that_were_never_used_are_waited_for() {
 fn the_lease_is_as_asked_for() {
     let server = Server::start(&[]);
     let args = |ttl: &str| ["--node".to_owned(), server.url(), format!("--ttl-ms={ttl}")];
-    for name in ["quickstart", "fenced_writer", "cron_leader", "orders", "election"] {
+    for name in ["quickstart", "fenced_writer", "cron_singleton", "orders", "election"] {
         let (status, words) = run_to_its_end(name, &args("5"));
         assert!(!status.success() && words.contains("at least 10ms"), "{name}: {words}");
     }

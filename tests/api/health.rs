@@ -1,29 +1,20 @@
 //! Compares the health that a handle reports with the later behaviour of its nodes.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use palisade::idempotency::Outcome;
-use palisade::node::spi::Env;
-use palisade::test_util::TokioEnv;
 use palisade::{Ability, MemoryNode, Redlock, TryAcquire};
-use palisade_testing::fault::{Fault, FaultControl};
+use palisade_testing::fault::FaultControl;
 use tokio::time::sleep;
+
+use crate::support::memory::Timed;
 
 const S: Duration = Duration::from_secs(1);
 
 fn world(n: usize) -> (Redlock, Vec<MemoryNode>, Vec<FaultControl>) {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let (mut nodes, mut links) = (Vec::new(), Vec::new());
-    let mut builder = Redlock::builder().env(Arc::clone(&env));
-    for _ in 0..n {
-        let node = MemoryNode::builder().env(Arc::clone(&env)).build();
-        let fault = Fault::new(node.clone()).env(Arc::clone(&env));
-        links.push(fault.control());
-        nodes.push(node);
-        builder = builder.node(fault);
-    }
-    (builder.build().unwrap(), nodes, links)
+    let world = Timed::new(n);
+    let (redlock, links) = world.linked();
+    (redlock, world.nodes, links)
 }
 
 async fn grants(redlock: &Redlock) -> bool {

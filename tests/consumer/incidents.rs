@@ -8,17 +8,15 @@ use palisade::idempotency::consumer::{Consumer, DeadLetterReason, Rules};
 use palisade::{Idempotency, RedisNode, Redlock, RedlockBuilder, SentinelNode};
 use palisade_ops::{Audit, incidents};
 use tokio::task::block_in_place;
-use tokio::time::{Instant, sleep};
 
 use super::broker::Broker;
 use super::support::group::{Groups, cli};
 use super::support::server::Server;
+use super::support::wait::until;
 use super::{Ledger, booking, empty};
 
 const TTL: Duration = Duration::from_secs(5);
 const ERROR: Duration = Duration::from_millis(50);
-/// Longest time of one step, even on a busy machine.
-const LONG: Duration = Duration::from_secs(400);
 /// Number of messages that are made after the loss.
 const NEW: usize = 20;
 
@@ -32,14 +30,6 @@ async fn lone(server: &Server) -> Redlock {
     let node = |new| RedisNode::builder(server.url()).trust_fresh(new).build().unwrap();
     assert!(redlock(Redlock::builder().node(node(true))).health().await.is_ready());
     redlock(Redlock::builder().node(node(false)))
-}
-
-async fn until(what: &str, is: impl Fn() -> bool) {
-    let end = Instant::now() + LONG;
-    while !is() {
-        assert!(Instant::now() < end, "{what}");
-        sleep(Duration::from_millis(50)).await;
-    }
 }
 
 /// An idempotency namespace, a broker and a ledger.

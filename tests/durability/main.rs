@@ -78,21 +78,14 @@ fn word(error: AcquireError) -> NodeError {
     }
 }
 
-/// Returns the number of calls of this command on the server.
-fn calls(server: &Server, command: &str) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let line = stats.lines().find_map(|l| l.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn each_level_is_reached_and_readable() {
     let trio = Trio::start();
     let redlock = trio.redlock();
-    let before = calls(&trio.master, "wait");
+    let before = trio.master.calls("wait");
     let guard = redlock.mutex("plain").build().unwrap().acquire().await.unwrap();
     assert_eq!((guard.durability().level, guard.durability().replicas), (Durability::Primary, 0));
-    assert_eq!(calls(&trio.master, "wait"), before, "the default asks nobody");
+    assert_eq!(trio.master.calls("wait"), before, "the default asks nobody");
 
     let one = redlock.mutex("one").durability(Durability::Replicas(1)).await.unwrap();
     assert!(trio.have("one") >= 1);
@@ -168,7 +161,7 @@ async fn results_are_as_durable_as_asked() {
 async fn many_locks_share_few_waits() {
     let trio = Trio::start();
     let redlock = trio.redlock_within(Duration::from_secs(2));
-    let before = calls(&trio.master, "wait");
+    let before = trio.master.calls("wait");
     let tasks: Vec<_> = (0..64)
         .map(|task| {
             let redlock = redlock.clone();
@@ -186,8 +179,8 @@ async fn many_locks_share_few_waits() {
     for task in tasks {
         task.await.unwrap();
     }
-    let (locks, waits) = (64 * 20, calls(&trio.master, "wait") - before);
-    println!("{locks} locks, {waits} WAITs, {} batches", calls(&trio.master, "evalsha"));
+    let (locks, waits) = (64 * 20, trio.master.calls("wait") - before);
+    println!("{locks} locks, {waits} WAITs, {} batches", trio.master.calls("evalsha"));
     assert!(waits > 0 && waits * 4 < locks, "{waits} WAITs for {locks} locks");
 }
 

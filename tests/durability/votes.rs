@@ -3,13 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use palisade::Moment;
-use palisade::node::spi::BarrierPoint;
-use palisade::node::spi::{Batch, Replies};
-use palisade::node::spi::{BoxFuture, LockNode};
+use palisade::node::spi::LockNode as _;
 use palisade_testing::fault::Fault;
 
-use crate::support::forward;
+use crate::support::wrap::Wrap;
 
 use super::*;
 
@@ -22,57 +19,47 @@ enum BarrierReply {
     Nothing,
 }
 
-/// A memory node with fixed replies about replicas.
+/// What a memory node replies about its replicas, and the levels for which it was asked.
 #[derive(Clone)]
-struct ReportingNode {
-    memory: MemoryNode,
+struct Reporting {
     reply: Arc<Mutex<BarrierReply>>,
     levels: Arc<Mutex<Vec<Durability>>>,
 }
 
-impl LockNode for ReportingNode {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        self.memory.call(batch, deadline)
-    }
-
-    fn barrier(
-        &self,
-        _after: BarrierPoint,
-        level: Durability,
-        _deadline: Moment,
-    ) -> BoxFuture<'_, Result<u32, NodeError>> {
-        self.levels.lock().unwrap().push(level);
-        let reply = self.reply.lock().unwrap().clone();
-        Box::pin(async move {
-            tokio::time::sleep(Duration::from_millis(3)).await;
-            match reply {
-                BarrierReply::Have(n) => Ok(n),
-                BarrierReply::NotExecuted(fault) => {
-                    Err(NodeError::not_executed(fault, "so it says"))
+impl Reporting {
+    fn node(&self) -> Wrap {
+        let of = self.clone();
+        let node = Wrap::new(MemoryNode::new(), |node, batch, deadline| async move {
+            node.call(batch, deadline).await
+        });
+        node.barrier(move |level| {
+            of.levels.lock().unwrap().push(level);
+            let reply = of.reply.lock().unwrap().clone();
+            async move {
+                tokio::time::sleep(Duration::from_millis(3)).await;
+                match reply {
+                    BarrierReply::Have(n) => Ok(n),
+                    BarrierReply::NotExecuted(fault) => {
+                        Err(NodeError::not_executed(fault, "so it says"))
+                    }
+                    BarrierReply::Nothing => std::future::pending().await,
                 }
-                BarrierReply::Nothing => std::future::pending().await,
             }
         })
     }
-
-    forward!(memory);
 }
 
 struct Three {
-    nodes: Vec<ReportingNode>,
+    nodes: Vec<Reporting>,
     redlock: Redlock,
 }
 
 fn three(replies: [BarrierReply; 3]) -> Three {
-    let node = |reply| ReportingNode {
-        memory: MemoryNode::new(),
-        reply: Arc::new(Mutex::new(reply)),
-        levels: Arc::default(),
-    };
+    let node = |reply| Reporting { reply: Arc::new(Mutex::new(reply)), levels: Arc::default() };
     let nodes: Vec<_> = replies.into_iter().map(node).collect();
     // Each node is inside a wrapper, like the wrapper of a user. So the tests also check that the
     // wrapper forwards barriers.
-    let builder = nodes.iter().fold(Redlock::builder(), |b, n| b.node(Fault::new(n.clone())));
+    let builder = nodes.iter().fold(Redlock::builder(), |b, n| b.node(Fault::new(n.node())));
     Three { nodes, redlock: builder.build().unwrap() }
 }
 

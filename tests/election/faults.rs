@@ -5,18 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use palisade::Moment;
 use palisade::election::{
     CampaignError, Leader, LeaderError, Observation, ProclaimError, TryCampaign,
 };
-use palisade::node::spi::{Batch, NodeSignal, Op, Replies, Reply};
-use palisade::node::spi::{BoxFuture, LockNode};
+use palisade::node::spi::{LockNode as _, Op, Reply};
 use palisade::{Election, MemoryNode, Redlock};
 use palisade_testing::fault::FaultControl;
-use tokio::sync::broadcast;
 use tokio::time::{sleep, timeout};
 
 use crate::world::{LONG, TTL, World, shaky};
+use crate::wrap::Wrap;
 
 #[tokio::test(start_paused = true)]
 async fn a_deposed_leader_cannot_proclaim() {
@@ -226,32 +224,18 @@ impl Owned for Election {
     }
 }
 
-/// A node that loses its data and begins a new data history, just before it receives the first
-/// value.
-struct FailsOver(MemoryNode);
-
-impl LockNode for FailsOver {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        if batch.ops.iter().any(|op| matches!(op, Op::Extend { meta: Some(_), .. })) {
-            self.0.restart_empty();
-        }
-        self.0.call(batch, deadline)
-    }
-
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.0.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.0.name()
-    }
-}
-
+/// The node loses its data and begins a new data history, just before it receives the first value.
 #[tokio::test(start_paused = true)]
 async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_another_process() {
     // The failover window is so long that the value may not be re-asserted on this node.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
-    let redlock = Redlock::builder().node(FailsOver(node)).build().unwrap();
+    let node = Wrap::new(node, |node, batch, deadline| async move {
+        if batch.ops.iter().any(is_value) {
+            node.restart_empty();
+        }
+        node.call(batch, deadline).await
+    });
+    let redlock = Redlock::builder().node(node).build().unwrap();
     let election = redlock.election("cron").build().unwrap();
     let asked = election.try_campaign("me").await;
     assert!(matches!(asked, Err(CampaignError::NoQuorum(_))), "nobody leads: {asked:?}");
@@ -281,41 +265,28 @@ async fn a_campaign_ends_after_a_minute_at_another_programs_value_and_not_before
     }
 }
 
-/// A node that grants the lock and refuses every value, as if another process had taken the lock
-/// meanwhile.
-struct RefusesValues(MemoryNode, Arc<AtomicU32>);
-
-impl LockNode for RefusesValues {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        let is_value = |op: &Op| matches!(op, Op::Extend { meta: Some(_), .. });
-        let refused: Vec<bool> = batch.ops.iter().map(is_value).collect();
-        let attempts = batch.ops.iter().filter(|op| matches!(op, Op::Acquire { .. })).count();
-        self.1.fetch_add(attempts as u32, Ordering::Relaxed);
-        let replies = self.0.call(batch, deadline);
-        Box::pin(async move {
-            let mut replies = replies.await;
-            for (item, refused) in replies.items.iter_mut().zip(refused) {
-                if refused {
-                    *item = Ok(Reply::NotOwner);
-                }
-            }
-            replies
-        })
-    }
-
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.0.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        self.0.name()
-    }
+fn is_value(op: &Op) -> bool {
+    matches!(op, Op::Extend { meta: Some(_), .. })
 }
 
+/// The node grants the lock and refuses every value, as if another process had taken the lock
+/// meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_single_try_that_loses_the_lock_before_its_value_is_stored_tries_once_more() {
     let attempts = Arc::new(AtomicU32::new(0));
-    let node = RefusesValues(MemoryNode::new(), Arc::clone(&attempts));
+    let counted = Arc::clone(&attempts);
+    let node = Wrap::new(MemoryNode::new(), move |node, batch, deadline| {
+        let refused: Vec<bool> = batch.ops.iter().map(is_value).collect();
+        let attempts = batch.ops.iter().filter(|op| matches!(op, Op::Acquire { .. })).count();
+        counted.fetch_add(attempts as u32, Ordering::Relaxed);
+        async move {
+            let mut replies = node.call(batch, deadline).await;
+            for (item, _) in replies.items.iter_mut().zip(refused).filter(|(_, refused)| *refused) {
+                *item = Ok(Reply::NotOwner);
+            }
+            replies
+        }
+    });
     let election = Redlock::builder().node(node).build().unwrap().election("e").build().unwrap();
     let tried = timeout(LONG, election.try_campaign("me")).await.expect("it ends");
     assert!(matches!(tried, Ok(TryCampaign::Following(_))), "{tried:?}");

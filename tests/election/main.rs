@@ -7,6 +7,8 @@ mod lead;
 mod state;
 mod step_down;
 mod world;
+#[path = "../support/wrap.rs"]
+mod wrap;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

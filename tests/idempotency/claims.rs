@@ -78,11 +78,7 @@ async fn a_batch_is_one_round_trip_on_a_real_server_and_so_are_its_results() {
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
     let redlock = Redlock::builder().node(node).build().unwrap();
     let orders = redlock.idempotency("orders").at_most_once().build().unwrap();
-    let batches = || {
-        let stats = server.cli(&["info", "commandstats"]);
-        let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls="));
-        calls.and_then(|calls| calls.split(',').next()?.parse::<u32>().ok()).unwrap_or(0)
-    };
+    let batches = || server.calls("evalsha");
     // The first batch of a connection also loads the script, so it is not counted.
     seen_or_run(&orders, "first").await;
     let before = batches();

@@ -5,17 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use palisade::Moment;
-use palisade::error::{NodeError, NodeFault};
+use palisade::error::NodeFault;
 use palisade::idempotency::{Call, Status};
-use palisade::node::spi::BoxFuture;
-use palisade::node::spi::{Batch, Op, Replies, Reply};
+use palisade::node::spi::{Op, Reply};
 use palisade::{Idempotency, MemoryNode, Outcome, Redlock, RunError, node::spi::LockNode};
 use palisade_testing::fault::FaultControl;
 use tokio::time::sleep;
 
-use crate::support::forward;
 use crate::support::idem::{World, secs};
+use crate::support::wrap::{Wrap, refused};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -65,27 +63,21 @@ async fn a_paused_process_that_completes_late_changes_no_result() {
     }
 }
 
-/// A node that rejects claims as long as its flag is set.
-struct Deaf(MemoryNode, Arc<AtomicBool>);
-
-impl LockNode for Deaf {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        if self.1.load(SeqCst) && batch.ops.iter().any(|op| matches!(op, Op::Claim(_))) {
-            let error = NodeError::not_executed(NodeFault::Unreachable, "deaf");
-            let replies = Replies::fail(batch.ops.len(), &error);
-            return Box::pin(async move { replies });
-        }
-        self.0.call(batch, deadline)
-    }
-
-    forward!(0);
-}
-
 /// Stores the result of a request with the fingerprint `alice`. Two of three nodes grant the claim.
-/// The third node receives only the result.
+/// The third node rejects claims at first, and receives only the result.
 async fn alices(w: &World, at_least_once: bool) -> Idempotency {
     let deaf = Arc::new(AtomicBool::new(true));
-    let builder = w.over(&w.nodes[..2], 0).node(Deaf(w.nodes[2].clone(), deaf.clone()));
+    let flag = Arc::clone(&deaf);
+    let node = Wrap::new(w.nodes[2].clone(), move |node, batch, deadline| {
+        let deaf = flag.load(SeqCst) && batch.ops.iter().any(|op| matches!(op, Op::Claim(_)));
+        async move {
+            if deaf {
+                return refused(&batch, NodeFault::Unreachable);
+            }
+            node.call(batch, deadline).await
+        }
+    });
+    let builder = w.over(&w.nodes[..2], 0).node(node);
     let redlock: Redlock = builder.build().unwrap();
     let builder = redlock.idempotency("orders");
     let builder = if at_least_once { builder.at_least_once() } else { builder.at_most_once() };
@@ -144,29 +136,19 @@ async fn a_majority_that_forgot_runs_nothing_for_another_request_while_one_node_
     assert_eq!(alice, Outcome::Replayed("alice's".to_owned()));
 }
 
-/// A node on which another claim always overtakes the one that stores its result.
-struct Contested(MemoryNode);
-
-impl LockNode for Contested {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        let results: Vec<_> =
-            batch.ops.iter().map(|op| matches!(op, Op::Complete { .. })).collect();
-        Box::pin(async move {
-            let mut replies = self.0.call(batch, deadline).await;
-            for (item, _) in replies.items.iter_mut().zip(results).filter(|(_, is)| *is) {
-                *item = Ok(Reply::NotOwner);
-            }
-            replies
-        })
-    }
-
-    forward!(0);
-}
-
+/// On this node another claim always overtakes the one that stores its result.
 #[tokio::test]
 async fn a_result_that_others_overtake_again_and_again_is_given_up() {
     let w = World::new(1);
-    let node = Contested(w.nodes[0].clone());
+    let node = Wrap::new(w.nodes[0].clone(), |node, batch, deadline| async move {
+        let results: Vec<_> =
+            batch.ops.iter().map(|op| matches!(op, Op::Complete { .. })).collect();
+        let mut replies = node.call(batch, deadline).await;
+        for (item, _) in replies.items.iter_mut().zip(results).filter(|(_, is)| *is) {
+            *item = Ok(Reply::NotOwner);
+        }
+        replies
+    });
     let redlock = w.over(&[], 0).node(node).build().unwrap();
     let orders = redlock.idempotency("orders").at_least_once().build().unwrap();
     let resolved = tokio::time::timeout(secs(20), orders.key("k").resolve(&9)).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use palisade::idempotency::{Effect, ParkedReason, Resolved, Status};
-use palisade::{Failed, Idempotency, Lapsed, Outcome, Probed, RunError};
+use palisade::{Failed, Idempotency, Outcome, Probed, RunError};
 
 use crate::support::idem::{Effects, World, boom, secs};
 
@@ -79,28 +79,6 @@ async fn another_request_under_the_same_key_is_a_mismatch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_handler_lapses_at_once_and_parks_for_good() {
-    let w = World::new(3);
-    let e = Effects::default();
-    let out = w.orders().key("k").run(|_| boom()).await;
-    assert_eq!(effect(&out), Effect::Unknown);
-    // The holder of the lease ended its lease early, so no caller waits.
-    for _ in 0..5 {
-        match w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap() {
-            Outcome::Parked(p) => assert_eq!((p.attempt, p.reason), (1, ParkedReason::Lapsed)),
-            other => panic!("{other:?}"),
-        }
-        let seen = w.orders().key("k").lookup::<u32>().await.unwrap();
-        assert_eq!(seen, Status::Lapsed { attempt: 1 });
-    }
-    let out = w.orders().key("k").on_lapsed(Lapsed::Rerun).run(|cx| {
-        assert_eq!(cx.attempt(), 2);
-        e.act(secs(1))
-    });
-    assert_eq!(out.await.unwrap(), executed(1, 2));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_failure_without_effect_frees_the_key_at_once() {
     let w = World::new(3);
     let e = Effects::default();
@@ -123,46 +101,6 @@ async fn crashed(w: &World, e: &Effects) -> Idempotency {
     assert_eq!(e.count(), 1);
     tokio::time::sleep(secs(11)).await;
     orders
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_crash_is_parked_rerun_or_probed() {
-    for n in [1, 3, 5] {
-        let (w, e) = (World::new(n), Effects::default());
-        let out = crashed(&w, &e).await.key("k").run(|_| e.act(secs(1))).await.unwrap();
-        assert!(matches!(out, Outcome::Parked(p) if p.reason == ParkedReason::Lapsed));
-        assert_eq!(e.count(), 1);
-
-        let (w, e) = (World::new(n), Effects::default());
-        let out = crashed(&w, &e).await.key("k").rerun(|_| e.act(secs(1))).await.unwrap();
-        assert_eq!(out, executed(2, 2));
-
-        let (w, e) = (World::new(n), Effects::default());
-        let orders = crashed(&w, &e).await;
-        let ask = |found: Probed<u32>| orders.key("k").probe(|_| async move { found });
-        let out = ask(Probed::Unknown).run(|_| e.act(secs(1))).await.unwrap();
-        assert!(matches!(out, Outcome::Parked(p) if p.attempt == 1));
-        let out = ask(Probed::Found(7)).run(|_| e.act(secs(1))).await.unwrap();
-        assert_eq!(out, Outcome::Replayed(7));
-        let out = orders.key("k").run(|_| e.act(secs(1))).await.unwrap();
-        assert_eq!((out, e.count()), (Outcome::Replayed(7), 1));
-
-        let (w, e) = (World::new(n), Effects::default());
-        let orders = crashed(&w, &e).await;
-        let probe = orders.key("k").probe(|cx| async move {
-            assert_eq!(cx.attempt(), 2);
-            Probed::NotFound
-        });
-        let out = probe.run(|_| e.act(secs(1))).await.unwrap();
-        assert_eq!(out, executed(2, 2));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_first_attempt_is_not_probed() {
-    let (w, e) = (World::new(3), Effects::default());
-    let call = w.orders().key("k").probe(|_| async { panic!("nothing to probe") });
-    assert!(call.run(|_| e.act(secs(1))).await.unwrap().is_executed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,39 +217,6 @@ async fn losing_one_node_loses_nothing() {
             assert_eq!(out, Outcome::Replayed(1));
         }
         assert!(w.orders().key("new").run(|_| e.act(secs(1))).await.unwrap().is_executed());
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn after_the_loss_of_all_nodes_a_key_counts_as_forgotten() {
-    for n in [1, 3] {
-        let (w, e) = (World::new(n), Effects::default());
-        assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
-        w.nodes.iter().for_each(palisade::MemoryNode::restart_empty);
-        match w.orders().key("k").run(|_| e.act(secs(1))).await {
-            Err(RunError::NoQuorum { error, .. }) => {
-                assert!(
-                    error.to_string().contains("its data are lost; grants begin in"),
-                    "{error}"
-                );
-            }
-            other => panic!("{other:?}"),
-        }
-        tokio::time::sleep(secs(40)).await;
-        for _ in 0..5 {
-            match w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap() {
-                Outcome::Parked(p) => {
-                    assert_eq!((p.attempt, p.reason), (0, ParkedReason::Forgotten));
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        assert_eq!(e.count(), 1);
-        let out = w.orders().key("k").rerun(|_| e.act(secs(1))).await.unwrap();
-        assert_eq!(out, executed(2, 1));
-        // After one retention, a key without a record counts as new again.
-        tokio::time::sleep(secs(25 * 3_600)).await;
-        assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     }
 }
 

@@ -2,17 +2,14 @@
 //! not release, and its report.
 
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::election::{CampaignError, LeaderError, Observation};
 use palisade::error::Resource;
-use palisade::node::spi::Env;
-use palisade::test_util::TokioEnv;
-use palisade::{AcquireError, Advice, MemoryNode, RedisNode, Redlock};
+use palisade::{AcquireError, Advice, RedisNode, Redlock};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::memory::Cluster;
+use crate::support::memory::{Cluster, Timed};
 use crate::support::server::Server;
 
 const S: Duration = Duration::from_secs(1);
@@ -20,10 +17,8 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// Returns two handles on the same memory node, in virtual time.
 fn two_handles() -> [Redlock; 2] {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let handle = || Redlock::builder().node(node.clone()).env(Arc::clone(&env)).build().unwrap();
-    [handle(), handle()]
+    let world = Timed::new(1);
+    [world.redlock(), world.redlock()]
 }
 
 #[tokio::test(start_paused = true)]

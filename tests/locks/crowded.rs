@@ -7,38 +7,32 @@ use std::time::Duration;
 
 use palisade::error::{AcquireError, Advice, NodeError, NodeFault, NodeOutcome};
 use palisade::node::MemoryNode;
-use palisade::node::spi::{Batch, BoxFuture, Env, IfHeld, LockNode, NodeSignal, Op, Replies};
-use palisade::test_util::TokioEnv;
+use palisade::node::spi::{Batch, BoxFuture, IfHeld, LockNode, NodeSignal, Op, Replies};
 use palisade::{LockGuard, Moment, Redlock, TryAcquire};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::support::forward;
+use crate::support::memory::Timed;
+use crate::support::wrap::Wrap;
 
-/// A memory node that executes one batch after the other, each in the time `takes`.
-struct Slow {
-    inner: MemoryNode,
-    takes: Duration,
-    acquires: Arc<AtomicUsize>,
-}
-
-impl LockNode for Slow {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+/// Returns a memory node that executes one batch after the other, each in the time `takes`. It
+/// counts the acquires.
+fn slow(inner: MemoryNode, takes: Duration, acquires: &Arc<AtomicUsize>) -> Wrap {
+    let counted = Arc::clone(acquires);
+    Wrap::new(inner, move |inner, batch, deadline| {
         let acquires = batch.ops.iter().filter(|op| matches!(op, Op::Acquire { .. })).count();
-        self.acquires.fetch_add(acquires, Ordering::Relaxed);
-        Box::pin(async move {
-            sleep(self.takes).await;
-            self.inner.call(batch, deadline).await
-        })
-    }
-
-    forward!(inner);
+        counted.fetch_add(acquires, Ordering::Relaxed);
+        async move {
+            sleep(takes).await;
+            inner.call(batch, deadline).await
+        }
+    })
 }
 
 /// A node on which another program sends false hints: one for each acquire that joins the queue.
 struct Forged {
-    node: Slow,
+    node: Wrap,
     hints: broadcast::Sender<NodeSignal>,
 }
 
@@ -65,13 +59,9 @@ impl LockNode for Forged {
 /// Returns two handles on one node, and a counter of the acquires of the first handle. The node
 /// needs the time `takes` for each batch.
 fn handles(takes: Duration) -> (Redlock, Redlock, Arc<AtomicUsize>) {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let acquires = Arc::<AtomicUsize>::default();
-    let slow = Slow { inner: inner.clone(), takes, acquires: Arc::clone(&acquires) };
-    let slow = Redlock::builder().node(slow).env(Arc::clone(&env)).build().expect("a handle");
-    let other = Redlock::builder().node(inner).env(env).build().expect("a handle");
-    (slow, other, acquires)
+    let (world, acquires) = (Timed::new(1), Arc::default());
+    let slow = slow(world.nodes[0].clone(), takes, &acquires);
+    (world.settings().node(slow).build().expect("a handle"), world.redlock(), acquires)
 }
 
 /// Tries to acquire `n` locks. Returns the acquired locks, and the number of attempts that were
@@ -126,31 +116,19 @@ async fn locks_that_are_held_come_before_new_ones() {
     assert!(held.iter().all(LockGuard::is_valid));
 }
 
-/// A node that counts renewals, and the batches that contain any.
-struct Renewals {
-    inner: MemoryNode,
-    counts: Arc<[AtomicUsize; 2]>,
-}
-
-impl LockNode for Renewals {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        let renewals = batch.ops.iter().filter(|op| matches!(op, Op::Extend { .. })).count();
-        self.counts[0].fetch_add(renewals, Ordering::Relaxed);
-        self.counts[1].fetch_add(usize::from(renewals > 0), Ordering::Relaxed);
-        self.inner.call(batch, deadline)
-    }
-
-    forward!(inner);
-}
-
 /// The renewals of locks that were acquired together are spread over a sixteenth of their ttl.
 #[tokio::test(start_paused = true)]
 async fn renewals_that_are_due_within_ten_milliseconds_share_a_batch() {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+    let world = Timed::new(1);
     let counts = Arc::new([const { AtomicUsize::new(0) }; 2]);
-    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let node = Renewals { inner, counts: Arc::clone(&counts) };
-    let redlock = Redlock::builder().node(node).env(env).ttl(Duration::from_secs(32));
+    let counted = Arc::clone(&counts);
+    let node = Wrap::new(world.nodes[0].clone(), move |inner, batch, deadline| {
+        let renewals = batch.ops.iter().filter(|op| matches!(op, Op::Extend { .. })).count();
+        counted[0].fetch_add(renewals, Ordering::Relaxed);
+        counted[1].fetch_add(usize::from(renewals > 0), Ordering::Relaxed);
+        async move { inner.call(batch, deadline).await }
+    });
+    let redlock = world.settings().node(node).ttl(Duration::from_secs(32));
     let redlock = redlock.build().expect("a handle");
     let (held, _) = hold(&redlock, 2_000).await;
     sleep(Duration::from_millis(8_100)).await;
@@ -177,14 +155,11 @@ async fn locks_that_are_released_during_a_renewal_are_kept_alive_no_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn forged_hints_cost_a_node_a_hundred_requests_a_second_at_most() {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let acquires = Arc::<AtomicUsize>::default();
-    let (takes, count) = (Duration::from_millis(2), Arc::clone(&acquires));
-    let node = Slow { inner: inner.clone(), takes, acquires: count };
+    let (world, acquires) = (Timed::new(1), Arc::default());
+    let node = slow(world.nodes[0].clone(), Duration::from_millis(2), &acquires);
     let node = Forged { node, hints: broadcast::channel(64).0 };
-    let redlock = Redlock::builder().node(node).env(Arc::clone(&env)).build().expect("a handle");
-    let other = Redlock::builder().node(inner).env(env).build().expect("a handle");
+    let redlock = world.settings().node(node).build().expect("a handle");
+    let other = world.redlock();
     let blocker = other.mutex("hot").build().unwrap().acquire().await.expect("it is free");
     let mutex = redlock.mutex("hot").acquire_timeout(Duration::from_secs(600)).build().unwrap();
     let waiter = tokio::spawn(async move { mutex.acquire().await });

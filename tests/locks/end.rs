@@ -7,25 +7,13 @@ use std::time::Duration;
 use palisade::Drift;
 use palisade::election::CampaignError;
 use palisade::error::{ExtendError, NoQuorum};
-use palisade::{AcquireError, MemoryNode, Redlock, RedlockBuilder, ReleaseError};
-use palisade::{node::spi::Env, test_util::TokioEnv};
+use palisade::{AcquireError, MemoryNode, RedlockBuilder, ReleaseError};
 use palisade_testing::fault::{Fault, Step};
 use tokio::time::{Instant, sleep};
 
+use crate::support::memory::Timed;
+
 const S: Duration = Duration::from_secs(1);
-
-fn env() -> Arc<dyn Env> {
-    Arc::new(TokioEnv::new())
-}
-
-fn over(nodes: &[MemoryNode], env: &Arc<dyn Env>) -> RedlockBuilder {
-    let builder = Redlock::builder().env(Arc::clone(env));
-    nodes.iter().fold(builder, |b, node| b.node(node.clone()))
-}
-
-fn nodes(n: usize, env: &Arc<dyn Env>) -> Vec<MemoryNode> {
-    (0..n).map(|_| MemoryNode::builder().env(Arc::clone(env)).build()).collect()
-}
 
 /// Drift that ends a holder's validity a tenth of the ttl before the nodes drop the lock.
 const EARLY: Drift = Drift::from_ppm(100_000);
@@ -33,9 +21,8 @@ const EARLY: Drift = Drift::from_ppm(100_000);
 #[tokio::test(start_paused = true)]
 async fn a_guard_that_was_lost_is_never_released_whatever_the_nodes_still_have() {
     for n in [1, 3] {
-        let env = env();
-        let nodes = nodes(n, &env);
-        let redlock = over(&nodes, &env).drift(EARLY).build().unwrap();
+        let world = Timed::new(n);
+        let redlock = world.builder().drift(EARLY).build().unwrap();
         let mutex = redlock.mutex("late").auto_renew(false).build().unwrap();
         let guard = mutex.acquire().await.unwrap();
         guard.lost().await;
@@ -51,8 +38,7 @@ async fn a_guard_that_was_lost_is_never_released_whatever_the_nodes_still_have()
 
 #[tokio::test(start_paused = true)]
 async fn a_signal_resolves_at_the_instant_at_which_its_guard_is_dropped() {
-    let env = env();
-    let redlock = over(&nodes(3, &env), &env).build().unwrap();
+    let redlock = Timed::new(3).redlock();
     let guard = redlock.mutex("m").build().unwrap().acquire().await.unwrap();
     let signal = guard.lost_signal();
     let ended = tokio::spawn(async move {
@@ -69,10 +55,10 @@ async fn a_signal_resolves_at_the_instant_at_which_its_guard_is_dropped() {
 /// A node that refused the acquire may have the lock from a renewal whose reply is lost.
 #[tokio::test(start_paused = true)]
 async fn a_release_goes_to_nodes_that_may_have_the_lock_by_a_renewal_only() {
-    let env = env();
-    let nodes = nodes(3, &env);
-    let links: Vec<_> = nodes.iter().map(|n| Fault::new(n.clone()).env(Arc::clone(&env))).collect();
-    let builder = Redlock::builder().env(Arc::clone(&env)).ttl(60 * S).max_ttl(60 * S);
+    let world = Timed::new(3);
+    let link = |node: &MemoryNode| Fault::new(node.clone()).env(Arc::clone(&world.env));
+    let links: Vec<_> = world.nodes.iter().map(link).collect();
+    let builder = world.settings().ttl(60 * S).max_ttl(60 * S);
     let redlock = links.iter().fold(builder, |b, link| b.node(link.clone())).build().unwrap();
     let mutex = redlock.mutex("m").auto_renew(false).build().unwrap();
     links[2].control().cut();
@@ -83,7 +69,8 @@ async fn a_release_goes_to_nodes_that_may_have_the_lock_by_a_renewal_only() {
     links[2].control().script([Step::fine(), Step::lose_reply()]);
     guard.extend().await.unwrap();
     sleep(S).await;
-    let third = over(&nodes[2..], &env).ttl(60 * S).max_ttl(60 * S).build().unwrap();
+    let third =
+        world.settings().node(world.nodes[2].clone()).ttl(60 * S).max_ttl(60 * S).build().unwrap();
     let third = third.mutex("m").build().unwrap();
     assert!(third.try_acquire().await.unwrap().acquired().is_none(), "the renewal arrived");
     guard.release().await.unwrap();
@@ -93,9 +80,8 @@ async fn a_release_goes_to_nodes_that_may_have_the_lock_by_a_renewal_only() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leadership_that_was_lost_is_never_resigned() {
-    let env = env();
-    let nodes = nodes(3, &env);
-    let redlock = over(&nodes, &env).drift(EARLY).build().unwrap();
+    let world = Timed::new(3);
+    let redlock = world.builder().drift(EARLY).build().unwrap();
     let election = redlock.election("late").build().unwrap();
     let leadership = election.campaign("me").await.unwrap();
     // The handle is closed, so the lease is not renewed. A process on a sleeping machine is in the
@@ -104,7 +90,7 @@ async fn a_leadership_that_was_lost_is_never_resigned() {
     let left = redlock.close(Duration::ZERO).await;
     assert_eq!(left.held.len(), 1, "{left}");
     leadership.lost().await;
-    assert!(env.now() >= deadline);
+    assert!(world.env.now() >= deadline);
     let late = leadership.resign().await.unwrap_err();
     assert!(matches!(late, ReleaseError::Lost(_)), "{late:?}");
     assert!(late.to_string().contains("election \"late\""), "{late}");
@@ -112,17 +98,16 @@ async fn a_leadership_that_was_lost_is_never_resigned() {
 
 /// Returns the builder of a handle over nodes in quarantine. The longest lease is 40 s, longer than
 /// the waits of the tests.
-fn restarted(n: usize, env: &Arc<dyn Env>) -> RedlockBuilder {
-    let node = |_| MemoryNode::builder().env(Arc::clone(env)).quarantined().build();
-    let nodes: Vec<_> = (0..n).map(node).collect();
-    over(&nodes, env).max_ttl(40 * S)
+fn restarted(n: usize) -> RedlockBuilder {
+    let world = Timed::new(0);
+    let node = |_| MemoryNode::builder().env(Arc::clone(&world.env)).quarantined().build();
+    (0..n).map(node).fold(world.settings(), RedlockBuilder::node).max_ttl(40 * S)
 }
 
 #[tokio::test(start_paused = true)]
 async fn by_default_acquire_waits_until_a_quarantine_is_over() {
     for n in [1, 3] {
-        let env = env();
-        let redlock = restarted(n, &env).build().unwrap();
+        let redlock = restarted(n).build().unwrap();
         let started = Instant::now();
         let guard =
             redlock.mutex("patient").build().unwrap().acquire().await.expect("the quarantine ends");
@@ -133,9 +118,8 @@ async fn by_default_acquire_waits_until_a_quarantine_is_over() {
 
 #[tokio::test(start_paused = true)]
 async fn by_default_acquire_waits_half_a_minute_without_a_quarantine() {
-    let env = env();
-    let nodes = nodes(1, &env);
-    let (redlock, other) = (over(&nodes, &env), over(&nodes, &env));
+    let world = Timed::new(1);
+    let (redlock, other) = (world.builder(), world.builder());
     let _guard = redlock.build().unwrap().mutex("taken").build().unwrap().acquire().await.unwrap();
     let started = Instant::now();
     let refused =
@@ -156,8 +140,7 @@ fn says_how_long(why: &NoQuorum, started: Instant) {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_too_short_for_a_quarantine_names_one_that_is_long_enough() {
-    let env = env();
-    let redlock = restarted(3, &env).build().unwrap();
+    let redlock = restarted(3).build().unwrap();
     let started = Instant::now();
     let refused =
         redlock.mutex("hasty").acquire_timeout(2 * S).build().unwrap().acquire().await.unwrap_err();
@@ -165,7 +148,7 @@ async fn a_wait_too_short_for_a_quarantine_names_one_that_is_long_enough() {
     assert!(refused.to_string().starts_with("not acquired: lock \"hasty\": no quorum"));
     says_how_long(why, started);
 
-    let redlock = restarted(3, &env).build().unwrap();
+    let redlock = restarted(3).build().unwrap();
     let started = Instant::now();
     let election = redlock.election("hasty").acquire_timeout(2 * S).build().unwrap();
     let refused = election.campaign("me").await.unwrap_err();
@@ -176,8 +159,7 @@ async fn a_wait_too_short_for_a_quarantine_names_one_that_is_long_enough() {
 
 #[tokio::test(start_paused = true)]
 async fn a_campaign_outlasts_a_quarantine() {
-    let env = env();
-    let redlock = restarted(3, &env).build().unwrap();
+    let redlock = restarted(3).build().unwrap();
     let started = Instant::now();
     let leadership = redlock.election("patient").build().unwrap().campaign("me").await.unwrap();
     assert!((40 * S..42 * S).contains(&started.elapsed()), "{:?}", started.elapsed());
@@ -186,9 +168,8 @@ async fn a_campaign_outlasts_a_quarantine() {
 
 #[tokio::test(start_paused = true)]
 async fn a_guard_expires_in_virtual_time() {
-    let env = env();
-    let nodes = nodes(3, &env);
-    let redlock = over(&nodes, &env).build().unwrap();
+    let world = Timed::new(3);
+    let redlock = world.redlock();
     let guard =
         redlock.mutex("virtual").auto_renew(false).build().unwrap().acquire().await.unwrap();
     assert!(guard.remaining() > 14 * S);
@@ -205,15 +186,14 @@ async fn a_guard_expires_in_virtual_time() {
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_nodes_whose_clocks_stepped_counts_at_once() {
     for n in [1, 3] {
-        let env = env();
-        let nodes = nodes(n, &env);
-        let (redlock, other) = (over(&nodes, &env).build().unwrap(), over(&nodes, &env));
+        let world = Timed::new(n);
+        let (redlock, other) = (world.redlock(), world.builder());
         let guard =
             redlock.mutex("stepped").auto_renew(false).build().unwrap().acquire().await.unwrap();
         sleep(8 * S).await;
         // The lease has expired by the nodes' clocks, so the nodes grant the lock to another
         // caller.
-        for node in &nodes {
+        for node in &world.nodes {
             node.jump_clock(8 * S);
         }
         let next =

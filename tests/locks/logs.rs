@@ -1,16 +1,15 @@
 //! Log lines about leases. Each problem is logged once, with the name of the lease, and so is the
 //! end of the problem. In virtual time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::{MemoryNode, Redlock};
-use palisade::{node::spi::Env, test_util::TokioEnv};
-use palisade_testing::fault::{Fault, FaultControl};
+use palisade::Redlock;
+use palisade_testing::fault::FaultControl;
 use tokio::time::sleep;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::support::logs::Log;
+use crate::support::memory::Timed;
 
 const S: Duration = Duration::from_secs(1);
 
@@ -25,16 +24,8 @@ fn assert_logged(log: &Log, times: usize, parts: &[&str]) {
 /// thread.
 fn world() -> (Redlock, Vec<FaultControl>, Log) {
     let log = Log::of_this_thread(LevelFilter::INFO);
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let mut builder = Redlock::builder().env(Arc::clone(&env));
-    let mut links = Vec::new();
-    for _ in 0..3 {
-        let node = MemoryNode::builder().env(Arc::clone(&env)).build();
-        let fault = Fault::new(node).env(Arc::clone(&env));
-        links.push(fault.control());
-        builder = builder.node(fault);
-    }
-    (builder.build().unwrap(), links, log)
+    let (redlock, links) = Timed::new(3).linked();
+    (redlock, links, log)
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,12 +17,13 @@ use palisade::node::{
 };
 use palisade::{Durability, node::spi::BarrierPoint};
 use palisade::{Idempotency, Outcome, Redlock, RunError, TryAcquire};
-use palisade::{node::spi::Env, test_util::TokioEnv};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::support::forward;
+use crate::support::memory::Timed;
+use crate::support::wrap::Wrap;
 
 const DEPTH: usize = 6;
 
@@ -176,22 +177,8 @@ async fn each_of_several_nodes_is_given_four() {
     }
 }
 
-/// A node that returns at most `shows` results in one batch, and needs the time `takes` for each
-/// batch.
-struct Stingy {
-    inner: MemoryNode,
-    shows: usize,
-    takes: Duration,
-    /// Largest number of result bytes in one batch, and the number of ops in this batch.
-    stored: Arc<Mutex<(usize, usize)>>,
-}
-
-impl Stingy {
-    fn new(shows: usize) -> Self {
-        let takes = Duration::from_millis(10);
-        Self { inner: MemoryNode::new(), shows, takes, stored: Arc::default() }
-    }
-}
+/// Largest number of result bytes in one batch, and the number of ops in this batch.
+type Stored = Arc<Mutex<(usize, usize)>>;
 
 fn shows_result(reply: &Reply) -> bool {
     match reply {
@@ -201,32 +188,34 @@ fn shows_result(reply: &Reply) -> bool {
     }
 }
 
-impl LockNode for Stingy {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+/// Returns a node that returns at most `shows` results in one batch, and needs the time `takes` for
+/// each batch.
+fn stingy(inner: MemoryNode, shows: usize, takes: Duration, stored: &Stored) -> Wrap {
+    let stored = Arc::clone(stored);
+    Wrap::new(inner, move |inner, batch, deadline| {
         let values = batch.ops.iter().filter_map(|op| match op {
             Op::Complete { value: Some(value), .. } => Some(value.len()),
             _ => None,
         });
         let sent = values.fold((0, 0), |(bytes, ops), value| (bytes + value, ops + 1));
-        let mut stored = self.stored.lock().unwrap();
+        let mut stored = stored.lock().unwrap();
         *stored = sent.max(*stored);
         drop(stored);
-        Box::pin(async move {
-            sleep(self.takes).await;
-            let mut replies = self.inner.call(batch, deadline).await;
-            let shown = replies.items.iter_mut().flatten().filter(|reply| shows_result(reply));
-            for reply in shown.skip(self.shows) {
+        async move {
+            sleep(takes).await;
+            let mut replies = inner.call(batch, deadline).await;
+            let results = replies.items.iter_mut().flatten().filter(|reply| shows_result(reply));
+            for reply in results.skip(shows) {
                 *reply = Reply::Deferred;
             }
             replies
-        })
-    }
-
-    forward!(inner);
+        }
+    })
 }
 
-/// Returns a handle over this node, and a namespace. The key `k` of the namespace has a result.
-async fn with_a_result(node: Stingy) -> (Redlock, Idempotency) {
+/// Returns a handle over a stingy node, and a namespace. The key `k` of the namespace has a result.
+async fn with_a_result(shows: usize, stored: &Stored) -> (Redlock, Idempotency) {
+    let node = stingy(MemoryNode::new(), shows, Duration::from_millis(10), stored);
     let redlock = Redlock::builder().node(node).node_deadline(Duration::from_secs(4));
     let redlock = redlock.build().expect("a handle");
     let calls = redlock.idempotency("n").at_most_once().build().expect("a namespace");
@@ -237,7 +226,7 @@ async fn with_a_result(node: Stingy) -> (Redlock, Idempotency) {
 
 #[tokio::test(start_paused = true)]
 async fn a_deferred_answer_is_requested_again_and_delays_no_other_caller() {
-    let (redlock, calls) = with_a_result(Stingy::new(1)).await;
+    let (redlock, calls) = with_a_result(1, &Stored::default()).await;
     let mut all = JoinSet::new();
     for i in 0..200 {
         let calls = calls.clone();
@@ -264,7 +253,7 @@ async fn a_deferred_answer_is_requested_again_and_delays_no_other_caller() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_puts_everything_off_has_a_fault() {
-    let (_redlock, calls) = with_a_result(Stingy::new(0)).await;
+    let (_redlock, calls) = with_a_result(0, &Stored::default()).await;
     let found = calls.key("k").lookup::<i32>().await;
     let Err(RunError::NoQuorum { error: why, .. }) = found else { panic!("{found:?}") };
     let [(_, NodeOutcome::Failed(e))] = &why.nodes[..] else { panic!("{why}") };
@@ -274,9 +263,8 @@ async fn a_node_that_puts_everything_off_has_a_fault() {
 #[tokio::test(start_paused = true)]
 async fn a_batch_asks_a_node_to_store_a_mebibyte_at_most_or_one_result() {
     const LARGE: usize = 400 * 1024;
-    let node = Stingy::new(1);
-    let stored = Arc::clone(&node.stored);
-    let (_redlock, calls) = with_a_result(node).await;
+    let stored = Stored::default();
+    let (_redlock, calls) = with_a_result(1, &stored).await;
     let mut all = JoinSet::new();
     for i in 0..20 {
         let calls = calls.clone();
@@ -297,10 +285,9 @@ async fn a_batch_asks_a_node_to_store_a_mebibyte_at_most_or_one_result() {
 /// Returns the duration of `n` concurrent acquires of different names. The node executes 128
 /// requests in 20 ms.
 async fn at_once(n: usize) -> Duration {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let node = Stingy { inner, takes: Duration::from_millis(20), ..Stingy::new(1) };
-    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let world = Timed::new(1);
+    let node = stingy(world.nodes[0].clone(), 1, Duration::from_millis(20), &Stored::default());
+    let redlock = world.settings().node(node).build().unwrap();
     let (mut all, begun) = (JoinSet::new(), Instant::now());
     for i in 0..n {
         let mutex = redlock.mutex(format!("name-{i}")).build().unwrap();
@@ -322,10 +309,9 @@ async fn twice_as_many_at_once_take_about_twice_as_long() {
 
 #[tokio::test(start_paused = true)]
 async fn a_try_that_finds_no_place_is_refused_with_advice() {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let inner = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let node = Stingy { inner, takes: Duration::from_secs(3_600), ..Stingy::new(1) };
-    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let world = Timed::new(1);
+    let node = stingy(world.nodes[0].clone(), 1, Duration::from_secs(3_600), &Stored::default());
+    let redlock = world.settings().node(node).build().unwrap();
     let (mut all, begun) = (JoinSet::new(), Instant::now());
     for i in 0..2_000 {
         let mutex = redlock.mutex(format!("name-{i}")).build().unwrap();
@@ -371,9 +357,7 @@ async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_accepts_a_release() {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let redlock = Redlock::builder().node(node).env(env).build().unwrap();
+    let redlock = Timed::new(1).redlock();
     let guard = redlock.mutex("held").build().unwrap().acquire().await.expect("it is free");
     let _ = fill(&redlock.mutex("n").build().unwrap());
     assert_eq!(guard.release().await, Ok(()));

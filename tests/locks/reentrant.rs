@@ -1,14 +1,11 @@
 //! Reentrant locks. An owner can acquire its own lock again at once. Other owners cannot.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use palisade::node::spi::Env;
-use palisade::test_util::TokioEnv;
-use palisade::{AcquireError, MemoryNode, Owner, Redlock, ReentrantMutex, ReleaseError};
+use palisade::{AcquireError, Owner, Redlock, ReentrantMutex, ReleaseError};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::memory::linked;
+use crate::support::memory::{Timed, linked};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -163,10 +160,8 @@ async fn a_scope_names_the_owner_of_its_own_future_only() {
 /// One owner with two handles counts as two holders.
 #[tokio::test(start_paused = true)]
 async fn an_owner_holds_a_name_of_each_handle_by_itself() {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let handle = || Redlock::builder().node(node.clone()).env(Arc::clone(&env)).build().unwrap();
-    let (a, b, owner) = (handle(), handle(), Owner::new());
+    let world = Timed::new(1);
+    let (a, b, owner) = (world.redlock(), world.redlock(), Owner::new());
     let held = mutex(&a, "m").acquire(&owner).await.unwrap();
     let refused = mutex(&b, "m").try_acquire(&owner).await.unwrap();
     assert!(refused.acquired().is_none());

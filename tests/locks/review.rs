@@ -9,22 +9,19 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use palisade::Moment;
-use palisade::error::{NodeError, NodeFault};
+use palisade::error::NodeFault;
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, LockMode, Op, Replies, Reply, Terms};
+use palisade::node::spi::{Batch, LockMode, Op, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
-use palisade::node::{
-    MemoryNode,
-    spi::{BoxFuture, LockNode},
-};
+use palisade::node::{MemoryNode, spi::LockNode};
 use palisade::{RedisNode, Redlock, TryAcquire, node::spi::OwnerToken};
 use palisade_testing::fault::Odds;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
-use crate::support::forward;
 use crate::support::memory::Cluster;
 use crate::support::server::Server;
+use crate::support::wrap::{Wrap, refused};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -235,31 +232,22 @@ async fn colliding_callers_do_not_collide_for_ever() {
     assert!(calls < 60, "{calls} calls for one lock");
 }
 
-/// A node that fails the first release of the lock `deaf`. The node is slow, so its node queue
-/// always has waiting requests.
-struct Deaf {
-    inner: MemoryNode,
-    failed: AtomicBool,
-}
-
-impl LockNode for Deaf {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        Box::pin(async move {
-            let n = batch.ops.len();
-            let hit = |op: &Op| matches!(op, Op::Release { keys, .. } if keys.lock() == "deaf");
-            sleep(ms(2)).await;
-            if batch.ops.iter().any(hit) && !self.failed.swap(true, Ordering::SeqCst) {
-                return Replies::fail(n, &NodeError::not_executed(NodeFault::NoReplicas, "test"));
-            }
-            self.inner.call(batch, deadline).await
-        })
-    }
-    forward!(inner);
-}
-
+/// The node fails the first release of the lock `deaf`. It is slow, so its node queue always has
+/// waiting requests.
 #[tokio::test]
 async fn a_busy_queue_still_pays_what_it_owes() {
-    let node = Deaf { inner: MemoryNode::new(), failed: AtomicBool::new(false) };
+    let failed = Arc::new(AtomicBool::new(false));
+    let node = Wrap::new(MemoryNode::new(), move |inner, batch, deadline| {
+        let failed = Arc::clone(&failed);
+        async move {
+            let hit = |op: &Op| matches!(op, Op::Release { keys, .. } if keys.lock() == "deaf");
+            sleep(ms(2)).await;
+            if batch.ops.iter().any(hit) && !failed.swap(true, Ordering::SeqCst) {
+                return refused(&batch, NodeFault::NoReplicas);
+            }
+            inner.call(batch, deadline).await
+        }
+    });
     let r = Redlock::builder().node(node).max_ttl(LONG).build().unwrap();
     let guard = r.mutex("deaf").ttl(LONG).build().unwrap().acquire().await.unwrap();
     let stop = Arc::new(AtomicBool::new(false));
@@ -295,19 +283,13 @@ async fn a_busy_queue_still_pays_what_it_owes() {
     assert!(freed.is_ok(), "the release was owed for ever");
 }
 
-struct Panics(MemoryNode, AtomicBool);
-
-impl LockNode for Panics {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        assert!(self.1.swap(true, Ordering::SeqCst), "a node of somebody else's panics");
-        self.0.call(batch, deadline)
-    }
-    forward!(0);
-}
-
 #[tokio::test]
 async fn a_node_that_panics_is_a_fault_and_no_wait() {
-    let node = Panics(MemoryNode::new(), AtomicBool::new(false));
+    let panicked = AtomicBool::new(false);
+    let node = Wrap::new(MemoryNode::new(), move |inner, batch, deadline| {
+        assert!(panicked.swap(true, Ordering::SeqCst), "a node of somebody else's panics");
+        async move { inner.call(batch, deadline).await }
+    });
     let r = Redlock::builder().node(node).ttl(LONG).build().unwrap();
     let first = timeout(ms(5_000), r.mutex("p").build().unwrap().try_acquire())
         .await

@@ -1,7 +1,6 @@
 //! Nodes: the contract suite of all node kinds, and `RedisNode` on real servers.
 
 mod acl;
-mod contract_redis;
 mod events;
 mod first_day;
 mod redis;

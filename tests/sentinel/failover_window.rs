@@ -10,16 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use palisade::Moment;
-use palisade::error::{ExtendError, NodeError, NodeFault};
-use palisade::node::spi::Env;
-use palisade::node::spi::{Batch, NodeSignal, Replies};
+use palisade::error::{ExtendError, NodeFault};
+use palisade::node::spi::{Env, LockNode as _};
+use palisade::test_util::MemorySnapshot;
 use palisade::{LockGuard, MemoryNode, Redlock, TryAcquire};
-use palisade::{
-    node::spi::{BoxFuture, LockNode},
-    test_util::MemorySnapshot,
-};
-use tokio::sync::broadcast;
 use tokio::time::{Instant, sleep};
+
+use crate::support::wrap::{Wrap, refused};
 
 /// L: time after the failover during which the old master may still grant.
 const L: Duration = Duration::from_secs(4);
@@ -45,35 +42,7 @@ impl Env for Paused {
     }
 }
 
-/// The group from the view of one client. Requests go to the old master until `moved` is set.
-struct View {
-    old: MemoryNode,
-    new: MemoryNode,
-    moved: Arc<AtomicBool>,
-    /// If true, no server can be reached.
-    down: Arc<AtomicBool>,
-}
-
-impl LockNode for View {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        if self.down.load(Ordering::Relaxed) {
-            let error = NodeError::not_executed(NodeFault::Unreachable, "down");
-            return Box::pin(std::future::ready(Replies::fail(batch.ops.len(), &error)));
-        }
-        let moved = self.moved.load(Ordering::Relaxed);
-        (if moved { &self.new } else { &self.old }).call(batch, deadline)
-    }
-
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.old.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        "group".into()
-    }
-}
-
-/// A group with an old and a new master, and two clients. The client `a` uses the new master after
+/// A group with an old and a new master, and two clients, each with its view of the group. The client `a` uses the new master after
 /// the failover. The client `b` stays with the old master.
 struct Story {
     old: MemoryNode,
@@ -87,14 +56,25 @@ struct Story {
 impl Story {
     fn new() -> Self {
         let env: Arc<dyn Env> = Arc::new(Paused(Instant::now(), AtomicU64::new(1)));
-        let master = || MemoryNode::builder().env(Arc::clone(&env)).failover_window(L).build();
-        let (old, new) = (master(), master());
-        let down = Arc::default();
+        let master =
+            || MemoryNode::builder().name("group").env(Arc::clone(&env)).failover_window(L);
+        let (old, new) = (master().build(), master().build());
+        let down = Arc::<AtomicBool>::default();
         let client = |moved: &Arc<AtomicBool>| {
             let (old, new, moved) = (old.clone(), new.clone(), Arc::clone(moved));
             let down = Arc::clone(&down);
             let builder = Redlock::builder().max_ttl(MAX_TTL).env(Arc::clone(&env));
-            builder.node(View { old, new, moved, down }).build().unwrap()
+            let view = Wrap::new(old, move |old, batch, deadline| {
+                let is_down = down.load(Ordering::Relaxed);
+                let node = if moved.load(Ordering::Relaxed) { new.clone() } else { old };
+                async move {
+                    if is_down {
+                        return refused(&batch, NodeFault::Unreachable);
+                    }
+                    node.call(batch, deadline).await
+                }
+            });
+            builder.node(view).build().unwrap()
         };
         let moved = Arc::default();
         let (a, b) = (client(&moved), client(&Arc::default()));

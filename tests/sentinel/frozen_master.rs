@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use palisade::{Redlock, SentinelNode};
 use tokio::time::sleep;
 
-use crate::node::eventually;
 use crate::support::group::{Groups, cli, scripts_run};
+use crate::support::wait::until;
 
 const HANDLES: usize = 3;
 
@@ -75,12 +75,12 @@ async fn a_master_that_was_frozen_for_ten_seconds_is_never_written_to_again() {
         tokio::spawn(hold(redlock, client));
     }
     let done = || shared.done.load(Ordering::SeqCst);
-    eventually("work before the fault", || done() > 100).await;
+    until("work before the fault", || done() > 100).await;
 
     // Stop all work except renewals, so few requests are in progress when the master freezes.
     // Scripts that the old master executes after its resume were therefore sent during the freeze.
     shared.stopped.store(true, Ordering::SeqCst);
-    eventually("idleness", || shared.under_way.load(Ordering::SeqCst) == 0).await;
+    until("idleness", || shared.under_way.load(Ordering::SeqCst) == 0).await;
     let before = scripts_run(&old);
     assert!(before > 100, "the counter counts: {before}");
     groups.break_("freeze", 0, &[]);
@@ -89,11 +89,11 @@ async fn a_master_that_was_frozen_for_ten_seconds_is_never_written_to_again() {
 
     let named = || cli(&groups.sentinels(0)[1], &["SENTINEL", "MASTERS"]);
     let at_first = done();
-    eventually("a failover", || !named().contains(old.rsplit_once(':').unwrap().1)).await;
-    eventually("grants of the new master", || done() > at_first + 20).await;
+    until("a failover", || !named().contains(old.rsplit_once(':').unwrap().1)).await;
+    until("grants of the new master", || done() > at_first + 20).await;
     sleep(Duration::from_secs(10).saturating_sub(frozen.elapsed())).await;
     groups.break_("resume", 0, &[]);
-    eventually("the old master to answer", || cli(&old, &["PING"]) == "PONG").await;
+    until("the old master to answer", || cli(&old, &["PING"]) == "PONG").await;
     assert!(cli(&old, &["ROLE"]).starts_with("master"), "it does not know that it was replaced");
 
     // These requests were sent before the clients detected the failover. There are at most two

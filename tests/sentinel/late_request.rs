@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use palisade::node::MemoryNode;
-use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, Replies};
+use palisade::node::spi::{Env, LockNode as _};
 use palisade::{Moment, Redlock, TryAcquire};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::support::forward;
+use crate::support::wrap::Wrap;
 
 /// Time by which the new master's clock is behind the old master's clock. Each clock may be wrong
 /// by 2 s.
@@ -47,37 +47,27 @@ impl Env for Clock {
     }
 }
 
-/// A group. After the failover, requests wait at the frozen new master until it thaws.
-struct Group {
-    old: MemoryNode,
-    new: MemoryNode,
-    thawed: watch::Receiver<Option<bool>>,
-}
-
-impl LockNode for Group {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        let mut thawed = self.thawed.clone();
-        if thawed.borrow().is_none() {
-            return self.old.call(batch, deadline);
-        }
-        let new = self.new.clone();
-        let arrives = tokio::spawn(async move {
-            thawed.wait_for(|thawed| *thawed == Some(true)).await.expect("the test goes on");
-            new.call(batch, deadline).await
-        });
-        Box::pin(async move { arrives.await.expect("it is executed") })
-    }
-
-    forward!(old);
-}
-
+/// After the failover of the group, requests wait at the frozen new master until it thaws.
 #[tokio::test(start_paused = true)]
 async fn a_late_request_does_not_take_effect_on_the_next_master() {
     let began = Instant::now();
     let master = |behind| MemoryNode::builder().env(Clock::new(began, behind)).build();
     let (old, new) = (master(Duration::ZERO), master(BEHIND));
     let (thaw, thawed) = watch::channel(None);
-    let group = Group { old, new: new.clone(), thawed };
+    let master = new.clone();
+    let group = Wrap::new(old, move |old, batch, deadline| {
+        let (mut thawed, new) = (thawed.clone(), master.clone());
+        async move {
+            if thawed.borrow().is_none() {
+                return old.call(batch, deadline).await;
+            }
+            let arrives = tokio::spawn(async move {
+                thawed.wait_for(|thawed| *thawed == Some(true)).await.expect("the test goes on");
+                new.call(batch, deadline).await
+            });
+            arrives.await.expect("it is executed")
+        }
+    });
     let redlock =
         Redlock::builder().node(group).env(Clock::new(began, Duration::ZERO)).build().unwrap();
     let mutex = redlock.mutex("n").build().unwrap();

@@ -12,15 +12,12 @@ use palisade::node::{MinReplicas, NodeEvent, RedisNode, SentinelNode, spi::LockN
 use palisade::{Advice, node::spi::OwnerToken};
 use tokio::sync::broadcast;
 
-use crate::node::{MAX_TTL, PATIENCE, acquire, call, eventually};
+use crate::node::{MAX_TTL, PATIENCE, acquire, call};
 use crate::support::group::{Groups, cli};
 use crate::support::server::Server;
+use crate::support::wait::until as eventually;
 
 const LAG: Duration = Duration::from_secs(1);
-
-async fn ask(node: &dyn LockNode, name: &str) -> Result<Reply, NodeError> {
-    call(node, acquire(name), Duration::from_secs(1)).await.items.remove(0)
-}
 
 /// Tries to acquire locks with new names until `holds` returns true for the reply.
 async fn until(
@@ -28,17 +25,11 @@ async fn until(
     what: &str,
     mut holds: impl FnMut(&Result<Reply, NodeError>) -> bool,
 ) -> Result<Reply, NodeError> {
-    let begun = Instant::now();
-    let mut i = 0;
-    loop {
-        i += 1;
-        let got = ask(node, &format!("{what}:{i}")).await;
-        if holds(&got) {
-            return got;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{what}: last {got:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    crate::node::until(node, what, |replies| holds(&replies.items[0])).await.items.remove(0)
+}
+
+async fn ask(node: &dyn LockNode, name: &str) -> Result<Reply, NodeError> {
+    call(node, acquire(name), Duration::from_secs(1)).await.items.remove(0)
 }
 
 fn granted(got: &Result<Reply, NodeError>) -> bool {

@@ -9,12 +9,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use palisade::Moment;
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::BoxFuture;
 use palisade::node::spi::Env;
-use palisade::node::spi::{Batch, Op, Replies};
+use palisade::node::spi::Op;
 use palisade::{Idempotency, MemoryNode, Redlock, RedlockBuilder, node::spi::LockNode};
 use palisade_testing::fault::{Fault, FaultControl, Odds};
 use tokio::time::Instant;
+
+use crate::support::wrap::Wrap;
 
 type Done = Result<u32, &'static str>;
 
@@ -108,7 +109,7 @@ impl World {
             builder = if i < n - strangers {
                 builder.node(node.clone())
             } else {
-                builder.node(Stranger(node.clone()))
+                builder.node(stranger(node.clone()))
             };
         }
         Self { redlock: builder.build().unwrap(), nodes, env, start, dice }
@@ -202,26 +203,16 @@ fn orders(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_most_once().build().unwrap()
 }
 
-/// A node on which each record's key has a value of another program.
-#[derive(Clone)]
-struct Stranger(MemoryNode);
-
-impl LockNode for Stranger {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        Box::pin(async move {
-            let ours: Vec<bool> =
-                batch.ops.iter().map(|op| matches!(op, Op::Acquire { .. })).collect();
-            let mut replies = self.0.call(batch, deadline).await;
-            for (reply, ours) in replies.items.iter_mut().zip(ours) {
-                if !ours {
-                    *reply = Err(NodeError::not_executed(NodeFault::Server, "WRONGTYPE"));
-                }
-            }
-            replies
-        })
-    }
-
-    forward!(0);
+/// Returns a node on which each record's key has a value of another program.
+fn stranger(node: MemoryNode) -> Wrap {
+    Wrap::new(node, |node, batch, deadline| async move {
+        let ours: Vec<bool> = batch.ops.iter().map(|op| matches!(op, Op::Acquire { .. })).collect();
+        let mut replies = node.call(batch, deadline).await;
+        for (reply, _) in replies.items.iter_mut().zip(ours).filter(|(_, ours)| !ours) {
+            *reply = Err(NodeError::not_executed(NodeFault::Server, "WRONGTYPE"));
+        }
+        replies
+    })
 }
 
 /// Returns the fault odds of a bad network: a tenth of the requests and a tenth of the replies are

@@ -40,11 +40,45 @@ impl Cluster {
     }
 }
 
+/// Memory nodes on tokio's clock.
+pub struct Timed {
+    pub env: Arc<dyn Env>,
+    pub nodes: Vec<MemoryNode>,
+}
+
+impl Timed {
+    pub fn new(n: usize) -> Self {
+        let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
+        let node = |_| MemoryNode::builder().env(Arc::clone(&env)).build();
+        Self { nodes: (0..n).map(node).collect(), env }
+    }
+
+    /// Returns the builder of a handle that has no node yet.
+    pub fn settings(&self) -> RedlockBuilder {
+        Redlock::builder().env(Arc::clone(&self.env))
+    }
+
+    /// Returns the builder of a handle on all nodes.
+    pub fn builder(&self) -> RedlockBuilder {
+        self.nodes.iter().fold(self.settings(), |b, node| b.node(node.clone()))
+    }
+
+    pub fn redlock(&self) -> Redlock {
+        self.builder().build().unwrap()
+    }
+
+    /// Returns a handle on all nodes, with faults of its own in between.
+    pub fn linked(&self) -> (Redlock, Vec<FaultControl>) {
+        let fault = |node: &MemoryNode| Fault::new(node.clone()).env(Arc::clone(&self.env));
+        let faults: Vec<_> = self.nodes.iter().map(fault).collect();
+        let links = faults.iter().map(Fault::control).collect();
+        let builder = faults.into_iter().fold(self.settings(), RedlockBuilder::node);
+        (builder.build().unwrap(), links)
+    }
+}
+
 /// Returns a handle on one node in virtual time, and the faults between them.
 pub fn linked() -> (Redlock, FaultControl) {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let node = MemoryNode::builder().env(Arc::clone(&env)).build();
-    let fault = Fault::new(node).env(Arc::clone(&env));
-    let link = fault.control();
-    (Redlock::builder().node(fault).env(env).build().unwrap(), link)
+    let (redlock, mut links) = Timed::new(1).linked();
+    (redlock, links.remove(0))
 }

@@ -27,3 +27,5 @@ pub mod logs;
 pub mod memory;
 pub mod proxy;
 pub mod server;
+pub mod wait;
+pub mod wrap;

@@ -187,6 +187,14 @@ impl Server {
         String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
     }
 
+    /// Returns the number of calls of this command on the server.
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats = self.cli(&["info", "commandstats"]);
+        let calls = format!("cmdstat_{command}:calls=");
+        let calls = stats.lines().find_map(|line| line.strip_prefix(&calls)?.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    }
+
     /// Runs these commands on one connection and returns the raw replies. Each line is one command.
     pub fn session(&self, commands: &str) -> String {
         let mut cli = Command::new("redis-cli")

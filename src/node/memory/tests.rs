@@ -373,38 +373,6 @@ fn what_a_node_forgot_it_does_not_claim_to_know() {
     assert!(remembers(ask(&node, claim("later", 1, retention))));
 }
 
-#[test]
-fn a_promise_of_an_earlier_history_counts_as_the_floor() {
-    let (node, _) = node();
-    let t = FencingToken::new(fence(&ask(&node, claim("r", 1, E))));
-    node.restart_keeping();
-    let key: Arc<str> = "r".into();
-    let complete = || Op::Complete {
-        key: key.clone(),
-        owner: owner(1),
-        token: t,
-        value: Some(Arc::from(*b"v")),
-        retention: E,
-        fingerprint: None,
-    };
-    assert_eq!(ask(&node, complete()), Reply::NotOwner);
-    let raise = Op::RaiseClaim { key: key.clone(), owner: owner(1), token: t };
-    assert_eq!(ask(&node, raise), Reply::NotOwner);
-    let extend = |reassert| Op::ExtendClaim {
-        key: key.clone(),
-        owner: owner(1),
-        token: t,
-        lease: TTL,
-        retention: E,
-        fingerprint: None,
-        reassert,
-    };
-    let Reply::Quarantined { id, .. } = ask(&node, extend(None)) else { panic!() };
-    assert_eq!(ask(&node, complete()), Reply::NotOwner, "the floor counts");
-    assert_eq!(ask(&node, extend(Some(id))), Reply::Done, "the sitting claimant re-asserts");
-    assert_eq!(ask(&node, complete()), Reply::Done);
-}
-
 /// After a planned handover: names and claims that were in use last for exactly as long as two
 /// clocks may differ, and no longer.
 #[test]

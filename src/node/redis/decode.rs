@@ -355,7 +355,7 @@ impl Reader {
     /// Reads a fair waiter's ticket, which is zero if it has no place, and the places ahead of it.
     fn queued(&mut self, remaining: Option<Duration>, foreign: bool) -> Result<Reply, NodeError> {
         let (ticket, ahead) = (self.number()?, self.number()?);
-        let ahead = u16::try_from(ahead).unwrap_or(u16::MAX);
+        let ahead = self.fitting(u16::try_from(ahead).ok(), "too many places ahead");
         Ok(match ticket {
             0 => Reply::Held { remaining, foreign },
             ticket => Reply::Queued { remaining, foreign, queued: Queued { ahead, ticket } },

@@ -6,21 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use palisade::error::NodeError;
+use palisade::FencingToken;
+use palisade::node::MemoryNode;
 use palisade::node::spi::{
-    Batch, ClaimEnd, IfHeld, LockKeys, LockMode, NodeSignal, Op, OwnerToken, Replies, Reply, Slots,
+    Batch, ClaimEnd, IfHeld, LockKeys, LockMode, LockNode, Op, OwnerToken, Reply, Slots,
     StoredRecord,
 };
-use palisade::node::{
-    MemoryNode,
-    spi::{BoxFuture, LockNode},
-};
-use palisade::{Durability, node::spi::BarrierPoint};
-use palisade::{FencingToken, Moment};
 use palisade_testing::contract::{self, Hooks};
 use palisade_testing::fault::Fault;
-use tokio::sync::broadcast;
 use tokio::task::JoinSet;
+
+use self::wrap::Wrap;
 
 /// Checks that the suite finds a node that changes the ops of this form before it executes them.
 macro_rules! asks {
@@ -60,6 +56,8 @@ mod deadlines;
 mod handovers;
 mod locks;
 mod records;
+#[path = "../../../tests/support/wrap.rs"]
+mod wrap;
 
 /// Runs the cases that do not disturb the node at the same time, and then the other cases one by
 /// one. Returns the number of cases that ran and the names of the failed cases.
@@ -157,103 +155,40 @@ fn the_manual_counts_the_cases() {
     assert!(manual.contains(&cases), "{cases}");
 }
 
-/// A node that breaks one rule.
-struct Mutant {
-    inner: MemoryNode,
-    /// Changes an op before the node executes it.
-    ask: fn(&mut Op),
-    /// Changes the node's answer.
-    tell: fn(&Op, &mut Reply),
-}
-
-impl LockNode for Mutant {
-    fn call(&self, mut batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+/// Returns a node that breaks one rule: `ask` changes each op before the node executes it, and
+/// `tell` changes the node's answer.
+fn mutant(inner: MemoryNode, ask: fn(&mut Op), tell: fn(&Op, &mut Reply)) -> Wrap {
+    Wrap::new(inner, move |inner, mut batch, deadline| async move {
         let asked = batch.ops.clone();
-        batch.ops.iter_mut().for_each(self.ask);
-        Box::pin(async move {
-            let mut replies = self.inner.call(batch, deadline).await;
-            for (op, item) in asked.iter().zip(&mut replies.items) {
-                if let Ok(reply) = item {
-                    (self.tell)(op, reply);
-                }
+        batch.ops.iter_mut().for_each(ask);
+        let mut replies = inner.call(batch, deadline).await;
+        for (op, item) in asked.iter().zip(&mut replies.items) {
+            if let Ok(reply) = item {
+                tell(op, reply);
             }
-            replies
-        })
-    }
-
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.inner.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        "mutant".into()
-    }
+        }
+        replies
+    })
 }
 
 /// Runs the case `by`, which must fail for this node. Returns the message of its panic.
 async fn failure(node: impl LockNode, hooks: Hooks, by: &str) -> String {
-    let case = contract::cases().into_iter().find(|c| c.name() == by).unwrap();
+    let (case, name) = (contract::cases().into_iter().find(|c| c.name() == by), node.name());
+    let case = case.unwrap();
     let result = tokio::spawn(async move { case.run(Arc::new(node), &hooks).await }).await;
     let text = *result.expect_err(by).into_panic().downcast::<String>().unwrap();
-    assert!(text.contains(by), "{text}");
+    assert!(text.contains(by) && text.contains(&*name), "{text}");
     text
 }
 
 async fn caught(what: &str, ask: fn(&mut Op), tell: fn(&Op, &mut Reply), by: &str) {
     let inner = memory();
     let hooks = hooks(&inner);
-    let text = failure(Mutant { inner, ask, tell }, hooks, by).await;
-    assert!(text.contains("mutant") && text.contains(';'), "{what}: {text}");
+    let text = failure(mutant(inner, ask, tell), hooks, by).await;
+    assert!(text.contains(';'), "{what}: {text}");
 }
 
-/// A node that confirms every barrier, or never answers a barrier.
-struct Eager {
-    inner: MemoryNode,
-    hangs: bool,
-}
-
-impl LockNode for Eager {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        self.inner.call(batch, deadline)
-    }
-
-    fn barrier(
-        &self,
-        _after: BarrierPoint,
-        _level: Durability,
-        _deadline: Moment,
-    ) -> BoxFuture<'_, Result<u32, NodeError>> {
-        Box::pin(
-            async move { if self.hangs { std::future::pending().await } else { Ok(2_000_000) } },
-        )
-    }
-
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.inner.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        "eager".into()
-    }
-}
-
-/// A node that ignores [`Batch::known_since`], the time at which a client first saw a marker.
-struct Deaf(MemoryNode);
-
-impl LockNode for Deaf {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        self.0.call(Batch { known_since: None, ..batch }, deadline)
-    }
-
-    fn events(&self) -> broadcast::Receiver<NodeSignal> {
-        self.0.events()
-    }
-
-    fn name(&self) -> Arc<str> {
-        "deaf".into()
-    }
-}
-
+/// The node ignores [`Batch::known_since`], the time at which a client first saw a marker.
 #[tokio::test]
 async fn a_node_that_calls_lost_data_new_is_caught() {
     for by in [
@@ -262,8 +197,10 @@ async fn a_node_that_calls_lost_data_new_is_caught() {
     ] {
         let inner = memory();
         let hooks = hooks(&inner);
-        let text = failure(Deaf(inner), hooks, by).await;
-        assert!(text.contains("deaf"), "{text}");
+        let deaf = Wrap::new(inner, |inner, batch, deadline| async move {
+            inner.call(Batch { known_since: None, ..batch }, deadline).await
+        });
+        failure(deaf, hooks, by).await;
     }
     tells!("says of all data that they are new",
         "an_empty_node_is_fresh_until_a_client_remembers_its_data",
@@ -273,6 +210,7 @@ async fn a_node_that_calls_lost_data_new_is_caught() {
         _, Reply::Claimed { fresh, .. } => *fresh = false);
 }
 
+/// The node confirms every barrier, or never answers a barrier.
 #[tokio::test(start_paused = true)]
 async fn wrong_barriers_are_caught() {
     for (hangs, by) in [
@@ -280,8 +218,11 @@ async fn wrong_barriers_are_caught() {
         (false, "a_barrier_without_enough_replicas_refuses"),
         (true, "a_barrier_over_all_replicas_is_answered"),
     ] {
-        let text = failure(Eager { inner: memory(), hangs }, Hooks::default(), by).await;
-        assert!(text.contains("eager"), "{text}");
+        let call = |node: MemoryNode, batch, at| async move { node.call(batch, at).await };
+        let eager = Wrap::new(memory(), call).barrier(move |_| async move {
+            if hangs { std::future::pending().await } else { Ok(2_000_000) }
+        });
+        failure(eager, Hooks::default(), by).await;
     }
 }
 

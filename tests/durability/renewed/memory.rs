@@ -5,23 +5,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use palisade::Moment;
-use palisade::error::NodeError;
-
-use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, Env, LockNode, Op, Replies};
-use palisade::test_util::TokioEnv;
+use palisade::error::NodeFault;
+use palisade::node::spi::{LockNode as _, Op};
 use palisade::{Durability, Failover, MemoryNode, Outcome, Redlock, RedlockBuilder};
 use tokio::time::{Instant, sleep};
 
-use crate::support::forward;
+use crate::support::memory::Timed;
+use crate::support::wrap::{Wrap, refused};
 
 const TTL: Duration = Duration::from_secs(30);
 
 /// Returns nodes and the settings of a handle. All use tokio's clock.
 fn world<const N: usize>() -> ([MemoryNode; N], RedlockBuilder) {
-    let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
-    let nodes = [0; N].map(|_| MemoryNode::builder().env(Arc::clone(&env)).build());
-    (nodes, Redlock::builder().env(env).ttl(TTL).max_ttl(TTL))
+    let world = Timed::new(N);
+    let builder = world.settings().ttl(TTL).max_ttl(TTL);
+    (world.nodes.try_into().expect("N nodes"), builder)
 }
 
 fn three() -> ([MemoryNode; 3], Redlock) {
@@ -88,11 +86,7 @@ async fn a_lease_whose_nodes_are_gone_is_open_and_then_kept_or_lost() {
     for back in [true, false] {
         let (nodes, builder) = world::<3>();
         let open = [0; 3].map(|_| Arc::new(Mutex::new(true)));
-        let scripted = |(node, open): (&MemoryNode, &Arc<_>)| Scripted {
-            node: node.clone(),
-            open: Arc::clone(open),
-            asked: Arc::default(),
-        };
+        let scripted = |(node, open)| scripted(node, open, &Asked::default());
         let builder = nodes.iter().zip(&open).map(scripted).fold(builder, RedlockBuilder::node);
         let redlock = builder.build().unwrap();
         let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
@@ -148,32 +142,28 @@ async fn leaders_and_running_handlers_are_renewed_too() {
     }
 }
 
-/// A node that records its requests, and answers only while `open` is true.
-struct Scripted {
-    node: MemoryNode,
-    open: Arc<Mutex<bool>>,
-    asked: Arc<Mutex<Vec<Vec<Op>>>>,
-}
+type Asked = Arc<Mutex<Vec<Vec<Op>>>>;
 
-impl LockNode for Scripted {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        self.asked.lock().unwrap().push(batch.ops.clone());
-        if *self.open.lock().unwrap() {
-            return self.node.call(batch, deadline);
+/// Returns a node that records its requests, and answers only while `open` is true.
+fn scripted(node: &MemoryNode, open: &Arc<Mutex<bool>>, asked: &Asked) -> Wrap {
+    let (open, asked) = (Arc::clone(open), Arc::clone(asked));
+    Wrap::new(node.clone(), move |node, batch, deadline| {
+        asked.lock().unwrap().push(batch.ops.clone());
+        let open = *open.lock().unwrap();
+        async move {
+            if open {
+                return node.call(batch, deadline).await;
+            }
+            refused(&batch, NodeFault::Unreachable)
         }
-        let error = NodeError::not_executed(palisade::error::NodeFault::Unreachable, "closed");
-        Box::pin(std::future::ready(Replies::fail(batch.ops.len(), &error)))
-    }
-
-    forward!(node);
+    })
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_renewal_after_a_failover_names_the_quarantine() {
     let ([node], builder) = world();
-    let asked = Arc::<Mutex<Vec<Vec<Op>>>>::default();
-    let scripted =
-        Scripted { node: node.clone(), open: Arc::new(Mutex::new(true)), asked: asked.clone() };
+    let asked = Asked::default();
+    let scripted = scripted(&node, &Arc::new(Mutex::new(true)), &asked);
     let redlock = builder.node(scripted).build().unwrap();
     let guard = redlock.mutex("k").build().unwrap().acquire().await.unwrap();
     settle().await;
@@ -186,34 +176,17 @@ async fn the_first_renewal_after_a_failover_names_the_quarantine() {
     assert!(matches!(renewal[..], [Op::Extend { reassert: Some(_), .. }]), "{renewal:?}");
 }
 
-/// A node whose address leads to another server during a barrier. The replicas of the first server
+/// The node's address leads to another server during a barrier. The replicas of the first server
 /// still confirm the barrier.
-struct Moved(MemoryNode);
-
-impl LockNode for Moved {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        self.0.call(batch, deadline)
-    }
-
-    fn barrier(
-        &self,
-        _: BarrierPoint,
-        _: Durability,
-        _: Moment,
-    ) -> BoxFuture<'_, Result<u32, NodeError>> {
-        Box::pin(async {
-            sleep(Duration::from_millis(100)).await;
-            Ok(1)
-        })
-    }
-
-    forward!(0);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_was_confirmed_across_a_failover_is_renewed_at_once_too() {
     let ([node], builder) = world();
-    let redlock = builder.node(Moved(node.clone())).build().unwrap();
+    let call = |node: MemoryNode, batch, deadline| async move { node.call(batch, deadline).await };
+    let moved = Wrap::new(node.clone(), call).barrier(|_| async {
+        sleep(Duration::from_millis(100)).await;
+        Ok(1)
+    });
+    let redlock = builder.node(moved).build().unwrap();
     let _held = redlock.mutex("held").build().unwrap().acquire().await.unwrap();
     let mutex = redlock.mutex("late").durability(Durability::AllReplicas).build().unwrap();
     let late = tokio::spawn(async move { mutex.acquire().await });

@@ -12,6 +12,7 @@ use palisade::node::spi::{Env, SystemEnv};
 use palisade::{Failover, LockGuard, Redlock, SentinelNode, TryAcquire};
 
 use crate::support::group::{Groups, cli, scripts_run};
+use crate::support::wait::until;
 
 /// Longest time for an event that must happen. The test does not check the speed.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -33,14 +34,6 @@ fn handle(node: SentinelNodeBuilder, window: Duration) -> Redlock {
 async fn verdict(guard: &LockGuard) -> Failover {
     let verdict = tokio::time::timeout(PATIENCE, guard.failover()).await;
     verdict.expect("a verdict comes without a call")
-}
-
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    let end = tokio::time::Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(tokio::time::Instant::now() < end, "{what}: not within {PATIENCE:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// Stops replication from the master. All replicas still run.

@@ -79,13 +79,6 @@ fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op 
     }
 }
 
-/// Returns the number of scripts that the server has executed.
-fn scripts(server: &Server) -> u64 {
-    let stats = server.cli(&["info", "commandstats"]);
-    let calls = stats.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls="));
-    calls.and_then(|c| c.split(',').next()).and_then(|n| n.parse().ok()).unwrap_or(0)
-}
-
 /// Changes an op on a lock to the op of a reader.
 fn shared(mut op: Op) -> Op {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
@@ -152,55 +145,6 @@ fn fault(reply: Result<Reply, NodeError>) -> (NodeFault, bool) {
 
 fn assert_quarantined(reply: Result<Reply, NodeError>) {
     assert!(matches!(reply, Ok(Reply::Quarantined { .. })), "{reply:?}");
-}
-
-#[tokio::test]
-async fn a_lock_is_exclusive_and_its_fence_grows() {
-    let server = Server::start(&[]);
-    let node = fresh(&server);
-    let (a, b) = (owner(), owner());
-    let first = fence(one(&node, LONG, acquire("k", a)).await);
-    assert_eq!(fence(one(&node, LONG, acquire("k", a)).await), first);
-    assert_eq!(server.cli(&["get", "k"]), a.as_str());
-    let held = one(&node, LONG, acquire("k", b)).await;
-    assert!(
-        matches!(held, Ok(Reply::Held { remaining: Some(r), foreign: false }) if r <= TTL),
-        "{held:?}"
-    );
-    assert_eq!(one(&node, LONG, release("k", b)).await, Ok(Reply::NotOwner));
-    assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
-    assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Absent));
-    assert!(fence(one(&node, LONG, acquire("k", b)).await) > first);
-}
-
-#[tokio::test]
-async fn one_batch_keeps_the_order_per_name() {
-    let server = Server::start(&[]);
-    let node = fresh(&server);
-    let (a, b) = (owner(), owner());
-    let ops = vec![acquire("k", a), acquire("k", b), release("k", a), acquire("k", b)];
-    let got = batch(&node, LONG, ops, TTL).await.items;
-    let first = fence(got[0].clone());
-    assert!(matches!(got[1], Ok(Reply::Held { .. })));
-    assert_eq!(got[2], Ok(Reply::Done));
-    assert!(fence(got[3].clone()) > first);
-}
-
-#[tokio::test]
-async fn a_holder_is_not_shown_with_the_metadata_of_the_last_one() {
-    let server = Server::start(&[]);
-    let node = fresh(&server);
-    let (a, b) = (owner(), owner());
-    let token = fence(one(&node, LONG, acquire("k", a)).await);
-    assert_eq!(one(&node, LONG, extend("k", a, token, Some(b"text"))).await, Ok(Reply::Done));
-    let inspect = || Op::Inspect { keys: LockKeys::new("k"), wait: false };
-    let Ok(Reply::Holder(Some(holder))) = one(&node, LONG, inspect()).await else { panic!() };
-    assert_eq!((holder.owner, holder.fence), (Some(a), token));
-    assert_eq!(holder.meta.as_deref(), Some(&b"text"[..]));
-    one(&node, LONG, release("k", a)).await.unwrap();
-    one(&node, LONG, acquire("k", b)).await.unwrap();
-    let Ok(Reply::Holder(Some(holder))) = one(&node, LONG, inspect()).await else { panic!() };
-    assert_eq!((holder.owner, holder.meta), (Some(b), None));
 }
 
 #[tokio::test]
@@ -296,17 +240,6 @@ async fn after_the_quarantine_tokens_are_above_all_that_was_forgotten() {
 }
 
 #[tokio::test]
-async fn flushall_is_quarantined() {
-    let server = Server::start(&[]);
-    let node = used(&server).await;
-    one(&node, LONG, acquire("k", owner())).await.unwrap();
-    server.cli(&["flushall"]);
-    let got = batch(&node, LONG, vec![acquire("k", owner())], TTL).await;
-    assert_quarantined(got.items[0].clone());
-    assert!(got.facts.unwrap().new_history);
-}
-
-#[tokio::test]
 async fn the_longer_quarantine_wins() {
     let server = Server::start(&[]);
     used(&server).await;
@@ -344,15 +277,6 @@ async fn a_new_server_is_not_trusted_unasked() {
     let server = Server::start(&[]);
     let node = RedisNode::new(server.url()).unwrap();
     assert_quarantined(one(&node, LONG, acquire("k", owner())).await);
-}
-
-#[tokio::test]
-async fn a_lost_script_is_loaded_again() {
-    let server = Server::start(&[]);
-    let node = fresh(&server);
-    one(&node, LONG, acquire("k", owner())).await.unwrap();
-    server.cli(&["script", "flush"]);
-    fence(one(&node, LONG, acquire("l", owner())).await);
 }
 
 #[tokio::test]

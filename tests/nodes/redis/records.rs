@@ -2,57 +2,6 @@
 
 use super::*;
 
-#[tokio::test]
-async fn records_live_and_are_shown_with_their_result() {
-    let server = Server::start(&[]);
-    let node = fresh(&server);
-    let (a, b) = (owner(), owner());
-    let key: Arc<str> = "r".into();
-    let got = one(&node, LONG, Op::Claim(claim("r", a))).await;
-    let Ok(Reply::Claimed { fence, attempt: 1, record: None, unsure: Duration::ZERO, .. }) = got
-    else {
-        panic!("{got:?}")
-    };
-    let again = one(&node, LONG, Op::Claim(claim("r", a))).await;
-    assert_eq!(again, got);
-    let other = one(&node, LONG, Op::Claim(claim("r", b))).await;
-    assert!(matches!(other, Ok(Reply::InFlight { .. })), "{other:?}");
-    let token = FencingToken::new(fence + 1);
-    let raise = Op::RaiseClaim { key: Arc::clone(&key), owner: a, token };
-    assert_eq!(one(&node, LONG, raise).await, Ok(Reply::Done));
-    let complete = |owner, token, value: &[u8]| Op::Complete {
-        key: Arc::clone(&key),
-        owner,
-        token,
-        value: Some(value.into()),
-        retention: Duration::from_secs(3600),
-        fingerprint: None,
-    };
-    let late = one(&node, LONG, complete(b, FencingToken::new(fence), b"late")).await;
-    assert_eq!(late, Ok(Reply::NotOwner));
-    for _ in 0..2 {
-        assert_eq!(one(&node, LONG, complete(a, token, b"\x00out")).await, Ok(Reply::Done));
-    }
-    assert_eq!(one(&node, LONG, complete(b, token, b"equal")).await, Ok(Reply::NotOwner));
-    let Ok(Reply::Completed(record)) = one(&node, LONG, Op::Claim(claim("r", b))).await else {
-        panic!()
-    };
-    assert_eq!((record.token, record.value.as_deref()), (token, Some(&b"\x00out"[..])));
-    let force = Claim { force: true, ..claim("r", b) };
-    let got = one(&node, LONG, Op::Claim(force)).await;
-    let Ok(Reply::Claimed { fence: above, attempt: 2, record: Some(seen), .. }) = got else {
-        panic!("{got:?}")
-    };
-    assert!(above > token.get() && seen == record);
-    let retention = Duration::from_secs(3600);
-    let look =
-        Op::Lookup { key, retention, fingerprint: None, born: None, accepted: Duration::ZERO };
-    let Ok(Reply::Record { state: Some(state), .. }) = one(&node, LONG, look).await else {
-        panic!()
-    };
-    assert_eq!((state.fence, state.attempt, state.record), (above, 2, Some(record)));
-}
-
 /// Asserts the expiry of the record `r`. The lease of its claim was at most `TTL`.
 fn is_kept_for(server: &Server, retention: Duration) {
     let left = Duration::from_millis(server.cli(&["pttl", "r"]).parse().unwrap());

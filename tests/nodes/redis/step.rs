@@ -21,7 +21,7 @@ async fn callers_whose_answers_come_together_share_the_next_batch() {
     };
     futures_util::future::join_all((0..CALLERS).map(call)).await;
     let (stop, count) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
-    let before = scripts(&server);
+    let before = server.calls("evalsha");
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
             let (orders, stop, count) = (orders.clone(), Arc::clone(&stop), Arc::clone(&count));
@@ -42,7 +42,7 @@ async fn callers_whose_answers_come_together_share_the_next_batch() {
     for caller in callers {
         caller.await.unwrap();
     }
-    let batches = (scripts(&server) - before) as f64;
+    let batches = (server.calls("evalsha") - before) as f64;
     let together = count.load(Ordering::Relaxed) as f64 / batches;
     // If no caller waited for another, the batches would contain only a few requests. If all
     // callers sent together, the server and the client would wait for each other in turn.

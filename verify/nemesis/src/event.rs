@@ -10,6 +10,7 @@ use palisade::node::spi::{Env as _, SystemEnv};
 use serde::{Deserialize, Serialize};
 
 use crate::locks::record::What;
+use crate::names::names;
 
 /// A time of `CLOCK_BOOTTIME`, in nanoseconds.
 pub(crate) type Nanos = u64;
@@ -41,64 +42,35 @@ pub(crate) struct Event {
     pub(crate) kind: EventKind,
 }
 
-/// An operation of the library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Verb {
-    Acquire,
-    TryAcquire,
-    Extend,
-    Release,
-    Run,
-    Campaign,
-    Proclaim,
-    Resign,
-    Leader,
-    TakeOver,
-    ForceRelease,
-    RunEach,
-    ClaimMany,
-    CompleteMany,
-    Resolve,
-    Rerun,
-    Read,
-    Write,
-    Permit,
-    AcquireMany,
-    AcquireMulti,
-    AcquireFair,
-    HandOver,
-    Resume,
-}
-
-impl Verb {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Acquire => "acquire",
-            Self::TryAcquire => "try_acquire",
-            Self::Extend => "extend",
-            Self::Release => "release",
-            Self::Run => "run",
-            Self::Campaign => "campaign",
-            Self::Proclaim => "proclaim",
-            Self::Resign => "resign",
-            Self::Leader => "leader",
-            Self::TakeOver => "take_over",
-            Self::ForceRelease => "force-release",
-            Self::RunEach => "run_each",
-            Self::ClaimMany => "claim_many",
-            Self::CompleteMany => "complete_many",
-            Self::Resolve => "resolve",
-            Self::Rerun => "rerun",
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Permit => "permit",
-            Self::AcquireMany => "acquire_many",
-            Self::AcquireMulti => "several names",
-            Self::AcquireFair => "fair acquire",
-            Self::HandOver => "hand_over",
-            Self::Resume => "resume",
-        }
+names! {
+    /// An operation of the library.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub(crate) enum Verb {
+        Acquire = "acquire",
+        TryAcquire = "try_acquire",
+        Extend = "extend",
+        Release = "release",
+        Run = "run",
+        Campaign = "campaign",
+        Proclaim = "proclaim",
+        Resign = "resign",
+        Leader = "leader",
+        TakeOver = "take_over",
+        ForceRelease = "force-release",
+        RunEach = "run_each",
+        ClaimMany = "claim_many",
+        CompleteMany = "complete_many",
+        Resolve = "resolve",
+        Rerun = "rerun",
+        Read = "read",
+        Write = "write",
+        Permit = "permit",
+        AcquireMany = "acquire_many",
+        AcquireMulti = "several names",
+        AcquireFair = "fair acquire",
+        HandOver = "hand_over",
+        Resume = "resume",
     }
 }
 

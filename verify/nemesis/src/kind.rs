@@ -6,35 +6,38 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    KillMaster,
-    KillBox,
-    FreezeMaster,
-    IsolateMaster,
-    IsolateBox,
-    OneWayMaster,
-    Split,
-    Failover,
-    FlushAll,
-    RestartEmpty,
-    RestartMaster,
-    PauseMaster,
-    StutterMaster,
-    ClockStep,
-    SlowDisk,
-    FlushTwo,
-    EmptyTwo,
-    FailoverTwo,
-    Handover,
-    KillReplica,
-    KillSentinel,
-    FreezeReplica,
-    FreezeSentinel,
-    KillClient,
-    FreezeClient,
-    IsolateClient,
-    OneWayClient,
+use crate::names::names;
+
+names! {
+    pub(crate) enum Kind {
+        KillMaster = "kill master",
+        KillBox = "kill master and its Sentinel",
+        FreezeMaster = "freeze master",
+        IsolateMaster = "cut master from its group",
+        IsolateBox = "cut master from everybody",
+        OneWayMaster = "cut master one way",
+        Split = "split group and clients",
+        Failover = "SENTINEL FAILOVER",
+        FlushAll = "FLUSHALL",
+        RestartEmpty = "restart master without data",
+        RestartMaster = "restart master",
+        PauseMaster = "CLIENT PAUSE on master",
+        StutterMaster = "master stutters",
+        ClockStep = "master's clock steps",
+        SlowDisk = "slow disk under master",
+        FlushTwo = "FLUSHALL in two groups",
+        EmptyTwo = "two masters without data",
+        FailoverTwo = "failover of two groups",
+        Handover = "planned handover",
+        KillReplica = "kill replica",
+        KillSentinel = "kill Sentinel",
+        FreezeReplica = "freeze replica",
+        FreezeSentinel = "freeze Sentinel",
+        KillClient = "kill client",
+        FreezeClient = "freeze client",
+        IsolateClient = "cut client",
+        OneWayClient = "cut client one way",
+    }
 }
 
 use Kind as K;
@@ -78,38 +81,6 @@ const LIGHT: &[Kind] = &[
 ];
 
 impl Kind {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            K::KillMaster => "kill master",
-            K::KillBox => "kill master and its Sentinel",
-            K::FreezeMaster => "freeze master",
-            K::IsolateMaster => "cut master from its group",
-            K::IsolateBox => "cut master from everybody",
-            K::OneWayMaster => "cut master one way",
-            K::Split => "split group and clients",
-            K::Failover => "SENTINEL FAILOVER",
-            K::FlushAll => "FLUSHALL",
-            K::RestartEmpty => "restart master without data",
-            K::RestartMaster => "restart master",
-            K::PauseMaster => "CLIENT PAUSE on master",
-            K::StutterMaster => "master stutters",
-            K::ClockStep => "master's clock steps",
-            K::SlowDisk => "slow disk under master",
-            K::FlushTwo => "FLUSHALL in two groups",
-            K::EmptyTwo => "two masters without data",
-            K::FailoverTwo => "failover of two groups",
-            K::Handover => "planned handover",
-            K::KillReplica => "kill replica",
-            K::KillSentinel => "kill Sentinel",
-            K::FreezeReplica => "freeze replica",
-            K::FreezeSentinel => "freeze Sentinel",
-            K::KillClient => "kill client",
-            K::FreezeClient => "freeze client",
-            K::IsolateClient => "cut client",
-            K::OneWayClient => "cut client one way",
-        }
-    }
-
     /// Returns the range of the fault's duration, in milliseconds. A fault with a duration of zero
     /// does not need an action that ends it.
     fn length(self) -> std::ops::Range<u64> {

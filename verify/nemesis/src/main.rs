@@ -21,6 +21,7 @@ mod kind;
 mod ledger;
 mod locks;
 mod machine;
+mod names;
 mod ordinary;
 mod report;
 mod table;

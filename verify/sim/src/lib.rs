@@ -3,7 +3,7 @@
 //! The real library runs on simulated nodes and networks in virtual time. It includes the client
 //! side, and the locks, keys and elections. Each run has one seed. The seed decides the plan. The
 //! plan and the code decide everything else, so the same seed always gives exactly the same trace.
-//! The invariants of all runs are in the module `invariants`, one in each file.
+//! The invariants of all runs are in the module `invariants`.
 
 mod client;
 mod dice;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use palisade::HandOver;
 use tokio::time::Instant;
 
-use crate::invariants::{Invariant, Violation, all};
+use crate::invariants::{Rule, Violation, all};
 use crate::plan::Promises;
 use crate::trace::{Event, HoldId, Trace};
 
@@ -29,7 +29,7 @@ pub(crate) struct World {
 
 struct Inner {
     trace: Trace,
-    invariants: Vec<Box<dyn Invariant>>,
+    rules: Vec<Rule>,
     violation: Option<Violation>,
     beliefs: Vec<Believer>,
     next_hold: HoldId,
@@ -91,7 +91,7 @@ impl World {
     pub(crate) fn new(start: Instant, kept_on: usize, promises: Promises) -> Arc<Self> {
         let inner = Inner {
             trace: Trace::default(),
-            invariants: all(promises),
+            rules: all(promises),
             violation: None,
             beliefs: Vec::new(),
             next_hold: 0,
@@ -281,9 +281,9 @@ impl Inner {
         if self.violation.is_some() {
             return;
         }
-        for invariant in &mut self.invariants {
-            if let Err(what) = invariant.see(at, &event) {
-                let (invariant, source) = (invariant.name(), invariant.source());
+        for rule in &mut self.rules {
+            if let Err(what) = (rule.see)(at, &event) {
+                let (invariant, source) = (rule.name, rule.source);
                 self.violation = Some(Violation { invariant, source, what });
                 return;
             }

@@ -31,73 +31,37 @@ fn a_slice_of_seeds_breaks_nothing() {
     breaks_nothing(None);
 }
 
-/// Only the plans of this scene contain takeovers.
-#[test]
-fn takeovers_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::TakeOvers)));
+/// Writes a test for each scene.
+macro_rules! scenes {
+    ($($(#[$doc:meta])* $name:ident: $scene:ident,)*) => {
+        $(
+            $(#[$doc])*
+            #[test]
+            fn $name() {
+                breaks_nothing(Some(Tamper::Scene(Scene::$scene)));
+            }
+        )*
+    };
 }
 
-/// In the plans of this scene, handovers stop in the middle or follow each other more often than in
-/// other plans.
-#[test]
-fn handovers_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::Handovers)));
-}
-
-#[test]
-fn a_retention_that_runs_out_breaks_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::Retention)));
-}
-
-#[test]
-fn operators_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::Operators)));
-}
-
-/// Only the plans of this scene accept losses.
-#[test]
-fn losses_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::Losses)));
-}
-
-#[test]
-fn classic_locks_on_the_same_key_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::Classic)));
-}
-
-#[test]
-fn readers_and_writers_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::Readers)));
-}
-
-#[test]
-fn permits_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::Permits)));
-}
-
-#[test]
-fn all_permits_at_once_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::AllPermits)));
-}
-
-#[test]
-fn hand_overs_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::HandOvers)));
-}
-
-#[test]
-fn locks_of_two_names_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::Several)));
-}
-
-#[test]
-fn fair_callers_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::Fair)));
-}
-
-#[test]
-fn ticks_break_nothing() {
-    breaks_nothing(Some(Tamper::Scene(Scene::Ticks)));
+scenes! {
+    /// Only the plans of this scene contain takeovers.
+    takeovers_break_nothing: TakeOvers,
+    /// In the plans of this scene, handovers stop in the middle or follow each other more often than in
+    /// other plans.
+    handovers_break_nothing: Handovers,
+    a_retention_that_runs_out_breaks_nothing: Retention,
+    operators_break_nothing: Operators,
+    /// Only the plans of this scene accept losses.
+    losses_break_nothing: Losses,
+    classic_locks_on_the_same_key_break_nothing: Classic,
+    readers_and_writers_break_nothing: Readers,
+    permits_break_nothing: Permits,
+    all_permits_at_once_break_nothing: AllPermits,
+    hand_overs_break_nothing: HandOvers,
+    locks_of_two_names_break_nothing: Several,
+    fair_callers_break_nothing: Fair,
+    ticks_break_nothing: Ticks,
 }
 
 #[test]

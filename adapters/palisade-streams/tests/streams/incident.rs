@@ -15,10 +15,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::held::Held;
 use crate::server::Server;
+use crate::wait::until;
 use crate::{ask, drained, stream};
-
-/// Timeout that only a hang exceeds.
-const HANG: Duration = Duration::from_secs(200);
 
 #[tokio::test]
 async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
@@ -30,15 +28,6 @@ async fn forgotten_messages_are_held_and_run_once_after_a_decision() {
     let consumer = Consumer::builder(stream(&server), held.of.clone());
     let ended = held.consume(consumer, publish, drained(&server, 25)).await;
     assert_eq!((ended.acked, ended.parked), (25, 0), "{ended:?}");
-}
-
-async fn until(what: &str, is: impl Fn() -> bool) {
-    let waits = async {
-        while !is() {
-            sleep(Duration::from_millis(50)).await;
-        }
-    };
-    timeout(HANG, waits).await.unwrap_or_else(|_| panic!("not yet: {what}"));
 }
 
 #[tokio::test]

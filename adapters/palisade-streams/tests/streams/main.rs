@@ -20,6 +20,8 @@ mod logs;
 #[path = "../../../../tests/support/server.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]
 mod server;
+#[path = "../../../../tests/support/wait.rs"]
+mod wait;
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,5 @@
 //! Tests of decoding the script's answers.
 
-use proptest::prelude::*;
-
 use super::*;
 use crate::name::LockKeys;
 use crate::op::IfHeld;
@@ -87,38 +85,6 @@ fn a_strangers_key_spoils_its_own_op_only() {
     let e = got.items[0].as_ref().unwrap_err();
     assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::Server, false));
     assert_eq!(got.items[1], Ok(Reply::Done));
-}
-
-fn any_value() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Nil),
-        (-10_i64..10).prop_map(Value::Int),
-        any::<i64>().prop_map(Value::Int),
-        proptest::collection::vec(any::<u8>(), 0..24).prop_map(Value::BulkString),
-        Just(Value::Okay),
-        Just(Value::Boolean(false)),
-    ];
-    leaf.prop_recursive(2, 16, 8, |inner| {
-        proptest::collection::vec(inner, 0..8).prop_map(Value::Array)
-    })
-}
-
-proptest! {
-    #[test]
-    fn garbage_is_a_fault_that_may_have_run(
-        tail in proptest::collection::vec(any_value(), 0..20),
-        with_header in any::<bool>(),
-    ) {
-        let mut all = if with_header { header() } else { Vec::new() };
-        all.extend(tail);
-        match read(Value::Array(all), &ops()) {
-            Ok(r) => prop_assert_eq!(r.items.len(), 5),
-            Err(e) => {
-                prop_assert!(e.is_ambiguous());
-                prop_assert_eq!(e.fault(), NodeFault::Protocol);
-            }
-        }
-    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ use rand::rngs::StdRng;
 
 use crate::event::now;
 use crate::judge::Violation;
+use crate::names::names;
 use crate::ordinary::server::Server;
 use crate::world::Failure;
 use faults::{Clients, Faults, Struck};
@@ -47,44 +48,24 @@ const CRASH_EVERY: Duration = Duration::from_millis(700);
 /// 3 s.
 const FAIR_CRASH_EVERY: Duration = Duration::from_secs(5);
 
-/// A kind of lock. Its name is also the name of its lock, or the beginning of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum Kind {
-    ReadWrite,
-    Semaphore,
-    Reentrant,
-    Multi,
-    Degrade,
-    HandOver,
-    /// A mutex whose callers are served in the order in which they got their places. A node that
-    /// loses its data loses places, so servers are only frozen while this kind is at work.
-    Fair,
+names! {
+    /// A kind of lock. Its name is also the name of its lock, or the beginning of it.
+    #[derive(clap::ValueEnum)]
+    #[value(rename_all = "snake_case")]
+    pub(crate) enum Kind {
+        ReadWrite = "read_write",
+        Semaphore = "semaphore",
+        Reentrant = "reentrant",
+        Multi = "multi",
+        Degrade = "degrade",
+        HandOver = "hand_over",
+        /// A mutex whose callers are served in the order in which they got their places. A node that
+        /// loses its data loses places, so servers are only frozen while this kind is at work.
+        Fair = "fair",
+    }
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::ReadWrite,
-        Self::Semaphore,
-        Self::Reentrant,
-        Self::Multi,
-        Self::Degrade,
-        Self::HandOver,
-        Self::Fair,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::ReadWrite => "read_write",
-            Self::Semaphore => "semaphore",
-            Self::Reentrant => "reentrant",
-            Self::Multi => "multi",
-            Self::Degrade => "degrade",
-            Self::HandOver => "hand_over",
-            Self::Fair => "fair",
-        }
-    }
-
     /// Returns the kind of the lock with this name.
     fn of(lock: &str) -> Option<Self> {
         let kind = lock.split(':').next();

@@ -1,46 +1,23 @@
 //! Ordinary events of a deployment. Each event is a column of the tables.
 
 use super::fleet::Kind;
+use crate::names::names;
 
-/// An ordinary event of a deployment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Happening {
-    FirstWithoutInit,
-    First,
-    Restart,
-    Crash,
-    Planned,
-    ReplicaLost,
-    Backup,
-    Emptied,
+names! {
+    /// An ordinary event of a deployment. Each event is a column of the tables, in this order.
+    pub(super) enum Happening {
+        FirstWithoutInit = "first start without init",
+        First = "first start",
+        Restart = "clean restart",
+        Crash = "kill -9 of the master",
+        Planned = "planned handover",
+        ReplicaLost = "one replica lost",
+        Backup = "restored backup",
+        Emptied = "emptied",
+    }
 }
 
 impl Happening {
-    /// All events, in the order of the table.
-    pub(super) const ALL: [Self; 8] = [
-        Self::FirstWithoutInit,
-        Self::First,
-        Self::Restart,
-        Self::Crash,
-        Self::Planned,
-        Self::ReplicaLost,
-        Self::Backup,
-        Self::Emptied,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::FirstWithoutInit => "first start without init",
-            Self::First => "first start",
-            Self::Restart => "clean restart",
-            Self::Crash => "kill -9 of the master",
-            Self::Planned => "planned handover",
-            Self::ReplicaLost => "one replica lost",
-            Self::Backup => "restored backup",
-            Self::Emptied => "emptied",
-        }
-    }
-
     /// Returns true if the event is the first start of a new deployment.
     pub(super) fn is_first(self) -> bool {
         matches!(self, Self::First | Self::FirstWithoutInit)

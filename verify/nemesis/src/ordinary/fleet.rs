@@ -15,6 +15,7 @@ use tokio::time::sleep;
 
 use super::event::Happening;
 use super::server::Server;
+use crate::names::names;
 use crate::world::{Cannot, Failure, good, script, signal, words};
 
 /// Downtime of a killed server.
@@ -26,42 +27,20 @@ const KEYS_MAX: usize = 100_000;
 /// Maximum time from SIGTERM to the end of a server.
 const ENDS: Duration = Duration::from_secs(10);
 
-/// A kind of deployment. Each kind is a row of the tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Server,
-    ServerAof,
-    ServerAlways,
-    Group,
-    GroupAll,
-    Servers,
-    Groups,
+names! {
+    /// A kind of deployment. Each kind is a row of the tables, in this order.
+    pub(super) enum Kind {
+        Server = "one server",
+        ServerAof = "one server with AOF",
+        ServerAlways = "one server with AOF, always",
+        Group = "one group",
+        GroupAll = "one group, AllReplicas",
+        Servers = "three servers",
+        Groups = "three groups",
+    }
 }
 
 impl Kind {
-    /// All kinds, in the order of the table.
-    pub(super) const ALL: [Self; 7] = [
-        Self::Server,
-        Self::ServerAof,
-        Self::ServerAlways,
-        Self::Group,
-        Self::GroupAll,
-        Self::Servers,
-        Self::Groups,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Server => "one server",
-            Self::ServerAof => "one server with AOF",
-            Self::ServerAlways => "one server with AOF, always",
-            Self::Group => "one group",
-            Self::GroupAll => "one group, AllReplicas",
-            Self::Servers => "three servers",
-            Self::Groups => "three groups",
-        }
-    }
-
     pub(super) fn has_replicas(self) -> bool {
         matches!(self, Self::Group | Self::GroupAll | Self::Groups)
     }

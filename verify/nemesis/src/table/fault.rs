@@ -6,38 +6,27 @@ use super::facts::Facts;
 use super::group::{Group, Stop};
 use super::verdict::{Case, Row};
 use crate::event::{Event, Nanos, now};
+use crate::names::names;
 use crate::world::{Failure, Place, signal};
 
 /// Wait until a new master has certainly settled. After that, another handover is possible.
 const SETTLES: Duration = Duration::from_secs(60);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    Isolated,
-    Split,
-    Manual,
-    Handover,
-    HandoverBack,
-    HandoverGivenUp,
-    Priority,
-    Freeze,
-    Back,
-    Empty,
+names! {
+    /// A fault. Each fault is a row of the table, in this order.
+    pub(super) enum Fault {
+        Isolated = "isolated master",
+        Split = "split with one replica",
+        Manual = "manual failover",
+        Handover = "handover",
+        HandoverBack = "handover there and back",
+        HandoverGivenUp = "handover given up half way",
+        Priority = "unequal replica-priority",
+        Freeze = "freeze and resume",
+        Back = "there and back",
+        Empty = "restart without data",
+    }
 }
-
-/// All faults, in the order of the table.
-pub(super) const ALL: [Fault; 10] = [
-    Fault::Isolated,
-    Fault::Split,
-    Fault::Manual,
-    Fault::Handover,
-    Fault::HandoverBack,
-    Fault::HandoverGivenUp,
-    Fault::Priority,
-    Fault::Freeze,
-    Fault::Back,
-    Fault::Empty,
-];
 
 /// Times of an injected fault, and the number of writes to the old master, if they were counted.
 #[derive(Clone, Debug, Default)]
@@ -48,21 +37,6 @@ pub(super) struct Struck {
 }
 
 impl Fault {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Isolated => "isolated master",
-            Self::Split => "split with one replica",
-            Self::Manual => "manual failover",
-            Self::Handover => "handover",
-            Self::HandoverBack => "handover there and back",
-            Self::HandoverGivenUp => "handover given up half way",
-            Self::Priority => "unequal replica-priority",
-            Self::Freeze => "freeze and resume",
-            Self::Back => "there and back",
-            Self::Empty => "restart without data",
-        }
-    }
-
     /// Returns true if the fault cuts the network so that clients are on both sides of the cut.
     pub(super) fn cuts_clients(self) -> bool {
         matches!(self, Self::Isolated | Self::Split)

@@ -32,7 +32,7 @@ use tokio::task::LocalSet;
 use crate::Signals;
 use crate::ledger::Ledger;
 use crate::world::Failure;
-use fault::{ALL, Fault};
+use fault::Fault;
 use group::{Group, Shape, Stop};
 use verdict::{Case, Row, judge};
 
@@ -73,9 +73,9 @@ async fn rows(args: &Args, out: &Path) -> Result<bool, Failure> {
     let mut stop = Stop(Signals::new()?);
     let named = |f: &Fault| args.wants(f.name());
     let guarded = |f: &Fault| plain::SETTINGS.iter().any(|g| args.wants(&g.with(*f)));
-    let any = ALL.iter().any(named) || (args.plain && plain::FAULTS.iter().any(guarded));
+    let any = Fault::ALL.iter().any(named) || (args.plain && plain::FAULTS.iter().any(guarded));
     if !any {
-        let rows: Vec<_> = ALL.iter().map(|f| f.name()).collect();
+        let rows: Vec<_> = Fault::ALL.iter().map(|f| f.name()).collect();
         return Err(format!("no row of that name; there are: {}", rows.join(", ")).into());
     }
     let good = library(args, out, &mut stop).await?;
@@ -102,7 +102,7 @@ async fn library(args: &Args, out: &Path, stop: &mut Stop) -> Result<bool, Failu
         defeat: args.defeat,
     };
     let (mut good, mut first) = (true, !args.json);
-    for fault in ALL.into_iter().filter(|f| args.wants(f.name())) {
+    for fault in Fault::ALL.into_iter().filter(|f| args.wants(f.name())) {
         let row = row(fault, shape, out, stop).await?;
         good &= row.is_good();
         if std::mem::take(&mut first) {

@@ -3,57 +3,42 @@
 
 use std::collections::BTreeMap;
 
-use super::Invariant;
+use super::{Rule, rule};
 use crate::plan::Ms;
 use crate::trace::Event;
 
-/// State of the invariant. All times are true times in microseconds.
-#[derive(Debug)]
-pub(crate) struct Accepted {
-    accepts: u64,
-    window: u64,
-    /// Starts of each key: the time of the start, and the result that its handler would have.
-    starts: BTreeMap<u16, Vec<(u64, u64)>>,
-    /// Losses: the time up to which a node's data were complete, and the time of the loss of the
-    /// later data.
-    losses: Vec<(u64, u64)>,
-}
-
-impl Accepted {
-    pub(crate) fn new(accepts: Ms, window: Ms) -> Self {
-        let (starts, losses) = (BTreeMap::new(), Vec::new());
-        Self { accepts: accepts * 1_000, window: window * 1_000, starts, losses }
-    }
-
-    /// Returns true if a write at the time `at` may be lost in an accepted loss.
-    fn may_be_lost(&self, at: u64) -> bool {
-        self.losses.iter().any(|&(since, lost)| {
-            // A replaced master may still grant during its failover window.
-            let is_in = since <= at && at <= lost + self.window;
-            is_in && at.max(lost) - since <= self.accepts
-        })
-    }
-}
-
-impl Invariant for Accepted {
-    fn name(&self) -> &'static str {
-        "a key is rerun only after an accepted loss"
-    }
-
-    fn source(&self) -> &'static str {
-        "IdempotencyBuilder::accept_loss: a loss of at most this length does not count"
-    }
-
-    fn see(&mut self, at: u64, event: &Event) -> Result<(), String> {
+/// Returns the rule of a namespace that accepts losses of at most `accepts`, over nodes with this
+/// failover window.
+pub(super) fn accepted(accepts: Ms, window: Ms) -> Rule {
+    let (accepts, window) = (accepts * 1_000, window * 1_000);
+    // Starts of each key: the time of the start, and the result that its handler would have. All
+    // times are true times in microseconds.
+    let mut starts = BTreeMap::<u16, Vec<(u64, u64)>>::new();
+    // Losses: the time up to which a node's data were complete, and the time of the loss of the
+    // later data.
+    let mut losses = Vec::<(u64, u64)>::new();
+    let (name, source) = (
+        "a key is rerun only after an accepted loss",
+        "IdempotencyBuilder::accept_loss: a loss of at most this length does not count",
+    );
+    rule(name, source, move |at, event| {
         match *event {
             Event::Lost { since, .. } => {
-                self.losses.push((since, at));
+                losses.push((since, at));
                 Ok(())
             }
             Event::Starts { name, value, .. } => {
-                let known = self.starts.get(&name).into_iter().flatten();
-                let known = known.copied().find(|(before, _)| !self.may_be_lost(*before));
-                self.starts.entry(name).or_default().push((at, value));
+                // True if a write at this time may be lost in an accepted loss. A replaced master may
+                // still grant during its failover window.
+                let may_be_lost = |at: u64| {
+                    losses.iter().any(|&(since, lost)| {
+                        let is_in = since <= at && at <= lost + window;
+                        is_in && at.max(lost) - since <= accepts
+                    })
+                };
+                let known = starts.get(&name).into_iter().flatten();
+                let known = known.copied().find(|(before, _)| !may_be_lost(*before));
+                starts.entry(name).or_default().push((at, value));
                 known.map_or(Ok(()), |(before, first)| {
                     Err(format!(
                         "{event}, but the start at {before} µs, whose result is {first}, is known, \
@@ -62,12 +47,12 @@ impl Invariant for Accepted {
                 })
             }
             Event::NoEffect { name, value } => {
-                if let Some(starts) = self.starts.get_mut(&name) {
-                    starts.retain(|(_, other)| *other != value);
+                if let Some(of_key) = starts.get_mut(&name) {
+                    of_key.retain(|(_, other)| *other != value);
                 }
                 Ok(())
             }
             _ => Ok(()),
         }
-    }
+    })
 }

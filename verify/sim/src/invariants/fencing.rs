@@ -3,23 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use super::Invariant;
+use super::{Rule, rule};
 use crate::trace::{Event, HoldId};
 
-/// For each name and token, the hold that wrote with this token.
-#[derive(Debug, Default)]
-pub(crate) struct Fencing(BTreeMap<(u16, u64), HoldId>);
-
-impl Invariant for Fencing {
-    fn name(&self) -> &'static str {
-        "fencing tokens order all writes"
-    }
-
-    fn source(&self) -> &'static str {
-        "README, promises 1 and 2: fencing orders every write"
-    }
-
-    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+/// Returns the rule of fencing tokens at the resource.
+pub(super) fn fencing() -> Rule {
+    // For each name and token, the hold that wrote with this token.
+    let mut wrote = BTreeMap::<(u16, u64), HoldId>::new();
+    let (name, source) =
+        ("fencing tokens order all writes", "README, promises 1 and 2: fencing orders every write");
+    rule(name, source, move |_, event| {
         let Event::Write { hold, name, token, shared, valid, accepted } = *event else {
             return Ok(());
         };
@@ -29,10 +22,10 @@ impl Invariant for Fencing {
         if shared {
             return Ok(());
         }
-        let first = *self.0.entry((name, token)).or_insert(hold);
+        let first = *wrote.entry((name, token)).or_insert(hold);
         if first != hold {
             return Err(format!("{event}, but hold {first} wrote under the same token"));
         }
         Ok(())
-    }
+    })
 }

@@ -3,50 +3,33 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Invariant;
+use super::{Rule, rule};
 use crate::trace::Event;
 
-#[derive(Debug, Default)]
-pub(crate) struct Handlers {
-    /// True if the tokens of the starts must grow.
-    in_order: bool,
-    answered: BTreeSet<u16>,
-    highest: BTreeMap<u16, u64>,
-}
-
-impl Handlers {
-    pub(crate) fn new(in_order: bool) -> Self {
-        Self { in_order, ..Self::default() }
-    }
-}
-
-impl Invariant for Handlers {
-    fn name(&self) -> &'static str {
-        "no handler starts after a result"
-    }
-
-    fn source(&self) -> &'static str {
-        "README, promise 4: the handler is not started again once anyone has seen its result"
-    }
-
-    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
-        match *event {
-            Event::Result { name, .. } | Event::NotKept { name, .. } => {
-                self.answered.insert(name);
-                Ok(())
-            }
-            Event::Starts { name, token, .. } => {
-                if self.answered.contains(&name) {
-                    return Err(format!("{event}, but its result was answered before"));
-                }
-                let highest = self.highest.entry(name).or_default();
-                if self.in_order && token <= *highest {
-                    return Err(format!("{event}, but token {highest} was out before"));
-                }
-                *highest = token.max(*highest);
-                Ok(())
-            }
-            _ => Ok(()),
+/// Returns the rule of starts. With `in_order`, their tokens must grow.
+pub(super) fn handlers(in_order: bool) -> Rule {
+    let mut answered = BTreeSet::<u16>::new();
+    let mut tokens = BTreeMap::<u16, u64>::new();
+    let (name, source) = (
+        "no handler starts after a result",
+        "README, promise 4: the handler is not started again once anyone has seen its result",
+    );
+    rule(name, source, move |_, event| match *event {
+        Event::Result { name, .. } | Event::NotKept { name, .. } => {
+            answered.insert(name);
+            Ok(())
         }
-    }
+        Event::Starts { name, token, .. } => {
+            if answered.contains(&name) {
+                return Err(format!("{event}, but its result was answered before"));
+            }
+            let highest = tokens.entry(name).or_default();
+            if in_order && token <= *highest {
+                return Err(format!("{event}, but token {highest} was out before"));
+            }
+            *highest = token.max(*highest);
+            Ok(())
+        }
+        _ => Ok(()),
+    })
 }

@@ -1,29 +1,20 @@
-//! Invariants that must hold in each run, one in each file. An invariant receives all events in
-//! order and reports a violation. No invariant depends on the code of the library.
+//! Rules that must hold in each run. A rule receives all events in order and reports a violation.
+//! No rule depends on the code of the library.
 
 mod accepted;
-mod claims;
-mod deadlines;
-mod durable;
-mod exclusion;
 mod fencing;
 mod handlers;
-mod keys;
-mod loss;
 mod observe;
 mod once;
 mod order;
-mod permits;
 mod quarantine;
+mod reported;
 mod requests;
 mod results;
 mod steps;
-mod tasks;
 mod terms;
 mod tickets;
 mod tokens;
-mod vacant;
-mod waiters;
 
 use crate::plan::{Clocks, Promises};
 use crate::trace::Event;
@@ -39,56 +30,52 @@ pub struct Violation {
     pub what: String,
 }
 
+/// Checks an event at a true time in microseconds.
+type See = Box<dyn FnMut(u64, &Event) -> Result<(), String> + Send>;
+
 /// A rule that must hold in a run.
-pub(crate) trait Invariant: Send {
-    fn name(&self) -> &'static str;
-    /// Returns the document or item that states the invariant.
-    fn source(&self) -> &'static str;
-    /// Checks an event at the true time `at`, in microseconds.
-    fn see(&mut self, at: u64, event: &Event) -> Result<(), String>;
+pub(crate) struct Rule {
+    pub(crate) name: &'static str,
+    /// Document or item that states the rule.
+    pub(crate) source: &'static str,
+    pub(crate) see: See,
 }
 
-/// Returns the invariants that hold under the assumptions of `promises`.
-pub(crate) fn all(promises: Promises) -> Vec<Box<dyn Invariant>> {
-    let mut all: Vec<Box<dyn Invariant>> = vec![
-        Box::<durable::Durable>::default(),
-        Box::<loss::SilentLoss>::default(),
-        Box::<keys::Keys>::default(),
-        Box::<quarantine::Quarantine>::default(),
-        Box::<requests::Requests>::default(),
-        Box::new(deadlines::Deadlines),
-        Box::new(waiters::Waiters::new(promises.served)),
-        Box::<tasks::Tasks>::default(),
-        Box::<permits::Permits>::default(),
-    ];
+fn rule(
+    name: &'static str,
+    source: &'static str,
+    see: impl FnMut(u64, &Event) -> Result<(), String> + Send + 'static,
+) -> Rule {
+    Rule { name, source, see: Box::new(see) }
+}
+
+/// Returns the rules that hold under the assumptions of `promises`.
+pub(crate) fn all(promises: Promises) -> Vec<Rule> {
+    let mut all = reported::always(promises.served);
+    all.extend([quarantine::quarantine(), requests::requests()]);
     if promises.accepts > 0 {
         // If a claim and its result were lost in an accepted loss, the key may get a second result.
-        all.push(Box::new(accepted::Accepted::new(promises.accepts, promises.window)));
+        all.push(accepted::accepted(promises.accepts, promises.window));
     } else {
         let one = promises.once || promises.clocks != Clocks::Apart;
-        all.push(Box::new(results::Results::new(one)));
-        all.push(Box::new(handlers::Handlers::new(promises.clocks == Clocks::Right)));
+        all.push(results::results(one));
+        all.push(handlers::handlers(promises.clocks == Clocks::Right));
         if promises.steps {
-            all.push(Box::<steps::Steps>::default());
+            all.push(steps::steps());
         }
         if promises.once {
-            all.push(Box::<once::Once>::default());
+            all.push(once::once());
         }
     }
     if promises.clocks != Clocks::Step {
-        all.push(Box::<exclusion::Exclusion>::default());
-        all.push(Box::<claims::Claims>::default());
+        all.extend(reported::exclusion());
     }
     if promises.clocks == Clocks::Right {
-        all.push(Box::<tokens::Tokens>::default());
-        all.push(Box::<fencing::Fencing>::default());
-        all.push(Box::<terms::Terms>::default());
-        all.push(Box::<tickets::Tickets>::default());
-        all.push(Box::<observe::Observe>::default());
-    }
-    if promises.clocks == Clocks::Right && promises.vacant {
-        all.push(Box::new(order::Order::new(promises)));
-        all.push(Box::<vacant::Vacant>::default());
+        all.extend([tokens::tokens(), fencing::fencing(), terms::terms()]);
+        all.extend([tickets::tickets(), observe::observe()]);
+        if promises.vacant {
+            all.extend([order::order(promises), reported::vacant()]);
+        }
     }
     all
 }

@@ -3,25 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use super::Invariant;
+use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Last term and number that each observer received.
-#[derive(Debug, Default)]
-pub(crate) struct Observe(BTreeMap<u64, (u64, u64)>);
-
-impl Invariant for Observe {
-    fn name(&self) -> &'static str {
-        "observers see terms in order, gaps marked"
-    }
-
-    fn source(&self) -> &'static str {
-        "Election::observe: each change once, terms never backwards, gap if some may be missed"
-    }
-
-    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+/// Returns the rule of what observers receive.
+pub(super) fn observe() -> Rule {
+    // Last term and number that each observer received.
+    let mut last = BTreeMap::<u64, (u64, u64)>::new();
+    let (name, source) = (
+        "observers see terms in order, gaps marked",
+        "Election::observe: each change once, terms never backwards, gap if some may be missed",
+    );
+    rule(name, source, move |_, event| {
         let Event::Sees { watch, term, number, gap, .. } = *event else { return Ok(()) };
-        let Some((was_term, was_number)) = self.0.insert(watch, (term, number)) else {
+        let Some((was_term, was_number)) = last.insert(watch, (term, number)) else {
             return Ok(());
         };
         if (term, number) < (was_term, was_number) {
@@ -31,5 +26,5 @@ impl Invariant for Observe {
             return Err(format!("{event}: unmarked, after number {was_number} of {was_term}"));
         }
         Ok(())
-    }
+    })
 }

@@ -3,25 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use super::Invariant;
+use super::{Rule, rule};
 use crate::trace::Event;
 
-/// For each key, the result of the start that counts.
-#[derive(Debug, Default)]
-pub(crate) struct Once(BTreeMap<u16, u64>);
-
-impl Invariant for Once {
-    fn name(&self) -> &'static str {
-        "no rerun of a key that must be parked"
-    }
-
-    fn source(&self) -> &'static str {
-        "Lapsed::Park, Call::created_at: what an earlier attempt may have done is not done again"
-    }
-
-    fn see(&mut self, _: u64, event: &Event) -> Result<(), String> {
+/// Returns the rule of keys that must be parked.
+pub(super) fn once() -> Rule {
+    // For each key, the result of the start that counts.
+    let mut counts = BTreeMap::<u16, u64>::new();
+    let (name, source) = (
+        "no rerun of a key that must be parked",
+        "Lapsed::Park, Call::created_at: what an earlier attempt may have done is not done again",
+    );
+    rule(name, source, move |_, event| {
         match *event {
-            Event::Starts { name, value, .. } => match self.0.insert(name, value) {
+            Event::Starts { name, value, .. } => match counts.insert(name, value) {
                 Some(first) => {
                     Err(format!("{event}, but the start whose result is {first} came before"))
                 }
@@ -29,16 +24,16 @@ impl Invariant for Once {
             },
             // After an operator's decision, the handler may start again.
             Event::Decided { name, .. } => {
-                self.0.remove(&name);
+                counts.remove(&name);
                 Ok(())
             }
             Event::NoEffect { name, value } => {
-                if self.0.get(&name) == Some(&value) {
-                    self.0.remove(&name);
+                if counts.get(&name) == Some(&value) {
+                    counts.remove(&name);
                 }
                 Ok(())
             }
             _ => Ok(()),
         }
-    }
+    })
 }

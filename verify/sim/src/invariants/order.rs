@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Invariant;
+use super::{Rule, rule};
 use crate::plan::{Fault, Promises};
 use crate::trace::Event;
 
@@ -25,7 +25,7 @@ type Run = (u64, u64);
 
 /// Calls that wait, and their places, as far as the trace shows them.
 #[derive(Debug)]
-pub(crate) struct Order {
+struct Order {
     promises: Promises,
     waits: BTreeMap<Call, Wait>,
     /// Places by client, name and node. A client has one place for a name at a time.
@@ -40,12 +40,16 @@ pub(crate) struct Order {
 /// stopped, the pause of a call, and some attempts that collide.
 const SERVED: u64 = 6_000_000;
 
-impl Order {
-    pub(crate) fn new(promises: Promises) -> Self {
-        let (waits, places, idle) = Default::default();
-        Self { promises, waits, places, moved: Vec::new(), idle }
-    }
+/// Returns the rule of fair callers.
+pub(super) fn order(promises: Promises) -> Rule {
+    let (waits, places, idle) = Default::default();
+    let mut order = Order { promises, waits, places, moved: Vec::new(), idle };
+    rule("fair callers are served in their order", "docs/design/fair.md", move |at, event| {
+        order.see(at, event)
+    })
+}
 
+impl Order {
     /// Returns the number of nodes that had the place of the call the whole time since `began`.
     fn nodes_with(&self, (client, _, name): Call, began: u64, now: u64) -> usize {
         let fresh = self.promises.fresh * 1_000;
@@ -82,16 +86,6 @@ impl Order {
             (now > since + SERVED).then_some(*call)
         };
         self.waits.iter().find_map(stuck)
-    }
-}
-
-impl Invariant for Order {
-    fn name(&self) -> &'static str {
-        "fair callers are served in their order"
-    }
-
-    fn source(&self) -> &'static str {
-        "docs/design/fair.md"
     }
 
     fn see(&mut self, at: u64, event: &Event) -> Result<(), String> {

@@ -4,12 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Invariant;
+use super::{Rule, rule};
 use crate::trace::Event;
-
-/// For each name, the tokens in the order in which their grants were reported.
-#[derive(Debug, Default)]
-pub(crate) struct Tokens(BTreeMap<u16, Vec<Known>>);
 
 #[derive(Debug)]
 struct Known {
@@ -22,20 +18,19 @@ struct Known {
     taken: Option<u64>,
 }
 
-impl Invariant for Tokens {
-    fn name(&self) -> &'static str {
-        "tokens grow monotonically"
-    }
-
-    fn source(&self) -> &'static str {
-        "README, promise 2: each new holder's token is larger than every earlier one of that name"
-    }
-
-    fn see(&mut self, at: u64, event: &Event) -> Result<(), String> {
+/// Returns the rule of growing tokens.
+pub(super) fn tokens() -> Rule {
+    // For each name, the tokens in the order in which their grants were reported.
+    let mut tokens = BTreeMap::<u16, Vec<Known>>::new();
+    let (name, source) = (
+        "tokens grow monotonically",
+        "README, promise 2: each new holder's token is larger than every earlier one of that name",
+    );
+    rule(name, source, move |at, event| {
         let Event::Holds { name, token, is_taker, shared, requested_at, left, .. } = *event else {
             return Ok(());
         };
-        let known = self.0.entry(name).or_default();
+        let known = tokens.entry(name).or_default();
         // A guard that is returned valid was granted after all tokens that were reported before. A
         // paused process may return a guard that has already expired. Such a guard was granted at
         // some time after its request.
@@ -56,5 +51,5 @@ impl Invariant for Tokens {
             _ if twice => Err(format!("{event}, a token that was given before")),
             _ => Ok(()),
         }
-    }
+    })
 }

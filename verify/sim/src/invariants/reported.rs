@@ -1,0 +1,108 @@
+//! Promises whose violations the world itself finds and reports as events.
+
+use super::{Rule, rule};
+use crate::names::{self, PERMITS};
+use crate::trace::Event;
+
+/// Maximum lateness of an effect, in microseconds, that can come from the resolution of server
+/// clocks (whole milliseconds).
+const PRECISION: u64 = 2_000;
+/// Maximum lateness of a reported loss, in microseconds. Timers have a resolution of one
+/// millisecond, and the clocks of processes run at different rates.
+const TIMER: u64 = 4_000;
+
+/// Returns the rule that no such event is in a run.
+fn none(
+    name: &'static str,
+    source: &'static str,
+    is: impl Fn(&Event) -> bool + Send + 'static,
+) -> Rule {
+    rule(name, source, move |_, event| if is(event) { Err(event.to_string()) } else { Ok(()) })
+}
+
+/// Returns the rules that hold in each run. A free lock must be granted if `served`.
+pub(super) fn always(served: bool) -> Vec<Rule> {
+    vec![
+        // The world records the grants that the replicas of each node have confirmed (durability 1).
+        none(
+            "a grant is as durable as requested",
+            "docs/design/durability.md, 1: AllReplicas counts after the replicas have it; fewer \
+             are rolled back",
+            |event| matches!(event, Event::Unkept { .. }),
+        ),
+        // A lost lease never becomes valid again (README, promise 3; renewal 5).
+        none(
+            "no lease is lost silently",
+            "README, promise 3: a holder learns that it lost, at the latest when its own deadline \
+             passes",
+            |event| match event {
+                Event::LossReported { late, .. } => *late > TIMER,
+                _ => matches!(event, Event::Revived { .. }),
+            },
+        ),
+        // Each key ends with its ttl. If a living process gave a key up or cancelled the call of
+        // the key, the key is deleted as soon as the messages of the process have arrived (locks 8).
+        none(
+            "no key is left behind",
+            "docs/design/locks.md, 8: release by token on all nodes, with the caller's future \
+             gone as well",
+            |event| matches!(event, Event::KeyLeft { .. }),
+        ),
+        none(
+            "nothing takes effect after its deadline",
+            "op::Batch::not_after: after this the batch must not take effect",
+            |event| matches!(event, Event::LateEffect { late, .. } if *late > PRECISION),
+        ),
+        // Each waiter is served or refused in time (README, promise 6; overview 7).
+        none(
+            "every waiter is answered in time",
+            "README, promise 6: every wait ends by its own deadline",
+            move |event| match event {
+                Event::NotServed { .. } => served,
+                _ => matches!(event, Event::Overdue { .. } | Event::Stuck),
+            },
+        ),
+        // All handles and guards were dropped before.
+        none("no task outlives its handles", "a handle's tasks end with it", |event| {
+            matches!(event, Event::TasksLeft(_))
+        }),
+        // That no permit has two holders, and that a call which got none leaves nothing, are other
+        // rules (semaphore 10).
+        none("all permits or none", "docs/design/semaphore.md, rule 10", |event| match *event {
+            Event::AllPermits { slots, permits, .. } => {
+                slots != (1 << PERMITS) - 1 || permits != usize::from(PERMITS)
+            }
+            _ => false,
+        }),
+    ]
+}
+
+/// Returns the rules that two guards of a name, or two claims of a key, are never valid at the same
+/// time (README, promises 1 and 4; locks 2; idempotency 1). The world compares all of them after
+/// each event.
+pub(super) fn exclusion() -> [Rule; 2] {
+    let overlap = |of_key: bool| move |event: &Event| matches!(event, Event::Overlap { name, .. } if names::is_key(*name) == of_key);
+    [
+        none(
+            "one holder per name",
+            "README, promise 1: two validity intervals of the same name never overlap",
+            overlap(false),
+        ),
+        none(
+            "one claim per key",
+            "Context::is_valid: while the claim is ours no other handler has the key",
+            overlap(true),
+        ),
+    ]
+}
+
+/// Returns the rule that no client receives "vacant" for a name if a holder was valid from the
+/// request to the reply (election 4, quarantine 9). The world records the holders that believe to
+/// be valid.
+pub(super) fn vacant() -> Rule {
+    none(
+        "no vacant answer while a holder is valid",
+        "docs/design/election.md, 4: no owner that could still reach a majority: vacant",
+        |event| matches!(event, Event::Vacant { hold: Some(_), .. }),
+    )
+}
