@@ -80,7 +80,7 @@ async fn crontab_leader(
         sleep(LEASE).await; // another candidate comes first
     }
 }
-// And here it ends.
+// The glue ends here.
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {

@@ -15,7 +15,7 @@ use super::stats::Spread;
 
 /// Permits of the semaphore. Half of them are held all the time.
 const PERMITS: u16 = 10;
-/// Tasks that read under one name.
+/// Number of tasks that read under the same name.
 const READERS: usize = 64;
 
 /// A kind of lock.
@@ -187,7 +187,8 @@ async fn measure(args: &Args, runtime: &str, nodes: usize, kind: Kind) -> String
     }
     let mut rounds: Vec<[Run; 2]> = Vec::new();
     for round in 0..args.rounds {
-        // In the course of the rounds, each of the two is first equally often.
+        // The mutex and the other kind take turns to be measured first, so that neither has an
+        // advantage.
         rounds.push(if round % 2 == 0 {
             let mutex = once(0, span).await;
             [mutex, once(1, span).await]

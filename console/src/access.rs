@@ -16,8 +16,8 @@ use crate::visitor::{Peer, Role, Visitor};
 
 /// Header that every change must have. No page of another site can send it without permission.
 const OWN_HEADER: &str = "x-palisade-console";
-/// Beginning of the name of the cookie of a session. Browsers send a cookie to all ports of a host,
-/// so the port follows.
+/// Prefix of the name of the session cookie. The port follows, because browsers send a cookie to
+/// all ports of a host.
 const SESSION: &str = "palisade_console";
 /// Time after which a session ends.
 const SESSION_LIFE: Duration = Duration::from_secs(12 * 3_600);
@@ -37,11 +37,12 @@ pub enum Listen {
 pub struct Proxy {
     /// Address from which the proxy connects. Connections from other addresses are refused.
     pub address: IpAddr,
-    /// Name of the header in which the proxy sends the user's name. The proxy has to replace a
-    /// header of this name that its client sent.
+    /// Name of the header in which the proxy sends the user's name. If a client sends a header of
+    /// this name, the proxy must replace this header.
     pub header: String,
-    /// Users who may act. The others may read. A proxy on the same machine cannot be told from
-    /// another local process at a TCP address, so it has to send the act token for them instead.
+    /// Users with the right to act. The other users may only read. A proxy that connects over TCP
+    /// from this machine cannot be distinguished from another local process. Such a proxy must send
+    /// the act token for these users instead.
     pub actors: Vec<String>,
 }
 

@@ -34,7 +34,7 @@ const WAIT: Duration = Duration::from_secs(25);
 /// Maximum time for which an action waits for the beginning of a job's run.
 const BEGINS: Duration = Duration::from_secs(10);
 
-/// Answer to an action on what the visitor has not seen.
+/// Answer to an action if its target has changed since the page showed it.
 const CHANGED: &str = "it changed hands since the page showed it; look again";
 
 /// A request to act.
@@ -153,7 +153,8 @@ impl Act {
             }
             _ => None,
         };
-        // Its length is not limited, so it is last, and the rest is there in any case.
+        // The shown text has no limit of its length, so it comes last. If the detail is cut off,
+        // the other parts remain.
         more.into_iter().chain(shown).collect::<Vec<_>>().join("; ")
     }
 }

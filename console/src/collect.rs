@@ -30,7 +30,7 @@ use names::Names;
 const REQUEST: Duration = Duration::from_millis(220);
 /// Shortest interval of readings while a page is open. Most of them send two requests to a node.
 pub(crate) const EVERY: Duration = Duration::from_millis(440);
-/// Interval of readings while nobody looks. They only ask for the votes.
+/// Interval of readings while no page is open. These readings only ask for the votes.
 const SLOW: Duration = Duration::from_secs(10);
 /// Interval of the readings of the votes. An event of a node has them read at once.
 const VOTES: Duration = Duration::from_millis(1_900);
@@ -157,7 +157,7 @@ impl Collector {
     }
 }
 
-/// Returns the page without the fields that change with every reading, on each level.
+/// Returns the page without the fields that change with every reading, at all levels of nesting.
 fn without_change(page: &Value) -> Value {
     const ALWAYS: [&str; 8] = [
         "now_ms",

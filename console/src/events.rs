@@ -92,11 +92,12 @@ struct Page {
     at: Instant,
 }
 
-/// Who looks at a topic.
+/// Watchers of a topic, and its newest page.
 #[derive(Debug, Default)]
 struct Looking {
     streams: usize,
-    /// End of the last look by a single request.
+    /// Time until which the topic counts as watched because of a request without a stream; `None`
+    /// before the first such request.
     until: Option<Instant>,
     /// Number of changes of the page.
     changes: u64,
@@ -221,7 +222,7 @@ impl Hub {
     }
 }
 
-/// Returns true if the visitor of a stream may still see it.
+/// Check that returns true if the visitor of a stream is still allowed to see the stream.
 pub(crate) type IsAllowed = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// A stream's part in the hub.
@@ -297,8 +298,9 @@ impl Subscription {
                     *sent = Some(number);
                     return Some((topic.word(), page));
                 }
-                // A session ends by itself or by signing out. The browser connects again, and
-                // learns that it has to sign in.
+                // A session ends when it expires or when its visitor signs out. The stream then
+                // ends. The browser connects again, and the reply says that the visitor must sign
+                // in.
                 Ok(Message::Other("tick", _)) if !(self.is_allowed)() => return None,
                 Ok(Message::Other(name, data)) => return Some((name, data)),
                 Err(RecvError::Closed) => return None,

@@ -30,7 +30,7 @@ const CONNECTIONS: usize = 256;
 const HEAD: Duration = Duration::from_secs(5);
 /// Time after which a connection without a request ends.
 const IDLE: Duration = Duration::from_secs(30);
-/// Time after which a connection ends whose client takes nothing of what is sent.
+/// Time after which a connection ends if its client reads nothing of what is sent.
 const STALL: Duration = Duration::from_secs(30);
 /// Maximum size of a request's head and of the buffered part of a response, in bytes.
 const BUFFER: usize = 16 << 10;
@@ -111,7 +111,8 @@ pub(crate) async fn bind(listen: &Listen) -> io::Result<Bound> {
             }
             let listener = UnixListener::bind(path)?;
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-            // Others may have connected before the permissions were set.
+            // Another user can connect before the permissions are set. So each connection is later
+            // compared with the owner of the socket file.
             let user = std::fs::symlink_metadata(path)?.uid();
             Ok(Bound::Unix(listener, user))
         }

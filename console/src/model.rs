@@ -31,7 +31,7 @@ pub(crate) struct Model {
     /// Namespaces of which a record or a decision was found. They stay when the last record is
     /// gone, because a loss of data may have removed it.
     pub(crate) namespaces: BTreeSet<String>,
-    /// Names that were found beyond the numbers that are kept.
+    /// Numbers of names that were found but are not kept, because there are too many.
     pub(crate) left_out: LeftOut,
     /// Number of names of locks that an earlier round found and that were never checked.
     pub(crate) locks_unchecked: usize,
@@ -100,7 +100,7 @@ pub(crate) struct LockId {
     pub(crate) is_semaphore: bool,
 }
 
-/// The holders of a lock or a semaphore, by each node.
+/// Holders of a lock or a semaphore, as each node reports them.
 #[derive(Clone, Debug)]
 pub(crate) enum View {
     Lock(Inspection),
@@ -200,11 +200,12 @@ pub(crate) struct Failover {
     pub(crate) steps: Vec<Step>,
     pub(crate) loss: Option<Loss>,
     pub(crate) reasserted: u64,
-    /// Owners of the leases at the beginning, by name; `None` if the console did not watch then.
+    /// Leases at the beginning, as pairs of a name and an owner; `None` if the console did not
+    /// watch leases then.
     pub(crate) held: Option<BTreeSet<(String, String)>>,
     /// Number of these owners that held the same name when the vote was back.
     pub(crate) same: Option<usize>,
-    /// Number of these leases that were seen to run out until then.
+    /// Number of these leases that the console saw run out before the vote was back.
     pub(crate) ran_out: Option<usize>,
 }
 

@@ -52,14 +52,14 @@ impl Default for Readings {
 }
 
 impl Readings {
-    /// Forgets the readings of locks and keys, because the collector has read newer states: a page
-    /// that reads after an event shows what the event was about.
+    /// Forgets the readings of locks and keys, because the collector has read newer states. If a
+    /// page reads after an event, it then shows the new state.
     pub(crate) fn forget_names(&self) {
         self.locks.forget();
         self.keys.forget();
     }
 
-    /// Forgets all readings, because an action may have changed what they are about.
+    /// Forgets all readings, because an action may have changed the items that were read.
     pub(crate) fn forget(&self) {
         self.forget_names();
         self.incidents.forget();

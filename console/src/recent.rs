@@ -1,5 +1,5 @@
-//! The last readings of what single pages ask the nodes for. Pages that ask for the same share one
-//! reading, so many of them cost as much as one.
+//! Recent readings that single pages request from the nodes. Pages that request the same item share
+//! one reading, so many such pages cost as much as one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +18,8 @@ type Cell<V> = Arc<tokio::sync::Mutex<Option<(Instant, V)>>>;
 pub(crate) struct Recent<K, V> {
     /// Time for which a reading counts as recent.
     life: Duration,
-    /// Permits to read. Each visitor can ask for very many names, and does not get more readings at
-    /// the same time by that.
+    /// Permits to read. They limit the concurrent readings, even if a visitor asks for very many
+    /// names.
     turns: Semaphore,
     cells: Mutex<BTreeMap<K, Cell<V>>>,
 }
@@ -62,7 +62,7 @@ impl<K: Ord, V: Clone> Recent<K, V> {
         value
     }
 
-    /// Forgets all readings, because an action may have changed what they are about.
+    /// Forgets all readings, because an action may have changed the items that were read.
     pub(crate) fn forget(&self) {
         self.cells().clear();
     }

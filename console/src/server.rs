@@ -150,7 +150,7 @@ async fn guard(
     let mut response = if busy.is_some() {
         next.run(request).await
     } else {
-        // A stranger has only a token to send.
+        // A visitor who is not signed in has only a token to send, so a short time is enough.
         let why = "the request took too long";
         let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "late", why).into_response();
         timeout(STRANGER, next.run(request)).await.unwrap_or_else(late)

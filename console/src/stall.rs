@@ -1,5 +1,5 @@
-//! Connections that end if their client takes nothing of what is sent. Such a client would keep its
-//! place and the unsent bytes for as long as it likes.
+//! Connections that end if their client reads nothing of what is sent. Otherwise such a client
+//! could keep its connection and the unsent bytes without limit.
 
 use std::io;
 use std::pin::Pin;
@@ -76,7 +76,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stalls<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // For TLS this sends what earlier writes have left.
+        // For TLS, a flush sends the bytes that earlier writes have left in the buffer.
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         self.limited(cx, flushed)
     }

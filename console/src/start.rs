@@ -81,7 +81,7 @@ impl fmt::Debug for Options {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The settings would let others in, or contradict each other. The text has the remedy.
+    /// The settings would give others access, or contradict each other. The text names the remedy.
     Refused(String),
     /// The address could not be bound.
     Bind(io::Error),

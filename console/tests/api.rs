@@ -261,7 +261,7 @@ async fn many_foreign_keys_are_read_within_the_budget() {
     for n in 0..30 {
         held.push(client.mutex(format!("job-{n:02}")).build().unwrap().acquire().await.unwrap());
     }
-    // A page that is open all the time.
+    // Open a page, and keep it open during the whole test.
     let mut events = Events::open(world.at, "locks").await;
     let first = events.next("tick").await;
     assert_eq!(first["poll"]["scan"]["keys_per_second"], 500);
@@ -303,8 +303,8 @@ async fn a_list_is_read_by_cursors() {
     assert_eq!(names, expected);
 }
 
-/// Returns the number of requests that the first server has read from its clients. A client's
-/// request is what it sends in one write, whatever the number of commands.
+/// Returns the number of requests that the first server has read from its clients. All commands
+/// that a client sends in one write count as one request.
 fn requests(world: &World) -> u64 {
     let stats = world.servers[0].cli(&["INFO", "stats"]);
     let field = |line: &str| line.trim().strip_prefix("total_reads_processed:")?.parse().ok();
@@ -414,12 +414,12 @@ async fn a_page_of_a_key_asks_each_node_for_little() {
     let server = &world.servers[0];
     server.cli(&["CONFIG", "RESETSTAT"]);
     for n in 0..10 {
-        // Each of them is another reading.
+        // Each key needs a reading of its own.
         drop(world.request("GET", &format!("key?namespace=orders&key={n}"), &[], "").await);
     }
     let logins = server.cli(&["INFO", "stats"]);
     let logins = logins.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-    // One connection is that of the question itself.
+    // The only new connection is that of this INFO command.
     assert_eq!(logins.unwrap().trim(), "1", "the pages share a connection");
     // A node is away, so the masters are searched again and again.
     world.servers[2].freeze();

@@ -413,7 +413,7 @@ async fn names_and_values_with_markup_stay_text() {
     world.until("keys", |page| page["keys"][0]["state"] == "done").await;
     let one = world.get("key?namespace=%3Ci%3E&key=k").await;
     assert_eq!(one["result"]["value"], value);
-    // An event is one line of data, whatever is in a name.
+    // An event is one line of data, no matter which characters a name contains.
     let mut events = common::Events::open(world.at, "elections").await;
     let sent = events.next("elections").await;
     assert_eq!(sent["elections"][0]["name"], "<img src=x onerror=alert(1)>");

@@ -371,8 +371,9 @@ async fn a_job_runs_now_once_for_each_request_although_its_leader_goes() {
         let again = world.act(&run("report"), &[]).await.json();
         // In the next ten seconds it would be another request.
         assert!(again["result"] == "done" || again["result"] == "unchanged", "{again}");
-        // The leader goes in the run, or leads on and runs nothing: the other process goes on.
-        // On a busy machine there may be no leader for a moment.
+        // Stop the leader. In the first round it closes its handle, and in the second round its
+        // task is aborted. Then the other process must continue. On a busy machine it is possible
+        // that there is no leader for a moment.
         let leads = async {
             loop {
                 match two.iter().position(|(cron, _, _)| cron.term().is_some()) {

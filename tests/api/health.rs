@@ -54,7 +54,8 @@ async fn after_a_loss_it_says_until_when_and_it_is_so() {
     sleep(rest + Duration::from_millis(1)).await;
     let health = redlock.health().await;
     assert!(health.is_ready() && grants(&redlock).await, "{health}");
-    // For one retention, the nodes cannot know if a key without a birth was used before.
+    // It is possible that a key without a birth was used before the loss. The nodes cannot rule
+    // this out until one retention has passed.
     let Ability::After(rest) = health.new_keys() else { panic!("{health}") };
     assert!((23 * 3_600 * S..=25 * 3_600 * S).contains(&rest), "{rest:?}");
     assert!(!runs(&redlock, "old", None).await);

@@ -35,7 +35,8 @@ async fn held(decision: Decision) {
     let operate = async {
         sleep(secs(300)).await;
         assert_eq!((of.metrics().held, broker.left(), broker.dead().len()), (300, 300, 0));
-        // Meanwhile the consumer handles a message that was made after the loss.
+        // While the old messages are held, the consumer handles a message that was made after the
+        // loss.
         broker.publish_at("new", "10 GBP", at(w.now()));
         sleep(secs(1)).await;
         assert_eq!((broker.left(), ledger.with(1)), (300, 1));

@@ -78,7 +78,8 @@ async fn a_request_is_run_once_although_leaders_come_and_go() {
     for n in 0..20_u32 {
         let asked = operator.request_run("job", "ann", "", Duration::ZERO).await.unwrap();
         requests.push(stored(asked).0.at);
-        // The leader goes at another moment each time: before it looks, and after it ran.
+        // The time from the request to the leader's end differs in each round. So some leaders end
+        // before they have read the request, and some after they have run the job.
         sleep(Duration::from_millis(190) * n).await;
         let leader = three.iter().position(Process::leads).unwrap_or(0);
         match n % 3 {

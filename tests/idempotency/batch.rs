@@ -180,8 +180,8 @@ async fn a_batch_that_ends_in_a_handler_parks_only_what_was_begun() {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_ends_at_any_moment_parks_only_what_was_begun() {
-    // Requests and replies take 10 ms each, and a handler takes 5 ms. So these moments hit each
-    // part of a turn.
+    // Each request and each reply takes 10 ms, and a handler takes 5 ms. So the moments cover each
+    // phase: the claims, the handlers and the storing of results.
     for end in [End::Drop, End::Kill] {
         for moment in (0..120).step_by(3).map(Duration::from_millis) {
             let w = World::new(3);

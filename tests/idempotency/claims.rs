@@ -189,7 +189,7 @@ async fn a_batch_that_is_dropped_while_it_waits_gives_everything_back() {
     assert!(tokio::time::timeout(secs(25), waits).await.is_err());
     sleep(secs(1)).await;
     assert_eq!(status(&orders, "free").await, Status::Absent);
-    // Repeat both calls, until they end.
+    // Repeat both calls, and let them end this time.
     let (claims, ()) = tokio::join!(orders.claim_many::<u32>(calls()), async {
         sleep(secs(25)).await;
         let done = busy.into_iter().map(|claim| (claim, Ok::<_, Failed>(9)));

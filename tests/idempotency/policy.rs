@@ -64,7 +64,8 @@ impl Case {
     fn orders(&self, w: &World, by_call: bool) -> Idempotency {
         let b = w.redlock.idempotency("orders");
         let b = match (self.on_lapsed, self.on_forgotten) {
-            // The namespace has another policy than the call.
+            // The preset contradicts the policies of the call. So the test shows that the policies
+            // of the call win.
             (Lapsed::Park, _) if by_call => b.at_least_once(),
             _ if by_call => b.at_most_once(),
             (Lapsed::Park, Forgotten::Park) => b.at_most_once(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use palisade::idempotency::{Effect, ParkedReason, Resolved, Status};
+use palisade::idempotency::{Effect, Resolved, Status};
 use palisade::{Failed, Idempotency, Outcome, Probed, RunError};
 
 use crate::support::idem::{Effects, World, boom, secs};

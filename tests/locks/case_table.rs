@@ -48,7 +48,8 @@ impl Cell {
 
     /// Checks that a conflicting holder is refused, because the lock is taken.
     async fn is_exclusive(&self, name: &str, held: &Held) {
-        // On a busy machine a majority may not answer in time.
+        // On a busy machine it is possible that no majority answers in time. Then the check is
+        // repeated.
         let taken = loop {
             match self.kind.conflict(&self.handles[1], name).await {
                 Err(AcquireError::NoQuorum(_)) => sleep(Duration::from_millis(50)).await,
@@ -131,7 +132,8 @@ impl std::fmt::Display for Cell {
     }
 }
 
-/// Runs all cells of one kind of node, those of one state at the same time.
+/// Runs all cells on one kind of node. The cells that are in the same state (healthy, frozen,
+/// restarted) run at the same time.
 async fn all_cells(mut nodes: Nodes) {
     let mut cells = Vec::new();
     for n in [1, 3, 5] {

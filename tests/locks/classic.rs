@@ -1,8 +1,8 @@
-//! Clients of other libraries on the same servers: readers, writers and multi-locks keep them out,
-//! and they keep those out.
+//! Clients of other libraries on the same servers. Their locks and the locks of this library
+//! exclude each other. The tests use readers, writers and multi-locks.
 //!
-//! rslock is always there. The others are programs in a folder that an environment variable names;
-//! `scripts/other-clients` brings them and runs these tests.
+//! The library rslock is part of this program. The other libraries are programs in a folder that an
+//! environment variable names. `scripts/other-clients` provides these programs and runs the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

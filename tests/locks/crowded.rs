@@ -1,5 +1,5 @@
-//! Very many locks and waiters in one process. Renewals of held locks come before new work. Not
-//! every waiter of a name sends requests for it.
+//! Many locks and waiters in one process. Renewals of held locks are sent before new requests. Only
+//! some of the waiters of a name send requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Fair locks: first come, first served, whatever becomes of the others in the queue.
+//! Fair locks: first come, first served. This is also true if other callers leave the queue.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex as StdMutex};
@@ -85,7 +85,7 @@ async fn the_position_falls_as_others_leave() {
     });
     let (first, ticket) = told.recv().await.unwrap();
     assert_eq!(first, 3);
-    // A caller that is dropped leaves at once.
+    // A caller that is dropped leaves the queue at once.
     ahead.remove(1).abort();
     assert_eq!(told.recv().await.unwrap(), (2, ticket));
     holder.release().await.unwrap();
@@ -274,7 +274,8 @@ async fn other_forms_of_a_fair_mutex_wait_in_the_same_queue() {
     });
     sleep(Duration::from_millis(100)).await;
     let last = queue_up(fair(&nodes.handle()), 3, &served).await;
-    // A call that does not wait may pass, but the lock is held.
+    // A call that does not wait is allowed to pass the queue. It is refused here because the lock
+    // is held.
     let tried = fair(&nodes.handle()).try_acquire().await;
     assert!(matches!(tried, Ok(TryAcquire::Taken(_))));
     holder.release().await.unwrap();

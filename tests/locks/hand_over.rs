@@ -1,5 +1,5 @@
-//! A lock is handed over to another process: it is never free in between, and a ticket is redeemed
-//! once, whatever happens to the requests and to the two processes.
+//! A lock is handed over to another process. The lock is never free in between, and a ticket is
+//! redeemed at most once. Lost requests and dead processes do not change this.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -30,7 +30,7 @@ impl World {
     }
 }
 
-/// Sends a ticket through a message.
+/// Returns the ticket as another process receives it: written as JSON, and read again.
 fn sent(ticket: &HandOver) -> HandOver {
     serde_json::from_str(&serde_json::to_string(ticket).unwrap()).unwrap()
 }
@@ -74,7 +74,7 @@ async fn a_ticket_is_redeemed_once() {
         guard.release().await.unwrap();
         let late = world.others.resume(&ticket).await;
         assert!(is_gone(&late), "{late:?}");
-        // What the refused calls took is given back.
+        // The refused calls have given back everything that they took.
         let next = job(&world.others).acquire().await.unwrap();
         assert!(is_gone(&world.second.resume(&ticket).await));
         next.release().await.unwrap();
@@ -89,8 +89,8 @@ async fn of_two_at_the_same_time_at_most_one_wins() {
         for _ in 0..20 {
             let ticket = world.acquired().await.hand_over().await.unwrap();
             let (a, b) = tokio::join!(world.second.resume(&ticket), world.others.resume(&ticket));
-            // Where a slow node has not got the lock of the old holder yet, the others may be split
-            // between the two, and none wins.
+            // If a slow node does not have the lock of the old holder yet, it is possible that each
+            // caller gets one of the other nodes. Then neither caller wins.
             assert!(is_gone(&a) || is_gone(&b), "{a:?} and {b:?}");
             if let Ok(guard) = a.or(b) {
                 assert!(guard.extend().await.is_ok());
@@ -202,7 +202,8 @@ async fn no_renewal_follows_the_extension_of_a_hand_over() {
             sleep(Duration::from_millis(1)).await;
         }
         sleep(SHORT * 7 / 15).await;
-        // On a slow machine another renewal may have begun before, or the lock may be lost.
+        // On a slow machine, there are two exceptions: another renewal began before the hand-over,
+        // or the lock was lost.
         let is_late = control.calls() > before + 1;
         let renewed = guard.hand_over().await.is_ok() && control.calls() > before + 2;
         assert!(is_late || !renewed, "it was renewed after the last extension");
@@ -389,8 +390,8 @@ async fn a_closed_handle_redeems_nothing() {
     assert!(world.others.resume(&ticket).await.unwrap().is_valid());
 }
 
-/// What was taken from a holder that hangs stays taken for as long as that one may believe in it,
-/// also if the taker hands it over and the next one releases at once.
+/// A lock that was taken over stays closed as long as its old holder may rely on it. This is also
+/// true if the taker hands the lock over and the next holder releases it at once.
 #[tokio::test]
 async fn a_takeover_that_is_handed_over_stays_closed() {
     World::each(TTL, async |world| {

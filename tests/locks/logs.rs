@@ -1,5 +1,5 @@
-//! Log lines about leases. Each problem is logged once, with the name of the lease, and so is the
-//! end of the problem. In virtual time.
+//! Log lines about leases, in virtual time. Each problem of a lease is logged once, and so is the
+//! end of the problem. Both lines contain the name of the lease.
 
 use std::time::Duration;
 

@@ -153,7 +153,7 @@ async fn opposite_orders_never_block_each_other() {
     }
 }
 
-/// Callers of single names hold them for a few ms each, with gaps of a few ms.
+/// Each of two callers holds one name again and again: for 5 ms, with gaps of 7 ms.
 #[tokio::test(start_paused = true)]
 async fn a_multi_lock_gets_its_turn_in_the_gaps_of_single_locks() {
     let nodes = Nodes::memory(3);

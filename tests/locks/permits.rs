@@ -1,4 +1,5 @@
-//! Several permits at once, all or none; and that waiters of a full semaphore are quiet.
+//! Calls for several permits at once, which get all of them or none. The waiters of a full
+//! semaphore send few requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

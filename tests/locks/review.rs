@@ -54,7 +54,8 @@ fn a_request_in_the_queue_of_a_dying_runtime_is_answered() {
     let answer = second.spawn(async move { queued.try_acquire().await.map(drop) });
     std::thread::sleep(ms(100));
     first.shutdown_background();
-    // The timeout is shorter than the ttl of the requested lock.
+    // This wait is shorter than the node deadline and the ttl. So the answer does not come from a
+    // timeout.
     let answer = second.block_on(async { timeout(ms(4_000), answer).await });
     let text = answer.expect("nobody answered").unwrap().unwrap_err().to_string();
     assert!(text.contains("queue"), "{text}");

@@ -23,7 +23,8 @@ fn pool(nodes: &Nodes, permits: u16) -> Semaphore {
     nodes.handle().semaphore("gpu", permits).build().unwrap()
 }
 
-/// Makes attempts until all permits are held, which takes more than one where attempts collide.
+/// Acquires all permits one after the other. A call repeats its attempt if it collides with another
+/// attempt.
 async fn all_of(pool: &Semaphore) -> Vec<Permit> {
     let mut held = Vec::new();
     while held.len() < usize::from(pool.permits()) {
@@ -232,7 +233,8 @@ async fn an_inspection_shows_the_permits() {
         let (a, b) = (pool(&nodes, 3), pool(&nodes, 3));
         assert_eq!(a.inspect().await.unwrap().available(), 3);
         let (one, two) = (a.acquire().await.unwrap(), b.acquire().await.unwrap());
-        // The slowest node may have its answer later than the caller.
+        // An acquire returns as soon as a majority of the nodes has granted. So the slowest node
+        // can still lack the permit.
         let begun = Instant::now();
         loop {
             let seen = a.inspect().await.unwrap();

@@ -95,7 +95,7 @@ fn ended(name: &str) -> Vec<Ended> {
     HERE.with_borrow(|all| all.iter().filter(|span| span.name == name).cloned().collect())
 }
 
-/// Returns the field `field` of the last ended span that has the name `name`.
+/// Returns one field of the last ended span with this name.
 #[track_caller]
 fn last(name: &str, field: &str) -> String {
     let all = ended(name);

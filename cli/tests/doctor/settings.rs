@@ -190,7 +190,8 @@ fn settings_of_sentinels() {
         &[("sentinel-disagreement", Error, ward.name.clone())],
         || ward.tell(2, "down-after-milliseconds", "6000"),
     );
-    // With this short time no min-replicas check can be early enough.
+    // With such a short time no min-replicas check can be early enough. So each server has an
+    // error, too.
     let hasty = [0, 1, 2].map(|i| ("sentinel-times", Warning, ward.sentinel(i)));
     let late = [0, 1, 2].map(|i| ("min-replicas", Error, ward.server(i)));
     bench.exactly(

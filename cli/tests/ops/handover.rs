@@ -388,7 +388,8 @@ async fn a_server_that_throws_transactions_away_is_not_taken_for_whole() {
     let redlock = Redlock::builder().node(RedisNode::new(url).unwrap()).build().unwrap();
     let held = redlock.mutex("held").build().unwrap().acquire().await.unwrap();
     let restart = async {
-        // The server is shut down cleanly. Data are lost only when Redis loads the file.
+        // The server is shut down cleanly, so its file is complete. Data are lost only when Redis
+        // loads the file.
         server.cli(&["SHUTDOWN"]);
         server.restart();
         Ok(())

@@ -39,7 +39,7 @@ fn each_permit_has_a_slot_of_its_own_and_the_next_one_waits() {
     assert!(taken.code == 75 && taken.err.contains(words), "{taken:?}");
     let late = ground.run(&["lock", "gpu", "--permits", "2", "-w", "100ms", "--", "true"]);
     assert!(late.code == 75 && late.err.contains("slot 1 by "), "{late:?}");
-    // A mutex of the same name has nothing to do with it.
+    // A mutex of the same name is independent of the semaphore.
     assert_eq!(ground.run(&["lock", "gpu", "-n", "--", "true"]).code, 0);
     let waits = ground.spawn(&["lock", "gpu", "--permits", "2", "--json", "--", "true"]);
     until("it waits", SOON, || !ground.server.cli(&["GET", "{permits:gpu}:queue"]).is_empty());

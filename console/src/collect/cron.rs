@@ -110,7 +110,7 @@ fn due(ticks: &[TickReport]) -> usize {
 
 /// Returns the number of ticks to read, for ticks of which these run, the latest first.
 fn until_oldest(mut runs: impl DoubleEndedIterator<Item = bool> + ExactSizeIterator) -> usize {
-    // Other ticks may have become due in the meantime.
+    // Other ticks can have become due since the last reading, so `STEP` more ticks are read.
     runs.rposition(|runs| runs).map_or(STEP, |at| (at + 1 + STEP).min(TICKS))
 }
 

@@ -1,5 +1,5 @@
-//! The events of the nodes, which the handle reports also while nobody looks, and the failovers
-//! that they tell of.
+//! Events of the nodes, and the failovers that follow from them. The handle reports events even if
+//! no page is open.
 
 use std::collections::BTreeSet;
 
@@ -32,8 +32,7 @@ fn note(shared: &Shared, node: &str, event: &NodeEvent) {
         }
         step(&mut model, node, event, kind, &text);
         if let Some(vote) = model.votes.iter_mut().find(|vote| vote.node == node) {
-            // The next reading asks the node at once. Until then a node that went down does not
-            // count.
+            // The next reading asks the node. Until then a node that went down has no vote.
             vote.is_changed |= !matches!(event, NodeEvent::Reasserted { .. });
             if *event == NodeEvent::Down {
                 vote.state = VoteState::Unreachable;

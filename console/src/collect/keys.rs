@@ -78,7 +78,8 @@ pub(super) fn note(
                 if unread.is_empty() {
                     model.keys.remove(&id);
                 } else if let Some(row) = model.keys.get_mut(&id) {
-                    // The other keys come first, and then this one again.
+                    // The row counts as just read. So the other keys are read before this key is
+                    // tried again.
                     row.at = now_ms();
                 }
                 continue;

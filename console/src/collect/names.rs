@@ -18,7 +18,8 @@ use crate::pages;
 
 /// Number of lock names that are checked in one request.
 const CHECKED: usize = 200;
-/// Longest time for which one page of the scan has the keys of the budget.
+/// Longest time since the last page of the scan that counts. The next page has as many keys as the
+/// budget allows for this time.
 const LONGEST: Duration = Duration::from_secs(2);
 /// Beginnings of the names of trial locks.
 const TRIALS: [&str; 2] = ["palisade:health", "palisade:doctor:"];
@@ -82,7 +83,8 @@ enum Found {
     Other(String),
 }
 
-/// Returns what a key belongs to; `None` for a foreign key, and for a side key that adds nothing.
+/// Returns the lock, election, record or other object of a key. Returns `None` for a foreign key,
+/// for a key of a trial lock, and for a side key that shows no further object.
 fn found(prefix: &str, key: &str) -> Option<Found> {
     if let Some((namespace, name)) = of_record(prefix, key) {
         if namespace == DECISIONS {
@@ -231,7 +233,8 @@ impl Names {
         let mut all: Vec<_> = self.locks.iter().collect();
         all.sort_by_key(|(_, name)| name.checked);
         let (live, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, name)| name.is_live);
-        // Half of the checks are for names that were not in use, so that every new one is found.
+        // Half of the checks are reserved for names that were not in use, so that a new holder of
+        // such a name is found.
         let of_rest = rest.len().min(CHECKED.saturating_sub(live.len()).max(CHECKED / 2));
         let chosen = live.iter().take(CHECKED - of_rest).chain(rest.iter().take(of_rest));
         chosen.map(|(id, _)| (*id).clone()).collect()

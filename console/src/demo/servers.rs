@@ -123,8 +123,8 @@ impl Server {
     }
 }
 
-/// Starts a server. The shell waits for the end of its standard input, which the kernel closes also
-/// if this process is killed, and then kills the server.
+/// Starts a server through a shell. The shell waits until its standard input is closed, and then
+/// kills the server. The kernel closes this input even if this process is killed.
 fn spawn(port: u16, dir: &Path) -> Result<Child, ServerError> {
     const SCRIPT: &str = r#"command -v redis-server >/dev/null || exit 127
 redis-server --port "$1" --bind 127.0.0.1 --save '' --appendonly yes --appendfsync everysec \

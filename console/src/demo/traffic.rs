@@ -86,7 +86,7 @@ async fn read(handle: &Redlock, number: u32) {
     }
 }
 
-/// Uploads with at most two others at the same time.
+/// Holds one of the three permits of the semaphore `uploads`, again and again.
 async fn upload(handle: &Redlock, number: u32) {
     sleep(some(300) * number).await;
     loop {

@@ -1,4 +1,5 @@
-//! Failovers: when a node was lost, its quarantine, its vote back, and what was lost.
+//! Failovers. For each failover: the loss of the node's vote, its quarantine, the return of its
+//! vote, and the lost data.
 
 use serde_json::{Value, json};
 

@@ -146,7 +146,7 @@ fn may_be_held(view: &View) -> bool {
     is_undecided(&nodes)
 }
 
-/// Returns true if the nodes that did not answer (`None`) decide about a majority.
+/// Returns true if the nodes that did not answer (`None`) can decide if an owner has a majority.
 fn is_undecided<T: PartialEq>(nodes: &[Option<Vec<T>>]) -> bool {
     let unknown = nodes.iter().filter(|node| node.is_none()).count();
     let on = |owner: &T| nodes.iter().flatten().filter(|node| node.contains(owner)).count();

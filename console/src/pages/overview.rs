@@ -42,7 +42,7 @@ pub(super) fn millis(span: std::time::Duration) -> f64 {
     (span.as_secs_f64() * 100_000.0).round() / 100.0
 }
 
-/// Returns the address of the node, if its name is one.
+/// Returns the address in the node's name; `None` if the name does not end with an address.
 fn server(vote: &Vote) -> Option<&str> {
     let at = vote.node.rsplit(' ').next()?;
     let (_, port) = at.rsplit_once(':')?;

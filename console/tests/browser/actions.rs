@@ -1,4 +1,5 @@
-//! Actions: with a reason and the typed name, and not at all without permission.
+//! Actions in the browser. An action needs a reason and the typed name. Without permission no
+//! action is possible.
 
 use std::time::Duration;
 
@@ -209,7 +210,8 @@ async fn without_permission_no_action_can_be_pressed_or_sent() {
     let all = "[...document.querySelectorAll('[data-action]')]";
     let off = "b => b.getAttribute('aria-disabled') === 'true' && !b.disabled";
     assert!(tab.eval::<bool>(&format!("{all}.length > 0 && {all}.every({off})")).await);
-    // The keyboard reaches it, and its reason is read out with it and shown when it is pressed.
+    // A disabled action can be reached by keyboard. Its reason is read out with it, and is shown
+    // when the action is pressed.
     let reason = "document.getElementById(document.activeElement.getAttribute(\
                   'aria-describedby')).textContent";
     tab.run("document.querySelector('[data-action=force-release]').focus()").await;

@@ -220,14 +220,14 @@ impl Tab {
         self.until(&format!("the page shows {text:?}"), within, &has(text)).await
     }
 
-    /// Waits until the main part of the page has this text no more.
+    /// Waits until the main part of the page no longer has this text.
     pub(crate) async fn hides(&self, text: &str, within: Duration) -> Duration {
         let script = format!("!{}", has(text));
         self.until(&format!("the page does not show {text:?}"), within, &script).await
     }
 
-    /// Clicks the first element of this selector as a person does. The page may be drawn anew
-    /// between the search and the click, so that is done again.
+    /// Clicks the first element of this selector as a person does. If the page is drawn anew
+    /// between the search and the click, both are repeated.
     pub(crate) async fn click(&self, selector: &str) {
         for last in [false, false, false, true] {
             let clicked = match self.page.find_element(selector).await {

@@ -57,7 +57,8 @@ async fn a_console_that_ends_is_never_taken_for_silence() {
     tab.until("it is cut off", SOON, "document.getElementById('live').innerText.includes('cut')")
         .await;
     tab.shows("The stream of changes has been cut off since", SOON).await;
-    // The browser reports each connection that is refused now.
+    // From now on the browser reports an error for each refused connection. The test ignores these
+    // errors.
     tokio::time::sleep(Duration::from_millis(300)).await;
     tab.forgive();
     tab.until("the age grows", SOON, "/for [2-9] s/.test(document.body.innerText)").await;

@@ -28,7 +28,7 @@ return made";
 const LONG: Duration = Duration::from_secs(300);
 /// Number of keys that the console has read before the test scrolls through them.
 const LISTED: usize = 30_000;
-/// Longer than this test: nothing that was made may run out in it.
+/// Time that is longer than this test, so that nothing expires during the test.
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Scrolls to the end again and again until the list has `rows` rows, and returns the largest

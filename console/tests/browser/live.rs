@@ -13,7 +13,7 @@ use crate::{SOON, tally};
 /// Number of locks that are taken and given back, one after the other.
 const CHANGES: usize = 24;
 
-/// Waits for a text on the page, and counts how long it took since the client's call began.
+/// Waits for a text on the page, and records the time since the client's call began.
 async fn live(tab: &Tab, text: &str, began: Instant) {
     tab.shows(text, SOON).await;
     tally::live(began.elapsed());
@@ -176,7 +176,8 @@ async fn keys(world: &World, tab: &Tab) {
              tr.innerText.includes({key}) && tr.innerText.includes({state}))"
         )
     };
-    // A process dies in the middle: its run is dropped, and nobody renews its claim.
+    // A process dies in the middle of a handler. Its run is dropped, and its claim is no longer
+    // renewed.
     let other = world.other();
     let dies = tokio::spawn(async move {
         let keys = other.idempotency("payments").lease(Duration::from_secs(2));

@@ -71,7 +71,7 @@ impl World {
         let _ = (&mut self.console).await;
     }
 
-    /// Sends a request to the console, not by the browser. Returns the status and the body.
+    /// Sends a request to the console without the browser. Returns the status and the body.
     pub(crate) async fn request(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let host = self.base.trim_start_matches("http://").trim_end_matches('/');
         let mut stream = TcpStream::connect(host).await.expect("the console listens");

@@ -57,7 +57,7 @@ impl World {
         Self::with(n, "", Options::default()).await
     }
 
-    /// Starts `n` servers, on which leases may be as long as `max_ttl`, and a console.
+    /// Starts `n` servers and a console. The longest lease on the servers is `max_ttl`.
     pub async fn lasting(n: usize, max_ttl: Duration) -> Self {
         Self::start(n, "", Options::default(), max_ttl).await
     }
@@ -138,7 +138,8 @@ pub fn measured(name: &str, value: f64) {
     change("console-more.json", |all| drop(all.insert(name.to_owned(), value.into())));
 }
 
-/// Changes a JSON file of figures. The test binaries run one after the other.
+/// Changes a JSON file of figures. A lock within this process is enough, because the test binaries
+/// run one after the other.
 fn change(file: &str, change: impl FnOnce(&mut serde_json::Map<String, Value>)) {
     static FILES: Mutex<()> = Mutex::new(());
     let _lock = FILES.lock().unwrap();

@@ -98,7 +98,8 @@ async fn rule_2_a_place_moves_to_the_settled_ticket(b: Bench) {
     b.check(moved == Queued { ticket: settled, ahead: 1 }, "the place has the ticket", &moved);
     let second = b.queued(&k, B, Some(second.ticket)).await;
     b.check(second.ahead == 0, "the other one is first", &second);
-    // As on a node whose first answer came too late for the majority, and was the largest.
+    // This models a node whose reply came too late for the majority and had the largest ticket. The
+    // majority settled on a smaller ticket, and the place gets this smaller ticket.
     let drawn = b.queued(&k, A, None).await;
     let settled = drawn.ticket - 5;
     let back = b.queued(&k, A, Some(settled)).await;

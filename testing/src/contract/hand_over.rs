@@ -87,7 +87,7 @@ async fn rule_2_a_repeated_request_recognises_itself(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     let first = b.granted(redeem(&k, c, (a, t)), "it is handed over").await;
-    // The answer was lost.
+    // The reply to the first request was lost. So the new holder sends the same request again.
     let again = b.granted(redeem(&k, c, (a, t)), "who has it already gets it again").await;
     b.check(again >= first && first > t, "fences do not fall", &(t, first, again));
     let late = take_only(&k, c, (a, t), SHORT);

@@ -375,8 +375,8 @@ async fn rule_9_a_writer_that_asks_no_more_keeps_readers_out_for_a_moment(b: Ben
 const READERS: [u64; 2] = [2, 3];
 const WRITER: u64 = 1;
 
-/// Acquires a lock, and makes two readers and a writer wait for it, as handles that have waited for
-/// these numbers of seconds. Returns the lock and its owner.
+/// Acquires a lock, and makes two readers and a writer wait for it. `readers` and `writer` are the
+/// seconds for which their handles have already waited. Returns the lock and its owner.
 async fn queue_for(b: &Bench, readers: [u64; 2], writer: u64) -> (LockKeys, OwnerToken) {
     let (k, a) = awaited(b, &[]).await;
     for (waiter, secs) in READERS.into_iter().zip(readers) {

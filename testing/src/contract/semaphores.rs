@@ -216,7 +216,8 @@ async fn rule_2_a_move_to_a_slot_of_another_leaves_it_there(b: Bench) {
     let (k, a, c) = full(&b).await;
     let held = b.ask(move_to(&k, a, 1)).await;
     b.check(is_held(&held), "another owner keeps its slot", &held);
-    // Who asks for exactly one slot needs no other.
+    // The refused move has freed the owner's old slot, because an owner that asks for exactly one
+    // slot needs no other slot.
     has(&b, &k, &[(1, c)]).await;
     given(&b, ask(&k, b.owner()), 0).await;
 }

@@ -37,7 +37,8 @@ async fn rule_2_a_slot_that_is_not_there_is_not_given(b: Bench) {
     given(&b, ask(&k, b.owner()), 1).await;
 }
 
-/// Two waiters, the first of which knows two slots, and the second four.
+/// Makes the requests of two waiters. The first waiter knows a semaphore of two slots, the second
+/// waiter one of four slots.
 fn waiting(b: &Bench, k: &LockKeys) -> [Op; 2] {
     let seconds = Duration::from_secs;
     [(1, seconds(30), TWO), (2, seconds(20), Slots::any(4))].map(|(handle, waited, slots)| {

@@ -35,8 +35,8 @@ async fn the_first_renewal_after_a_restart_names_the_quarantine_that_the_connect
         server.restart_empty();
         assert_eq!(verdict(&guard).await, Failover::Kept);
         fewest = fewest.min(scripts_run(&server.addr()));
-        // An idle client sends a request every two seconds. So a slow round of this loop has more
-        // requests.
+        // An idle client sends a request every two seconds. If a round of this loop is slow, such
+        // requests are counted, too. Then the test tries again.
         if fewest == 2 {
             return;
         }

@@ -130,7 +130,8 @@ impl Kind {
             }
             Self::Degrading => {
                 let mutex = mutex(ours).on_unavailable(OnUnavailable::Local);
-                // Only a lock counts here, not a guard without one.
+                // `degrade_after` is longer than the timeout of the call. So the call returns a
+                // lock or an error, and never a guard without a lock.
                 let mutex = mutex.degrade_after(within * 2).expect("a time");
                 Held::Degradable(mutex.acquire().await?)
             }

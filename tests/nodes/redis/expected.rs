@@ -80,7 +80,7 @@ async fn commands(server: &Server, node: &RedisNode, batches: [Vec<Op>; 2]) -> V
     });
     let mut calls: Vec<(String, u64)> = calls.collect();
     calls.retain(|(name, _)| !["evalsha", "config|resetstat", "time", "info"].contains(&&name[..]));
-    // One GETRANGE of each batch reads the marker.
+    // Each of the two batches reads the marker with one GETRANGE. These two calls are not counted.
     calls.iter_mut().filter(|(name, _)| name == "getrange").for_each(|(_, calls)| *calls -= 2);
     calls.retain(|(_, calls)| *calls > 0);
     calls.sort();
@@ -241,7 +241,8 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
         16..18 => acquire_as(LockMode::Shared, keys, owner, proposal),
         18..20 => release_as(LockMode::Shared, keys, owner),
         20..22 => {
-            // Several slots are free to different owners, and one owner may ask twice.
+            // Each owner tries the slots in an order of its own. An owner can ask again while it
+            // holds a slot.
             let mode = LockMode::Slot(slots.in_order_of(&owner));
             acquire_as(mode, LockKeys::new(&format!("{side}-p")), owner, proposal)
         }

@@ -53,7 +53,7 @@ async fn a_loss_of_everything_is_merged_with_no_other() {
         let marker = server.cli(&["get", "palisade:generation"]);
         let other = format!("{:040x}{}", round, &marker.trim()[40..]);
         server.cli(&["set", "palisade:generation", &other]);
-        // The client has known the server's data since their beginning. So the client proves no
+        // `known_since` is the time at which the server's data began. So this client proves no
         // loss, for each failover window L.
         let node = with([0, 3, 20][round % 3]);
         let known_since = Some(first.began * 1_000);

@@ -93,7 +93,7 @@ async fn what_another_program_wrote_is_foreign_and_stays() {
     }
 }
 
-/// Fields that no honest server has written.
+/// The slots contain values that no honest server writes.
 #[tokio::test]
 async fn a_forged_slot_is_taken_or_free_and_its_fence_is_bounded() {
     let server = Server::start(&[]);

@@ -14,10 +14,10 @@ use crate::fake::{Command, bulk, message};
 pub(crate) enum Action {
     /// Sends these bytes instead of the right reply.
     Send(Vec<u8>),
-    /// Sends the result of this function of the command and the right reply.
+    /// Passes the command and the right reply to this function, and sends its result.
     Twist(fn(&Command, &[u8]) -> Vec<u8>),
-    /// Closes the connection. Sends half of the right reply before, if `half`. Closes by a reset,
-    /// if `reset`.
+    /// Closes the connection. With `half`, sends half of the right reply first. With `reset`,
+    /// closes the connection by a TCP reset.
     HangUp { half: bool, reset: bool },
     /// Sends no more bytes, and keeps the connection open.
     Silence,

@@ -4,9 +4,9 @@
 //! nemesis --seconds 600             three Sentinel groups, eight clients, faults from a seed
 //! nemesis table                     effects of each fault on one group, as a table
 //! nemesis ordinary                  cost of ordinary events for ordinary deployments
-//! nemesis cron --seconds 600        ticks of a cron job while its leader is struck
-//! nemesis locks --seconds 60        all kinds of locks while servers and clients are struck
-//! nemesis judge target/nemesis/events.jsonl    the judgement of a log, again
+//! nemesis cron --seconds 600        ticks of a cron job, with faults of its leader
+//! nemesis locks --seconds 60        all kinds of locks, with faults of servers and clients
+//! nemesis judge target/nemesis/events.jsonl    checks the log of an earlier run again
 //! ```
 
 mod client;

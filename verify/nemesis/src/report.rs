@@ -52,7 +52,8 @@ struct Row {
     count: u32,
     /// Longest time in which no client completed an operation, in nanoseconds.
     silence: Nanos,
-    /// Longest such time of a single client, among the clients without a fault of their own.
+    /// Longest time in which a single client completed no operation, in nanoseconds. Clients with a
+    /// fault of their own do not count.
     one: Nanos,
     refused: usize,
 }

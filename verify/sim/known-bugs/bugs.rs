@@ -124,7 +124,7 @@ pub enum Bug {
     SharedExtendOverWriter,
     /// A writer that becomes a reader first releases its lock (readers 12).
     DowngradeReleasesFirst,
-    /// A permit is won with slots of a majority, whichever they are (semaphore 7).
+    /// A permit is won with slots of a majority, even if these slots differ (semaphore 7).
     AnySlotCounts,
     /// A move does not look if another owner has the slot (semaphore 2).
     MoveSteals,
@@ -140,14 +140,14 @@ pub enum Bug {
     ResumeFromNothing,
     /// The token of several locks is written to the fence of the first one only (multi_lock 2).
     ManyTokensDiffer,
-    /// Several locks are granted where the first one is free (multi_lock 1).
+    /// Several locks are granted if the first one is free (multi_lock 1).
     PartialMany,
     /// A call for several names takes over names of any owner when it joins them (multi_lock 6).
     JoinTakesOthers,
     /// A call for several names asks for all of them at once until its deadline (multi_lock 6).
     NamesTogetherOnly,
-    /// Each node serves fair callers in the order in which it gave them tickets, whatever the other
-    /// nodes gave (fair 2).
+    /// Each node serves fair callers in the order of its own tickets, and ignores the tickets of
+    /// the other nodes (fair 2).
     TicketsUnsettled,
     /// A node that grants the lock to a fair caller removes its place (fair 4).
     GrantTakesPlace,

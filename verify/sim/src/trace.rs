@@ -123,8 +123,9 @@ pub(crate) enum Event {
         task: usize,
         name: u16,
     },
-    /// A server has the place of a client's fair call now, with or without its ticket; or, without
-    /// a ticket, no place any more.
+    /// The place of a client's fair call on a server changed. If `with_ticket` is true, the place
+    /// has the ticket of the call. Otherwise the place has no such ticket, or the server no longer
+    /// has the place.
     Placed {
         node: usize,
         client: usize,

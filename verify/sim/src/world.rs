@@ -251,7 +251,8 @@ impl World {
 }
 
 impl Inner {
-    /// Registers a holder's belief that begins at `since`. Returns a new number for the hold.
+    /// Registers a holder that relies on its lease since the time `since`. Returns a new number for
+    /// the hold.
     fn believes(
         &mut self,
         (client, name): (usize, u16),

@@ -59,8 +59,8 @@ impl Task {
             self.verb(Verb::TryAcquire, name, ROUND, call, answer).await?.ok().flatten()
         } else {
             let wait = self.millis(300..3_000);
-            // Some calls are dropped before their own timeout ends, so in the middle of the
-            // attempt.
+            // Some calls are dropped before their timeout ends, so that they end in the middle of
+            // an attempt.
             let patience = if self.chance(10) { self.millis(1..300) } else { wait + ROUND * 10 };
             let mutex = mutex.acquire_timeout(wait).build().expect("settings fit together");
             let call = async move { timeout(patience, mutex.acquire()).await };

@@ -41,7 +41,7 @@ const KINDS: [(Kind, u8); 6] = [
     (Kind::HandOver, 1),
     (Kind::Fair, 0),
 ];
-/// Pace of this work.
+/// Pace of the tasks that use these locks.
 const PACE: Pace = Pace { rest: (10, 120), long: 10 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -149,7 +149,8 @@ impl Task {
         tokio::time::sleep(self.millis(range)).await;
     }
 
-    /// Runs an operation of the library, as [`Ledger::verb`].
+    /// Runs an operation of the library. Reports the operation's beginning and its end to the
+    /// ledger.
     async fn verb<T>(
         &mut self,
         verb: Verb,

@@ -87,8 +87,8 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
             }
             EventKind::Over { name, token, .. } => {
                 if let Some(mut hold) = open.remove(&(Arc::clone(name), e.who, *token)) {
-                    // The taker may give the lock up early. The lock is then still closed until the
-                    // old holder's time or the taker's own lease ends.
+                    // A taker can give the lock up early. The lock then stays closed until the time
+                    // `closed`, or until the taker's own lease ends if that is earlier.
                     let kept = hold.took.map_or(0, |took| took.closed.min(hold.granted_until));
                     hold.end = hold.end.min(e.at.max(kept));
                     all.push(hold);

@@ -18,7 +18,7 @@ use crate::world::Failure;
 
 /// Time for which a server is frozen or down.
 const AWAY: Duration = Duration::from_millis(800);
-/// Time between the end of a fault and the next one, where no server has a quarantine.
+/// Time between the end of a fault and the next fault, if no server is in quarantine.
 const REST: Duration = Duration::from_millis(400);
 /// Longest time for which two servers are frozen, so that work goes on without locks.
 const DARK: Duration = Duration::from_secs(5);

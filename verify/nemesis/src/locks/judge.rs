@@ -21,8 +21,8 @@ const STUCK_RULE: &str = "callers of several names do not wait for each other";
 const ONCE: &str = "a ticket is redeemed once";
 const BETWEEN: &str = "no holder between a hand-over and its redemption";
 
-/// Rules that hold whatever happens to servers and clients. The others hold while no server loses
-/// its data, a majority of the servers answers, and no client is stopped.
+/// Rules that hold under all faults. The other rules hold while no server loses its data, a
+/// majority of the servers answers, and no client is stopped.
 pub(crate) const ALWAYS: [&str; 6] = [ONE_HOLDER, ALL_PERMITS, TOKENS, INNER, ONCE, BETWEEN];
 
 /// Longest time in which callers of a multi-lock wait and none of them holds it. A client that was
@@ -62,7 +62,8 @@ impl fmt::Display for Hold {
     }
 }
 
-/// Findings about one kind of lock. Fields that only some kinds have are left out of the others.
+/// Findings about one kind of lock. A field that applies only to some kinds is left out for the
+/// other kinds.
 #[derive(Debug, Default, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Found {
@@ -214,7 +215,7 @@ fn holds(lines: &[Line]) -> Vec<Hold> {
     all
 }
 
-/// Returns the holds that are not empty, for each name in their order.
+/// Returns the holds of each name, in the order of `holds`. Leaves out empty holds.
 fn by_name(holds: &[Hold]) -> BTreeMap<&str, Vec<&Hold>> {
     let mut all = BTreeMap::<&str, Vec<&Hold>>::new();
     for hold in holds.iter().filter(|hold| !hold.is_empty()) {

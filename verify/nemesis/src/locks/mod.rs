@@ -38,14 +38,14 @@ const PERMITS: u16 = 4;
 const TTL: Duration = Duration::from_millis(800);
 const CLOCK_ERROR: Duration = Duration::from_millis(100);
 const NODE_DEADLINE: Duration = Duration::from_millis(150);
-/// Time after a restart of a server until it grants again, with some to spare.
+/// Time from the restart of a server until it grants again, with a reserve.
 const QUARANTINE: Duration = Duration::from_millis(1_500);
 /// Shortest time in which all faults happen once.
 const PHASE: Duration = Duration::from_secs(8);
 /// Time between two kills of clients.
 const CRASH_EVERY: Duration = Duration::from_millis(700);
-/// The same where clients wait for a fair lock: the place of a dead one keeps the others out for
-/// 3 s.
+/// Time between two kills of clients if clients wait for a fair lock. The place of a killed client
+/// keeps the other clients out for 3 s.
 const FAIR_CRASH_EVERY: Duration = Duration::from_secs(5);
 
 names! {

@@ -62,8 +62,8 @@ pub(crate) enum What {
     Over,
 }
 
-/// One observation. A task has at most one guard at a time; that of several permits is several
-/// grants.
+/// One observation. A task has at most one guard at a time. The guard of several permits counts as
+/// several grants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Line {
     pub(crate) at: Nanos,

@@ -15,12 +15,12 @@ struct Wait {
     began: u64,
     /// Time at which its first position was reported.
     queued: Option<u64>,
-    /// Calls that had a position before this one began.
+    /// Calls that already had a position when this call began.
     before: Vec<Call>,
 }
 
-/// The time since which a node has had a place without a gap, and the last time that it was asked
-/// for.
+/// Time since which a node has had a place without a gap, and the time of the last request for this
+/// place.
 type Run = (u64, u64);
 
 /// Calls that wait, and their places, as far as the trace shows them.

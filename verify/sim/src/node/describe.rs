@@ -25,8 +25,9 @@ pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Vec<(u16,
     keys.all().map(|keys| (number_of(keys.lock()) + slot, fence)).collect()
 }
 
-/// Returns true if the server has the place of a fair call with its ticket now, false if it has not
-/// any more; `None` if nothing changed.
+/// Returns true if the server now has the place of a fair call with the ticket of the call. Returns
+/// false if the server has the place without this ticket, or no longer has the place. Returns
+/// `None` if the op changed no place.
 pub(super) fn places(op: &Op, reply: &Result<Reply, NodeError>) -> Option<bool> {
     match (op, reply) {
         (

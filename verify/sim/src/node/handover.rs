@@ -83,8 +83,9 @@ impl Node {
         true
     }
 
-    /// Ends the handover. Either the promoted server continues the old history, or the server is
-    /// opened.
+    /// Ends the handover. The promoted server continues the old history if its data contain the
+    /// closing and enough time is left. Otherwise the closing ends, and the server begins with a
+    /// quarantine.
     pub(crate) fn finish(&self, to: usize, closing: Closing) {
         let mut state = self.state();
         if state.master != to || state.down || state.servers[to].frozen > 0 {

@@ -46,10 +46,10 @@ pub enum Scene {
     Permits,
     /// As `Permits`, with callers of all permits at once.
     AllPermits,
-    /// Locks that are handed over between processes, which pause, die and lose messages; tickets
-    /// are delivered twice and late.
+    /// Processes hand locks over to each other. The processes pause and die, and messages are lost.
+    /// Tickets are delivered twice and late.
     HandOvers,
-    /// Two locks that are acquired together, beside holders of each.
+    /// Two locks that are acquired together, while other callers hold each of them alone.
     Several,
     /// Fair callers of one lock. In half of the plans no message is lost.
     Fair,
