@@ -129,9 +129,9 @@ pub(crate) fn check_semaphore(name: &str, keys: &LockKeys) -> Result<(), ConfigE
     check_key("name", keys.lock())
 }
 
-/// Returns the lock, the election or the semaphore that has this main key in a handle with this
-/// prefix; `None` if no valid name leads to the key. If `prefix` is empty, an election or a
-/// semaphore of a handle with a prefix is returned, too, with its whole key as its name.
+/// Returns the lock, election or semaphore whose main key in a handle with this prefix is `key`;
+/// `None` if no valid name has this key. If `prefix` is empty, the function also finds the
+/// elections and semaphores of handles with a prefix. Their name in the result is the whole key.
 pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     let (name, keys) = (key.strip_prefix(prefix)?, LockKeys::new(key));
     if let Some(name) = name.strip_prefix(ELECTION) {

@@ -64,18 +64,21 @@ pub enum Op {
     /// floor)` (readers 2). No caller sends `TakeFrom` or `TakeOnly` with it:
     /// they count as `None`.
     ///
-    /// An acquire of a slot is answered `Permit`, with the slot. The owner gets the slot that it
-    /// has; else, if it asks for any, one that is reserved for it, else the first free one in its
-    /// order; if it asks for exactly one, that slot if it is free, and its other slots become free
-    /// (semaphore 1, 2). Each slot has a fence of its own. `TakeFrom` and `TakeOnly` count as
-    /// `None`, too. For a slot that the semaphore does not have the answer is `Held` without an
-    /// end, and nothing changes.
+    /// An acquire of a slot is answered `Permit`, with the slot (semaphore 1, 2):
+    /// - If the request asks for any slot, the owner gets the slot that it already has, or else a
+    ///   slot that is reserved for it, or else the first free slot in its order.
+    /// - If the request asks for exactly one slot, the owner gets this slot if it is free. The
+    ///   owner's other slots become free, even if the request is refused.
+    ///
+    /// Each slot has its own fence. `TakeFrom` and `TakeOnly` count as `None`. If the semaphore
+    /// does not have the slot, the answer is `Held` without an end, and nothing changes.
     Acquire {
         /// Mode of the grant.
         mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
-        /// Owner token: fresh for each attempt, but the same in all of one takeover (locks 13).
+        /// Owner token. Each attempt has a fresh one, but all attempts of one takeover share one
+        /// (locks 13).
         owner: OwnerToken,
         /// Lease length.
         ttl: Duration,
@@ -124,25 +127,25 @@ pub enum Op {
         token: FencingToken,
         /// Metadata that the holder publishes; the node keeps them as long as the lock.
         meta: Option<Arc<[u8]>>,
-        /// Identifier of the node's quarantine, which the holder names to keep its lock in spite of
-        /// the quarantine. It may do so only if this very node had confirmed its lease until a
-        /// moment later than the end of the quarantine less `max_ttl`, even if that moment has
-        /// passed (quarantine 6). Then no other owner can have been granted the lock since, by this
-        /// server or by the one that it replaced.
+        /// Identifier of the node's quarantine. The holder names the quarantine to keep its lock in
+        /// spite of it. That is allowed only if this node has confirmed the lease until a moment
+        /// later than the end of the quarantine minus `max_ttl`, even if that moment has passed
+        /// (quarantine 6). Then neither this server nor the server that it replaced can have
+        /// granted the lock to another owner since.
         reassert: Option<QuarantineId>,
     },
-    /// Deletes the lock if it is the owner's. If the lock is free afterwards, even if there was
-    /// nothing to delete, the node notifies all handles that watch it. It also takes the first
-    /// [`Place`] out of the queue, notifies the handle of this place, and reserves the lock for it;
-    /// if that place is a reader's, the same for all readers before the first exclusive waiter that
-    /// asked lately (readers 10).
+    /// Deletes the lock if the owner has it. If the lock is free afterwards, even if there was
+    /// nothing to delete, the node notifies all handles that watch the lock. It also takes the
+    /// first [`Place`] out of the queue, notifies the handle of this place, and reserves the lock
+    /// for this handle. If the first place is a reader's, the node does the same for all readers
+    /// before the first exclusive waiter that asked lately (readers 10).
     ///
     /// A shared release removes the owner's shared grant, or its exclusive one, which a downgrade
     /// may have left (readers 7).
     ///
-    /// A release of a permit frees all slots of the owner. For each, one waiter is notified, and
-    /// the slot is reserved for it. It is `NotOwner` only if it names another owner's slot
-    /// (semaphore 5).
+    /// A release of a permit frees all slots of the owner. For each freed slot the node notifies
+    /// one waiter and reserves the slot for it. The answer is `NotOwner` only if the release names
+    /// a slot that another owner has (semaphore 5).
     Release {
         /// Mode of the grant.
         mode: LockMode,
@@ -161,16 +164,16 @@ pub enum Op {
         /// True to be notified of the next release, or of the holder's next change of its metadata.
         wait: bool,
     },
-    /// Writes, extends or removes a candidate's entry in a list of candidates, and reads the list;
-    /// the answer is `Candidates`. If [`MAX_LISTED`] others are listed, the entry is left out. The
-    /// list does not say who holds the lock, so the node answers in quarantine, too. If a node has
-    /// forgotten an entry, its owner writes it again.
+    /// Writes, extends or removes a candidate's entry in a list of candidates, and reads the list.
+    /// The answer is `Candidates`. If [`MAX_LISTED`] others are listed, the entry is left out. The
+    /// list does not decide who holds the lock, so the node also answers in quarantine. If a node
+    /// has forgotten an entry, the owner of the entry writes it again.
     Enlist(Enlist),
     /// Claims an idempotency key to run its handler (phase 1 of consensus on the key's result).
     Claim(Claim),
     /// Sets the promise of a record to the claim's ballot `token`, as `Raise` sets the fence of a
-    /// lock. Refused if a higher ballot was promised, and while the promise is of an earlier data
-    /// history of the node. If there is a result, the answer is `Completed`.
+    /// lock. The node refuses the op if a higher ballot was promised, or if the promise is of an
+    /// earlier data history of the node. If there is a result, the answer is `Completed`.
     RaiseClaim {
         /// Key of the idempotency record.
         key: RecordKey,
@@ -278,7 +281,8 @@ impl Op {
         }
     }
 
-    /// Returns true if the op only takes back its owner's lock or claim. It may run at any time.
+    /// Returns true if the op only undoes its owner's lock or claim. Such an op is executed even
+    /// after the deadline of its batch.
     pub fn is_undo(&self) -> bool {
         matches!(self, Self::Release { .. } | Self::Unclaim { .. })
     }
@@ -360,8 +364,8 @@ pub enum Reply {
         /// Slot that the owner has.
         slot: u16,
     },
-    /// Answer to `Acquire`: the lock is another owner's, or is reserved or kept for one; or there
-    /// is no free slot.
+    /// Answer to `Acquire`: another owner has the lock, or the lock is reserved or kept for another
+    /// owner, or there is no free slot.
     Held {
         /// Time until the lock expires; `None` if it has no expiry.
         remaining: Option<Duration>,
@@ -370,7 +374,8 @@ pub enum Reply {
     },
     /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle has its place.
     Queued {
-        /// As in `Held`; where only places ahead keep the lock, the time until they count no more.
+        /// As in `Held`. If only the places ahead keep the lock from the caller, the time until
+        /// none of these places is fresh any more.
         remaining: Option<Duration>,
         /// As in `Held`.
         foreign: bool,
@@ -378,8 +383,8 @@ pub enum Reply {
         queued: Queued,
     },
     /// Answer to `Acquire`, `Claim` and `Raise`: the node is in quarantine and grants nothing.
-    /// Answer to `Extend` and `ExtendClaim`: the node is in quarantine, which `reassert` did not
-    /// name, so it extends nothing.
+    /// Answer to `Extend` and `ExtendClaim`: the node is in quarantine, `reassert` does not name
+    /// this quarantine, and nothing was extended.
     Quarantined {
         /// Time until the node grants again.
         remaining: Duration,

@@ -95,11 +95,10 @@ impl Redlock {
         MultiMutexBuilder::new(Arc::clone(&self.core), names)
     }
 
-    /// Redeems the ticket of a lock that its holder has
-    /// [handed over](crate::LockGuard::hand_over), and returns a guard of the lock, with a fencing
-    /// token above that of the old holder. No other owner had the lock in between. The guard has
-    /// the ttl, the durability level and the renewal of the old one, and what was left of its
-    /// `max_hold`.
+    /// Redeems the ticket of a lock that its holder has [handed over](crate::LockGuard::hand_over).
+    /// Returns a guard of the lock, with a larger fencing token than that of the old holder. No
+    /// other owner had the lock in between. The guard has the ttl, the durability level and the
+    /// renewal of the old guard, and the rest of its `max_hold`.
     ///
     /// A ticket is redeemed at most once. A second or late delivery normally gets
     /// [`ResumeError::Gone`], or [`ResumeError::NoQuorum`] if too few nodes answer. If two

@@ -59,8 +59,8 @@ pub struct Held {
     /// Number of nodes that grant the name to the owner, or have readers. If this is no majority,
     /// the name is not held: an attempt is under way, or a release has not reached every node.
     pub on: usize,
-    /// Time until the owner has no majority of the nodes, if the lease is not renewed; of readers,
-    /// the time until no majority has readers. Zero if there is no majority now.
+    /// Time until the owner has no majority of the nodes, if the lease is not renewed. If readers
+    /// hold the name, the time until no majority has readers. Zero if there is no majority now.
     pub remaining: Duration,
     /// The facts that the leader of an election published about itself. `None` for a lock, if the
     /// leader has published nothing yet, or if it published more than 4 KiB.

@@ -6,8 +6,9 @@ use palisade::cron::{Cron, CronError, Requested};
 
 use super::Audit;
 
-/// Requests a run of a job as [`Cron::request_run`] does, and writes the author and the reason to
-/// the log. The request has them, too, and the process that runs it logs them.
+/// Requests a run of a job as [`Cron::request_run`] does, and writes the author and the reason of
+/// the request to the log. The stored request contains both, and the process that runs the job also
+/// writes them to its log.
 ///
 /// # Errors
 /// The same as for [`Cron::request_run`].

@@ -48,7 +48,7 @@ pub struct Ask<'a> {
     /// Approximate number of keys of the next page of `SCAN`; `None` asks for no page. After the
     /// last page of a node, the next round of that node begins.
     pub scan: Option<usize>,
-    /// Main keys of locks: which of them are there, and their queues.
+    /// Main keys of locks. For each lock, the request reads if its key exists, and its queue.
     pub locks: &'a [&'a str],
     /// Keys of a namespace, whose records are read.
     pub keys: Option<(&'a Records, &'a [String])>,

@@ -43,18 +43,20 @@ const CROWD: f64 = 64.0;
 const BURST: u32 = 16;
 /// Number of times that the time between two wake-ups is doubled at most.
 const DOUBLED_MAX: u32 = 4;
-/// Time without a wake-up after which earlier ones do not count as useless any more. Waiters that
-/// wake each other in vain, each of them at the longest distance, are never quiet for so long.
+/// Time without a wake-up after which the count of useless wake-ups starts at zero again. It is
+/// much longer than the longest time between two wake-ups, so waiters that wake each other in vain
+/// do not reset the count.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Limit on the rate of wake-ups. Other programs can forge hints. A forged hint costs its sender
-/// little, but makes the handle send expensive requests to the nodes. And where a node lacks the
-/// grant of a holder, waiters wake each other: each one is granted the lock there, is refused
-/// elsewhere, and gives the grant back. So the more wake-ups in a row were useless, the longer is
-/// the time between two.
+/// little, but makes the handle send expensive requests to the nodes. Waiters can also wake each
+/// other in vain: a node that lacks the holder's grant grants the lock to a waiter, the other nodes
+/// refuse this waiter, and its release wakes the next waiter. So the time between two wake-ups
+/// grows with the number of useless wake-ups in a row.
 #[derive(Debug, Default)]
 pub(crate) struct Floor {
-    /// Time of the next wake-up if all wake-ups were as far from each other as they have to be.
+    /// Earliest time of the next wake-up without a wait. After a quiet time it counts as `BURST` ×
+    /// `APART` in the past at most, so that a few wake-ups can follow each other at once.
     next: Moment,
     /// Number of useless wake-ups in a row.
     useless: u32,
@@ -86,9 +88,10 @@ impl Floor {
 pub(crate) enum Line {
     Exclusive,
     Shared,
-    /// Waiters for permits, whatever the slots.
+    /// Waiters for a permit, of any slot.
     Permits,
-    /// One fair caller; others of the handle wait in the process until it has the lock.
+    /// One fair caller. Other fair callers of the handle wait in the process until this caller has
+    /// the lock.
     Fair,
 }
 

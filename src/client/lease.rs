@@ -167,7 +167,8 @@ impl Lease {
         Self { drain, ..self }
     }
 
-    /// Sets the time before which the lease must not be released on the nodes, only end by itself.
+    /// Sets the time until which the lease is not released on the nodes. If the lease ends earlier,
+    /// the nodes keep it until its ttl ends.
     pub(crate) fn lapsing_before(self, lapses_before: Moment) -> Self {
         Self { lapses_before, ..self }
     }

@@ -43,15 +43,15 @@ pub(crate) trait Attempt: Send + Sync {
     /// Reason for which an attempt was refused.
     type Refused: Send;
 
-    /// Makes one attempt at the nodes. Whatever nodes granted is given back if the future is
-    /// dropped, and before it returns a refusal.
+    /// Makes one attempt at the nodes. If the attempt is refused or its future is dropped, the
+    /// grants of single nodes are given back.
     fn make(
         &mut self,
         terms: AttemptTerms,
     ) -> impl Future<Output = Result<Self::Granted, Self::Refused>> + Send;
 
-    /// Returns what a further attempt may expect after this refusal; `None` if no attempt can
-    /// succeed. May change the deadline of the call.
+    /// Returns the prospect of a further attempt after this refusal; `None` if no attempt can
+    /// succeed. Can change the deadline of the call.
     fn prospect(
         &mut self,
         refused: &Self::Refused,
@@ -94,9 +94,9 @@ pub(crate) enum Wait {
     /// The call waits for its turn in the nodes' queues for a grant of this mode; a release wakes
     /// the first waiter.
     Queue(LockMode),
-    /// As `Queue` for an exclusive grant, in the order of tickets. The call has a place from its
-    /// first attempt on, asks at least once a second, and gives up its place when it ends (fair 1,
-    /// 4, 5).
+    /// The call waits in the nodes' queues for an exclusive grant, like `Queue`, but in the order
+    /// of tickets. It takes its place with its first attempt, sends a request at least once a
+    /// second, and gives up the place when it ends (fair 1, 4, 5).
     Fair,
     /// The call waits for any release of the lock, outside of the nodes' queues; a release wakes
     /// all callers that watch the lock.
@@ -147,7 +147,7 @@ impl Prospect {
         }
     }
 
-    /// Returns the earliest time at which the name can be free without a release, if the refusal
+    /// Returns the earliest time at which the name can become free without a release. The refusal
     /// was received at `at`.
     fn expires(&self, at: Moment) -> Moment {
         match self {
@@ -224,16 +224,18 @@ struct Retry<'a> {
     waiting: Option<Waiting>,
     /// True if the nodes know that this handle waits for a hint.
     registered: bool,
-    /// Number of attempts; zero again if the first one was granted.
+    /// Number of attempts. Set back to zero if the first attempt was granted, because such an
+    /// attempt usually leaves no place in the nodes' queues.
     asked: u32,
-    /// Resolves when a claim ends. It is made before the attempt is sent, so that no hint is
-    /// missed.
+    /// Future that resolves when a claim ends. It is created before the attempt is sent, so that no
+    /// hint is missed.
     ended: Option<OwnedNotified>,
     /// True if a hint ended the last pause.
     woken: bool,
     /// Limit on the rate of wake-ups that find no change; used only with [`Wait::Answer`].
     floor: Floor,
-    /// Earliest time at which the name can be free without a release, as of the last attempt.
+    /// Earliest time at which the name can become free without a release, by the answer to the last
+    /// attempt.
     expires: Moment,
     /// Number of attempts in a row that probably collided with those of other callers.
     collisions: u32,
@@ -268,8 +270,8 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Begins an attempt. The first attempt asks for no hint, because in the common case it is
-    /// granted at once; only that of a fair call has its place in the queue.
+    /// Begins an attempt. The first attempt asks for no hint, because it is usually granted at
+    /// once. Only the first attempt of a fair call asks for a place in the queue.
     fn begin(&mut self) -> AttemptTerms {
         self.asked += 1;
         self.sent = self.core.env.now();
@@ -403,9 +405,9 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Waits if wake-ups follow each other too fast, so that forged hints seldom cost the nodes a
-    /// request. Readers, and callers that wait for the same answer, are woken together, so each of
-    /// them has a limit of its own.
+    /// Waits if wake-ups follow each other too fast, so that forged hints rarely cost the nodes a
+    /// request. The waiters of a lock share one limit. Readers, and callers that wait for the end
+    /// of the same claim, are woken together. So each of these calls has its own limit.
     async fn keep_apart(&mut self) {
         let now = self.core.env.now();
         let apart = match &self.waiting {
@@ -420,8 +422,8 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Waits for a random time, so that callers that collided do not collide again. The more often
-    /// they did, the longer the time may be.
+    /// Waits for a random time, so that callers whose attempts collided do not collide again. The
+    /// longest possible time grows with the number of collisions in a row.
     async fn part_ways(&self) {
         let apart = spread(self.core.env.random(), self.round_trip, self.collisions);
         if apart >= TICK {

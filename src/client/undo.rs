@@ -39,8 +39,8 @@ impl Core {
         sent + ttl + self.config.drift.of(ttl) + self.config.node_deadline
     }
 
-    /// Takes back what any node may hold of a call that made several attempts under one owner
-    /// token, as [`undo`](Self::undo).
+    /// Undoes all attempts of a call on every node, as [`undo`](Self::undo) undoes one attempt. The
+    /// attempts of the call have the same owner token.
     pub(crate) fn undo_everywhere(&self, op: &Op, until: Moment) {
         self.undo(op, &ReplyCollector::new(self.n()), until);
     }

@@ -30,7 +30,8 @@ const SELDOM: u32 = 5;
 const SLOT: i64 = 10;
 /// Age of a request in seconds after which its run does not begin.
 pub(super) const LATEST: i64 = 60;
-/// Interval of the sign of a process that its job allows requests, in seconds.
+/// Interval in seconds at which a process stores the sign that its job allows requests. The sign is
+/// a record.
 const DAY: i64 = 86_400;
 /// Pause between two reads by the process that waits for the beginning of a run.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -67,7 +68,8 @@ pub enum Requested {
     /// ([`Job::on_request`](super::Job::on_request)). No request was stored.
     NotAllowed,
     /// It is not known if a process has allowed requests for this job: fewer nodes than a majority
-    /// have the sign of such a process. No request was stored. Call [`Cron::request_run`] again.
+    /// have the record that such a process stores. No request was stored. Call
+    /// [`Cron::request_run`] again.
     NotKnown,
     /// The run of the request has begun or has ended.
     Begun {
@@ -101,7 +103,7 @@ fn request(records: &Idempotency, job: &str, slot: i64) -> Call {
     records.key(format!("{job}/request/{slot}")).created_at(tick::at(slot * SLOT))
 }
 
-/// Returns the call for the sign of this day that the job allows requests.
+/// Returns the call for the record of the day `day` that the job allows requests (the sign).
 fn sign(records: &Idempotency, job: &str, day: i64) -> Call {
     records.key(format!("{job}/on-request/{day}")).created_at(tick::at(day * DAY))
 }
@@ -242,8 +244,8 @@ struct Looks<'a> {
     idle: u32,
 }
 
-/// Returns the instants of the requests for a job, each one once. Never ends. Without `records`,
-/// nothing is read.
+/// Returns an endless stream of the instants of the requests for a job, each one once. Without
+/// `records`, the stream reads nothing and has no items.
 pub(super) fn requests<'a>(
     cron: &'a Cron,
     job: &'a str,

@@ -40,8 +40,8 @@ pub enum StepDown {
     /// This leader has another term than the caller named ([`Election::step_down_from`]), so no
     /// request was sent.
     OtherTerm(Leader),
-    /// The leader still leads after the request. It may be busy, it may not wait for requests
-    /// ([`Leadership::asked_to_resign`]), or it may run an earlier version of palisade.
+    /// The leader still leads after the request. Possible reasons: the leader is busy, does not
+    /// wait for requests ([`Leadership::asked_to_resign`]), or runs an earlier version of palisade.
     StillLeads(Leader),
 }
 

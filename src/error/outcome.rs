@@ -187,11 +187,12 @@ pub struct Taken {
     /// releases the lock. Zero if several attempts competed and no owner has a majority. `None` if
     /// the key never expires.
     pub retry_after: Option<Duration>,
-    /// True if the key's value is of another type, or is no owner token of palisade's form: another
-    /// program has the key, or it holds readers that this client's user may not read (`+zrange`).
+    /// True if the value of the key is of another type, or has not the form of an owner token. Then
+    /// the key belongs to another program, or it holds readers and this client's user lacks the
+    /// permission to read them (`+zrange`).
     pub foreign: bool,
-    /// Position of a [fair](crate::MutexBuilder::fair) caller among those who wait; `None` of other
-    /// callers, or if no majority has given it a place.
+    /// Position of a [fair](crate::MutexBuilder::fair) caller among the waiting callers. `None` if
+    /// the caller is not fair, or if no majority has given the caller a place.
     pub queued: Option<Queued>,
 }
 
@@ -311,8 +312,8 @@ pub enum ReleaseError {
     #[error("{0}: taken by another owner; only its fencing token protects what was written late")]
     TakenByOther(Resource),
     /// Too few nodes answered. The lock was valid until the release, because its deadline had not
-    /// passed. The release is repeated in the background, until the ttl ends the lock at the
-    /// latest.
+    /// passed. The release is repeated in the background until the nodes confirm it or the ttl ends
+    /// the lock.
     #[error("release unconfirmed, clean-up goes on in the background: {0}")]
     Unconfirmed(NoQuorum),
 }

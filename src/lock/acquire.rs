@@ -29,10 +29,10 @@ pub(crate) struct LockAttempt<'a> {
     pub(crate) keys: &'a LockKeys,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
-    /// True if the call waits, even beyond its deadline, for the end of a quarantine that keeps a
-    /// majority of the nodes from granting.
+    /// True if the call waits for the end of a quarantine that keeps a majority of the nodes from
+    /// granting, even if that end is after the deadline of the call.
     pub(crate) waits_for_quarantine: bool,
-    /// Tracing span of the operation that makes the attempts; it counts them.
+    /// Tracing span of the operation that makes the attempts. The span counts the attempts.
     pub(crate) operation: &'a Call,
     /// State of a fair call; `None` for all others.
     pub(crate) fair: Option<Fair<'a>>,

@@ -60,10 +60,10 @@ impl<L: From<Mutex>> MutexBuilder<L> {
         self
     }
 
-    /// Sets how long after the acquire the lock is renewed, so that a stuck holder cannot keep it
-    /// for ever. Default: no limit. No automatic renewal begins after this time, so the guard is
-    /// lost about one ttl later at most. [`LockGuard::extend`](super::LockGuard::extend) is not
-    /// limited by it.
+    /// Sets the time after the acquire for which the lock is renewed, so that a stuck holder cannot
+    /// keep the lock for ever. Default: no limit. No automatic renewal begins after this time, so
+    /// the guard is lost at most about one ttl later. The limit does not apply to
+    /// [`LockGuard::extend`](super::LockGuard::extend).
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.0.max_hold = Some(limit);
         self
@@ -78,9 +78,10 @@ impl<L: From<Mutex>> MutexBuilder<L> {
         self
     }
 
-    /// Sets how many replicas of a node must have confirmed a grant, and each renewal, before the
-    /// answer of the node counts. Default: [`Durability::Primary`].
-    /// [`LockGuard::durability`](super::LockGuard::durability) returns how many replicas did.
+    /// Sets the durability level: how many replicas of a node must have confirmed a grant, and each
+    /// renewal, before the answer of the node counts. Default: [`Durability::Primary`].
+    /// [`LockGuard::durability`](super::LockGuard::durability) returns the number of replicas that
+    /// have confirmed.
     pub fn durability(mut self, level: Durability) -> Self {
         self.0.level = level;
         self

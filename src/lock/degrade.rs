@@ -190,11 +190,12 @@ impl DegradingMutex {
     }
 }
 
-/// The attempts of one call that may go on without the lock.
+/// State of one call that goes on without the lock if no majority of the nodes answers.
 struct DegradingAttempt<'a> {
     acquire: LockAttempt<'a>,
     after: Duration,
-    /// Time until which another owner may have the lock, as of the answers to this call.
+    /// Time until which another owner may have the lock, by the answers that this call has
+    /// received.
     held_until: Moment,
     /// True once the call goes on without the lock.
     degrades: bool,
@@ -339,8 +340,9 @@ impl DegradableGuard {
         self.degraded().is_some()
     }
 
-    /// Returns the time since which no majority had answered when the guard was made; `None` if the
-    /// lock is held. Compare it with [`Redlock::now`](crate::Redlock::now).
+    /// Returns the beginning of the outage because of which this guard is degraded: the time since
+    /// which no majority had answered. `None` if the lock is held. Compare the time with
+    /// [`Redlock::now`](crate::Redlock::now).
     pub fn since(&self) -> Option<Moment> {
         match &self.state {
             State::Held(_) => None,

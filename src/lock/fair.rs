@@ -18,9 +18,10 @@ pub(super) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
 
 /// State of a call that waits in the order of tickets.
 pub(crate) struct Fair<'a> {
-    /// Ticket of the call, once a majority of the nodes has given it one (fair 2).
+    /// Ticket of the call; `None` until a majority of the nodes has given the call a ticket (fair
+    /// 2).
     pub(super) ticket: Option<u64>,
-    /// Time of the last answer of a majority that the call has a place.
+    /// Time at which a majority last confirmed that the call has a place.
     heard: Moment,
     /// Position with which `on_queued` was called last.
     shown: Option<u16>,
@@ -55,9 +56,10 @@ impl<'a> Fair<'a> {
 }
 
 impl Fair<'_> {
-    /// Gives the ticket up, if no majority has answered for so long that the place counts only
-    /// where the call still gets through. There it would keep all others out, as soon as one more
-    /// node fails.
+    /// Gives the ticket up if no majority has answered for longer than `FRESH`. After this time the
+    /// place of the call is fresh only on nodes that the call still reaches. These nodes would
+    /// refuse all callers with a larger ticket, and as soon as one more node fails no caller could
+    /// get a majority.
     pub(super) fn unanswered(&mut self, now: Moment) {
         if now.since(self.heard) > FRESH {
             self.ticket = None;

@@ -226,8 +226,8 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        // `first` is false if `release` has ended the lease already, and so sends the requests
-        // itself.
+        // `first` is false if `release` has already ended the lease. In this case `release` sends
+        // the requests.
         let now = self.core.env.now();
         let first = self.lease.end(now);
         self.core.renewer.remove(&self.lease);

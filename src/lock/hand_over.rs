@@ -258,8 +258,8 @@ impl LockGuard {
 struct Resume<'a> {
     acquire: LockAttempt<'a>,
     ticket: &'a HandOver,
-    /// Owner token of all attempts of the call. It is always the same, so that no attempt is
-    /// refused because of an earlier one that took the lock on a node and whose answer was lost.
+    /// Owner token of all attempts of the call. All attempts have the same token. So if an attempt
+    /// took the lock on a node and the answer was lost, this node does not refuse the next attempt.
     taker: OwnerToken,
     /// Time at which the last attempt was sent, while nodes may have something of the call that is
     /// to be released.
@@ -280,8 +280,9 @@ impl Attempt for Resume<'_> {
         core.attempt(AcquireRequest { if_held, taker, ..self.acquire.ask(terms) }).await
     }
 
-    /// The nodes that did not refuse are no majority, and a node that refused refuses again,
-    /// because it does not get the old holder's lock back. So a further attempt cannot win.
+    /// Makes no further attempt after a refusal, because it could not win. The nodes that did not
+    /// refuse are no majority, and a node that has refused refuses again: it does not get the old
+    /// holder's lock back.
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
         match loss {
             Loss::Taken(_) => None,
@@ -290,9 +291,10 @@ impl Attempt for Resume<'_> {
     }
 }
 
-/// A call that loses, or is dropped, gives back what nodes have transferred. No holder relies on
-/// it: the old one has given up, and no other ticket gets it. Only what had been taken from a
-/// holder that may still rely on the lock is left to lapse (locks 13).
+/// Gives back what nodes have transferred, if the call fails or is dropped. No holder relies on the
+/// lock then: the old holder has given it up, and no other ticket can redeem it. One case is an
+/// exception: if the old holder had taken the lock from another holder that may still rely on it,
+/// the lock is not released and ends with its ttl (locks 13).
 impl Drop for Resume<'_> {
     fn drop(&mut self) {
         let LockAttempt { core, keys, ttl, .. } = &self.acquire;

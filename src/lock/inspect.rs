@@ -24,7 +24,7 @@ pub enum NodeView {
     Free,
     /// This holder has the lock on this node.
     Held(LockHolder),
-    /// The lock is held there by readers.
+    /// Readers hold the lock on this node.
     #[non_exhaustive]
     Readers {
         /// Number of readers.

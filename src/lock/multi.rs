@@ -162,8 +162,8 @@ impl MultiMutex {
         })
     }
 
-    /// Makes one attempt to acquire all names. If one of them was just released and is reserved for
-    /// a handle that waits for it alone, they count as taken, too.
+    /// Makes one attempt to acquire all names. If one of the names was just released and is
+    /// reserved for a handle that waits for this name only, all names count as taken.
     ///
     /// # Errors
     /// As for [`Mutex::try_acquire`](crate::Mutex::try_acquire).

@@ -51,7 +51,8 @@ impl Attempt for PermitsAttempt<'_> {
             Ok(Permit::of(semaphore.base.guard(won)))
         };
         let won = try_join_all((0..self.n).map(|_| permit())).await?;
-        // The last of many attempts may have waited for longer than the first permits lasted.
+        // The attempts do not end at the same time. The first permits may have ended before the
+        // last one was granted.
         let is_valid = won.iter().all(|permit| permit.is_valid());
         if is_valid { Ok(won) } else { Err(taken(Duration::ZERO)) }
     }
@@ -165,8 +166,8 @@ impl Permits {
         self.permits.first().map(|permit| &**permit)
     }
 
-    /// Returns the slots, in their order, each with its fencing token, which is larger than that of
-    /// every earlier holder of the same slot.
+    /// Returns the slots in ascending order, each with its fencing token. The token of a slot is
+    /// larger than that of every earlier holder of the same slot.
     pub fn slots(&self) -> &[(u16, FencingToken)] {
         &self.slots
     }

@@ -138,11 +138,11 @@ impl ReentrantMutex {
         self.0.name()
     }
 
-    /// Acquires the lock for this owner: at once if the owner holds it by this handle, else as
-    /// [`Mutex::acquire`] does. An owner that holds it may enter again also after
-    /// [`Redlock::close`](crate::Redlock::close): that asks no node, and running work can end. Of
-    /// several calls of one owner at the same time one asks the nodes, and the others wait for its
-    /// result.
+    /// Acquires the lock for this owner. If the owner already holds the lock by this handle, the
+    /// call returns a further guard at once, without a request to the nodes. This works even after
+    /// [`Redlock::close`](crate::Redlock::close), so that running work can end. Otherwise the call
+    /// acquires the lock as [`Mutex::acquire`] does. If the owner makes several calls at the same
+    /// time, one call asks the nodes, and the other calls wait for its result.
     ///
     /// # Errors
     /// Those of [`Mutex::acquire`], and [`AcquireError::Lost`] if the owner still has a guard of
@@ -224,7 +224,7 @@ impl ReentrantMutex {
     }
 }
 
-/// Returns the refusal of a call while another one of the same owner asks the nodes.
+/// Returns the refusal of a call during a request of another call of the same owner.
 fn same_owner_asks() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }

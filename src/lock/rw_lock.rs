@@ -190,15 +190,15 @@ impl Deref for WriteGuard {
 }
 
 impl From<ReadGuard> for LockGuard {
-    /// For code that takes a guard of any kind. The lock is still held for reading, so it cannot be
-    /// [handed over](LockGuard::hand_over).
+    /// Returns the inner guard, for code that takes a guard of any kind. The lock is still held for
+    /// reading, so it cannot be [handed over](LockGuard::hand_over).
     fn from(guard: ReadGuard) -> Self {
         guard.0
     }
 }
 
 impl From<WriteGuard> for LockGuard {
-    /// For code that takes a guard of any kind.
+    /// Returns the inner guard, for code that takes a guard of any kind.
     fn from(guard: WriteGuard) -> Self {
         guard.0
     }

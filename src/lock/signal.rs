@@ -39,9 +39,9 @@ impl LostSignal {
         Self { core: Arc::clone(core), lease: Arc::clone(lease) }
     }
 
-    /// Returns true if the lock, leadership or claim has ended, by the local clock, which goes on
-    /// while the machine is suspended. It sends nothing to the nodes. Once it has returned true it
-    /// never returns false again.
+    /// Returns true if the lock, leadership or claim has ended by the local clock, which also runs
+    /// while the machine is suspended. Sends nothing to the nodes. After this method has returned
+    /// true, it always returns true.
     pub fn is_lost(&self) -> bool {
         is_lost(&self.core, &self.lease)
     }

@@ -30,8 +30,8 @@ pub struct TakenOver {
     pub from: Option<LockHolder>,
     /// Guard of the lock, with a higher fencing token than the previous holder's.
     ///
-    /// If it is released or dropped before `closed_for` has passed, it is only not renewed any
-    /// more; the nodes keep the lock until its lease ends.
+    /// If the guard is released or dropped before `closed_for` has passed, its renewals end, and
+    /// the nodes keep the lock until the lease ends.
     pub guard: LockGuard,
     /// Longest time, from the return of the call on, for which the previous holder may assume that
     /// it has the lock. During this time no third owner can have the lock, whatever happens to the
@@ -43,10 +43,11 @@ pub struct TakenOver {
 struct TakeOver<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
-    /// Owner token of all attempts of the call. It is always the same, so that no attempt is
-    /// refused because of an earlier one that took the lock on a node and whose answer was lost.
+    /// Owner token of all attempts of the call. All attempts have the same token. So if an attempt
+    /// took the lock on a node and the answer was lost, this node does not refuse the next attempt.
     taker: OwnerToken,
-    /// The holder, as a majority last reported it before an attempt.
+    /// The holder `from` as a majority last reported it before an attempt; `None` without such a
+    /// report.
     seen: Option<LockHolder>,
 }
 

@@ -8,10 +8,10 @@ pub enum Began {
     /// as a new one, for example in memory.
     #[default]
     Known,
-    /// The node had no palisade data, and no client has seen earlier data there, so either the node
-    /// was new or it had been emptied.
+    /// The node had no palisade data, and no client had seen earlier data on it. Either the node
+    /// was new, or it had been emptied.
     Empty,
-    /// The node had no palisade data although a client had seen some there before, so the earlier
+    /// The node had no palisade data, although a client had seen earlier data on it. So the earlier
     /// data are lost.
     Lost,
 }

@@ -20,7 +20,8 @@ pub struct Claim {
     pub proposal: u64,
     /// Fingerprint of the request; `None` if fingerprints are not compared.
     pub fingerprint: Option<FingerprintBytes>,
-    /// True to claim the key even if it has a result, to store that on a majority (repair).
+    /// True if the key is to be claimed even if it has a result, so that the caller can store this
+    /// result on a majority (repair).
     pub force: bool,
     /// Earliest time at which any copy of this request was made, in milliseconds since 1970; `None`
     /// if it is unknown. A node that has lost nothing since then knows whether the key was ever
@@ -32,8 +33,9 @@ pub struct Claim {
     /// Time at which the request was made, in milliseconds since 1970; `None` if it is unknown. A
     /// request older than the retention is answered `TooOld`, because its record may be gone.
     pub created: Option<u64>,
-    /// True to be notified, if another owner's lease runs, when that owner stores a result or gives
-    /// the claim back. There is no notification if the lease only ends.
+    /// True if the caller wants a notification about the claim of another owner that runs. The node
+    /// sends it when that owner stores a result or gives the claim back, but not if the lease only
+    /// ends.
     pub wait: bool,
 }
 

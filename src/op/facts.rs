@@ -16,7 +16,7 @@ pub struct Facts {
     /// digest of `master_replid`.
     pub history_id: u64,
     /// Time at which the quarantine of this data history began, by the node's clock and in the
-    /// node's own unit; zero if it never had one.
+    /// node's own unit; zero if the node never had a quarantine.
     pub since: u64,
     /// Identity of the server process (`run_id`).
     pub identity: Arc<str>,

@@ -16,32 +16,33 @@ pub enum IfHeld {
     /// The handle gets this place in the lock's queue. Each release wakes only the first handle in
     /// the queue.
     Queue(Place),
-    /// As [`Queue`](Self::Queue), in the order of tickets: no acquire that asks in this way is
-    /// granted past a fair place with a smaller ticket whose handle has asked in the last 3 s
-    /// (fair 3). The answer to a refusal is `Queued` if the handle has its place now (fair 1, 2).
-    /// The place stays when the handle is woken, and when it is granted the lock (fair 4, 5). It is
-    /// removed by a release with `meta` whose owner is the handle's
-    /// [`reserved_for`](OwnerToken::reserved_for), whoever has the lock. In another mode than
-    /// [`Exclusive`](super::LockMode::Exclusive) it counts as `Queue`.
+    /// As [`Queue`](Self::Queue), in the order of tickets: while a fair place with a smaller ticket
+    /// is fresh (its handle has asked in the last 3 s), the acquire is refused (fair 3). If the
+    /// handle has its place now, the answer to a refused acquire is `Queued` (fair 1, 2). The
+    /// handle keeps its place when it is woken, and when it is granted the lock (fair 4, 5). A
+    /// release with `meta` and the owner [`reserved_for`](OwnerToken::reserved_for) this handle
+    /// removes the place, even if another owner has the lock. In a mode other than
+    /// [`Exclusive`](super::LockMode::Exclusive), `Fair` counts as `Queue`.
     Fair {
         /// Place of the handle; the time that it has waited does not count.
         place: Place,
         /// Ticket of the call; `None` in its first requests, in which it asks for one (fair 1).
         ticket: Option<u64>,
     },
-    /// If the lock belongs to this owner, or already to the caller, and its remaining ttl is at
-    /// most the ttl of the request, the node transfers it to the caller atomically and deletes the
-    /// previous owner's metadata. So no third owner can have the lock in between, and the time for
-    /// which it is held is never shortened. Otherwise the caller is refused, and no hint is
-    /// registered. A node that is settling (a short time after a planned handover) transfers locks,
-    /// too.
+    /// The node transfers the lock to the caller atomically and deletes the previous owner's
+    /// metadata, if two conditions hold: this owner or already the caller has the lock, and the
+    /// remaining ttl of the lock is at most the ttl of the request. So no third owner can have the
+    /// lock in between, and the time for which the lock is held is never shortened. Otherwise the
+    /// node refuses the caller, and registers no hint. A node that is settling (a short time after
+    /// a planned handover) transfers locks, too.
     ///
     /// Of several names it transfers those that this owner has, and those that are only reserved,
     /// together with the free ones, or none (multi_lock 6).
     TakeFrom(OwnerToken),
-    /// As [`TakeFrom`](Self::TakeFrom), but a node where this owner has nothing refuses, and so
-    /// does one whose fence is above `token`: another attempt was granted there since
-    /// (hand_over 3). An earlier request of the caller that took the lock is recognised.
+    /// As [`TakeFrom`](Self::TakeFrom), with two more reasons to refuse. A node refuses if this
+    /// owner has nothing on it. A node also refuses if its fence is above `token`, because another
+    /// attempt was granted the lock since (hand_over 3). If an earlier request of the caller took
+    /// the lock, the node grants it again.
     TakeOnly {
         /// Owner from which the lock is taken.
         from: OwnerToken,
@@ -84,8 +85,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Longest time for which a released lock is reserved, whatever its waiter
-    /// [needs](Self::needs). The script has the same number, in `wait_for_hint` of `lua/locks.lua`.
+    /// Longest time for which a released lock is reserved, even if the waiter [needs](Self::needs)
+    /// more. The script has the same number, in `wait_for_hint` of `lua/locks.lua`.
     pub(crate) const RESERVED_MAX: Duration = Duration::from_millis(50);
 }
 

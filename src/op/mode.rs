@@ -8,7 +8,8 @@ pub enum LockMode {
     /// The only grant: a mutex, a writer, a leader.
     #[default]
     Exclusive,
-    /// One of several readers: it allows other shared grants, and no exclusive one.
+    /// Grant of one of several readers. It allows other shared grants beside it, and no exclusive
+    /// grant.
     Shared,
     /// One of several numbered slots: a permit of a semaphore. It allows grants of other slots. The
     /// keys of a semaphore are used in this mode only.

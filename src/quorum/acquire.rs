@@ -45,9 +45,9 @@ type Step = Progress<Outcome>;
 /// Reason for which an attempt acquired nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// A majority answered, and it did not grant: another owner has the lock, or several attempts
-    /// split the votes. With [`Acquire::taken_if_refused`]: no majority is left beside the nodes
-    /// that refused.
+    /// A majority answered and did not grant the lock: another owner has the lock, or several
+    /// attempts split the votes. With [`Acquire::taken_if_refused`], an attempt is taken only if
+    /// the nodes that did not refuse are no majority.
     Taken(Taken),
     /// Too few nodes gave an answer that counts. Contains the answer of each node.
     NoQuorum(Vec<NodeOutcome>),
@@ -72,9 +72,9 @@ pub struct Acquire {
     /// End of the lock's validity: an answer at this moment or later wins nothing (invariant 1 of
     /// `quorum`).
     until: Moment,
-    /// Time for which the answers to a request are awaited. The moment `by` is the end of this time
-    /// for the last request: a node that has not answered by then counts as failed. It is never
-    /// later than `until`.
+    /// Time for which the machine waits for the answers to a request. `by` is the end of this time
+    /// for the last request, at most `until`. A node that has not answered by then counts as
+    /// failed.
     patience: Duration,
     by: Moment,
     votes: Vec<Vote>,
@@ -333,8 +333,9 @@ impl Acquire {
         Taken { retry_after, foreign: any_foreign, queued: self.queued() }
     }
 
-    /// Returns the caller's standing if it is fair: the largest ticket, and the most places ahead,
-    /// of a majority that gave it a place or granted (fair 2).
+    /// Returns the standing of a fair caller (fair 2): the largest ticket and the largest number of
+    /// places ahead that a node reported. `None` unless a majority gave the caller a place or
+    /// granted.
     fn queued(&self) -> Option<Queued> {
         let granted =
             |vote: &Vote| matches!(vote, Vote::Granted(_) | Vote::Settled | Vote::Fell(_));

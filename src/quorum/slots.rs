@@ -35,7 +35,8 @@ pub struct AcquireSlot {
     first: Vec<Option<Answer>>,
     /// End of the wait for one more answer, which may make a move unnecessary.
     hedge: Option<Moment>,
-    /// Slot that the attempt tries to get on a majority. Once chosen, it stays.
+    /// Slot that the attempt tries to get on a majority; `None` before the choice. The choice does
+    /// not change.
     target: Option<u16>,
     /// For each node, true while it is asked to move and has not answered.
     moves: Vec<bool>,
@@ -69,8 +70,8 @@ impl AcquireSlot {
         (0..self.strays.len()).filter(is_stray)
     }
 
-    /// Returns the slot that most nodes gave, with their number; of several, the one that the node
-    /// with the lowest number gave.
+    /// Returns the slot that most nodes gave, and the number of these nodes. If several slots have
+    /// the same number of nodes, returns the slot of the node with the lowest number.
     fn favourite(&self) -> Option<(u16, usize)> {
         let slots = || self.first.iter().filter_map(|answer| slot_of(answer.as_ref()));
         let votes = |slot| slots().filter(|other| *other == slot).count();
@@ -173,7 +174,7 @@ fn slot_of(answer: Option<&Answer>) -> Option<u16> {
     }
 }
 
-/// Returns the answer as one about a lock.
+/// Converts an answer about a slot to the corresponding answer about a lock.
 fn grant(answer: &Answer) -> Answer {
     match answer {
         Ok(Reply::Permit { fence, .. }) => Ok(Reply::Granted { fence: *fence }),

@@ -40,9 +40,10 @@ impl Window {
         self.prefix().filter(|prefix| self.stored != Some(*prefix))
     }
 
-    /// Records that librdkafka has this offset. Returns true if the offset may be below the last
-    /// committed one, because the topic or a part of it was made anew. librdkafka does not commit
-    /// such an offset by itself.
+    /// Records that librdkafka has stored this offset. Returns true if the offset may be below the
+    /// offset that was committed last: if it is the first offset of this assignment, or if it is
+    /// lower than the offset before, for example because the topic was deleted and created again.
+    /// librdkafka does not commit a lower offset by itself.
     pub(crate) fn stored(&mut self, offset: i64) -> bool {
         self.stored.replace(offset).is_none_or(|before| offset < before)
     }

@@ -197,13 +197,13 @@ impl Group {
         }
     }
 
-    /// Stores an offset for each partition. All messages before this offset are finished.
-    /// librdkafka commits stored offsets (`topic.rs`), and commits them again after a failure or
-    /// after an older commit that arrived late. This function cannot do that: librdkafka 2 reports
-    /// the result of an asynchronous commit only to a C callback.
+    /// Stores for each partition the offset before which all messages are finished. librdkafka
+    /// commits the stored offsets (`topic.rs`). It commits an offset again if the commit failed, or
+    /// if an older commit arrived after it. This function could not see such a failure, because
+    /// librdkafka 2 reports the result of an asynchronous commit only to a C callback.
     ///
-    /// librdkafka never lets an offset go back. So an offset that may be below the committed one is
-    /// committed here, once.
+    /// librdkafka never commits a lower offset than before. So this function commits an offset
+    /// itself, once, if the offset may be below the committed one.
     pub(crate) fn store(&self, consumer: &BaseConsumer<Callbacks>) {
         let (mut list, mut back) = (TopicPartitionList::new(), TopicPartitionList::new());
         for (partition, (_, window)) in &mut self.state().windows {

@@ -60,9 +60,10 @@ pub fn value(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX)
 }
 
-/// Checks the number of rows that an `UPDATE … WHERE … AND fence <= $1` affected, in any database,
-/// also that of a reader. In MariaDB and MySQL, sqlx returns the number of rows that the statement
-/// found. The statement may have left these rows unchanged.
+/// Checks that an `UPDATE … WHERE … AND fence <= $1` found a row. `rows` is the number of affected
+/// rows that sqlx returns. The function works with every database, and also for the `UPDATE` by
+/// which a reader sets `read_fence`. In MariaDB and MySQL, sqlx also counts the rows that the
+/// statement found and left unchanged.
 ///
 /// # Errors
 /// [`Stale`] if `rows` is zero. `rows` is also zero if the resource does not exist.

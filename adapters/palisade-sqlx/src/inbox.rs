@@ -56,16 +56,18 @@ where
 }
 
 /// Looks for the effect of an earlier attempt at a key. The handler of the key must use [`once`].
-/// Returns [`Found`](Probed::Found) with the result in the key's row, or
-/// [`NotFound`](Probed::NotFound) if there is no row. If an earlier attempt is in a transaction
-/// that is still open, the probe does not find the row. This does no harm, because the next attempt
-/// waits in [`once`] for the end of that transaction.
 ///
-/// Returns [`Unknown`](Probed::Unknown) and logs a warning if the database returns an error. Also
-/// returns `Unknown` if the row is older than the retention. Such a row usually belongs to an
-/// earlier use of the key. If no probe has succeeded for that time, the row may also belong to the
-/// earlier attempt. If an old row has the fingerprint of another request, it belongs to an earlier
-/// use of the key. Then the function returns `NotFound`.
+/// - Returns [`Found`](Probed::Found) with the result if the key has a valid row.
+/// - Returns [`NotFound`](Probed::NotFound) if the key has no row, or if its row is older than the
+///   retention and has the fingerprint of another request. Such a row belongs to an earlier use of
+///   the key.
+/// - Returns [`Unknown`](Probed::Unknown) and logs a warning if the database returns an error, or
+///   if the row is older than the retention and may belong to this request. Such a row usually
+///   belongs to an earlier use of the key. But it belongs to this request if no probe has succeeded
+///   during the whole retention.
+///
+/// If an earlier attempt is in a transaction that is still open, the probe does not find the row.
+/// This does no harm, because the next attempt waits in [`once`] for the end of that transaction.
 ///
 /// # Cancellation safety
 /// The call only reads, so the future may be dropped at any time.

@@ -72,8 +72,9 @@ pub(crate) struct ConsoleArgs {
     /// Address from which the proxy connects; all others are refused
     #[arg(long, value_name = "ADDRESS", help_heading = "Access", requires = "behind_proxy")]
     proxy_address: Option<IpAddr>,
-    /// User of the proxy who may act; the others may read. Not for a proxy on this machine, unless
-    /// the console listens at a unix socket: let it send the act token instead
+    /// User of the proxy who may act; all other users may only read. If the proxy is on this
+    /// machine and the console does not listen at a unix socket, let the proxy send the act token
+    /// instead
     #[arg(long, value_name = "NAME", help_heading = "Access", requires = "behind_proxy")]
     proxy_actor: Vec<String>,
 }

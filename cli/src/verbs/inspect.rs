@@ -56,7 +56,7 @@ pub(crate) struct ForceArgs {
     /// Reason, which `inspect` prints until the lock is free again
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Print who has the permits of the semaphore NAME, which has this number of them; takes none
+    /// Print the holders of the semaphore NAME with K permits; takes no permit
     #[arg(long, value_name = "K")]
     permits: Option<u16>,
     /// Take the lock; without this option, the command only prints the holder who would lose the

@@ -12,8 +12,8 @@ use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::HandleArgs;
 
-/// Lists the locks, elections and permits that are held now: those with the prefix, or without one
-/// all. Changes nothing.
+/// Lists the locks, elections and permits that are held now. If the settings contain a prefix,
+/// lists only names with this prefix. Changes nothing.
 ///
 /// The command reads the keys of every server in small steps. So it does not block other clients.
 /// Exit code 69 if a node could not be read. Then names may be missing.

@@ -22,13 +22,13 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Interval of the attempts by which a command that waits learns if a majority can still grant.
 const TRY_EVERY: Duration = Duration::from_secs(10);
 
-/// Runs a command while no other process holds the lock NAME, or with --read while no process holds
-/// it without --read, or with --permits while fewer than K others hold a permit of the semaphore
-/// NAME. With --also, no other process holds any of the locks.
-/// The lock is renewed while the command runs and released when it ends. If it cannot be renewed,
-/// the command gets TERM, and KILL before the lease ends: no process that it excludes can hold the
-/// lock while the command still runs. Processes that the command leaves in its process group are
-/// killed with it.
+/// Runs a command while no other process holds the lock NAME. With --read, other commands with
+/// --read can hold the lock at the same time. With --permits, up to K processes hold a permit of
+/// the semaphore NAME at the same time. With --also, no other process holds any of the named locks.
+/// The lock is renewed while the command runs, and released when the command ends. If the lock
+/// cannot be renewed, the command gets TERM, and then KILL before the lease ends. So no process
+/// that the lock excludes can hold the lock while the command still runs. Processes that the
+/// command leaves in its process group are killed with it.
 #[derive(Debug, Args)]
 pub(crate) struct LockArgs {
     #[command(flatten)]
@@ -148,7 +148,7 @@ impl NotAcquired {
 /// The lock to acquire, and for how long to wait for it.
 struct Wanted {
     lock: Kind,
-    /// The same lock, whose calls wait for as long as the command does.
+    /// The same lock with the waiting time of this command: `--wait`, or `FOREVER` without it.
     patient: Kind,
     nonblock: bool,
     waits_forever: bool,

@@ -27,8 +27,9 @@ if now_marker ~= marker then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- At the end of the closing, any other server of the group with the mark opens by itself, by its
--- own clock.
+-- Every server whose data contain the mark opens by itself when the closing ends by its own clock.
+-- Another server of the group may do so up to twice E before this server's clock shows the end. So
+-- this server must not open later than twice E before the end.
 if now + tonumber(ARGV[2]) > tonumber(string.sub(marker, 114, 126)) then
   return {'no', 'the handover took longer than the time for which the server was closed'}
 end

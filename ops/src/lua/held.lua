@@ -2,9 +2,9 @@
 -- KEYS  per name: 1 lock   2 fence   3 meta
 -- ARGV  per name: 1 if it is a semaphore, else 0
 -- Returns  for each name its grants, in a list: the owner's token, the fence, ms until the grant
---          ends, the holder's metadata or an empty text, the slot or -1, the number of readers. Of
---          several readers there is one grant, with the reader whose grant ends last. The list is
---          empty for a name that no owner token of palisade holds
+--          ends, the holder's metadata or an empty text, the slot or -1, the number of readers.
+--          Several readers have one grant in the list: the grant of the reader that ends last. The
+--          list is empty for a name that no owner token of palisade holds
 local out = {}
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)

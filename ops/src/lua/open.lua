@@ -1,4 +1,4 @@
--- Opens a server again. This handover closed the server before.
+-- Opens the server that this handover has closed.
 -- KEYS  1 palisade:generation
 -- ARGV  1 the marker that the closing wrote
 -- Returns  {'ok'} | {'no', why}

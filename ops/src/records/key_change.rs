@@ -53,9 +53,9 @@ impl KeyChange {
         2 * (self.nodes.len() - self.missing().count()) > self.nodes.len()
     }
 
-    /// Returns true if it is not known whether the change is done: without the nodes whose answers
-    /// are missing it is not, and with them it would be. Look at the key before the change is
-    /// repeated.
+    /// Returns true if it is not known whether the change is done: it is done if the nodes without
+    /// an answer have made the change, and not done otherwise. Look at the key before you repeat
+    /// the change.
     pub fn may_be_done(&self) -> bool {
         let unanswered =
             |(_, change): &&(_, NodeChange)| matches!(change, NodeChange::Unanswered(_));
@@ -64,8 +64,8 @@ impl KeyChange {
         !self.is_done() && 2 * (did + unanswered) > self.nodes.len()
     }
 
-    /// Returns true if nodes changed their records, and they are too few. The old records of the
-    /// others decide until the change is repeated.
+    /// Returns true if nodes changed their records, but the change is not [done](Self::is_done).
+    /// Until the change is repeated, the old records of the other nodes may still take effect.
     pub fn is_partly_done(&self) -> bool {
         !self.is_done() && self.is_changed()
     }

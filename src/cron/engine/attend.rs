@@ -28,7 +28,8 @@ where
         guard: Option<&LockGuard>,
     ) -> Result<End, Failed> {
         let (cx, cancel) = (tick.cx.clone(), tick.cancel.clone());
-        // The tick that follows a requested run is the next one of the schedule from now on.
+        // A requested run is no tick of the schedule. The tick that follows it is the first one
+        // after the present time.
         let at = if tick.requested { self.cron.now() } else { tick.at };
         let run = (self.handler)(tick);
         let lost = async {

@@ -1,7 +1,7 @@
--- Slow path of acquire, for the kinds A, V (the client watches the lock), W (waits in its queue), O
--- (the same in the order of tickets) and T (takes it from an owner). The first `rest` acquires are
--- granted already. `found`, if any, is the value that the fence of the next one had, whose lock is
--- set already.
+-- Slow path of acquire, for the kinds A, V (the client watches the lock), W (it waits in the
+-- queue), O (it waits in the order of tickets) and T (it takes the lock from an owner). The fast
+-- path has granted the first `rest` acquires. If the fast path has also set the lock of the next
+-- acquire, `found` is the previous value of the fence of this acquire.
 -- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O), meta (T)
 -- ARGV  as in acquire_fast.lua; W also 3 µs that it has waited  4 its handle, in 16 hex digits
 --       5 ms for which a released lock is to be reserved for it; O as W, but 3 its ticket or ''
@@ -11,9 +11,9 @@
 -- Puts  per op: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
 --       ms -1: no expiry   O: after ms also its ticket here, 0 without a place, and places ahead
 if find('AVWOT', kind, 1, true) then
-  -- Completes a grant that has set the fence to `p`: returns the fence to answer, which is above
-  -- `old`, the value before. If that was another program's, undoes the grant and returns
-  -- WRONG_TYPE.
+  -- Completes a grant that has set the fence to `p`. `old` is the previous value of the fence.
+  -- Returns the fence for the answer, which is above `old`. If another program wrote `old`, undoes
+  -- the grant and returns WRONG_TYPE.
   local function above(lock, fence, old, p)
     local number = type(old) == 'string' and tonumber(old)
     if not number or number >= 1e18 then -- another program's: put back, without its expiry
@@ -35,9 +35,9 @@ if find('AVWOT', kind, 1, true) then
     call('DEL', KEYS[k + 1])
   end
 
-  -- If the lock belongs to the owner from whom it is to be taken, or to this client by an earlier
-  -- request, one SET transfers it. But the time for which it is held is never shortened, and a lock
-  -- of no owner is not transferred.
+  -- One SET transfers the lock if its value is the token of the owner from whom it is to be taken,
+  -- or this client's token from an earlier request. The lock is not transferred if its value is no
+  -- owner token, or if that would shorten the time for which the lock is held.
   local given, only
   if kind == 'T' and left <= 0 then
     local value, ms = look(KEYS[k + 1], '22'), call('PTTL', KEYS[k + 1])

@@ -2,7 +2,7 @@
 -- claim_replay.lua handles a key with a result, and claim.lua handles all other cases. The function
 -- has no upvalues, because it is created anew on every call of the script (helpers.lua).
 -- KEYS     1 record
--- ARGV     the kind, and those of claim.lua
+-- ARGV     1 kind, then as in claim.lua
 --          id, now_ms: see batch.lua
 -- Returns  true if the key is claimed with its proposal as its fence; else the fields of the
 --          record, which claim_replay.lua uses, and nothing was changed

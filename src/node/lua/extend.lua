@@ -1,6 +1,7 @@
--- Extends the owner's lock, or sets it again if it is absent. In a quarantine it does so only for a
--- holder that names the quarantine, because the server may have forgotten a grant to another
--- attempt, or a server that it replaced may still grant the lock from an older copy.
+-- Extends the owner's lock, or sets the lock again if it is absent. In a quarantine, does so only
+-- if the holder names the quarantine. Otherwise another attempt may have the lock: this server may
+-- have forgotten that grant, or a server that it replaced may still grant the lock from an older
+-- copy of the data.
 -- KEYS  1 lock   2 fence   3 meta   4 queue
 -- ARGV  1 owner  2 ttl ms  3 token  4 meta given: 0 or 1  5 meta  6 name of the quarantine or ''
 -- Puts  DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key)

@@ -30,18 +30,20 @@ local function stored(key)
   return number and number < 1e18 and number or nil
 end
 
--- Returns a fence, but no more than honest clocks can have given. They give fences up to `most`,
--- and before a backward step of this clock up to 2E beyond. A larger one was written by another
--- program, or by a clock that was wrong. It is lowered to `most`. The client does not count that
--- grant yet, but will once its own clock has come so far.
+-- Returns the fence `number`, lowered to `most` if no correct clock can have given it. Correct
+-- clocks give fences up to `most`, and up to 2E above `most` before a backward step of this clock.
+-- A larger fence was written by another program, or by a client with a wrong clock. Clients do not
+-- count a grant with the lowered fence at once, but do so when their own clocks have advanced
+-- enough.
 local function honest(number)
   local most = b.now_us + 6 * b.clock_error + 1000000
   return number > most + 2 * b.clock_error and most or number
 end
 
--- Soon after a planned handover: returns true if the lock, which is absent here, may still be held,
--- because its lease may have ended too early by this server's clock. So for a name that was used
--- lately the first acquire, and only that, sets the lock to KEPT for as long as clocks may differ.
+-- Returns true if the lock, which is absent here, may still be held. Soon after a planned handover
+-- its lease may have ended too early by this server's clock. So the first acquire of a name that
+-- was used lately sets the lock to KEPT for as long as two clocks may differ. Later acquires do not
+-- set it again.
 local function is_kept(lock, fence)
   if redis.call('EXISTS', lock) == 1 or redis.call('EXISTS', fence) == 0 then return false end
   if redis.pcall('HSET', 'palisade:settled', lock, '1') == 0 then return false end
@@ -92,9 +94,9 @@ local function fresh_till(v, at)
   return math.min(tonumber(sub(v, at + 35, at + 47)) or 0, b.now_ms + FRESH)
 end
 
--- Returns the standing of a fair waiter in the queue (fair 1 to 3): its ticket here, the number of
--- fresh fair places ahead, and the ms until none of these counts any more. `ticket` is that of the
--- call; '' if it asks for one.
+-- Returns the standing of a fair waiter in the queue (fair 1 to 3): its ticket on this server, the
+-- number of fresh fair places ahead of it, and the ms until none of these places is fresh any more.
+-- `ticket` is the ticket of the call, or '' if the call asks for one.
 local function standing(queue, handle, ticket)
   local v, own, largest, ahead, last = queued(queue) or '0', tonumber(ticket), 0, 0, now_ms
   for at = 2, #v, 48 do
@@ -161,7 +163,8 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, tick
   else
     v = '1' .. sub(v, 2)
   end
-  -- A waiter that asks again sooner does not shorten the time for which others keep their places.
+  -- The expiry of the queue is never moved to an earlier time, because other waiters keep their
+  -- places until then.
   ms = math.max(math.min(ms, 3600000), call('PTTL', queue))
   call('SET', queue, v, 'PX', ms)
   if b.waited < b.now_ms + ms then

@@ -75,8 +75,8 @@ if find('NJK', kind, 1, true) then
   end
   local p
   if mine == n then
-    -- The request was repeated. A fence is kept longer than its lock. So if there is none, another
-    -- program has deleted it.
+    -- The owner already has all locks, because the request was repeated. A fence is kept longer
+    -- than its lock. So if there is no fence, another program has deleted the fences.
     if most == 0 then return put(WRONG_TYPE) end
     p = digits(most)
   else

@@ -3,7 +3,7 @@
 -- extension prolongs locks that the owner has and whose fences are its token. All other cases are
 -- for many.lua.
 -- KEYS     as in many.lua
--- ARGV     the kind, and those of many.lua
+-- ARGV     1 kind, then as in many.lua
 -- Returns  nothing if the op is done, and for N all locks have the proposal as their fence; else 0,
 --          and nothing was changed
 if kind == 'K' then
@@ -33,7 +33,8 @@ if kind == 'N' then
       there = there + 1
     end
   end
-  -- So many keys exist only if no lock does, and each fence that exists is one of these.
+  -- If exactly `there` of the keys exist, no lock exists, and every existing fence was checked
+  -- above.
   if call('EXISTS', unpack(KEYS, k + 1, k + 2 * n)) ~= there then return 0 end
   for i = k + 1, k + n do
     call('SET', KEYS[i], owner, 'PX', ttl)

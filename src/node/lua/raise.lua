@@ -1,5 +1,5 @@
--- Sets the fence to the owner's token, if the owner has the lock or reads it, and no higher token
--- was given.
+-- Sets the fence to the owner's token. Refuses unless the owner holds the lock, alone or as a
+-- reader, and the fence is not above the token.
 -- KEYS  1 lock   2 fence
 -- ARGV  1 owner  2 token
 -- Puts  DONE | NOT_OWNER | QUARANTINED
@@ -7,7 +7,7 @@ if kind == 'R' then
   if left > 0 then return put(QUARANTINED) end
   local value = try('GETRANGE', KEYS[k + 1], '0', '22')
   if value ~= ARGV[a + 1] then
-    -- No text: perhaps the readers.
+    -- The value is no text, so the key may hold the readers of the lock.
     local till = type(value) == 'table' and tonumber(try('ZSCORE', KEYS[k + 1], ARGV[a + 1]))
     if not till or till <= now_ms then return put(NOT_OWNER) end
   end

@@ -1,5 +1,6 @@
--- Sets the promise to the claim's ballot, and shows the result if there is one. Refused while the
--- promise is of an earlier data history, because the server may have forgotten a higher one.
+-- Sets the promise of the record to the claim's ballot, and puts the result if there is one.
+-- Refuses while the promise is of an earlier data history, because the server may have forgotten a
+-- higher promise.
 -- KEYS  1 record
 -- ARGV  1 owner  2 ballot
 -- Puts  DONE | NOT_OWNER | WRONG_TYPE | COMPLETED, rf, value | DEFERRED

@@ -38,8 +38,8 @@ local function release(k, a, count, each, awaited, wake, now_us)
       end
     end
   elseif awaited then
-    -- The client that sent kind D did not know yet that another one waits on this node, perhaps for
-    -- one of these locks.
+    -- The client that sent kind D did not know yet that another client waits on this node. The
+    -- other client may wait for one of these locks.
     for i = 1, m do redis.pcall('PUBLISH', 'palisade:changed', gone[i]) end
   end
   if missed then return found end

@@ -1,6 +1,6 @@
--- Releases a lock that may have metadata, and deletes these: the next holder may publish none, and
--- would be shown with those of this holder. With a reservation as the owner it also removes the
--- place of this fair waiter (fair 4).
+-- Releases a lock that may have metadata, and deletes the metadata. Otherwise a next holder that
+-- publishes none would be shown with the metadata of this holder. If the owner is the reservation
+-- of a fair waiter, also removes the place of this waiter from the queue (fair 4).
 -- KEYS  1 lock   2 queue   3 meta
 -- ARGV  1 owner
 -- Puts  DONE | NOT_OWNER | ABSENT

@@ -1,8 +1,8 @@
 -- Shared grants: acquire (S), extend (H), release (G). The readers of a lock are a sorted set at
--- the lock's key: each owner, with the end of its grant by this clock in ms as its score. The key
--- ends with the last of them; so a lock has an owner, or readers, or neither. A reader's grants and
--- renewals prolong the fence, as a name is kept for its holders after a handover only as long as
--- there is one (quarantine 11).
+-- the lock's key. Its members are the owners, and the score of an owner is the end of its grant by
+-- this clock, in ms. The key expires with the last reader. So a lock has an owner, or readers, or
+-- neither. A reader's grants and renewals prolong the life of the fence, because after a planned
+-- handover a name is kept for its holders only if it has a fence (quarantine 11).
 -- KEYS  1 lock   S, H: 2 fence  3 queue   G: 2 queue
 -- ARGV  S: 1 kind  2 number of ops  3 ttl ms  4 proposal of the first op  5 w: waits, v: watches,
 --       or ''  6 to 8 of who waits, as in acquire.lua, then per op: 1 owner
@@ -23,9 +23,9 @@ if find('SHG', kind, 1, true) then
     -- The reader whose grant ends first. If the key holds no sorted set, `value` is what it holds.
     local oldest, value = try('ZRANGE', lock, '0', '0', 'WITHSCORES'), false
 
-    -- Users with the rights of a version without readers lack commands. The first write would then
-    -- be executed without the second, so each command is tried first in a form that changes
-    -- nothing.
+    -- A user with the ACL rules of a version without readers lacks some commands, and Redis does
+    -- not undo the first write of a script if the second one fails. So each command is tried first
+    -- in a form that changes nothing.
     local function lacks(reply)
       local why = type(reply) == 'table' and reply.err
       return why and (find(why, 'ermission', 1, true) or find(why, 'run this command', 1, true))
@@ -47,12 +47,13 @@ if find('SHG', kind, 1, true) then
       end
     end
 
-    -- Has the key end with the last reader.
+    -- Sets the expiry of the key to the end of the last reader's grant.
     local function expire(last)
       call('PEXPIREAT', lock, last)
     end
 
-    -- Removes a reservation, or the owner's own exclusive grant, and adds the owner until then.
+    -- Removes a reservation or the owner's own exclusive grant, and adds the owner as a reader
+    -- until `till`.
     local function add(flag, till)
       if value then call('DEL', lock) end
       local added = call('ZADD', lock, flag, till, owner)

@@ -1,9 +1,9 @@
 -- Permits of a semaphore: acquire (P), extend (Y), release (F), raise (U). A semaphore is one
--- string, with 51 characters a slot: its owner (22), the time in ms by this clock at which its
--- grant ends (13 digits) and its fence (16 digits). In a slot that was released the owner is 22
--- dots; in one that is reserved it is the value of a reserved lock (wake.lua). The string is always
--- written whole, by one SET, and kept for the life of a fence. A string with more slots than the
--- caller knows keeps them; one with fewer is extended with free ones.
+-- string with 51 characters per slot: the owner (22), the time in ms by this clock at which the
+-- grant ends (13 digits), and the fence (16 digits). The owner of a released slot is 22 dots. The
+-- owner of a reserved slot is the value of a reserved lock (wake.lua). Each write sets the whole
+-- string with one SET. The string is kept as long as a fence. If it has more slots than the caller
+-- knows, these slots stay; if it has fewer, free slots are appended.
 -- KEYS  1 record   P, Y, F: 2 queue
 -- ARGV  1 owner
 --       P: 2 ttl ms  3 number of slots  4 first slot to look at  5 distance to the next one, 0 if
@@ -24,7 +24,7 @@ if find('PYFU', kind, 1, true) then
   local released = string.rep('.', 22)
   local now = string.format('%013.0f', now_ms)
 
-  -- Makes the record at least this long.
+  -- Appends free slots until the record has at least `slots` slots.
   local function make(slots)
     v = v or ''
     local missing = slots - #v / 51
@@ -53,14 +53,16 @@ if find('PYFU', kind, 1, true) then
     call('SET', record, v, 'PX', b.fence_life)
   end
 
-  -- Returns the slot with this text in its owner's place, looking from a slot on; nil if none has.
+  -- Returns the first slot, not before `from`, with this text in the owner's place; nil if there is
+  -- none.
   local function slot_of(owner, from)
     local at = find(v, owner, 51 * (from or 0) + 1, true)
     return at and at % 51 == 1 and (at - 1) / 51
   end
 
-  -- Returns the time until which no other owner gets a slot. Soon after a planned handover that is
-  -- later than the end of a grant, which may have come too early by this clock.
+  -- Returns the time until which no other owner gets a slot. Soon after a planned handover this
+  -- time is later than the end of a grant, because the grant may have ended too early by this
+  -- clock.
   local function taken_till(slot)
     local ends = tonumber(till(slot)) or 0
     if b.settling and ends > 0 and not is_ownerless(who(slot)) then ends = ends + b.apart end
@@ -89,10 +91,10 @@ if find('PYFU', kind, 1, true) then
     return freed
   end
 
-  -- Wakes one waiter for each of these free slots, and reserves the slot for it. The first waiter
-  -- gets the highest of the slots that it knows, so that the lower ones are left for waiters that
-  -- know fewer. One without a connection is skipped; where this user may not publish to a handle,
-  -- all are woken on the common channel (wake.lua).
+  -- Wakes one waiter for each of these free slots, and reserves the slot for the waiter. The first
+  -- waiter gets the highest slot that it knows, so that lower slots are left for waiters that know
+  -- fewer slots. A waiter without a connection is skipped. If this user lacks the permission to
+  -- publish to a handle, all waiters are woken on the common channel (wake.lua).
   local function hand_on(free)
     local queue = b.waited > now_ms and #free > 0 and queued(KEYS[k + 2])
     if not queue then return end

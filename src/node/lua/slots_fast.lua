@@ -3,7 +3,7 @@
 -- only slot, whose fence is its token, and frees it while no client waits on this server. All
 -- other cases are for slots.lua.
 -- KEYS     as in slots.lua
--- ARGV     the kind, and those of slots.lua   second: of the server's clock, in 10 digits
+-- ARGV     1 kind, then as in slots.lua   second: of the server's clock, in 10 digits
 -- Returns  nothing if the op is done, and for P the fence and the slot; else 0, and nothing was
 --          changed
 if kind == 'P' or kind == 'Y' or kind == 'F' then
@@ -16,8 +16,8 @@ if kind == 'P' or kind == 'Y' or kind == 'F' then
     or find(sub(v, 1, 22), '[^%w_.%-]') then return 0 end
   local at = find(v, owner, 1, true) -- first character of the slot
   local fields
-  -- Times and tokens of equally many digits can be compared as strings. A time of the present
-  -- second is for slots.lua.
+  -- Times and tokens with equally many digits can be compared as strings. Only whole seconds are
+  -- compared here, so slots.lua handles a grant that ends in the present second.
   if kind == 'F' then
     if not at or at % 51 ~= 1 or sub(v, at + 22, at + 31) <= second
       or find(v, owner, at + 51, true) then return 0 end

@@ -1,15 +1,18 @@
--- Wakes those who wait for a lock, takes them out of its queue, and reserves the lock for them: the
--- first waiter, or, where that is a reader, it and all readers before the first exclusive waiter
--- that asked lately (readers 10). A fair waiter stays in the queue (fair 5). No upvalues: the
--- closure is created on every call (helpers.lua).
--- The queue's value begins with 1 if a client watches the lock, else 0. Then per waiter, the
--- longest wait first, 48 characters: the start of the wait by this clock, in µs (16 digits), or its
--- ticket, x for an exclusive, s for a shared and X for a fair waiter, its handle (16 hex digits),
--- the ms for which the lock is reserved for it (2 digits), and the time in ms until which it keeps
--- out those that began to wait later (13 digits); of a waiter for a permit, instead of this time,
--- the number of slots that it knows (slots.lua).
--- A waiter without a connection is skipped. A hint may be lost, so a missing permission to publish
--- does not fail the op: then all are woken on the common channel, and nothing is reserved.
+-- Wakes waiters of a lock, takes them out of the queue, and reserves the lock for them. Wakes the
+-- first waiter. If the first waiter is a reader, also wakes all readers before the first exclusive
+-- waiter that has asked lately (readers 10). A fair waiter stays in the queue (fair 5). The
+-- function has no upvalues, because it is created anew on every call of the script (helpers.lua).
+-- The value of the queue begins with 1 if a client watches the lock, else with 0. Then it has 48
+-- characters for each waiter. The waiter with the longest wait is the first. The fields are:
+--   16 digits      start of the wait by this clock, in µs; the ticket of a fair waiter
+--   1 letter       x: exclusive waiter, s: shared waiter, X: fair waiter
+--   16 hex digits  handle of the waiter
+--   2 digits       ms for which the lock is reserved for the waiter
+--   13 digits      time in ms until which the waiter keeps out waiters that come later; for a
+--                  permit, the number of slots that the waiter knows (slots.lua)
+-- A waiter without a connection is skipped. If the user lacks the permission to publish to a
+-- handle, the op does not fail, because a hint may be lost. In this case all waiters are woken on
+-- the common channel, and nothing is reserved.
 -- KEYS, ARGV  none of the op: `lock` and `queue` are keys, `v` the queue's value; `beside` is true
 --             if a reader that was the writer holds the lock, so that only readers are woken
 -- Returns     nothing

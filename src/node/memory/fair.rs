@@ -7,12 +7,13 @@ use super::quarantine::Header;
 use crate::op::{Place, Queued};
 use crate::token::OwnerToken;
 
-/// Largest ticket: the script counts in doubles.
+/// Largest ticket. The script computes with doubles, which represent every whole number up to this
+/// one.
 const TICKET_MAX: u64 = 1 << 53;
 
 impl Entry {
-    /// Returns the ticket that a fair waiter has here, and the number of fresh fair places ahead of
-    /// it (fair 1 to 3). Also returns the time until none of these counts any more.
+    /// Returns the ticket of a fair waiter on this node, and the number of fresh fair places ahead
+    /// of it (fair 1 to 3). Also returns the time until none of these places is fresh any more.
     pub(super) fn standing(
         &self,
         h: &Header,

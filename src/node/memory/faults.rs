@@ -35,11 +35,11 @@ impl MemoryNode {
         self.reborn(|_| ());
     }
 
-    /// Closes the node for a planned handover: until [`Self::hand_over`], and for at most `span`,
-    /// it refuses every batch.
+    /// Closes the node for a planned handover. The node refuses every batch until
+    /// [`Self::hand_over`], but for `span` at most.
     ///
-    /// Returns false if it was not closed, because it is in a quarantine or because leases given
-    /// before an earlier handover may still run (it settles).
+    /// Returns false if the node was not closed: it is in quarantine, or leases from before an
+    /// earlier handover may still run (the node is settling).
     #[must_use = "it may not be closed"]
     pub fn close(&self, span: Duration) -> bool {
         let mut state = self.state();
@@ -126,7 +126,8 @@ impl MemoryNode {
         state.data.locks.put_foreign(key, now, till);
     }
 
-    /// Runs another program's `SET key value NX PX ttl`; returns true if it has the lock now.
+    /// Runs `SET key value NX PX ttl` as another program. Returns true if that program has the lock
+    /// now.
     #[doc(hidden)]
     pub fn set_foreign(&self, key: &str, ttl: Duration) -> bool {
         let mut state = self.state();

@@ -22,8 +22,8 @@ const WAITED_MAX: Duration = Duration::from_secs(3600);
 /// later (readers 9), and a fair one keeps out those with larger tickets (fair 3).
 const FRESH: Duration = Duration::from_secs(3);
 
-/// Handles that receive a hint because a lock has changed: all that watch it (`watchers`), and the
-/// first in its queue, or the readers at its head (`waiters`).
+/// Handles that receive a hint because a lock has changed. `watchers`: true if all handles that
+/// watch the lock receive it. `waiters`: the first handle of the queue, or the readers at its head.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wake {
     pub(super) watchers: bool,
@@ -78,11 +78,12 @@ pub(super) struct Entry {
     pub(super) queue: Vec<Waiter>,
     /// Time until which the queue is kept; every handle that asks again moves it later.
     queue_till: u64,
-    /// Value in the owner's place while the lock has no holder and is reserved, for a handle or for
-    /// readers, and the time until which it is.
+    /// Value in the owner's place while the lock is reserved for a handle or for readers, and the
+    /// end of the reservation. A reserved lock has no holder.
     pub(super) reserved: Option<(OwnerToken, u64)>,
     /// Data history in which the free lock is kept for its old holder after a planned handover, and
-    /// the time until which it is. The holder's lease may have ended early by this server's clock.
+    /// the time until which it is kept. The holder's lease may have ended too early by this
+    /// server's clock.
     kept: Option<(u64, u64)>,
 }
 
@@ -170,8 +171,8 @@ impl Entry {
         std::mem::take(&mut self.watched_till) > h.now
     }
 
-    /// Returns the time for which the lock, although it is free, is kept for a holder that may
-    /// still exist, because a planned handover was made lately; `None` if it is not kept.
+    /// Returns the time for which the free lock is kept, because a planned handover was a short
+    /// time ago and a holder may still rely on the lock; `None` if the lock is not kept.
     pub(super) fn kept(&mut self, h: &Header) -> Option<Duration> {
         if h.settling && self.is_free() && self.fence_till > h.now {
             let begun = self.kept.filter(|(history, _)| *history == h.id().history);
@@ -180,8 +181,8 @@ impl Entry {
         self.kept_till(h).map(|till| h.until(till))
     }
 
-    /// Returns the time until which the free lock is kept, also if none has asked for it since the
-    /// handover: then an acquire would begin that time now.
+    /// Returns the time until which the free lock is kept. If no acquire has asked for the lock
+    /// since the handover, this is the time that an acquire would set now.
     fn kept_till(&self, h: &Header) -> Option<u64> {
         if !h.settling || !self.is_free() || self.fence_till <= h.now {
             return None;
@@ -190,14 +191,14 @@ impl Entry {
         Some(begun.map_or(h.after(h.apart()), |(_, till)| till)).filter(|till| *till > h.now)
     }
 
-    /// Returns the time for which the free lock is kept, if an acquire has asked for it since the
-    /// handover.
+    /// Returns the time for which the free lock is kept; `None` if no acquire has asked for the
+    /// lock since the handover.
     fn kept_lately(&self, h: &Header) -> Option<Duration> {
         self.kept.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
     }
 
-    /// Returns the time for which the lock is reserved for another waiter than the one that asks;
-    /// `None` if it is not.
+    /// Returns the time for which the lock is reserved for a waiter other than the caller; `None`
+    /// if the lock is not reserved for another waiter.
     pub(super) fn reserved(
         &self,
         h: &Header,

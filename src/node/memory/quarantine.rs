@@ -84,7 +84,8 @@ impl Losses {
 
 /// Most losses that a marker lists.
 const LOSSES: usize = 8;
-/// Age, in milliseconds, at which a batch stores the clock in the marker again (`note`).
+/// Age in milliseconds of the clock time in the marker (`note`) at which a batch stores the clock
+/// again.
 const NOTED: u64 = 1_000;
 
 /// State of a node around a planned handover, with the time on the expiry clock at which it ends.
@@ -182,8 +183,8 @@ impl Marker {
         matches!(self.handover, Some(Handover::Settling(till)) if now < till)
     }
 
-    /// Returns how long (ns) after the end of its lease, by this clock, a claim may still run, as
-    /// far as an operator can know: zero unless the node settles.
+    /// Returns the time in ns for which a claim may still run after its lease has ended by this
+    /// clock, as far as an operator can know. Zero unless the node is settling.
     #[cfg(feature = "test-util")]
     pub(super) fn claims_last(&self, now: u64) -> u64 {
         if self.settles(now) { nanos(self.quarantine) } else { 0 }

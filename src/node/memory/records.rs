@@ -27,18 +27,19 @@ pub enum RecordChange {
 /// All data under one record's key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// Owner of the ballot that was promised last; `None` once its claim was ended.
+    /// Owner of the last promised ballot; `None` after the end of its claim.
     own: Option<OwnerToken>,
     /// Fence of the highest ballot that was promised.
     fence: u64,
-    /// End of the claim's lease. It stays here after it has passed, so that a lapsed claim is seen.
+    /// End of the claim's lease. The field keeps this time after the lease has ended, so that a
+    /// lapsed claim is recognised.
     till: Option<u64>,
     attempt: u32,
     fingerprint: Option<FingerprintBytes>,
     record: Option<StoredRecord>,
     /// Steps that the handler has finished; removed when the result is stored.
     steps: Option<StoredSteps>,
-    /// A caller waits for the end of the claim.
+    /// True if a caller waits for the end of the claim.
     awaited: bool,
     /// Data history in which the last promise was made. A promise of an earlier history counts as
     /// at least the floor, because the node may have forgotten a higher one.
@@ -57,8 +58,8 @@ impl Entry {
         self.till.filter(|t| *t > h.now).map(|t| h.until(t))
     }
 
-    /// Returns the time for which other claims are refused because this one runs; `None` if none
-    /// runs.
+    /// Returns the time for which other claims are refused because this claim runs; `None` if no
+    /// claim runs.
     fn claimed_for(&self, h: &Header) -> Option<Duration> {
         // After a handover, the clock of the old server may have been behind this one, so its
         // leases may end later than they seem to.
@@ -71,8 +72,8 @@ impl Entry {
         self.promised_in == Some(h.id())
     }
 
-    /// Returns the lowest token that is still accepted, and only from the record's last owner;
-    /// every other owner needs a higher one.
+    /// Returns the lowest accepted token. It is accepted only from the last owner of the record;
+    /// every other owner needs a higher token.
     fn effective(&self, h: &Header) -> u64 {
         if self.is_of_this_life(h) { self.fence } else { self.fence.max(h.floor) }
     }
@@ -90,7 +91,7 @@ impl Entry {
         self.fingerprint = self.fingerprint.or(fingerprint);
     }
 
-    /// Does what `is_of` does, for an op that is not a claim.
+    /// Stores the fingerprint as [`is_of`](Self::is_of) does, for an op that is not a claim.
     fn is_also_of(&mut self, fingerprint: Option<FingerprintBytes>) {
         self.is_of(fingerprint);
     }
@@ -333,8 +334,8 @@ impl Records {
             e.attempt = e.attempt.saturating_sub(1);
         }
         if e.attempt == 0 && end == ClaimEnd::Undone && e.steps.is_none() {
-            // No attempt did anything under this key, so the entry is kept only for the order of
-            // ballots.
+            // No attempt did anything under this key. The entry keeps only the last ballot, until
+            // every late request has been refused.
             e.fingerprint = None;
             e.expires = h.fence_till();
         }

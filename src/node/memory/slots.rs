@@ -21,7 +21,8 @@ pub(super) struct Slot {
 
 impl Slot {
     /// Returns the time until which no other owner gets the slot. Soon after a planned handover
-    /// that is 2E after the end of a grant, which may have come too early by this clock.
+    /// this is 2E after the end of the grant, because the grant may have ended too early by this
+    /// clock.
     fn taken_till(&self, h: &Header) -> u64 {
         let is_grant = self.owner.is_some_and(|owner| !owner.is_ownerless());
         let apart = if h.settling && is_grant { h.apart() } else { Duration::ZERO };
@@ -162,7 +163,7 @@ impl Locks {
         let Some(slot) = entry.choose(h, owner, slots, if_held) else {
             let taken = slots.order().map(|i| entry.slots[usize::from(i)].taken_till(h)).min();
             let reply = entry.refuse(h, asked, (taken.map(|till| h.until(till)), false));
-            // Who asks for exactly one slot needs no other.
+            // A caller that asks for exactly one slot needs no other slot.
             let free = if slots.slot().is_some() { entry.leave(owner) } else { Vec::new() };
             return (reply, entry.hand_on(h, free));
         };
@@ -201,8 +202,8 @@ impl Locks {
         }
     }
 
-    /// Extends a permit, and puts its owner into its slot, or into none where another has that
-    /// (semaphore 4). Returns the answer, and the handles to wake.
+    /// Extends a permit. The owner then has this slot and no other, or no slot if another owner has
+    /// this one (semaphore 4). Returns the answer, and the handles to wake.
     pub(super) fn extend_slot(
         &mut self,
         h: &Header,

@@ -373,8 +373,8 @@ fn what_a_node_forgot_it_does_not_claim_to_know() {
     assert!(remembers(ask(&node, claim("later", 1, retention))));
 }
 
-/// After a planned handover: names and claims that were in use last for exactly as long as two
-/// clocks may differ, and no longer.
+/// Checks that after a planned handover, names and claims that were in use are kept for exactly as
+/// long as two clocks may differ.
 #[test]
 fn after_a_handover_what_was_in_use_is_kept_for_twice_the_clock_error() {
     const TERMS: Terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(5) };

@@ -19,8 +19,8 @@ pub(super) const DEFERRED: i64 = code("DEFERRED");
 pub(super) const READING: i64 = code("READING");
 pub(super) const NO_PERMISSION: i64 = code("NO_PERMISSION");
 pub(super) const PERMITS: i64 = code("PERMITS");
-/// Code that stands for all ops of a run (`encode::runs`): each was executed as requested. It is
-/// written by `main.lua`, which cannot see the names of the table.
+/// Code for all ops of a run (`encode::runs`): each op was executed as requested. The code is not
+/// in the table, because `main.lua` writes it and cannot see the names of the table.
 pub(super) const AS_ASKED: i64 = -9;
 
 /// Returns the number of this name in the table. The compilation fails if there is none.

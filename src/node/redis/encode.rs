@@ -344,8 +344,8 @@ fn place<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     cmd.arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
 }
 
-/// Adds the arguments of a shared acquire, or of one of a slot, that tell the script if the caller
-/// waits or watches.
+/// Adds the arguments by which the script knows if the caller waits or watches, for a shared
+/// acquire or an acquire of a slot.
 fn waits<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     match if_held {
         Some(

@@ -1,13 +1,13 @@
--- Takes over entries that were pending for too long. Returns the delivery count of each entry.
+-- Takes over entries that were pending for too long.
 -- KEYS: the stream. ARGV: group, consumer, idle time in ms, start position, maximum number of
 -- entries; then in bytes: the maximum size of an entry, the maximum size of all entries together,
 -- and the size that is added for each name and value.
--- Returns the next start position, and for each entry {id, fields, deliveries, size}. The size is 0
--- unless the entry is too large.
--- If an entry is too large, the script returns only the short fields that identify the entry. If
--- there is no room for an entry within the maximum size of all entries, the entry can still be
--- claimed at once, and its delivery is not counted. Entries that were deleted from the stream are
--- acknowledged.
+-- Returns the next start position, and for each entry {id, fields, delivery count, size}. The size
+-- is 0 unless the entry is too large.
+-- If an entry is too large, `fields` contains only the short fields that identify the entry. An
+-- entry that does not fit within the maximum size of all entries is not returned: its delivery is
+-- not counted, and any consumer can claim the entry at once. Entries that were deleted from the
+-- stream are acknowledged.
 local stream, group, me, idle = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local largest, left, piece = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 
