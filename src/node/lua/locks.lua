@@ -89,9 +89,10 @@ end
 local FRESH = 3000
 
 -- Returns the time until which the place that begins here is fresh: at most FRESH ms from now, even
--- if this clock has stepped back since the handle asked.
+-- if this clock has stepped back since the handle asked; 0 if another program wrote the time.
 local function fresh_till(v, at)
-  return math.min(tonumber(sub(v, at + 35, at + 47)) or 0, b.now_ms + FRESH)
+  local till = sub(v, at + 35, at + 47)
+  return find(till, '%D') and 0 or math.min(tonumber(till), b.now_ms + FRESH)
 end
 
 -- Returns the standing of a fair waiter in the queue (fair 1 to 3): its ticket on this server, the
@@ -148,7 +149,9 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, tick
       if till <= now and sub(v, at + 16, at + 16) ~= 'x' then
         v = sub(v, 1, at - 1) .. sub(v, at + 48)
       else
-        if till > latest then v = sub(v, 1, at + 34) .. latest .. sub(v, at + 48) end
+        if till > latest and not find(till, '%D') then
+          v = sub(v, 1, at + 34) .. latest .. sub(v, at + 48)
+        end
         at = at + 48
       end
     end
