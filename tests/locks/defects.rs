@@ -80,27 +80,6 @@ async fn what_a_frozen_node_grants_late_is_released_when_it_thaws() {
 }
 
 #[tokio::test]
-async fn a_dropped_acquire_leaves_nothing() {
-    let c = Cluster::new(3);
-    let r = c.redlock();
-    for control in &c.controls {
-        control.script([Step::delay_reply(ms(60))]);
-    }
-    let m = r.mutex("dropped").ttl(LONG).build().unwrap();
-    assert!(timeout(ms(20), m.acquire()).await.is_err(), "dropped while the answers are under way");
-    becomes_free(&c.redlock(), "dropped").await;
-}
-
-#[tokio::test]
-async fn a_dropped_guard_releases() {
-    let c = Cluster::new(3);
-    let r = c.redlock();
-    drop(r.mutex("d").ttl(LONG).build().unwrap().acquire().await.unwrap());
-    becomes_free(&c.redlock(), "d").await;
-    assert_eq!(r.held(), 0);
-}
-
-#[tokio::test]
 async fn a_short_ttl_and_a_long_job() {
     let c = Cluster::new(3);
     let r = c.builder().ttl(ms(400)).node_deadline(ms(50)).build().unwrap();

@@ -42,8 +42,8 @@ impl Env for Paused {
     }
 }
 
-/// A group with an old and a new master, and two clients, each with its view of the group. The client `a` uses the new master after
-/// the failover. The client `b` stays with the old master.
+/// A group with an old and a new master, and two clients, each with its view of the group. The
+/// client `a` uses the new master after the failover. The client `b` stays with the old master.
 struct Story {
     old: MemoryNode,
     new: MemoryNode,

@@ -5,18 +5,6 @@ use palisade::node::spi::NodeSignal;
 
 use super::*;
 
-fn wait_for(name: &str) -> Op {
-    let proposal = SystemEnv.wall_micros();
-    Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: LockKeys::new(name),
-        owner: owner(),
-        ttl: TTL,
-        proposal,
-        if_held: Some(IfHeld::Queue(PLACE)),
-    }
-}
-
 #[tokio::test]
 async fn a_fence_that_is_none_is_no_answer_of_another_kind() {
     let server = Server::start(&[]);
@@ -79,11 +67,12 @@ async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
     let node = fresh(&server);
     let a = owner();
     fence(one(&node, LONG, acquire("k", a)).await);
-    one(&node, LONG, wait_for("k")).await.unwrap();
+    one(&node, LONG, waiting("k", owner())).await.unwrap();
     for (at, ms) in ["9000000000000", "9000000000000000000"].iter().enumerate() {
         server.cli(&["set", "far", "a stranger's", "px", ms]);
         let free = format!("free {at}");
-        let got = batch(&node, LONG, vec![acquire(&free, a), wait_for("far")], TTL).await.items;
+        let got =
+            batch(&node, LONG, vec![acquire(&free, a), waiting("far", owner())], TTL).await.items;
         fence(got[0].clone());
         assert!(matches!(got[1], Ok(Reply::Held { foreign: true, .. })), "{got:?}");
     }

@@ -119,26 +119,6 @@ async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields()
     assert_eq!(marker(&server)[..3], before[..3]);
 }
 
-#[tokio::test]
-async fn a_marker_that_is_not_ours_counts_as_lost() {
-    let server = Server::start(&[]);
-    let node = fresh(&server);
-    fence(one(&node, LONG, acquire("k", owner())).await);
-    let good = marker(&server).join(" ");
-    let cut = &good[..good.len() - 1];
-    let letters = good.replacen(" 0", " x", 1);
-    for wrong in ["", "nonsense", &format!("{good} more"), cut, &letters] {
-        server.cli(&["set", "palisade:generation", wrong]);
-        let got = batch(&node, LONG, vec![acquire("l", owner())], TTL).await;
-        assert_quarantined(got.items[0].clone());
-        let facts = got.facts.unwrap();
-        assert!(facts.marker_missing && facts.began == Began::Empty, "{wrong:?}: {facts:?}");
-        server.cli(&["set", "palisade:generation", &good]);
-        fence(one(&node, LONG, acquire("m", owner())).await);
-        server.cli(&["del", "m"]);
-    }
-}
-
 /// Redis disconnects a subscriber whose output buffer grows too large. So results use another
 /// connection.
 #[tokio::test]

@@ -59,8 +59,8 @@ names! {
         Multi = "multi",
         Degrade = "degrade",
         HandOver = "hand_over",
-        /// A mutex whose callers are served in the order in which they got their places. A node that
-        /// loses its data loses places, so servers are only frozen while this kind is at work.
+        /// A mutex whose callers are served in the order in which they got their places. A node
+        /// that loses its data loses places, so servers are only frozen while this kind is at work.
         Fair = "fair",
     }
 }

@@ -28,8 +28,8 @@ pub(super) fn accepted(accepts: Ms, window: Ms) -> Rule {
                 Ok(())
             }
             Event::Starts { name, value, .. } => {
-                // True if a write at this time may be lost in an accepted loss. A replaced master may
-                // still grant during its failover window.
+                // True if a write at this time may be lost in an accepted loss. A replaced master
+                // may still grant during its failover window.
                 let may_be_lost = |at: u64| {
                     losses.iter().any(|&(since, lost)| {
                         let is_in = since <= at && at <= lost + window;

@@ -23,7 +23,8 @@ fn none(
 /// Returns the rules that hold in each run. A free lock must be granted if `served`.
 pub(super) fn always(served: bool) -> Vec<Rule> {
     vec![
-        // The world records the grants that the replicas of each node have confirmed (durability 1).
+        // The world records the grants that the replicas of each node have confirmed
+        // (durability 1).
         none(
             "a grant is as durable as requested",
             "docs/design/durability.md, 1: AllReplicas counts after the replicas have it; fewer \
@@ -41,7 +42,8 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
             },
         ),
         // Each key ends with its ttl. If a living process gave a key up or cancelled the call of
-        // the key, the key is deleted as soon as the messages of the process have arrived (locks 8).
+        // the key, the key is deleted as soon as the messages of the process have arrived
+        // (locks 8).
         none(
             "no key is left behind",
             "docs/design/locks.md, 8: release by token on all nodes, with the caller's future \
@@ -81,7 +83,12 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
 /// time (README, promises 1 and 4; locks 2; idempotency 1). The world compares all of them after
 /// each event.
 pub(super) fn exclusion() -> [Rule; 2] {
-    let overlap = |of_key: bool| move |event: &Event| matches!(event, Event::Overlap { name, .. } if names::is_key(*name) == of_key);
+    let overlap = |of_key: bool| {
+        move |event: &Event| match event {
+            Event::Overlap { name, .. } => names::is_key(*name) == of_key,
+            _ => false,
+        }
+    };
     [
         none(
             "one holder per name",

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule of results. With `one`, each key has one result. Otherwise it may have two: data
-/// may be lost, and the clocks may differ by more than E (docs of `RedlockBuilder::clock_error`).
+/// Returns the rule of results. With `one`, each key has one result. Otherwise it may have two:
+/// data may be lost, and the clocks may differ by more than E (docs of
+/// `RedlockBuilder::clock_error`).
 pub(super) fn results(one: bool) -> Rule {
     // Result of each key. For each key also true if the result was returned as kept.
     let mut values = BTreeMap::<u16, u64>::new();
