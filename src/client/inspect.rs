@@ -34,8 +34,8 @@ impl Core {
         self.names.iter().cloned().zip(answers).collect()
     }
 
-    /// Sends the op to every node, and returns the nodes' answers as soon as `enough` answers count;
-    /// `None` for a node that has not answered by then or in time.
+    /// Sends the op to every node, and returns the nodes' answers as soon as `enough` answers
+    /// count; `None` for a node that has not answered by then or in time.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the op may still be executed on nodes.

@@ -86,7 +86,7 @@ pub struct Place {
 
 impl Place {
     /// Longest time for which a released lock is reserved, even if the waiter [needs](Self::needs)
-    /// more. The script has the same number, in `wait_for_hint` of `lua/locks.lua`.
+    /// more. The script has the same number, in `wait_for_hint` of `lua/queue.lua`.
     pub(crate) const RESERVED_MAX: Duration = Duration::from_millis(50);
 }
 
