@@ -45,9 +45,10 @@ pub type FingerprintBytes = [u8; 32];
 ///
 /// The keys of `Acquire`, `Raise`, `Extend` and `Release` may be those of several locks
 /// ([`LockKeys::many`]), always in exclusive mode and without metadata. Then the node does what the
-/// op says for all of them, or for none (multi_lock 1 to 6): one fence is granted, above those of
-/// all; `Held` has the latest end of those that are busy, and the handle gets a place in the queue
-/// of each; a release deletes those that are the owner's, and is `Done` if all were.
+/// op says for all of these locks, or for none (multi_lock 1 to 6). A grant has one fence, which is
+/// above the fences of all. `Held` has the latest end of the locks that are held. The handle gets a
+/// place in the queue of each. A release deletes the locks that the owner has, and is `Done` if the
+/// owner had all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Takes the lock if it is free, reserved for this handle, or transferred by
@@ -87,10 +88,10 @@ pub enum Op {
         /// Action of the node if another owner has the lock; `None` if it only answers.
         if_held: Option<IfHeld>,
     },
-    /// Sets the fence to `token` if the owner still has a grant, `fence ≤ token`, and `token` is
-    /// not further ahead than honest clocks and nodes can bring it (the node's own clock + 6E + 1
-    /// s, locks 6). In quarantine the answer is `Quarantined`, so that a token that was granted
-    /// before a failover is not raised on the new master (quarantine 3).
+    /// Sets the fence to `token` if the owner still has a grant, `fence ≤ token`, and `token` is at
+    /// most the node's clock + 6E + 1 s. Tokens follow the clocks, so correct ones are below that
+    /// (locks 6). In quarantine the answer is `Quarantined`, so that the fence of a new master is
+    /// not raised to a token from before the failover (quarantine 3).
     Raise {
         /// Keys of the lock.
         keys: LockKeys,

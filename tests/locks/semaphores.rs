@@ -350,8 +350,8 @@ async fn a_counter_lets_in_too_many_and_a_semaphore_does_not() {
     assert_eq!(holders(&all, || numbered().build().unwrap()).await, 2);
 }
 
-/// The replies of the nodes are late. So many attempts have slots of different numbers, and their
-/// callers give up before, during or after the move to one slot.
+/// The replies of the nodes are late. Therefore an attempt often gets different slots on different
+/// nodes, and its caller gives up before, during or after the move to one slot.
 #[tokio::test(start_paused = true)]
 async fn callers_that_give_up_at_any_time_leave_no_permit_behind() {
     let odds = Odds { delay: 1.0, max_delay: Duration::from_millis(10), ..Odds::default() };

@@ -174,7 +174,7 @@ fn count(name: &str) {
     change("console-attacks.json", |all| {
         let known = all.get(name).and_then(Value::as_u64).unwrap_or_default();
         all.insert(name.to_owned(), (known + 1).into());
-        // Without a refused one, there is a zero.
+        // If no request was refused, the count is zero.
         all.entry("refused").or_insert(0.into());
     });
 }

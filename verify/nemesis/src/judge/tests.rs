@@ -209,8 +209,8 @@ fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     // A takeover must not announce more than the longest lease.
     assert_eq!(closed(7_700), [""; 0]);
     assert_eq!(closed(7_701), ["a takeover says how long it is closed"]);
-    // A node may lose the takeover and confirm the old holder again. This is allowed for two leases
-    // and 2 s.
+    // A node may forget the takeover and then confirm the old holder again. This is allowed for the
+    // time of two leases plus 2 s.
     let again = |until| {
         let mut log = taken();
         log.truncate(3);

@@ -1,6 +1,6 @@
-//! The second half of the table: plain writes without the library, under each setting that Redis
-//! offers. The rows contain the time in which two servers accepted writes, and the number of
-//! acknowledged writes that were lost.
+//! The second half of the failover table: plain writes without the library, a row for each setting
+//! of their durability. A row has the time in which two servers accepted writes, and the number
+//! of acknowledged writes that were lost.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
