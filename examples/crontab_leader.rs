@@ -48,7 +48,7 @@ impl Ledger {
     }
 }
 
-/// The crontab of one host.
+/// A host that runs the crontab while it leads.
 struct Host {
     name: &'static str,
     ledger: Arc<Ledger>,

@@ -322,7 +322,8 @@ fn is_as_shown(facts: Option<&KeyFacts>, expect: Option<&str>) -> bool {
     expect.is_none_or(|expect| facts.is_some_and(|facts| shown_as(facts) == expect))
 }
 
-/// Takes a lock from its holder. The lock is free when the holder's lease is over.
+/// Takes a lock from its holder, so that the holder cannot renew it. The lock stays closed until
+/// the old lease ends, and is free then.
 async fn force_release(
     shared: &Arc<Shared>,
     name: &str,

@@ -14,8 +14,8 @@ pub struct Invoice {
     pub day: String,
     #[serde(rename = "CustomerID")]
     pub customer: String,
-    /// The total as text. Two floats of the same amount can differ in the last bit; their texts in
-    /// the file are equal.
+    /// The total, as it is written in the file. It is a part of an idempotency key, so it stays
+    /// text: a float could be formatted in another way.
     #[serde(rename = "TotalPrice")]
     pub total: String,
 }

@@ -11,7 +11,8 @@ use crate::error::Advice;
 use crate::idempotency::{Idempotency, Status};
 
 /// Returns the time since which the job has this schedule, in seconds since 1970. If the schedule
-/// was edited, logs the gap between the ticks of the old and the new schedule.
+/// was edited just now, logs the time without ticks: from the last tick of the old schedule to the
+/// first tick of the new one.
 pub(super) async fn start(
     cron: &Cron,
     job: &Job,

@@ -60,7 +60,7 @@ pub enum Sight<W> {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// The state machine of one read of the leader.
+/// The state machine of one request for who leads the election.
 #[derive(Clone, Debug)]
 pub struct Leading<W, R> {
     /// Moment until which the machine waits for answers.

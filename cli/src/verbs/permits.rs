@@ -24,7 +24,8 @@ pub(super) async fn inspect(
     Ok(Done { text: text + "\n", code: if is_known(&seen) { 0 } else { UNAVAILABLE } })
 }
 
-/// Returns the refusal to take a permit from its holder, with the holders.
+/// Returns the reason why no permit can be taken from its holder. The text names the holders, or
+/// says that there are none, or that no majority answers.
 pub(super) async fn cannot_be_taken(ground: &Ground, name: &str, permits: u16) -> Fail {
     let seen = match look(ground, name, permits).await {
         Ok(seen) => seen,

@@ -1,10 +1,11 @@
 -- Reads the holder or the readers of a lock, or the permits of a semaphore.
 -- KEYS  1 lock   2 fence   3 meta   4 queue
--- ARGV  1 wait for a hint: 0 or 1
+-- ARGV  1: 1 if the caller wants a hint when the lock is released, else 0
 -- Puts  fence, value, ms, meta | READING, fence, count, readers | PERMITS, count, permits
 --       | ABSENT | DEFERRED
---       value false: the key holds no text; meta false: not a holder's; ms -1: no expiry
---       readers: at most 64, per reader its owner and ms, the longest first
+--       value: the owner, or false if the key holds no text; ms: -1 if the key does not expire
+--       meta: false if there is none, or if it is no text of a holder's length
+--       readers: owner and ms left of each, at most 64, the longest time first
 --       permits: per permit its slot, owner, fence and ms (slots.lua)
 if kind == 'I' then
   local most = 67584 -- longest metadata of a holder, in bytes
