@@ -46,9 +46,8 @@ pub type FingerprintBytes = [u8; 32];
 /// The keys of `Acquire`, `Raise`, `Extend` and `Release` may be those of several locks
 /// ([`LockKeys::many`]), always in exclusive mode and without metadata. Then the node does what the
 /// op says for all of these locks, or for none (multi_lock 1 to 6). A grant has one fence, which is
-/// above the fences of all. `Held` has the latest end of the locks that are held. The handle gets a
-/// place in the queue of each. A release deletes the locks that the owner has, and is `Done` if the
-/// owner had all.
+/// above the fences of all. `Held` has the latest end of the locks that are held, and no handle is
+/// queued. A release deletes the locks that the owner has, and is `Done` if the owner had all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Takes the lock if it is free, reserved for this handle, or transferred by

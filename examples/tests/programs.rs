@@ -117,7 +117,7 @@ fn crontab_leader() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("crontab_leader.rs");
     let text = std::fs::read_to_string(path).expect("it is part of the package");
     let glue = text.split("// The glue begins here.\n").nth(1).expect("a beginning");
-    let glue = glue.split("// And here it ends.\n").next().expect("an end");
+    let glue = glue.split("// The glue ends here.\n").next().expect("an end");
     assert!(glue.lines().count() < 15, "{glue}");
 }
 

@@ -23,7 +23,7 @@ use crate::span::{Call, operation};
 const NAMES_MAX: usize = 32;
 
 /// Settings of a [`MultiMutex`], made by [`Redlock::multi`](crate::Redlock::multi). They are those
-/// of a [`MutexBuilder`].
+/// of a [`MutexBuilder`], without `fair`.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct MultiMutexBuilder {
@@ -60,9 +60,9 @@ impl MultiMutexBuilder {
         Self { settings: self.settings.max_hold(limit), ..self }
     }
 
-    /// Sets the pauses between two attempts to get all names at once, which no release of a name
-    /// ends earlier, and the pauses of a call that waits for its turn at one name, as
-    /// [`MutexBuilder::retry`].
+    /// Sets two pauses, as [`MutexBuilder::retry`]: between attempts at all names together, which
+    /// no release ends earlier, and while the call waits for its turn at one name, which a release
+    /// of this name ends.
     pub fn retry(self, policy: RetryPolicy) -> Self {
         Self { settings: self.settings.retry(policy), ..self }
     }
@@ -102,8 +102,9 @@ impl MultiMutexBuilder {
 /// by [`Redlock::multi`](crate::Redlock::multi).
 ///
 /// Each name is that of a [`Mutex`](crate::Mutex), so a mutex, readers and classic clients of one
-/// name exclude it, and it excludes them. Two multi-locks of the same names never wait for each
-/// other in a ring, in whatever order the names are given.
+/// name exclude it, and it excludes them. Two calls for several names never wait for each other in
+/// a ring, in whatever order the names are given. Hold no single one of the names while you call:
+/// the call would wait for you.
 ///
 /// A call that waits first asks for all names again after growing, random pauses. If they were not
 /// free together for 250 ms, it collects them one after the other, by its turn in the nodes' queue
@@ -111,8 +112,8 @@ impl MultiMutexBuilder {
 /// long as they do not hold the second or a later name for longer than the ttl. It has the first
 /// names while it waits for the next one, for 500 ms (twice
 /// [`node_deadline`](crate::RedlockBuilder::node_deadline)) at first and never for longer than its
-/// ttl; then it releases them. A caller of one name may be held up for so long, and an inspection
-/// shows such a name as held.
+/// ttl; then it releases them. A caller of one name may be held up for so long for each name that
+/// the call still lacks, and an inspection shows such a name as held.
 ///
 /// If an operator [takes](crate::Mutex::take_over) one name away, the whole guard is lost at its
 /// next renewal. The other names are free when the guard is dropped, at the latest after the ttl.
@@ -138,7 +139,7 @@ impl MultiMutex {
     /// which of them is taken: [inspect](crate::Mutex::inspect) each name by a mutex.
     ///
     /// # Cancellation safety
-    /// If dropped at any await, no name is held: grants of nodes, and names that were collected,
+    /// If dropped at any await, there is no guard. Grants of nodes, and names that were collected,
     /// are released in the background, and end with the ttl at the latest. The turns of the call
     /// pass to the next waiters.
     pub async fn acquire(&self) -> Result<MultiGuard, AcquireError> {
@@ -163,7 +164,7 @@ impl MultiMutex {
     }
 
     /// Makes one attempt to acquire all names. If one of the names was just released and is
-    /// reserved for a handle that waits for this name only, all names count as taken.
+    /// reserved for a waiter, all names count as taken.
     ///
     /// # Errors
     /// As for [`Mutex::try_acquire`](crate::Mutex::try_acquire).
@@ -184,7 +185,8 @@ impl MultiMutex {
 
 /// A guard of several names that are held together. It has all methods of [`LockGuard`] that take
 /// `&self`: one deadline, one loss, and one [`fencing_token`](LockGuard::fencing_token), which is
-/// above every earlier one of each of the names. It cannot be handed over.
+/// above every earlier one of each of the names. It can be made into a [`LockGuard`], but a hand-over
+/// of it fails and releases all names.
 #[derive(Debug)]
 #[must_use = "a dropped guard releases its locks at once"]
 pub struct MultiGuard {
