@@ -326,10 +326,11 @@ impl Waiting {
         )
     }
 
-    /// Returns true if this caller and another caller of the handle are in the queue. The nodes
-    /// then have a place for the handle already.
+    /// Returns true if another caller of the handle is in the queue that has waited longer. The
+    /// nodes then have its place for the handle.
     pub(crate) fn is_behind(&self) -> bool {
-        self.keys().get(&self.key).is_some_and(|e| self.is_queued() && e.since.len() > 1)
+        let first = self.keys().get(&self.key).and_then(|e| e.since.first().copied());
+        self.since.is_some_and(|since| first.is_some_and(|first| first != since))
     }
 
     /// Returns the nodes that have sent a hint since the last request, if no other caller of the

@@ -337,8 +337,8 @@ impl<'a> Retry<'a> {
                 Wait::Fair | Wait::Watch | Wait::Pauses | Wait::Answer => None,
             };
             let waiting = self.core.hints.wait(self.key, queued);
-            // If other callers of the handle wait, the nodes' queues have a place for the handle
-            // already, and those callers are served first.
+            // If a caller of the handle has waited longer, the nodes' queues have its place for the
+            // handle, and that caller is served first.
             self.registered = waiting.is_behind();
             self.waiting = Some(waiting);
         }

@@ -252,7 +252,8 @@ pub enum AcquireError {
     Lost(Resource),
     /// The name, a setting or an argument is invalid, and nothing was sent to the nodes. Occurs
     /// only if a [`MutexBuilder`](crate::MutexBuilder) is awaited, and in
-    /// [`acquire_many`](crate::Semaphore::acquire_many).
+    /// [`acquire_many`](crate::Semaphore::acquire_many) and
+    /// [`try_acquire_many`](crate::Semaphore::try_acquire_many).
     #[error("not acquired: {0}")]
     Config(ConfigError),
 }

@@ -64,6 +64,19 @@ impl Drop for Collected<'_> {
     }
 }
 
+/// Reason for which a call did not collect all names.
+enum Stop {
+    GivenUp(GivenUp<Loss>),
+    /// The deadline of the call passed between two waits, or the handle is being closed.
+    Over,
+}
+
+impl From<GivenUp<Loss>> for Stop {
+    fn from(given_up: GivenUp<Loss>) -> Self {
+        Self::GivenUp(given_up)
+    }
+}
+
 /// Attempt to get names of which the call has won the last one, as `owner`, and has collected the
 /// others, as `from`. All attempts of one join have one owner token, so none is refused because of
 /// an earlier one, and what nodes transferred stays until the last one has failed.
@@ -99,19 +112,39 @@ impl<'a> MultiWait<'a> {
         let mut attempt = mutex.attempt(LockMode::Exclusive, self.operation);
         let end = Some(self.deadline.min(self.began + TOGETHER));
         let terms = RetryTerms { deadline: end, ..mutex.retry_terms(Wait::Pauses) };
-        let mut result = retry(core, &mut attempt, terms).await;
+        let mut given_up = match retry(core, &mut attempt, terms).await {
+            Ok(won) => return Ok(won),
+            Err(given_up) => given_up,
+        };
         // In a shorter time slow nodes could not grant and answer.
         let mut limit = LIMIT_MIN.max(2 * core.config.node_deadline);
-        loop {
-            match result {
-                Err(given_up) if self.may_go_on(&given_up) => {
-                    limit = limit.min(mutex.ttl);
-                    // Boxed, so that the future of a call that collects nothing is small.
-                    result = Box::pin(self.collect(limit)).await;
-                    limit *= 2;
-                }
-                result => return result,
+        while self.may_go_on(&given_up) {
+            limit = limit.min(mutex.ttl);
+            // Boxed, so that the future of a call that collects nothing is small.
+            match Box::pin(self.collect(limit)).await {
+                Ok(won) => return Ok(won),
+                Err(Stop::GivenUp(later)) => given_up = later,
+                Err(Stop::Over) => given_up.closed = !core.closing.is_open(),
             }
+            limit *= 2;
+        }
+        Err(given_up)
+    }
+
+    /// Returns an error if the deadline of the call has passed, or if the handle is being closed.
+    /// A retry makes its first attempt even then.
+    fn check_time(&self) -> Result<(), Stop> {
+        let core = &self.mutex.core;
+        let is_over = core.env.now() >= self.deadline || !core.closing.is_open();
+        if is_over { Err(Stop::Over) } else { Ok(()) }
+    }
+
+    /// Gives the call time for its remaining attempts, if it has waited beyond its deadline for the
+    /// end of a quarantine. A call with a timeout of its own does not.
+    fn after_turn(&mut self) {
+        let now = self.mutex.core.env.now();
+        if now >= self.deadline && self.mutex.acquire_timeout.is_none() {
+            self.deadline = now + AFTER_QUARANTINE;
         }
     }
 
@@ -127,26 +160,25 @@ impl<'a> MultiWait<'a> {
     /// Acquires one name after the other. Fails if the call waits for longer than `limit` for the
     /// name that comes next. Before it fails, it releases the others and waits for its turn at this
     /// name: as long as one owner has it, it would collect the others in vain again.
-    async fn collect(&mut self, limit: Duration) -> Result<Acquired, GivenUp<Loss>> {
+    async fn collect(&mut self, limit: Duration) -> Result<Acquired, Stop> {
         let mut collected = self.turn(&self.names[0], limit, None).await?;
-        // The wait for the end of a quarantine may have taken longer than the call.
-        self.deadline = match self.mutex.core.env.now() {
-            now if now > self.deadline => now + AFTER_QUARANTINE,
-            _ => self.deadline,
-        };
+        self.after_turn();
         let mut count = 1;
         loop {
             let name = &self.names[count];
+            self.check_time()?;
             let next = match self.turn(name, limit, Some(collected.until)).await {
                 Ok(next) => next,
                 Err(given_up) => {
                     drop(collected);
                     if self.may_go_on(&given_up) {
-                        self.turn(name, limit, None).await?;
+                        drop(self.turn(name, limit, None).await?);
+                        self.after_turn();
                     }
-                    return Err(given_up);
+                    return Err(given_up.into());
                 }
             };
+            self.check_time()?;
             count += 1;
             let (won, mut joined) = self.join(collected, next, &self.names[..count], limit).await?;
             if count == self.names.len() {

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use palisade::error::AcquireError;
-use palisade::{LockGuard, MemoryNode, MultiMutex, Mutex, Redlock};
+use palisade::test_util::TokioEnv;
+use palisade::{LockGuard, MemoryNode, MultiMutex, Mutex, Redlock, TryAcquire};
+use palisade_testing::fault::{Fault, Odds};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -271,5 +273,60 @@ async fn another_programs_value_under_one_name_is_reported() {
         assert!(taken.foreign && of.to_string().contains("a, b, c"), "{of}: {taken:?}");
         let a = redlock.mutex("a").acquire_timeout(LONG).build().unwrap().acquire().await.unwrap();
         a.release().await.unwrap();
+    }
+}
+
+/// The first of 32 names is free just before the end of the call's time. Each request takes up to
+/// 40 ms, so a call that collected on would be done a second later.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_collects_ends_at_its_deadline() {
+    let env = Arc::new(TokioEnv::new());
+    let inner = MemoryNode::builder().env(env.clone()).build();
+    let slow = Fault::new(inner.clone()).env(env.clone());
+    let delay = Duration::from_millis(40);
+    slow.control().dice(7, Odds { delay: 1.0, max_delay: delay, ..Odds::default() });
+    let slow = Redlock::builder().node(slow).env(env.clone()).build().unwrap();
+    let other = Redlock::builder().node(inner).env(env).build().unwrap();
+    let names: Vec<_> = (10..42).map(|i| format!("name-{i}")).collect();
+    let first = other.mutex(&names[0]).build().unwrap().acquire().await.unwrap();
+    let time = Duration::from_secs(1);
+    let all = slow.multi(&names).acquire_timeout(time).build().unwrap();
+    let began = tokio::time::Instant::now();
+    let waits = tokio::spawn(async move { all.acquire().await.map(drop) });
+    sleep(time.saturating_sub(Duration::from_millis(50))).await;
+    first.release().await.unwrap();
+    let result = waits.await.unwrap();
+    let took = began.elapsed();
+    assert!(matches!(result, Err(AcquireError::TimedOut { .. })), "{result:?}");
+    assert!((time..time + 6 * delay).contains(&took), "{took:?}");
+    sleep(time).await;
+    let all = other.multi(&names).build().unwrap().try_acquire().await;
+    assert!(matches!(all, Ok(TryAcquire::Acquired(_))), "{all:?}");
+}
+
+/// Another caller of the same handle, which began later, has the handle's place in the queue of the
+/// second name. The call for both names has waited longer, and takes over the place.
+#[tokio::test(start_paused = true)]
+async fn the_wait_of_a_call_counts_beside_a_younger_caller_of_its_handle() {
+    let handle = in_memory(1);
+    let busy: Vec<_> =
+        (0..10).map(|_| Busy::begin(&handle, "b", Duration::from_millis(50))).collect();
+    while busy.iter().any(|busy| busy.holds() < 4) {
+        sleep(Duration::from_millis(50)).await;
+    }
+    let held = || busy.iter().map(Busy::holds).sum::<usize>();
+    let shared = handle();
+    let both = shared.multi(["a", "b"]).ttl(Duration::from_secs(1)).acquire_timeout(LONG);
+    let both = both.build().unwrap();
+    let (before, waits) = (held(), tokio::spawn(async move { both.acquire().await }));
+    sleep(Duration::from_millis(200)).await;
+    let younger = single(|| shared.clone(), "b");
+    let younger = tokio::spawn(async move { younger.acquire().await.map(drop) });
+    let guard = waits.await.unwrap().expect("it gets its turn");
+    assert!(held() - before < 120, "{} holds passed it", held() - before);
+    guard.release().await.unwrap();
+    younger.await.unwrap().expect("it gets its turn");
+    for busy in busy {
+        busy.end().await;
     }
 }

@@ -6,7 +6,7 @@
 --          3 the server's time in ms after which the script changes nothing
 --          then for each record the ballot that was read, or '' for no record
 -- Returns  a word for each record: done | as it is | none | changed | running | settling | stored |
---          unfinished | foreign | closed | late | broken
+--          unfinished | foreign | closed | late | broken | stopped
 local what, time = ARGV[1], redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local marker = redis.call('GET', KEYS[1]) or ''
@@ -23,16 +23,18 @@ local longer = kind == 's' and tonumber(string.sub(marker, 73, 81)) or 0
 -- the script changes no further record.
 local wrote, broken = false, false
 local function write(...)
-  local reply = redis.pcall(...)
-  if type(reply) == 'table' and reply.err then
-    if not wrote then error(reply) end
-    broken = true
+  if not wrote then
+    redis.call(...)
+    wrote = true
+  elseif not broken then
+    local reply = redis.pcall(...)
+    broken = type(reply) == 'table' and reply.err ~= nil
   end
-  wrote = true
 end
 
 local function change(key, ballot)
-  if broken or now > tonumber(ARGV[3]) then return 'late' end
+  if broken then return 'stopped' end
+  if now > tonumber(ARGV[3]) then return 'late' end
   if kind == 'c' then return 'closed' end
   -- `pcall` returns an error as a value, if the key has another program's value. An error of the
   -- script itself would hide which keys are changed.

@@ -315,6 +315,7 @@ fn said(word: &str) -> Option<NodeChange> {
         "broken" => NodeChange::Unanswered(
             "the server refused one of its writes; see the rights of this user".to_owned(),
         ),
+        "stopped" => NodeChange::Refused("not changed, because the write of another record failed"),
         "late" => NodeChange::Unreachable("the request was there after its deadline".to_owned()),
         "foreign" => NodeChange::Refused("another program's value is under its key"),
         _ => return None,

@@ -7,10 +7,11 @@
 //! they would have the lock for ever.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Order of a caller: the beginning of its wait, and its number.
@@ -18,7 +19,7 @@ pub(super) type Order = (Moment, u64);
 
 /// Wake-ups for one key.
 #[derive(Debug, Default)]
-pub(super) struct Turns(Mutex<State>);
+pub(super) struct Turns(SyncMutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -36,14 +37,10 @@ struct Caller<'a> {
 }
 
 impl Turns {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Wakes the caller that has waited longest. If none waits now, the wake-up is for the next one
     /// that does: it may have a request under way.
     pub(super) fn wake(&self) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         match state.waiting.pop_first() {
             Some((_, caller)) => caller.notify_one(),
             None => state.stored = true,
@@ -52,7 +49,7 @@ impl Turns {
 
     /// Wakes all callers that wait now.
     pub(super) fn wake_all(&self) {
-        let all = std::mem::take(&mut self.state().waiting);
+        let all = std::mem::take(&mut self.0.lock().waiting);
         for caller in all.into_values() {
             caller.notify_one();
         }
@@ -65,7 +62,7 @@ impl Turns {
     pub(super) async fn turn(&self, order: Order) {
         let woken = Arc::new(Notify::new());
         {
-            let mut state = self.state();
+            let mut state = self.0.lock();
             if std::mem::take(&mut state.stored) {
                 return;
             }
@@ -79,7 +76,7 @@ impl Turns {
 
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
-        let waits = !self.is_done && self.turns.state().waiting.remove(&self.order).is_some();
+        let waits = !self.is_done && self.turns.0.lock().waiting.remove(&self.order).is_some();
         if !self.is_done && !waits {
             self.turns.wake();
         }
