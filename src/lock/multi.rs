@@ -185,8 +185,8 @@ impl MultiMutex {
 
 /// A guard of several names that are held together. It has all methods of [`LockGuard`] that take
 /// `&self`: one deadline, one loss, and one [`fencing_token`](LockGuard::fencing_token), which is
-/// above every earlier one of each of the names. It can be made into a [`LockGuard`], but a hand-over
-/// of it fails and releases all names.
+/// above every earlier one of each of the names. It can be made into a [`LockGuard`], but a
+/// hand-over of it fails and releases all names.
 #[derive(Debug)]
 #[must_use = "a dropped guard releases its locks at once"]
 pub struct MultiGuard {
