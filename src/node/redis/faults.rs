@@ -89,7 +89,7 @@ fn words(fault: NodeFault, e: &RedisError, secrets: &Secrets) -> String {
 /// text is only for people; no decision depends on it.
 fn lacking(e: &RedisError) -> Option<String> {
     let detail = e.detail()?;
-    if detail.contains(IN_SCRIPT) && detail.contains("run this command") {
+    if detail.contains(IN_SCRIPT[0]) && detail.contains("run this command") {
         return lacking_in_script(detail);
     }
     // The message is "this user has no permissions to access one of the keys used as arguments";
@@ -176,14 +176,17 @@ fn server_fault(e: &RedisError) -> Option<NodeFault> {
         "HANDOVER" => F::HandingOver,
         "NOAUTH" | "WRONGPASS" => F::Auth,
         "NOPERM" => F::NoPermission,
-        "ERR" if e.detail().is_some_and(|detail| detail.contains(IN_SCRIPT)) => F::NoPermission,
+        "ERR" if e.detail().is_some_and(|d| IN_SCRIPT.iter().any(|begin| d.contains(begin))) => {
+            F::NoPermission
+        }
         _ => F::Server,
     })
 }
 
-/// Beginning of the message with which servers before Redis 7.2 refuse a command, key or channel
-/// inside a script. The code of this error is `ERR`, which many other errors have, too.
-const IN_SCRIPT: &str = "The user executing the script can't";
+/// Beginnings of the messages with which servers refuse a command, key or channel inside a script:
+/// before Redis 7.2, and since then. The code of these errors is `ERR`, which many other errors
+/// have, too.
+const IN_SCRIPT: [&str; 2] = ["The user executing the script can't", "ACL failure in script"];
 
 fn inside_script(e: &RedisError) -> bool {
     e.detail().is_some_and(|d| d.contains("script"))
@@ -309,6 +312,17 @@ mod tests {
                     in the command arguments script: 7, on @user_script:1.";
         let e = calling(&server("ERR", keys), &Secrets::default());
         assert_eq!(e.fault(), NodeFault::NoPermission);
+        assert!(e.detail().contains("allow this user the keys"), "{e}");
+    }
+
+    #[test]
+    fn newer_servers_name_a_command_that_is_lacking_inside_the_script() {
+        let why = "ACL failure in script: User app has no permissions to run the 'set' command";
+        let e = calling(&server("ERR", why), &Secrets::default());
+        assert_eq!((e.fault(), e.is_ambiguous()), (NodeFault::NoPermission, true));
+        assert!(e.detail().contains("allow this user +set"), "{e}");
+        let why = "ACL failure in script: No permissions to access a key";
+        let e = calling(&server("ERR", why), &Secrets::default());
         assert!(e.detail().contains("allow this user the keys"), "{e}");
     }
 
