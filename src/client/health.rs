@@ -85,8 +85,7 @@ impl Core {
         let DataLossTerms { born, accepted } = loss;
         let lookup = Op::Lookup { key, retention, fingerprint: None, born, accepted };
         let n = self.n();
-        let all: (usize, fn(&Answer) -> bool) = (n, Answer::is_ok);
-        let asks = join(self.answers(acquire, all, &locks), self.answers(lookup, all, &records));
+        let asks = join(self.answers(acquire, n, &locks), self.answers(lookup, n, &records));
         let (locks, records) = asks.await;
         let mut reports = Vec::with_capacity(n);
         for (node, (lock, record)) in locks.into_iter().zip(records).enumerate() {
@@ -113,9 +112,7 @@ impl Core {
         let mut answers = Vec::new();
         let operation = self.closing.enter();
         if operation.is_some() && self.timer().is_ok() {
-            answers = self
-                .answers(op.clone(), (self.n(), Answer::is_ok), &ReplyCollector::new(self.n()))
-                .await;
+            answers = self.answers(op.clone(), self.n(), &ReplyCollector::new(self.n())).await;
         }
         answers.resize_with(self.n(), || None);
         let answers = answers.into_iter().map(|answer| answer.unwrap_or(Err(no_answer())));
@@ -124,7 +121,7 @@ impl Core {
 }
 
 /// Returns the outcome of a request that only shows if the node grants.
-pub(super) fn outcome(reply: Answer) -> NodeOutcome {
+fn outcome(reply: Answer) -> NodeOutcome {
     match reply {
         Ok(Reply::Granted { .. }) => NodeOutcome::Granted,
         Ok(Reply::Held { remaining, .. } | Reply::Queued { remaining, .. }) => {

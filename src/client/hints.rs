@@ -12,9 +12,10 @@
 //! after the first hint. Observers only read, so each hint wakes them. A majority of hints wakes
 //! all callers that wait for the end of a claim, because all of them get the same answer.
 //!
-//! Hints may be lost, so every waiter also has a timer. Hints may be forged, so a [`Floor`] limits
+//! Hints may be lost, so every waiter also has a timer. Hints may be forged, so a [`RateLimit`] limits
 //! the rate of useless wake-ups.
 
+mod rate_limit;
 mod turns;
 
 use std::collections::{BTreeSet, HashMap};
@@ -24,6 +25,7 @@ use std::time::Duration;
 use tokio::sync::futures::{Notified, OwnedNotified};
 use tokio::sync::{Notify, broadcast};
 
+pub(crate) use self::rate_limit::RateLimit;
 use self::turns::{Order, Turns};
 use crate::node::{LockNode, NodeSignal};
 use crate::op::{IfHeld, LockMode, Place, Slots};
@@ -32,56 +34,10 @@ use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Smallest average time between two wake-ups. Wake-ups that found a released lock do not count.
-const APART: Duration = Duration::from_millis(10);
 /// Time that is added to a reservation because of the limited precision of timers.
 const SPARE: Duration = Duration::from_millis(2);
 /// Largest number of attempts of all waiters of a handle, except the first one, during one pause.
 const CROWD: f64 = 64.0;
-/// Largest number of wake-ups without a pause between them. After twice as many useless ones in a
-/// row, and then after each further `BURST`, the time between two is doubled.
-const BURST: u32 = 16;
-/// Number of times that the time between two wake-ups is doubled at most.
-const DOUBLED_MAX: u32 = 4;
-/// Time without a wake-up after which the count of useless wake-ups starts at zero again. It is
-/// much longer than the longest time between two wake-ups, so waiters that wake each other in vain
-/// do not reset the count.
-const QUIET: Duration = Duration::from_secs(2);
-
-/// Limit on the rate of wake-ups. Other programs can forge hints. A forged hint costs its sender
-/// little, but makes the handle send expensive requests to the nodes. Waiters can also wake each
-/// other in vain: a node that lacks the holder's grant grants the lock to a waiter, the other nodes
-/// refuse this waiter, and its release wakes the next waiter. So the time between two wake-ups
-/// grows with the number of useless wake-ups in a row.
-#[derive(Debug, Default)]
-pub(crate) struct Floor {
-    /// Earliest time of the next wake-up without a wait. After a quiet time it counts as `BURST` ×
-    /// `APART` in the past at most, so that a few wake-ups can follow each other at once.
-    next: Moment,
-    /// Number of useless wake-ups in a row.
-    useless: u32,
-}
-
-impl Floor {
-    /// Counts a wake-up at `now`. Returns the time to wait before a request is sent to the nodes.
-    pub(crate) fn wake(&mut self, now: Moment) -> Duration {
-        if now > self.next + QUIET {
-            self.useless = 0;
-        }
-        let at = self.next.max(now - APART * BURST);
-        self.next = at + APART * (1 << (self.useless / BURST).saturating_sub(1).min(DOUBLED_MAX));
-        self.useless = self.useless.saturating_add(1);
-        at.since(now)
-    }
-
-    /// Removes the last wake-up from the count of useless wake-ups, because the lock had been
-    /// released.
-    fn forgive(&mut self) {
-        self.next = self.next - APART;
-        self.useless = 0;
-    }
-}
-
 /// Kind of waiters of a handle. The waiters of one kind for one key share a place in the nodes'
 /// queues. Callers that only watch count as exclusive ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +99,7 @@ struct Entry {
     /// Wakes all callers that wait for the end of the claim.
     all: Arc<Notify>,
     observers: usize,
-    floor: Floor,
+    limit: RateLimit,
 }
 
 impl Hints {
@@ -240,6 +196,18 @@ fn wake(callers: &Turns, line: Line) {
     callers.wake();
 }
 
+/// First hint of a caller that sleeps before its attempt. If the caller is dropped during the
+/// sleep, the drop of this value gives the hint to the next caller.
+struct FirstHint<'a>(Option<&'a Turns>);
+
+impl Drop for FirstHint<'_> {
+    fn drop(&mut self) {
+        if let Some(turns) = self.0 {
+            turns.wake();
+        }
+    }
+}
+
 /// Registration of a caller that waits for a key or watches a key. The drop ends the registration.
 #[derive(Debug)]
 pub(crate) struct Waiting {
@@ -270,14 +238,19 @@ impl Waiting {
     /// If the future is dropped after this caller was woken, the next waiter of the handle is woken
     /// instead.
     pub(crate) async fn turn(&self, soon: Duration) {
+        let mut first_hint = FirstHint(None);
         tokio::select! {
             biased;
             () = self.turn.turn(self.order) => {}
             () = async {
                 self.first.turn(self.order).await;
-                tokio::time::sleep(soon).await;
+                if !soon.is_zero() {
+                    first_hint.0 = Some(&self.first);
+                    tokio::time::sleep(soon).await;
+                }
             }, if self.is_queued() && self.line != Line::Fair => {}
         }
+        first_hint.0 = None;
     }
 
     /// Returns true if this caller waits in the queue, false if this caller only watches.
@@ -326,6 +299,13 @@ impl Waiting {
         )
     }
 
+    /// Lets the other callers of the handle go first at the next hints, because no majority answered
+    /// this caller's attempt. Otherwise a caller that cannot succeed, for example with a durability
+    /// that its nodes do not reach, would get every hint of the handle.
+    pub(crate) fn step_back(&mut self, now: Moment) {
+        self.order.0 = self.order.0.max(now);
+    }
+
     /// Returns true if another caller of the handle is in the queue that has waited longer. The
     /// nodes then have its place for the handle.
     pub(crate) fn is_behind(&self) -> bool {
@@ -360,15 +340,15 @@ impl Waiting {
 
     /// Counts a wake-up of this caller at `now`. Returns the time to wait before the attempt. All
     /// waiters for the same key share one limit.
-    pub(crate) fn floor(&self, now: Moment) -> Duration {
-        self.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.floor.wake(now))
+    pub(crate) fn limit(&self, now: Moment) -> Duration {
+        self.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.limit.wake(now))
     }
 
     /// Records that the last hint was right: the lock had been released, even if another owner has
     /// the lock now. The wake-up does not count as useless then.
     pub(crate) fn was_right(&self) {
         if let Some(entry) = self.keys().get_mut(&self.key) {
-            entry.floor.forgive();
+            entry.limit.forgive();
         }
     }
 
@@ -443,42 +423,34 @@ pub(super) async fn forward_hints<T>(
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
-    #[test]
-    fn wake_ups_that_bring_nothing_are_held_apart_after_a_burst() {
-        let mut floor = Floor::default();
-        let mut now = Moment::from_nanos(1_000_000_000_000);
-        let mut woken = 0;
-        let begun = now;
-        // Another program sends a forged hint immediately after each wake-up.
-        while now.since(begun) < Duration::from_secs(1) {
-            now = now + floor.wake(now) + Duration::from_micros(200);
-            woken += 1;
+    #[tokio::test]
+    async fn a_first_hint_is_for_the_next_waiter_if_the_first_one_is_dropped() {
+        let hints = Arc::new(Hints::new(3, 0));
+        let at = |nanos| Some((Line::Exclusive, Moment::from_nanos(nanos)));
+        let (one, two) = (hints.wait("a", at(1)), hints.wait("a", at(2)));
+        let mut first = Box::pin(one.turn(Duration::from_secs(60)));
+        let mut second = Box::pin(two.turn(Duration::from_micros(1)));
+        assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
+        assert_eq!(hints.turn(0, "a", hints.waiter(Line::Exclusive)), None);
+        assert!((&mut first).now_or_never().is_none(), "it sleeps");
+        assert!((&mut second).now_or_never().is_none(), "the hint was for the first one");
+        drop(first);
+        second.await;
+        // A majority of hints is for one caller only.
+        let mut first = Box::pin(one.turn(Duration::from_secs(60)));
+        let mut second = Box::pin(two.turn(Duration::from_micros(1)));
+        one.request(Moment::from_nanos(3), Duration::ZERO);
+        assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
+        for node in 0..2 {
+            hints.turn(node, "a", hints.waiter(Line::Exclusive));
+            let _ = (&mut first).now_or_never();
         }
-        assert!((BURST..=BURST + 102).contains(&woken), "{woken}");
-        let (begun, mut more) = (now, 0);
-        while now.since(begun) < Duration::from_secs(4) {
-            now = now + floor.wake(now) + Duration::from_micros(200);
-            more += 1;
-        }
-        assert!(more < 2 * woken, "the time between them grows: {woken}, then {more}");
-        // After some seconds without forged hints, wake-ups are not delayed.
-        now = now + 2 * QUIET;
-        for _ in 0..=BURST {
-            assert_eq!(floor.wake(now), Duration::ZERO);
-        }
-        assert!(!floor.wake(now).is_zero());
-    }
-
-    #[test]
-    fn wake_ups_that_were_right_are_never_held_back() {
-        let mut floor = Floor::default();
-        let mut now = Moment::from_nanos(1_000_000_000_000);
-        for _ in 0..10_000 {
-            assert_eq!(floor.wake(now), Duration::ZERO);
-            floor.forgive();
-            now = now + Duration::from_micros(100);
-        }
+        drop(first);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!((&mut second).now_or_never().is_none(), "the first one makes the attempt");
     }
 }

@@ -6,16 +6,13 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use crate::client::Core;
-use crate::client::health::outcome;
 use crate::client::reply_collector::ReplyCollector;
 use crate::client::round::Round;
 use crate::error::NodeOutcome;
 use crate::name::LockKeys;
-use crate::op::{Enlist, Op, Reply};
+use crate::op::{Enlist, Op};
 use crate::quorum::Answer;
 use crate::quorum::candidates::{Candidate, Listing};
-use crate::quorum::majority::majority;
-use crate::token::{FencingToken, OwnerToken};
 
 impl Core {
     /// Asks each node for the holder of a lock, until `enough` nodes have reported it. Returns the
@@ -30,19 +27,19 @@ impl Core {
     ) -> Vec<(Arc<str>, Option<Answer>)> {
         let op = Op::Inspect { keys: keys.clone(), wait: false };
         let replies = ReplyCollector::new(self.n());
-        let answers = self.answers(op, (enough, Answer::is_ok), &replies).await;
+        let answers = self.answers(op, enough, &replies).await;
         self.names.iter().cloned().zip(answers).collect()
     }
 
-    /// Sends the op to every node, and returns the nodes' answers as soon as `enough` answers
-    /// count; `None` for a node that has not answered by then or in time.
+    /// Sends the op to every node, and returns the nodes' answers as soon as `enough` are no
+    /// errors; `None` for a node that has not answered by then or in time.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the op may still be executed on nodes.
     pub(super) async fn answers(
         &self,
         op: Op,
-        (enough, counts): (usize, fn(&Answer) -> bool),
+        enough: usize,
         replies: &Arc<ReplyCollector>,
     ) -> Vec<Option<Answer>> {
         self.send_all(op, self.node_deadline(self.env.now()), replies);
@@ -51,7 +48,7 @@ impl Core {
             let mut counted = 0;
             for _ in 0..self.n() {
                 let (node, reply) = poll_fn(|cx| replies.poll_recv(cx)).await;
-                counted += usize::from(counts(&reply));
+                counted += usize::from(reply.is_ok());
                 answers[node] = Some(reply);
                 if counted == enough {
                     break;
@@ -61,28 +58,6 @@ impl Core {
         // The time-out is no error. The answer of a node that has not answered stays `None`.
         let _ = tokio::time::timeout(self.patience(), all).await;
         answers
-    }
-
-    /// Succeeds if a majority of the nodes decides about grants of the lock now: it answers and is
-    /// in no quarantine. Fails with the outcome of each node otherwise.
-    ///
-    /// # Cancellation safety
-    /// May be dropped at any time, because it changes nothing.
-    pub(crate) async fn majority_decides(&self, keys: &LockKeys) -> Result<(), Vec<NodeOutcome>> {
-        drop(self.timer()?);
-        // No owner has this token. A read would be answered in quarantine, too.
-        let owner = OwnerToken::from_random(self.env.random());
-        let token = FencingToken::default();
-        let raise = Op::Raise { keys: keys.clone(), owner, token, slot: None };
-        let needed = majority(self.n());
-        let decides: fn(&Answer) -> bool = |reply| matches!(reply, Ok(Reply::NotOwner));
-        let replies = ReplyCollector::new(self.n());
-        let answers = self.answers(raise, (needed, decides), &replies).await;
-        if answers.iter().flatten().filter(|reply| decides(reply)).count() >= needed {
-            return Ok(());
-        }
-        let outcome = |answer: Option<_>| answer.map_or_else(NodeOutcome::no_answer, outcome);
-        Err(answers.into_iter().map(outcome).collect())
     }
 
     /// Writes or removes a candidate's entry in the nodes' lists of candidates. Returns the list on

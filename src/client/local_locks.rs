@@ -4,10 +4,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::sync::{Mutex as TokioMutex, OwnedMutexGuard};
+use tokio::sync::{Mutex as TokioMutex, OwnedMutexGuard, watch};
 
 use crate::name::LockKeys;
+use crate::quorum::acquire::Loss;
 use crate::sync::SyncMutex;
+use crate::time::Moment;
 
 /// The local locks of one handle. Callers get a lock in the order of their calls.
 #[derive(Debug, Default)]
@@ -16,6 +18,9 @@ pub(crate) struct LocalLocks(SyncMutex<HashMap<LockKeys, Entry>>);
 #[derive(Debug, Default)]
 struct Entry {
     lock: Arc<TokioMutex<()>>,
+    /// Last answer of the nodes that a holder of the local lock recorded, and the time of the
+    /// answer.
+    answer: watch::Sender<Option<(Moment, Loss)>>,
     /// Number of callers that wait for the lock or hold it. The last caller removes the entry.
     users: usize,
 }
@@ -45,6 +50,33 @@ impl LocalLocks {
         let mut guard = LocalGuard { locks: Arc::clone(self), keys: keys.clone(), held: None };
         guard.held = Some(lock.lock_owned().await);
         guard
+    }
+
+    /// Returns the last answer of the nodes that a holder of a key's local lock recorded. Waits for
+    /// an answer if the last one was recorded before `since`.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any time, because it changes nothing.
+    pub(crate) async fn answer(&self, keys: &LockKeys, since: Moment) -> Loss {
+        let answers = self.0.lock().get(keys).map(|entry| entry.answer.subscribe());
+        if let Some(mut answers) = answers
+            && let Ok(answer) =
+                answers.wait_for(|answer| answer.as_ref().is_some_and(|(at, _)| *at >= since)).await
+            && let Some((_, loss)) = &*answer
+        {
+            return loss.clone();
+        }
+        std::future::pending().await
+    }
+}
+
+impl LocalGuard {
+    /// Records the answer of the nodes to the holder of this local lock, for the callers that wait
+    /// for the local lock.
+    pub(crate) fn answered(&self, at: Moment, answer: Loss) {
+        if let Some(entry) = self.locks.0.lock().get(&self.keys) {
+            entry.answer.send_replace(Some((at, answer)));
+        }
     }
 }
 
@@ -82,5 +114,18 @@ mod tests {
         assert_eq!(locks.0.lock().len(), 1, "the third call has the lock");
         drop(third.await);
         assert!(locks.0.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_answer_to_a_holder_is_reported_to_those_who_wait_while_it_is_new() {
+        let locks = Arc::<LocalLocks>::default();
+        let (key, at) = (LockKeys::new("a"), Moment::from_nanos);
+        let held = locks.lock(&key).await;
+        let mut answer = Box::pin(locks.answer(&key, at(2)));
+        assert!((&mut answer).now_or_never().is_none(), "there is none yet");
+        held.answered(at(1), Loss::NoQuorum(Vec::new()));
+        assert!((&mut answer).now_or_never().is_none(), "it is too old");
+        held.answered(at(2), Loss::NoQuorum(Vec::new()));
+        assert_eq!(answer.await, Loss::NoQuorum(Vec::new()));
     }
 }

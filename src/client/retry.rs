@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use self::backoff::{Backoff, HINT_MAX, spread};
 use crate::client::Core;
-use crate::client::hints::{Floor, Line, Waiting};
+use crate::client::hints::{Line, RateLimit, Waiting};
 use crate::error::Taken;
 use crate::op::{IfHeld, LockMode};
 use crate::quorum::acquire::Loss;
@@ -233,7 +233,7 @@ struct Retry<'a> {
     /// True if a hint ended the last pause.
     woken: bool,
     /// Limit on the rate of wake-ups that find no change; used only with [`Wait::Answer`].
-    floor: Floor,
+    limit: RateLimit,
     /// Earliest time at which the name can become free without a release, by the answer to the last
     /// attempt.
     expires: Moment,
@@ -264,7 +264,7 @@ impl<'a> Retry<'a> {
             asked: 0,
             ended: None,
             woken: false,
-            floor: Floor::default(),
+            limit: RateLimit::default(),
             expires: Moment::default(),
             collisions: 0,
         }
@@ -329,6 +329,9 @@ impl<'a> Retry<'a> {
             waiting.was_right();
         }
         self.expires = prospect.expires(now);
+        if let (Some(waiting), Prospect::NoQuorum { .. }) = (&mut self.waiting, prospect) {
+            waiting.step_back(now);
+        }
         let registers = self.wait != Wait::Pauses && !matches!(prospect, Prospect::Settling(_));
         if self.waiting.is_none() && registers {
             self.core.listen();
@@ -412,9 +415,9 @@ impl<'a> Retry<'a> {
         let now = self.core.env.now();
         let apart = match &self.waiting {
             Some(waiting) if self.wait != Wait::Answer && !waiting.is_shared() => {
-                waiting.floor(now)
+                waiting.limit(now)
             }
-            _ => self.floor.wake(now),
+            _ => self.limit.wake(now),
         };
         let apart = apart.min(self.left());
         if !apart.is_zero() {

@@ -300,7 +300,7 @@ impl<'a> Seat<'a> {
             tokio::select! {
                 biased;
                 () = self.of.course.eligible_is(!written) => {}
-                () = news => tokio::time::sleep(listens.floor(core.env.now())).await,
+                () = news => tokio::time::sleep(listens.limit(core.env.now())).await,
                 () = tokio::time::sleep(renew_every(self.of.ttl)) => {}
             }
         }

@@ -16,7 +16,7 @@ use futures_util::stream::{BoxStream, unfold};
 use super::Election;
 use super::error::LeaderError;
 use super::value::Leader;
-use crate::client::hints::{Floor, Waiting};
+use crate::client::hints::{RateLimit, Waiting};
 use crate::client::runtime::within;
 use crate::error::NoQuorum;
 use crate::metrics::Vacancy;
@@ -64,10 +64,10 @@ impl Election {
     /// it reports a change within about a third of the ttl (4 s at most).
     pub fn observe(&self) -> Observer {
         let waiting = self.core.hints.wait(self.keys.lock(), None);
-        let (election, floor) = (self.clone(), Floor::default());
+        let (election, limit) = (self.clone(), RateLimit::default());
         let seen = Seen { last: Last::Nothing, known: None, any: false };
         let vacancy = Vacancy::new(&self.core.meters.election(&self.name));
-        let watch = Watch { election, waiting, seen, next: None, floor, vacancy };
+        let watch = Watch { election, waiting, seen, next: None, limit, vacancy };
         Observer { changes: unfold(watch, Watch::change).fuse().boxed() }
     }
 }
@@ -119,7 +119,7 @@ struct Watch {
     seen: Seen,
     /// Item to yield next. Set when [`Observation::Resynced`] is yielded before the item.
     next: Option<Observation>,
-    floor: Floor,
+    limit: RateLimit,
     vacancy: Vacancy,
 }
 
@@ -162,7 +162,7 @@ impl Watch {
                         woken = within(self.pause(rest), hint) => woken.is_some(),
                     };
                     if woken {
-                        let held_back = self.floor.wake(core.env.now());
+                        let held_back = self.limit.wake(core.env.now());
                         within(held_back, std::future::pending::<()>()).await;
                     }
                 }

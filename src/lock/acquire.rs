@@ -56,7 +56,11 @@ impl Attempt for LockAttempt<'_> {
 
     async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
         self.operation.attempt();
-        self.core.attempt(self.ask(terms)).await
+        let won = self.core.attempt(self.ask(terms)).await;
+        if let Some(fair) = &self.fair {
+            fair.attempted(&won, self.core.env.now());
+        }
+        won
     }
 
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {

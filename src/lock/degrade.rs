@@ -12,7 +12,7 @@ use crate::client::Core;
 use crate::client::acquire::{AcquireRequest, Acquired};
 use crate::client::local_locks::LocalGuard;
 use crate::client::outage::Finding;
-use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, Wait, retry};
+use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, retry};
 use crate::error::{AcquireError, ConfigError, NoQuorum, ReleaseError};
 use crate::lock::fair::Fair;
 use crate::op::LockMode;
@@ -165,10 +165,10 @@ impl DegradingMutex {
             }
             OnUnavailable::Proceed => None,
         };
-        let _line = self.mutex.line_up(&mut terms).await?;
+        let line = self.mutex.line_up(&mut terms).await?;
         let (mut acquire, mut ignore) =
             (self.mutex.attempt(LockMode::Exclusive, operation), |_| ());
-        acquire.fair = (wait == Wait::Fair).then(|| Fair::new(&mut ignore));
+        acquire.fair = line.as_ref().map(|line| Fair::new(&mut ignore, line));
         let (held_until, degrades) = (Moment::default(), false);
         let mut attempt = DegradingAttempt { acquire, after: self.after, held_until, degrades };
         let state = match retry(core, &mut attempt, terms).await {

@@ -1,17 +1,19 @@
 //! The part of a fair call: its ticket, and its position for the caller.
 
 use std::fmt;
-use std::sync::{Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use super::{LockGuard, Mutex};
-use crate::error::AcquireError;
+use crate::client::local_locks::LocalGuard;
+use crate::error::{AcquireError, Taken};
 use crate::op::{LockMode, Queued};
+use crate::quorum::acquire::Loss;
 use crate::span::operation;
+use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Time for which a place counts after the last request of its call (fair 3).
-const FRESH: Duration = Duration::from_secs(3);
+pub(super) const FRESH: Duration = Duration::from_secs(3);
 
 /// Caller's function, which is called with each new position.
 pub(super) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
@@ -25,17 +27,33 @@ pub(crate) struct Fair<'a> {
     heard: Moment,
     /// Position with which `on_queued` was called last.
     shown: Option<u16>,
-    on_queued: StdMutex<OnQueued<'a>>,
+    on_queued: SyncMutex<OnQueued<'a>>,
+    /// Lock inside the process. The fair calls of the handle wait for it while this call makes its
+    /// attempts.
+    line: &'a LocalGuard,
 }
 
 impl<'a> Fair<'a> {
-    pub(super) fn new(on_queued: OnQueued<'a>) -> Self {
+    pub(super) fn new(on_queued: OnQueued<'a>, line: &'a LocalGuard) -> Self {
         Self {
             ticket: None,
             heard: Moment::default(),
             shown: None,
-            on_queued: StdMutex::new(on_queued),
+            on_queued: SyncMutex::new(on_queued),
+            line,
         }
+    }
+
+    /// Records the result of an attempt for the calls that wait in line behind this one. They
+    /// report it if their time ends before their turn comes (fair 7).
+    pub(super) fn attempted<T>(&self, result: &Result<T, Loss>, now: Moment) {
+        let answer = match result {
+            Ok(_) => Loss::Taken(taken_locally()),
+            // The place is that of this call alone.
+            Err(Loss::Taken(taken)) => Loss::Taken(Taken { queued: None, ..taken.clone() }),
+            Err(loss) => loss.clone(),
+        };
+        self.line.answered(now, answer);
     }
 
     /// Takes in the standing after a refused attempt. Returns true if the call has got its ticket
@@ -48,8 +66,7 @@ impl<'a> Fair<'a> {
         };
         // The attempt had the ticket, so a majority has the place with the ticket now.
         if self.shown.replace(queued.ahead) != Some(queued.ahead) {
-            let on_queued = self.on_queued.get_mut().unwrap_or_else(PoisonError::into_inner);
-            on_queued(Queued { ticket, ..queued });
+            self.on_queued.lock()(Queued { ticket, ..queued });
         }
         false
     }
@@ -65,6 +82,11 @@ impl Fair<'_> {
             self.ticket = None;
         }
     }
+}
+
+/// Returns the refusal of a call whose lock another call of the handle has.
+pub(super) fn taken_locally() -> Taken {
+    Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }
 
 impl fmt::Debug for Fair<'_> {

@@ -14,11 +14,11 @@ use crate::client::local_locks::{LocalGuard, LocalLocks};
 use crate::client::retry::{GivenUp, RetryTerms, Wait, retry};
 use crate::client::runtime::within;
 use crate::durability::Durability;
-use crate::error::{AcquireError, NoQuorum, Resource, Taken};
+use crate::error::{AcquireError, NodeOutcome, Resource, Taken};
 use crate::lock::LockGuard;
 use crate::lock::acquire::{AFTER_QUARANTINE, LockAttempt, acquire_deadline, not_acquired};
 use crate::lock::acquiring::Acquiring;
-use crate::lock::fair::{Fair, OnQueued};
+use crate::lock::fair::{FRESH, Fair, OnQueued, taken_locally};
 use crate::name::LockKeys;
 use crate::op::LockMode;
 use crate::quorum::acquire::Loss;
@@ -194,9 +194,9 @@ impl Mutex {
     ) -> Result<LockGuard, AcquireError> {
         let _operation = self.begin()?;
         let (began, mut terms) = (self.core.env.now(), self.retry_terms(self.wait(mode)));
-        let _line = self.line_up(&mut terms).await?;
+        let line = self.line_up(&mut terms).await?;
         let mut attempt = self.attempt(mode, operation);
-        attempt.fair = (terms.wait == Wait::Fair).then(|| Fair::new(on_queued));
+        attempt.fair = line.as_ref().map(|line| Fair::new(on_queued, line));
         let won = retry(&self.core, &mut attempt, terms).await;
         won.map(|won| self.guard(won)).map_err(|given_up| {
             let waited = self.core.env.now().since(began);
@@ -213,8 +213,9 @@ impl Mutex {
     }
 
     /// Waits, if the call is fair, until no other fair call of the handle waits for the lock. If
-    /// the time of the call ends before, it asks the nodes once: "taken" is an answer of a
-    /// majority. A call that waits for the end of a quarantine keeps its place in the line.
+    /// the time of the call ends before, reports the last answer that the nodes gave to the call
+    /// that is first in line; that call asks them at least once a second. A call that waits for the
+    /// end of a quarantine keeps its place in the line.
     pub(super) async fn line_up(
         &self,
         terms: &mut RetryTerms<'_>,
@@ -229,18 +230,29 @@ impl Mutex {
             if let Some(done) = within(left, &mut line).await {
                 return done.map(Some);
             }
-            let decides = core.majority_decides(&self.keys).await;
-            let (of, now) = (self.resource(), core.env.now());
-            let why = match decides {
-                _ if !core.closing.is_open() => return Err(AcquireError::Closed(of)),
-                Ok(()) => return Err(taken_locally(of, now.since(began))),
-                Err(outcomes) => core.no_quorum(outcomes),
+            let answer = core.fair_lines.answer(&self.keys, core.env.now() - FRESH);
+            let answer = async {
+                tokio::select! {
+                    biased;
+                    done = &mut line => Err(done),
+                    answer = answer => Ok(answer),
+                }
             };
-            let Some(left) = why.quarantine().filter(|_| self.acquire_timeout.is_none()) else {
-                let waited = Some(now.since(began));
-                return Err(AcquireError::NoQuorum(NoQuorum { waited, ..why.of(of) }));
+            let answer = match within(core.patience(), answer).await {
+                Some(Err(done)) => return done.map(Some),
+                Some(Ok(answer)) => answer,
+                None => Loss::NoQuorum(vec![NodeOutcome::no_answer(); core.n()]),
             };
-            terms.deadline = Some(now + left + AFTER_QUARANTINE);
+            let now = core.env.now();
+            if self.acquire_timeout.is_none()
+                && let Loss::NoQuorum(outcomes) = &answer
+                && let Some(left) = core.no_quorum(outcomes.clone()).quarantine()
+            {
+                terms.deadline = Some(now + left + AFTER_QUARANTINE);
+                continue;
+            }
+            let given_up = GivenUp { refused: answer, waited: now.since(began), closed: false };
+            return Err(not_acquired(core, self.resource(), given_up));
         }
     }
 
@@ -259,9 +271,10 @@ impl Mutex {
             }
         };
         let left = deadline.map_or(Duration::MAX, |deadline| deadline.since(began));
-        within(left, wait)
-            .await
-            .unwrap_or_else(|| Err(taken_locally(self.resource(), core.env.now().since(began))))
+        within(left, wait).await.unwrap_or_else(|| {
+            let (of, waited) = (self.resource(), core.env.now().since(began));
+            Err(AcquireError::TimedOut { of, waited, taken: taken_locally() })
+        })
     }
 
     pub(super) fn attempt<'a>(&'a self, mode: LockMode, operation: &'a Call) -> LockAttempt<'a> {
@@ -314,10 +327,4 @@ impl Mutex {
         lease.count();
         LockGuard::new(Arc::clone(&self.core), Arc::new(lease), Arc::clone(&self.name), self.renew)
     }
-}
-
-/// Returns the error of a call whose time ended while another call of its handle came first.
-fn taken_locally(of: Resource, waited: Duration) -> AcquireError {
-    let taken = Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None };
-    AcquireError::TimedOut { of, waited, taken }
 }

@@ -224,3 +224,30 @@ async fn a_result_counts_only_at_the_level() {
     let again = two.key("8").run(|_| async { Err::<i32, _>("must not run") }).await;
     assert_eq!(again.unwrap(), Outcome::Replayed(8));
 }
+
+/// A waiter whose level no node reaches does not keep the wake-ups of its handle to itself.
+#[tokio::test]
+async fn a_waiter_that_cannot_succeed_lets_the_others_of_its_handle_go_first() {
+    let nodes = three([BarrierReply::Have(0), BarrierReply::Have(0), BarrierReply::Have(0)]);
+    let mutex = nodes.redlock.mutex("wanted");
+    let [strict, plain] = [Durability::Replicas(1), Durability::Primary]
+        .map(|level| mutex.clone().durability(level).build().unwrap());
+    let mut held = plain.acquire().await.unwrap();
+    let waits = tokio::spawn(async move { strict.acquire().await.map(drop) });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let attempts = || nodes.nodes[0].levels.lock().unwrap().len();
+    let before = attempts();
+    for _ in 0..20 {
+        let next = tokio::spawn({
+            let plain = plain.clone();
+            async move { plain.acquire().await.unwrap() }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        held.release().await.unwrap();
+        held = next.await.unwrap();
+    }
+    waits.abort();
+    // The waiter makes an attempt after each release, and not one after each of its roll-backs.
+    let attempts = attempts() - before;
+    assert!((10..60).contains(&attempts), "{attempts} attempts for 20 releases");
+}

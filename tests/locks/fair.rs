@@ -1,10 +1,11 @@
 //! Fair locks: first come, first served. This is also true if other callers leave the queue.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
-use palisade::error::AcquireError;
+use palisade::error::{AcquireError, NodeFault};
+use palisade::node::spi::{Batch, LockNode as _, Op};
 use palisade::{MemoryNode, Mutex, OnUnavailable, Owner, Queued, Redlock, RetryPolicy, TryAcquire};
 use palisade_testing::fault::{Fault, Odds};
 use tokio::sync::{Notify, mpsc};
@@ -12,6 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::readers::Nodes;
+use crate::support::wrap::{Wrap, refused};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -145,7 +147,23 @@ async fn a_call_ends_at_its_deadline_and_says_who_came_first() {
 #[tokio::test]
 async fn calls_without_a_majority_report_what_a_mutex_that_is_not_fair_reports() {
     let memory: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
-    let nodes: Vec<_> = memory.iter().cloned().map(Fault::new).collect();
+    let read_only = Arc::new(AtomicBool::new(false));
+    let nodes: Vec<_> = memory
+        .iter()
+        .map(|node| {
+            let read_only = Arc::clone(&read_only);
+            Fault::new(Wrap::new(node.clone(), move |node, batch: Batch, deadline| {
+                let locks = batch.ops.iter().any(|op| matches!(op, Op::Acquire { .. }));
+                let refuses = locks && read_only.load(SeqCst);
+                async move {
+                    match refuses {
+                        true => refused(&batch, NodeFault::NoReplicas),
+                        false => node.call(batch, deadline).await,
+                    }
+                }
+            }))
+        })
+        .collect();
     let builder = nodes.iter().fold(Redlock::builder(), |b, node| b.node(node.clone()));
     let redlock = builder.node_deadline(Duration::from_millis(50)).build().unwrap();
     let brief = |fair| {
@@ -176,6 +194,11 @@ async fn calls_without_a_majority_report_what_a_mutex_that_is_not_fair_reports()
     for node in &nodes {
         node.control().heal();
     }
+    // The servers answer reads, and refuse writes.
+    read_only.store(true, SeqCst);
+    assert_eq!(report().await, ["no quorum"; 4]);
+    read_only.store(false, SeqCst);
+    assert_eq!(report().await, ["taken"; 4]);
     memory.iter().for_each(MemoryNode::restart_empty);
     assert_eq!(report().await, ["quarantine"; 4]);
     drop(held);
