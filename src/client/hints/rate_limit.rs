@@ -1,0 +1,93 @@
+//! Limit on the rate at which hints wake the waiters of a handle.
+
+use std::time::Duration;
+
+use crate::time::Moment;
+
+/// Smallest average time between two wake-ups. Wake-ups that found a released lock do not count.
+const APART: Duration = Duration::from_millis(10);
+/// Largest number of wake-ups without a pause between them. After twice as many useless ones in a
+/// row, and then after each further `BURST`, the time between two is doubled.
+const BURST: u32 = 16;
+/// Number of times that the time between two wake-ups is doubled at most.
+const DOUBLED_MAX: u32 = 4;
+/// Time without a wake-up after which the count of useless wake-ups starts at zero again. It is
+/// much longer than the longest time between two wake-ups, so waiters that wake each other in vain
+/// do not reset the count.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// Limit on the rate of wake-ups. Other programs can forge hints. A forged hint costs its sender
+/// little, but makes the handle send expensive requests to the nodes. Waiters can also wake each
+/// other in vain: a node that lacks the holder's grant grants the lock to a waiter, the other nodes
+/// refuse this waiter, and its release wakes the next waiter. So the time between two wake-ups
+/// grows with the number of useless wake-ups in a row.
+#[derive(Debug, Default)]
+pub(crate) struct RateLimit {
+    /// Earliest time of the next wake-up without a wait. After a quiet time it counts as `BURST` ×
+    /// `APART` in the past at most, so that a few wake-ups can follow each other at once.
+    next: Moment,
+    /// Number of useless wake-ups in a row.
+    useless: u32,
+}
+
+impl RateLimit {
+    /// Counts a wake-up at `now`. Returns the time to wait before a request is sent to the nodes.
+    pub(crate) fn wake(&mut self, now: Moment) -> Duration {
+        if now > self.next + QUIET {
+            self.useless = 0;
+        }
+        let at = self.next.max(now - APART * BURST);
+        self.next = at + APART * (1 << (self.useless / BURST).saturating_sub(1).min(DOUBLED_MAX));
+        self.useless = self.useless.saturating_add(1);
+        at.since(now)
+    }
+
+    /// Removes the last wake-up from the count of useless wake-ups, because the lock had been
+    /// released.
+    pub(super) fn forgive(&mut self) {
+        self.next = self.next - APART;
+        self.useless = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wake_ups_that_bring_nothing_are_held_apart_after_a_burst() {
+        let mut limit = RateLimit::default();
+        let mut now = Moment::from_nanos(1_000_000_000_000);
+        let mut woken = 0;
+        let begun = now;
+        // Another program sends a forged hint immediately after each wake-up.
+        while now.since(begun) < Duration::from_secs(1) {
+            now = now + limit.wake(now) + Duration::from_micros(200);
+            woken += 1;
+        }
+        assert!((BURST..=BURST + 102).contains(&woken), "{woken}");
+        let (begun, mut more) = (now, 0);
+        while now.since(begun) < Duration::from_secs(4) {
+            now = now + limit.wake(now) + Duration::from_micros(200);
+            more += 1;
+        }
+        assert!(more < 2 * woken, "the time between them grows: {woken}, then {more}");
+        // After some seconds without forged hints, wake-ups are not delayed.
+        now = now + 2 * QUIET;
+        for _ in 0..=BURST {
+            assert_eq!(limit.wake(now), Duration::ZERO);
+        }
+        assert!(!limit.wake(now).is_zero());
+    }
+
+    #[test]
+    fn wake_ups_that_were_right_are_never_held_back() {
+        let mut limit = RateLimit::default();
+        let mut now = Moment::from_nanos(1_000_000_000_000);
+        for _ in 0..10_000 {
+            assert_eq!(limit.wake(now), Duration::ZERO);
+            limit.forgive();
+            now = now + Duration::from_micros(100);
+        }
+    }
+}
