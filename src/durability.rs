@@ -102,9 +102,9 @@ impl fmt::Display for Achieved {
     }
 }
 
-/// Server process and data history of the writes that a barrier confirms. A barrier is a wait for
-/// replicas. It confirms all writes of this process in this history before the report of both in
-/// the server's [`Facts`](crate::op::Facts).
+/// Server process and data history whose writes a barrier confirms. A barrier is a wait until
+/// replicas have the earlier writes of their master. It confirms all writes that this process had
+/// made in this history when the server reported both (in its [`Facts`](crate::op::Facts)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BarrierPoint {
     /// Identity of the server process (`run_id`).

@@ -19,7 +19,7 @@ use crate::time::Moment;
 #[doc(hidden)]
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Clocks and randomness that the library uses.
+/// Clocks and randomness that the library uses. Tests and simulators replace them.
 ///
 /// `now` must run in step with `tokio::time`, because the library uses tokio's timers.
 pub trait Env: Send + Sync + fmt::Debug + 'static {
@@ -41,8 +41,8 @@ pub trait Env: Send + Sync + fmt::Debug + 'static {
 }
 
 /// Returns the pause after this number of failures: `first`, doubled for each failure, and at most
-/// `longest`. A share of the second half of the pause is random (by 16 bits of `random`), so that
-/// clients do not retry at the same time.
+/// `longest`. The first half of the pause is fixed. A random share of the second half is added to
+/// it (by 16 bits of `random`), so that clients do not retry at the same time.
 pub(crate) fn pause(
     random: u128,
     failures: u32,
@@ -126,8 +126,9 @@ impl Env for TokioEnv {
 
 impl Env for SystemEnv {
     fn now(&self) -> Moment {
-        // CLOCK_MONOTONIC stops while a laptop or a VM sleeps, but a node's clock continues to
-        // count the lease.
+        // The library's clock must count the lease while a laptop or a VM sleeps, because the
+        // node's clock counts it, too. `CLOCK_MONOTONIC` stops during a sleep, so `CLOCK_BOOTTIME`
+        // is used where it exists.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         const CLOCK: ClockId = ClockId::Boottime;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]

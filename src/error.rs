@@ -142,7 +142,7 @@ pub enum NodeFault {
     Timeout,
     /// The connection broke during a request.
     Disconnected,
-    /// The server is a replica, by its error `READONLY` or by its reply to `ROLE`.
+    /// The server is a replica. Its error `READONLY` or its reply to `ROLE` shows this.
     NotMaster,
     /// The server is still reading its data set (`LOADING`).
     Loading,
@@ -243,7 +243,7 @@ impl NodeError {
         Self::not_executed(NodeFault::PastDeadline, "by the server's own clock")
     }
 
-    /// Adds the server of the fault and a hint for the user to the detail.
+    /// Adds to the detail the name of the server that failed, and a hint for the user.
     pub(crate) fn at(self, place: &str, hint: &str) -> Self {
         Self { detail: format!("at {place}: {}{hint}", self.detail).into(), ..self }
     }

@@ -19,8 +19,8 @@ pub struct Health {
     pub needed: usize,
     /// Health of each node, in the order of the builder's nodes.
     pub nodes: Vec<NodeHealth>,
-    /// Messages that the consumers of a namespace hold until an operator decides. Empty in the
-    /// health of a whole handle, because only a namespace has messages.
+    /// Messages that wait in the brokers of a namespace of idempotency keys until an operator has
+    /// acted. Empty in the health of a whole handle, because only a namespace has messages.
     pub waiting: Vec<Waiting>,
     /// Number of existing [degraded guards](crate::DegradableGuard) of the handle. The work of a
     /// degraded guard runs without the lock.
@@ -57,7 +57,7 @@ impl fmt::Display for Waiting {
 pub struct NodeHealth {
     /// The node's name.
     pub name: Arc<str>,
-    /// The node's reply to a trial lock, which was acquired and released.
+    /// The node's reply to a trial lock, which this health check acquired and released.
     pub outcome: NodeOutcome,
     /// Time until the node grants locks. The same time applies to claims of idempotency keys with a
     /// [`created_at`](crate::idempotency::Call::created_at) later than the node's last loss of
@@ -65,9 +65,9 @@ pub struct NodeHealth {
     pub locks: Ability,
     /// Time until the node can confirm that an idempotency key without `created_at` was never used.
     pub new_keys: Ability,
-    /// Losses: ranges of writes that the node's data may lack, in the order of time, from the
-    /// node's last reply. At most eight, including old losses that no longer matter. Empty before
-    /// the first reply.
+    /// Losses of data: ranges of writes that the node's data may lack. They are in the order of
+    /// time, and as the node last reported them. At most eight, including old losses that no longer
+    /// matter. Empty before the first reply.
     pub losses: Arc<[Loss]>,
 }
 
@@ -197,9 +197,9 @@ impl Redlock {
     }
 }
 
-/// Reads the state of every node, like [`Redlock::health`]. `retention` and `loss` describe the
-/// idempotency keys of a namespace: the retention of their results, the first use of the namespace,
-/// and the accepted loss of data.
+/// Reads the state of every node, like [`Redlock::health`]. `retention` and `loss` describe a
+/// namespace of idempotency keys: the time for which its results are kept, the first use of the
+/// namespace, and the loss of data that its user accepts.
 pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLossTerms) -> Health {
     let reports = redlock.core.health(retention, loss).await;
     let node = |report: crate::client::health::NodeReport| {

@@ -85,8 +85,8 @@ pub fn objection(info: &str) -> Option<NodeError> {
     crate::node::redis::facts::objection(info)
 }
 
-/// Returns true if the token belongs to no owner. Such a token keeps a lock after a planned
-/// handover, or reserves a lock for a waiting handle.
+/// Returns true if the token belongs to no owner. A node stores such a token in the place of an
+/// owner to keep a lock closed after a planned handover, or to reserve a lock for a waiting handle.
 pub fn is_ownerless(owner: OwnerToken) -> bool {
     owner.is_ownerless()
 }
@@ -139,11 +139,8 @@ pub async fn decide(
     keys.decide(loss, decision, replace).await
 }
 
-/// Reads one of the two decision records of a loss of data from each node. If `record` is `None`,
-/// reads the losses that affect keys of the namespace.
-///
-/// # Cancellation safety
-/// Reads only.
+/// Reads one of the two records that can hold a decision about a loss of data, from each node. If
+/// `record` is `None`, reads the losses that affect keys of the namespace.
 pub async fn ask_each(
     keys: &Idempotency,
     record: Option<(Loss, Record)>,
