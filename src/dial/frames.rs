@@ -42,7 +42,8 @@ impl Limits {
     pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
 }
 
-/// Reason for which this program ends a connection. A correct server never causes such a reason.
+/// Reason for which this program ends a connection: the server sent more than a limit allows, or
+/// bytes that are not its protocol. A correct server never does so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Excess {
     #[error("an answer of more than {0} bytes")]
@@ -61,7 +62,7 @@ pub(crate) enum Excess {
 }
 
 impl Excess {
-    /// Returns a text for errors with the reason for the end of the connection.
+    /// Returns a text for errors. The text says that this program ended the connection, and why.
     pub(crate) fn why_it_ended(self) -> String {
         format!("it sent {self}, so this program ended the connection")
     }
@@ -73,13 +74,13 @@ pub(crate) struct Frames {
     limits: Limits,
     /// Number of bytes of the present answer so far.
     bytes: u64,
-    /// Number of values of the present answer so far. If a length announces values, they count at
-    /// once, because the parser allocates memory for them.
+    /// Number of values of the present answer so far. When the length of a list or map arrives, all
+    /// its values are counted at once, because the parser allocates memory for them.
     items: u64,
     /// Number of pushes since the connection was opened.
     pushes: u64,
-    /// Number of missing values in each list or map that has begun. The outermost list or map is
-    /// the first.
+    /// Number of values that are still missing in each list or map that has begun. The outermost
+    /// list or map is the first.
     open: Vec<u64>,
     at: At,
 }
@@ -89,8 +90,8 @@ enum At {
     /// The next byte is a type byte.
     Kind,
     /// In a line that contains the value itself. `length` bytes of the line have arrived. Only
-    /// `\r\n` ends the line, as in the parser. An earlier end would make this counter read the rest
-    /// of the line as other values.
+    /// `\r\n` ends the line, as in the parser. If this counter ended a line earlier than the
+    /// parser, it would read the rest of the line as other values.
     Line { length: u64, ending: bool },
     /// In a line with the length of a text, list or map.
     Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },

@@ -52,8 +52,8 @@ struct State {
     sent: u64,
     /// Wakers to call after all mutexes are unlocked.
     wake: Vec<Waker>,
-    /// The limit that the server exceeded; `None` unless this program ended the connection for
-    /// that.
+    /// The limit that the server exceeded, if this program ended the connection for that reason;
+    /// `None` otherwise.
     excess: Option<Excess>,
 }
 
@@ -160,8 +160,8 @@ impl Wire {
         shared.over.load(Ordering::Acquire)
     }
 
-    /// Returns the limit that the server exceeded; `None` unless this program ended the connection
-    /// for that.
+    /// Returns the limit that the server exceeded, if this program ended the connection for that
+    /// reason; `None` otherwise.
     pub(crate) fn excess(&self) -> Option<Excess> {
         self.0.state.lock().excess
     }

@@ -25,13 +25,14 @@ pub struct NodeMetrics {
     /// Requests that ended with a fault and not with a vote, by kind of fault. A kind without
     /// faults is not in the map.
     pub faults: BTreeMap<NodeFault, u64>,
-    /// Data histories of the node while this handle used it: 1 at first, and one more after each
-    /// restart of the server, promotion of a replica or loss of data.
+    /// Number of data histories (sequences of writes) of the node while this handle used it. It is
+    /// 1 at first, and one more after each restart of the server, promotion of a replica or loss of
+    /// data.
     pub histories: u64,
-    /// Quarantines of the node while this handle used it.
+    /// Number of quarantines of the node while this handle used it.
     pub quarantines: u64,
-    /// Claims of idempotency keys that the node granted although it may have forgotten an earlier
-    /// claim. The node is new, or it lost data within the retention.
+    /// Claims of idempotency keys that the node granted although it may have lost an earlier claim
+    /// of the key, because the node is new or lost data within the retention.
     pub keys_forgotten: u64,
     /// Renewals of this handle's leases that the node accepted during a quarantine (re-assertions).
     pub reassertions: u64,
@@ -43,7 +44,7 @@ pub struct NodeMetrics {
     /// Waits for replicas that failed: too few replicas confirmed in time, and the grants of the
     /// batch were undone.
     pub barriers_failed: u64,
-    /// Losses of the node's data while this handle used it, [certain or
+    /// Number of losses of the node's data while this handle used it, [certain or
     /// possible](crate::node::Loss).
     pub losses: u64,
 }
