@@ -84,7 +84,7 @@ pub enum ProclaimError {
     #[error("{0}: not proclaimed, the leadership is lost; a new leader may exist")]
     Lost(Resource),
     /// Too few nodes answered. The term continues, and each renewal sends the value again. Readers
-    /// may see the value already. They see it at the latest after the next successful renewal.
+    /// may see the value already. At the latest they see it after the next successful renewal.
     #[error("not confirmed as proclaimed, the next renewal sends it again: {0}")]
     Unknown(NoQuorum),
 }
@@ -105,8 +105,9 @@ impl ProclaimError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaderError {
-    /// Too few nodes gave a reply that counts. A reply of a node in quarantine does not count. If
-    /// this ends a request to step down, the leader may or may not have received the request.
+    /// Too few nodes gave a reply that counts. A node in quarantine may have lost data, so its
+    /// reply counts only if the leader has renewed its lease on this node since then. If a request
+    /// to step down ends with this error, the leader may or may not have received the request.
     #[error("no answer about the leader: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.

@@ -99,8 +99,8 @@ impl Leadership {
         self.guard.durability()
     }
 
-    /// Returns true if this process still leads, by its own suspend-proof clock. Sends nothing.
-    /// After the first `false`, every later result is `false`.
+    /// Returns true if this process still leads, by its own clock, which also counts while the
+    /// machine is suspended. Sends nothing. After the first `false`, every later result is `false`.
     pub fn is_valid(&self) -> bool {
         self.guard.is_valid()
     }
@@ -189,8 +189,8 @@ impl Leadership {
     /// soon as a majority of the nodes has replied; the resignation at the other nodes continues in
     /// the background. `Ok` means that the leadership was valid until the resignation.
     ///
-    /// # Errors
-    /// As [`LockGuard::release`].
+    /// # Errors The errors of [`LockGuard::release`]: the leadership was lost before, or too few
+    /// nodes confirmed its end.
     ///
     /// # Cancellation safety
     /// If the future is dropped at any await, the resignation continues in the background.
