@@ -11,9 +11,11 @@ pub struct Config {
     /// Lease length of a lock without a ttl of its own. Default 15 s.
     pub ttl: Duration,
     /// Longest lease that any client of these nodes may use. After a restart or a failover, a node
-    /// grants nothing for at least this time (quarantine). Default: the value of `ttl`.
+    /// may have lost leases, so it grants nothing for at least this time (quarantine). Default: the
+    /// value of `ttl`.
     pub max_ttl: Duration,
-    /// Largest error of the speed of a node's clock. Default 1 %.
+    /// Largest error of the speed of a node's clock, compared with this machine's clock. Default 1
+    /// %.
     pub drift: Drift,
     /// Longest time until a node's answer to one request. Default 250 ms.
     pub node_deadline: Duration,
@@ -53,8 +55,8 @@ pub fn default_clock_error(max_ttl: Duration) -> Duration {
     (max_ttl / 4).min(Duration::from_secs(2))
 }
 
-/// Shortest lease. The library subtracts 2 ms from each lease, because Redis expires keys only with
-/// this precision. For the shortest lease these 2 ms are already a fifth of its length.
+/// Shortest lease. The library subtracts 2 ms from each lease, because expiry is not more precise.
+/// These 2 ms are already a fifth of the shortest lease.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
 /// Largest value of `max_ttl`: one day. There is a limit because after a restart or a failover a
 /// node grants nothing for at least `max_ttl` (quarantine).

@@ -1,8 +1,9 @@
 //! Durability levels: the number of replicas that must have a grant before the grant counts.
 //!
 //! A Redis master answers before its replicas have the write. So a failover can lose a grant: the
-//! promoted replica may not have it. After such a loss the quarantine prevents a second grant of
-//! the same lock. A durability level prevents the loss itself (durability 1).
+//! promoted replica may not have it. After such a loss the node grants nothing for some time
+//! (quarantine), which prevents a second grant of the same lock. A durability level prevents the
+//! loss itself (durability 1).
 
 use std::fmt;
 use std::sync::Arc;
@@ -88,8 +89,8 @@ pub struct Achieved {
 }
 
 impl Achieved {
-    /// Returns the number of replicas that `level` guarantees without a count: `k` for
-    /// `Replicas(k)`, otherwise zero.
+    /// Returns the durability of a grant or result whose replicas were not counted. The number of
+    /// replicas is then the number that `level` guarantees: `k` for `Replicas(k)`, otherwise zero.
     pub(crate) fn at_least(level: Durability) -> Self {
         let replicas = if let Durability::Replicas(k) = level { k } else { 0 };
         Self { level, replicas }

@@ -26,14 +26,15 @@ pub trait Env: Send + Sync + fmt::Debug + 'static {
     /// Returns the reading of a monotonic clock. The clock must not stop while the machine is
     /// suspended.
     fn now(&self) -> Moment;
-    /// Returns the wall clock, in microseconds since 1970. The library proposes fencing tokens by
-    /// it; the nodes limit these proposals by their own clocks. The library also compares it with
-    /// the times of requests and of cron ticks.
+    /// Returns the wall clock, in microseconds since 1970. It is the library's proposal for the
+    /// next fencing token; the nodes limit such proposals by their own clocks. The library also
+    /// compares it with the times of requests and of cron ticks.
     fn wall_micros(&self) -> u64;
     /// Returns 128 unpredictable bits.
     fn random(&self) -> u128;
-    /// Spawns a background task of the library: a node queue, the renewer or a listener. A
-    /// simulator wraps these tasks, so that it can stop or kill all tasks of one simulated process.
+    /// Spawns a background task of the library, for example the task that renews leases or one that
+    /// sends requests to a node. A simulator wraps these tasks, so that it can stop or kill all
+    /// tasks of one simulated process.
     #[doc(hidden)]
     fn spawn(&self, runtime: &Handle, task: Task) -> JoinHandle<()> {
         runtime.spawn(task)

@@ -91,7 +91,7 @@ impl ConfigError {
         Self { of: None, field: field.into(), value: value.into(), rule: rule.into() }
     }
 
-    /// Adds the lock, election or key with this setting.
+    /// Adds to the error the name of the lock, election or key whose setting is invalid.
     pub(crate) fn of(self, resource: Resource) -> Self {
         // If the invalid setting is the name itself, the message already contains the name.
         Self { of: Some(resource).filter(|_| self.field != "name"), ..self }
@@ -183,8 +183,8 @@ pub enum NodeFault {
     PastDeadline,
     /// The server's clock stepped. The server's grants do not count for one `max_ttl`.
     ClockJump,
-    /// The server granted a fencing token that is too far ahead of the clocks, so this grant does
-    /// not count.
+    /// The server granted a fencing token that is too far ahead of this machine's clock, so this
+    /// grant does not count.
     TokenAhead,
     /// The kind or the version of the server is not supported.
     Unsupported,

@@ -19,8 +19,9 @@ pub struct Health {
     pub needed: usize,
     /// Health of each node, in the order of the builder's nodes.
     pub nodes: Vec<NodeHealth>,
-    /// Messages that wait in the brokers of a namespace of idempotency keys until an operator has
-    /// acted. Empty in the health of a whole handle, because only a namespace has messages.
+    /// Messages that the consumers of a namespace of idempotency keys leave at their broker until
+    /// an operator has acted. Empty in the health of a whole handle, because only a namespace has
+    /// messages.
     pub waiting: Vec<Waiting>,
     /// Number of existing [degraded guards](crate::DegradableGuard) of the handle. The work of a
     /// degraded guard runs without the lock.
@@ -93,7 +94,7 @@ impl Ability {
         if rest.is_zero() { Self::Now } else { Self::After(rest) }
     }
 
-    /// Returns the later of two abilities.
+    /// Returns the ability with the longer wait.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,

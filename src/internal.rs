@@ -120,9 +120,9 @@ pub async fn decided(keys: &Idempotency, loss: Loss) -> Result<Option<Decided>, 
 }
 
 /// Stores a decision of an operator about a loss of data, if the loss has no decision yet. With
-/// `replace`, also stores a decision to run in place of a decision to park. `decision` also
-/// contains the name of the operator and the reason. Returns the valid decision, and true if this
-/// call stored it.
+/// `replace`, a decision to run the affected calls also replaces a stored decision to park them (to
+/// leave them to a person). `decision` also contains the name of the operator and the reason.
+/// Returns the valid decision, and true if this call stored it.
 ///
 /// # Errors
 /// [`RunError`] if the decision may not be stored.
@@ -141,6 +141,8 @@ pub async fn decide(
 
 /// Reads one of the two records that can hold a decision about a loss of data, from each node. If
 /// `record` is `None`, reads the losses that affect keys of the namespace.
+///
+/// # Cancellation safety Reads only.
 pub async fn ask_each(
     keys: &Idempotency,
     record: Option<(Loss, Record)>,

@@ -16,10 +16,11 @@ use crate::safe_text::Quoted;
 /// Longest name or prefix in bytes.
 pub(crate) const NAME_MAX: usize = 512;
 
-/// Key of the marker. Its value names the data history of the server (quarantine 2).
+/// Key of the marker, which palisade stores on each server. Its value shows the data history to
+/// which the server's data belong, so that a restart or a loss of data is noticed (quarantine 2).
 pub const MARKER: &str = "palisade:generation";
-/// Key that a barrier writes, so that there is a write that the replicas can confirm (durability
-/// 2).
+/// Key that a node writes before a wait for replicas (a barrier), so that the replicas have a write
+/// to confirm (durability 2).
 pub(crate) const BARRIER: &str = "palisade:barrier";
 
 /// Label after the prefix in an election's key.
@@ -29,7 +30,8 @@ const RECORD: &str = "idem:";
 /// Label after the prefix in a semaphore's key.
 const PERMITS: &str = "permits:";
 
-/// The labels. Neither the name of a lock nor a prefix may contain one. Each ends with a colon.
+/// The labels of elections, idempotency records and semaphores. Neither the name of a lock nor a
+/// prefix may contain one. Each label ends with a colon.
 const LABELS: [&str; 3] = [ELECTION, RECORD, PERMITS];
 
 /// Namespace of the decisions of operators about losses of data (idempotency 20).

@@ -84,19 +84,20 @@ pub(crate) const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
 pub(crate) const FENCE_SLACK: Duration = Duration::from_secs(1);
 
 /// Returns the largest lead of a fencing token over any clock with an error of at most
-/// `clock_error` (E). The lead is 4E. The node's token is at most 2E ahead of the node's own clock
-/// when it is granted: at most 2E if the token is the floor, the smallest token after a loss of
-/// data, and otherwise at most E. (A new floor is further ahead, by the length of the quarantine,
-/// but the node grants nothing in this time.) Another 2E are added, because the node's clock may be
-/// E ahead of true time, and the other clock may be E behind.
+/// `clock_error` (E). A token is a time in microseconds. The lead is 4E. When a node grants a
+/// token, the token is at most 2E ahead of the node's own clock: at most 2E if it is the floor, the
+/// smallest token after a loss of data, and otherwise at most E. (A new floor is further ahead, by
+/// the length of the quarantine, but the node grants nothing in this time.) Another 2E are added,
+/// because the node's clock may be E ahead of true time, and the other clock may be E behind.
 pub(crate) const fn token_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(4)
 }
 
 /// Returns the largest lead over a node's clock to which that node's fence (the last fencing token
-/// of a lock) may be raised. It is 6E and a second: a client accepts tokens up to 4E and a second
-/// ahead of its own clock, and its clock may be 2E ahead of the node's. No correct node gives a
-/// larger token. If a lock had a larger fence, only tokens of the far future could take the lock.
+/// of a lock, in microseconds) may be raised. It is 6E and a second: a client accepts tokens up to
+/// 4E and a second ahead of its own clock, and its clock may be 2E ahead of the node's. No correct
+/// node gives a larger token. If a lock had a larger fence, only tokens of the far future could
+/// take the lock.
 pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(6).saturating_add(FENCE_SLACK)
 }

@@ -1,5 +1,6 @@
 //! The loop that runs one job in one process. The loop computes the due ticks, reads the record of
-//! each due tick, and runs the ticks that no process has run. A requested run is a due tick, too.
+//! each due tick, and runs the ticks that no process has run. The time at which an operator
+//! requests a run is a due tick, too.
 //!
 //! ```text
 //!  due ─▶ record ─▶ over: removed
@@ -451,7 +452,7 @@ where
     }
 }
 
-/// Converts seconds since 1970 to a tick.
+/// Converts seconds since 1970 to the type of a tick.
 pub(super) fn whole(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }

@@ -245,7 +245,7 @@ struct Looks<'a> {
     found: BTreeSet<i64>,
     /// Requests that were found and not returned yet.
     next: Vec<i64>,
-    /// Number of intervals since the last look.
+    /// Number of intervals `LOOK` since this process last read the requests.
     idle: u32,
 }
 

@@ -110,6 +110,8 @@ impl Tick {
     /// Resolves when the run may not continue, because its lease was lost and another process may
     /// run the tick now. At the same time the future of the run is dropped. So only work in
     /// separate tasks needs this method.
+    ///
+    /// # Cancellation safety The future may be dropped at any time. The method may be called again.
     pub async fn lost(&self) {
         self.cx.lost().await;
     }

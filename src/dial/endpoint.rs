@@ -177,9 +177,10 @@ impl Endpoint {
         dial::dial(&self.place, self.tls.as_ref(), &login, config, Limits::SENTINEL).await
     }
 
-    /// Opens a connection for batches, without Nagle's delay. The caller has to send
-    /// [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first, because this function sends
-    /// no command. `load` returns the command that loads the script of the batches.
+    /// Opens a connection for batches (script calls with several requests), without Nagle's delay.
+    /// The caller has to send [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first,
+    /// because this function sends no command. `load` returns the command that loads the script of
+    /// the batches.
     ///
     /// # Cancellation safety
     /// The future may be dropped. The connection is then closed.

@@ -7,8 +7,8 @@ const LINE_MAX: u64 = 64 * 1024;
 /// Largest number of levels of lists and maps in an answer.
 const DEPTH_MAX: usize = 16;
 
-/// Largest number of pushes on a connection without subscriptions. A correct server sends no pushes
-/// on such a connection.
+/// Largest number of pushes (messages that answer no request) on a connection without
+/// subscriptions. A correct server sends no pushes on such a connection.
 const PUSHES_MAX: u64 = 1_000;
 
 /// Limits of the answers on a connection.
@@ -27,8 +27,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Limits for answers to batches. The limits allow one mebibyte of results, or one result of
-    /// the largest size, plus the other parts of the answer.
+    /// Limits for answers to batches (script calls with several requests). The limits allow one
+    /// mebibyte of results, or one result of the largest size, plus the other parts of the answer.
     pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, ..Self::WORDS };
     /// Limits for all other answers of servers and Sentinels.
     pub(crate) const WORDS: Self =
@@ -68,7 +68,7 @@ impl Excess {
     }
 }
 
-/// State of the counting for one connection.
+/// Counts the bytes and values of the answers on one connection, and compares them with the limits.
 #[derive(Debug)]
 pub(crate) struct Frames {
     limits: Limits,

@@ -184,7 +184,7 @@ impl Wire {
         .await;
     }
 
-    /// Stops sending. Requests under way may still get their answers.
+    /// Refuses all further requests. Requests under way may still get their answers.
     pub(crate) fn give_up(&self) {
         let mut state = self.0.state.lock();
         self.0.over.store(true, Ordering::Release);

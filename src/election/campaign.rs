@@ -69,11 +69,11 @@ struct Candidacy<'a> {
     /// Time of the first failed attempt after the last attempt that did not fail. `None` if the
     /// last attempt did not fail. A refusal because another process leads is no failure.
     failing_since: Option<Moment>,
-    /// True if the warning about these failures was logged.
+    /// True if a warning about the failures since `failing_since` was logged.
     warned: bool,
 }
 
-/// Reason of an attempt without an election.
+/// Reason for which an attempt did not make this process the leader.
 enum NotElected {
     /// Another process leads, or several candidates competed and none won.
     Following(Taken),
@@ -388,8 +388,8 @@ impl Election {
         Err(CampaignError::TimedOut { of: self.resource(), waited: until.since(now), taken })
     }
 
-    /// Checks the value, and registers an operation with the handle. Returns an error if the handle
-    /// is closed.
+    /// Checks the value, and registers the campaign with the handle as a running operation. Returns
+    /// an error if the handle is closed.
     fn begin(&self, value: &str) -> Result<Operation<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
         // From this call on the metrics include this election, even if it has no terms.

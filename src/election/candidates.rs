@@ -176,8 +176,8 @@ impl Entry {
 struct Read {
     /// Eligible candidates of higher priority in the last list.
     rivals: Vec<Rival>,
-    /// Priority that the others were notified of. Zero before the first notification, and while
-    /// this candidate is not eligible.
+    /// Last priority of this candidate that the other candidates were notified of. Zero before the
+    /// first notification, and while this candidate is not eligible.
     priority: u8,
 }
 

@@ -13,8 +13,8 @@ pub enum CampaignError {
     /// The value is too long, or a setting of the awaited builder is invalid.
     #[error("cannot campaign: {0}")]
     Config(ConfigError),
-    /// Too few nodes answered. This process holds nothing; grants of single nodes are released in
-    /// the background.
+    /// Too few nodes answered. This process does not lead. Grants that it has received from single
+    /// nodes are released in the background.
     #[error("cannot campaign now: {0}")]
     NoQuorum(NoQuorum),
     /// Another process led until the deadline, or another program's value was under the key of the
@@ -29,7 +29,7 @@ pub enum CampaignError {
         taken: Taken,
     },
     /// This process is set to be [not eligible](crate::ElectionBuilder::eligible), so it does not
-    /// attempt to lead. It holds nothing.
+    /// attempt to lead.
     #[error(
         "{of}: not elected within {waited:?}, this process is not eligible; `set_eligible(true)` \
          changes that"
@@ -40,7 +40,7 @@ pub enum CampaignError {
         /// Time from the start of the campaign to the error.
         waited: Duration,
     },
-    /// [`Redlock::close`](crate::Redlock::close) was called. This process holds nothing.
+    /// [`Redlock::close`](crate::Redlock::close) was called. This process does not lead.
     #[error("{0}: cannot campaign, the handle was closed; build a new one")]
     Closed(Resource),
 }

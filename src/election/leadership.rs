@@ -94,7 +94,8 @@ impl Leadership {
         self.guard.remaining()
     }
 
-    /// Returns the durability of the term and its value at the last proclamation or renewal.
+    /// Returns the required durability level, and the number of replicas that had the last win,
+    /// proclamation or renewal.
     pub fn durability(&self) -> Achieved {
         self.guard.durability()
     }

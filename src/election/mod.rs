@@ -133,8 +133,8 @@ impl Election {
         Resource::Election(Arc::clone(&self.name))
     }
 
-    /// Reads the leader once. If `wait` is true, the request also asks the nodes for a hint at the
-    /// next change.
+    /// Reads the leader once. If `wait` is true, the request also asks the nodes to send a hint (a
+    /// message) at the next change.
     async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
         let _operation = self.core.closing.enter().ok_or_else(closed)?;

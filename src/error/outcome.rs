@@ -206,7 +206,8 @@ impl Taken {
                 "another program's value is under its key: use another name or `prefix`, or delete \
                  the key if no program needs it"
             }
-            // A key that contains readers always has an expiry, so only such a key may be one.
+            // A key with an expiry may contain readers of the lock, because keys with readers
+            // always expire.
             (true, Some(_)) => {
                 "its key, which expires, holds another program's value (use another name or \
                  `prefix`) or readers of the lock, whom this client does not recognise if its user \

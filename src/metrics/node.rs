@@ -12,7 +12,8 @@ use crate::error::NodeFault;
 pub struct NodeMetrics {
     /// Name of the node.
     pub name: Arc<str>,
-    /// Sent batches that have ended with a reply or a fault.
+    /// Batches (script calls with several requests) that were sent and have ended with a reply or a
+    /// fault.
     pub batches: u64,
     /// Requests in all ended batches.
     pub ops: u64,
@@ -38,8 +39,8 @@ pub struct NodeMetrics {
     pub reassertions: u64,
     /// Failovers: changes of the server that answers for the node.
     pub switches: u64,
-    /// Waits for replicas after a batch, for a durability level. All requests of a batch share one
-    /// wait.
+    /// Waits for replicas after a batch, which a durability level required. All requests of a batch
+    /// share one wait.
     pub barriers: u64,
     /// Waits for replicas that failed: too few replicas confirmed in time, and the grants of the
     /// batch were undone.
