@@ -14,8 +14,7 @@ pub struct Config {
     /// may have lost leases, so it grants nothing for at least this time (quarantine). Default: the
     /// value of `ttl`.
     pub max_ttl: Duration,
-    /// Largest error of the speed of a node's clock, compared with this machine's clock. Default 1
-    /// %.
+    /// Largest error of the speed of a node's clock, against this machine's clock. Default 1 %.
     pub drift: Drift,
     /// Longest time until a node's answer to one request. Default 250 ms.
     pub node_deadline: Duration,

@@ -43,9 +43,9 @@ pub enum Durability {
     /// A grant counts when at least this many replicas have confirmed it. Any replicas count. The
     /// number is at least 1.
     Replicas(u32),
-    /// A grant counts when all replicas have confirmed it, including those that are down, because
-    /// any of them may be promoted later. The number of replicas depends on the kind of node:
-    /// [`SentinelNode`](crate::SentinelNode) asks the Sentinels for it,
+    /// A grant counts when all replicas have confirmed it, including replicas that are down,
+    /// because any replica may be promoted later. The number of replicas depends on the kind of
+    /// node: [`SentinelNode`](crate::SentinelNode) asks the Sentinels for it,
     /// [`RedisNode`](crate::RedisNode) uses the configured number or the number of connected
     /// replicas, and [`MemoryNode`](crate::MemoryNode) has no replicas. A node without replicas
     /// always reaches the level.

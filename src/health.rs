@@ -32,8 +32,8 @@ pub struct Health {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// Number of held messages. Zero if the consumer takes no messages at all, because the
-    /// deployment was never initialised.
+    /// Number of messages that wait. Zero if the consumer takes no messages at all, because the
+    /// deployment was never initialised (`palisade init`).
     pub messages: u64,
     /// Time for which the messages have waited so far.
     pub waited: Duration,

@@ -142,7 +142,8 @@ pub async fn decide(
 /// Reads one of the two records that can hold a decision about a loss of data, from each node. If
 /// `record` is `None`, reads the losses that affect keys of the namespace.
 ///
-/// # Cancellation safety Reads only.
+/// # Cancellation safety
+/// Reads only.
 pub async fn ask_each(
     keys: &Idempotency,
     record: Option<(Loss, Record)>,

@@ -49,7 +49,8 @@ pub const SETTLED: &str = "palisade:settled";
 /// Checks a user-supplied name. It must not be empty, must have at most 512 bytes, and must not
 /// contain control characters.
 ///
-/// # Errors [`ConfigError`] with the field, its value and the broken rule.
+/// # Errors
+/// [`ConfigError`] with the field, its value and the broken rule.
 pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     if name.is_empty() {
         return Err(ConfigError::new(field, "\"\"", "must not be empty"));
@@ -286,7 +287,8 @@ impl LockKeys {
     /// Returns the keys of several locks that are acquired together (multi_lock 1). Where only one
     /// lock can be named, for example in a log, the keys of the first lock are used.
     ///
-    /// # Panics If `names` is empty.
+    /// # Panics
+    /// If `names` is empty.
     pub fn many(mut names: Vec<Self>) -> Self {
         let Parts { text, ends, .. } = &*names.remove(0).0;
         Self(Arc::new(Parts { text: text.clone(), ends: *ends, more: names.into() }))

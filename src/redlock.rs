@@ -340,7 +340,8 @@ impl RedlockBuilder {
     /// Checks all settings and makes the handle. It opens no connection, so a node that is down is
     /// reported only by the first operation, within the operation's deadline.
     ///
-    /// # Errors [`ConfigError`] with the field, its value and the broken rule.
+    /// # Errors
+    /// [`ConfigError`] with the field, its value and the broken rule.
     pub fn build(mut self) -> Result<Redlock, ConfigError> {
         self.config.max_ttl = self.max_ttl.unwrap_or(self.config.ttl);
         let by_default = || default_clock_error(self.config.max_ttl);

@@ -22,7 +22,7 @@ use crate::idempotency::{
 };
 use crate::name::check_name;
 
-/// Interval at which the leader of a job reads its requests.
+/// Interval at which the leader of a job looks for requests to run the job.
 const LOOK: Duration = Duration::from_secs(2);
 /// Number of intervals `LOOK` between two reads by a process that does not lead.
 const SELDOM: u32 = 5;

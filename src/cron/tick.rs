@@ -111,7 +111,8 @@ impl Tick {
     /// run the tick now. At the same time the future of the run is dropped. So only work in
     /// separate tasks needs this method.
     ///
-    /// # Cancellation safety The future may be dropped at any time. The method may be called again.
+    /// # Cancellation safety
+    /// The future may be dropped at any time. The method may be called again.
     pub async fn lost(&self) {
         self.cx.lost().await;
     }

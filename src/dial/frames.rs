@@ -89,13 +89,14 @@ pub(crate) struct Frames {
 enum At {
     /// The next byte is a type byte.
     Kind,
-    /// In a line that contains the value itself. `length` bytes of the line have arrived. Only
-    /// `\r\n` ends the line, as in the parser. If this counter ended a line earlier than the
-    /// parser, it would read the rest of the line as other values.
+    /// The next byte is in a line that contains the value itself. `length` bytes of the line have
+    /// arrived. Only `\r\n` ends the line, as in the parser. If this counter ended a line earlier
+    /// than the parser, it would read the rest of the line as other values.
     Line { length: u64, ending: bool },
-    /// In a line with the length of a text, list or map.
+    /// The next byte is in a line with the length of a text, list or map.
     Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
-    /// In a text. The value is the number of missing bytes, including the line end.
+    /// The next byte is in a text. The value is the number of missing bytes, including the line
+    /// end.
     Text(u64),
 }
 

@@ -82,10 +82,10 @@ impl ElectionBuilder {
     /// priority while it [is listed](Election::candidates). For each different higher priority in
     /// the list, the delay is a sixteenth of the ttl, but at least 25 ms. At most four priorities
     /// count. A listed candidate may be unable to lead, because it died within the last ttl or
-    /// reaches too few nodes. Such a candidate delays the others by at most a quarter of the ttl,
-    /// or by 100 ms if that is longer. The priority is a preference and no guarantee, because the
-    /// requests of the preferred candidate may take longer than the delay. A leader keeps the
-    /// leadership when a candidate of higher priority joins.
+    /// reaches too few nodes. Such a candidate delays the other candidates by at most a quarter of
+    /// the ttl, or by 100 ms if that is longer. The priority is a preference and no guarantee,
+    /// because the requests of the preferred candidate may take longer than the delay. A leader
+    /// keeps the leadership when a candidate of higher priority joins.
     ///
     /// If no process sets a priority, no attempt is delayed. A process that sets a priority reads
     /// the list before its first attempt, which costs one round trip. The other processes make

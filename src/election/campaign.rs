@@ -183,13 +183,14 @@ impl Election {
     /// a candidate. If this process has a [priority](super::ElectionBuilder::priority), the attempt
     /// waits for candidates of higher priority, like the attempts of a campaign.
     ///
-    /// # Errors [`CampaignError::Config`], [`CampaignError::NoQuorum`],
-    /// [`CampaignError::Ineligible`] or [`CampaignError::Closed`], for the same reasons as
-    /// [`campaign`](Self::campaign). If another process leads, the result is
-    /// [`TryCampaign::Following`] and no error.
+    /// # Errors
+    /// [`CampaignError::Config`], [`CampaignError::NoQuorum`], [`CampaignError::Ineligible`] or
+    /// [`CampaignError::Closed`], for the same reasons as [`campaign`](Self::campaign). If another
+    /// process leads, the result is [`TryCampaign::Following`] and no error.
     ///
-    /// # Cancellation safety The future may be dropped at any await. Grants that the nodes have
-    /// given are then released in the background.
+    /// # Cancellation safety
+    /// The future may be dropped at any await. Grants that the nodes have given are then released
+    /// in the background.
     pub async fn try_campaign(
         &self,
         value: impl Into<String>,

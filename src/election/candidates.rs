@@ -63,10 +63,11 @@ impl Election {
     /// first waiting candidate need not be the next leader. Only the leader and the leader's
     /// [term](Candidate::term) are as certain as the result of [`leader`](Self::leader).
     ///
-    /// # Errors The errors of [`leader`](Self::leader): too few nodes answer, or the handle is
-    /// closed.
+    /// # Errors
+    /// The errors of [`leader`](Self::leader): too few nodes answer, or the handle is closed.
     ///
-    /// # Cancellation safety Reads only: may be dropped at any time.
+    /// # Cancellation safety
+    /// Reads only: may be dropped at any time.
     pub async fn candidates(&self) -> Result<Vec<Candidate>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
         let _operation = self.core.closing.enter().ok_or_else(closed)?;
@@ -285,8 +286,9 @@ impl<'a> Seat<'a> {
     /// the nodes reports that the candidates of higher priority have changed. Each write also reads
     /// the list.
     ///
-    /// # Cancellation safety If the future is dropped, the nodes may still have the entry. Dropping
-    /// the `Seat` removes it.
+    /// # Cancellation safety
+    /// If the future is dropped, the nodes may still have the entry. Dropping the `Seat` removes
+    /// it.
     pub(super) async fn keep(&self) -> Infallible {
         if !self.listed.load(Ordering::Relaxed) {
             self.waits.notified().await;

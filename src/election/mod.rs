@@ -115,8 +115,9 @@ impl Election {
     /// counts only if the leader's lease on this server was certainly renewed since then. If the
     /// other nodes are no majority, the result is an error that names the quarantine.
     ///
-    /// # Errors [`LeaderError::NoQuorum`] with the reply of each node if no majority of replies
-    /// counts. [`LeaderError::Closed`] once the handle is [closed](crate::Redlock::close).
+    /// # Errors
+    /// [`LeaderError::NoQuorum`] with the reply of each node if no majority of replies counts.
+    /// [`LeaderError::Closed`] once the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.

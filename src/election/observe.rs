@@ -22,9 +22,9 @@ use crate::error::NoQuorum;
 use crate::metrics::Vacancy;
 use crate::token::FencingToken;
 
-/// Shortest and longest pause between two reads without a hint. Each read asks the nodes for hints
-/// again. The nodes drop such a request after ten seconds, so the longest pause is shorter than ten
-/// seconds.
+/// Shortest and longest pause between two reads without a hint (a node's message that something may
+/// have changed). Each read asks the nodes for hints again. The nodes drop such a request after ten
+/// seconds, so the longest pause is shorter than ten seconds.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(4));
 
 /// A change in an election, as an observer reports it.

@@ -92,12 +92,13 @@ impl Election {
     /// this function before the shutdown of a host. The leader receives the `reason`, cut to one
     /// kibibyte.
     ///
-    /// With hints from the nodes, the leader gets the request within milliseconds. Without hints it
-    /// gets the request within a quarter of the ttl. If the leader uses [`lead`](Self::lead), its
-    /// work is stopped at the next await. The leader campaigns again after one ttl, so that other
-    /// candidates can attempt first. A program that uses a [`Leadership`] directly gets the request
-    /// by [`Leadership::asked_to_resign`]. The leader may ignore the request. No other process
-    /// leads before the resignation of the leader or the end of its lease.
+    /// With hints from the nodes (messages about a change), the leader gets the request within
+    /// milliseconds. Without hints it gets the request within a quarter of the ttl. If the leader
+    /// uses [`lead`](Self::lead), its work is stopped at the next await. The leader campaigns again
+    /// after one ttl, so that other candidates can attempt first. A program that uses a
+    /// [`Leadership`] directly gets the request by [`Leadership::asked_to_resign`]. The leader may
+    /// ignore the request. No other process leads before the resignation of the leader or the end
+    /// of its lease.
     ///
     /// # Errors
     /// [`LeaderError::NoQuorum`] if too few nodes answered the read of the leader or the write of
@@ -114,11 +115,13 @@ impl Election {
     /// another term does not receive the request. It is for an operator who was shown a term and
     /// wants to end only this term.
     ///
-    /// # Errors [`LeaderError::NoQuorum`] or [`LeaderError::Closed`], for the same reasons as
+    /// # Errors
+    /// [`LeaderError::NoQuorum`] or [`LeaderError::Closed`], for the same reasons as
     /// [`step_down`](Self::step_down).
     ///
-    /// # Cancellation safety If the future is dropped, the leader may still have received the
-    /// request. The request is removed in the background, or ends after one ttl.
+    /// # Cancellation safety
+    /// If the future is dropped, the leader may still have received the request. The request is
+    /// removed in the background, or ends after one ttl.
     pub async fn step_down_from(
         &self,
         term: FencingToken,
