@@ -224,7 +224,7 @@ pub struct LockKeys(Arc<Parts>);
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Parts {
     text: Box<str>,
-    /// End offsets of the lock, the fence and the queue key in `text`.
+    /// End offsets in `text` of the main key, the `:fence` key and the `:queue` key.
     ends: [usize; 3],
     /// Keys of the other names, if several locks are acquired together.
     more: Box<[LockKeys]>,

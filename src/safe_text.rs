@@ -14,8 +14,8 @@ pub(crate) const MOST: usize = 200;
 pub const SENTENCE_MAX: usize = 2_000;
 /// Text in place of a secret. It has the same length for every secret.
 const MARK: &str = "***";
-/// Length in bytes of the pieces of a password that are searched for in a text from outside. Each
-/// piece that is found there is replaced.
+/// Length in bytes of the pieces of a password that are searched for in a text from outside, such
+/// as a server's message. Each piece that is found there is replaced.
 const PART: usize = 4;
 /// Length in bytes of the pieces of a password that are searched for in a sentence that palisade
 /// wrote. It is larger than `PART`, because these sentences and many passwords contain the same

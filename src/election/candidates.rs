@@ -172,7 +172,7 @@ impl Entry {
 }
 
 /// Result of a candidate's last read of the list, and the priority that the candidate has announced
-/// to the others.
+/// to the other candidates.
 #[derive(Debug, Default)]
 struct Read {
     /// Eligible candidates of higher priority in the last list.
