@@ -305,8 +305,8 @@ impl RedlockBuilder {
 
     /// Sets the text before the name of each lock, election and idempotency key of this handle.
     /// Default: empty. It may have at most 512 bytes. It must not contain control characters or the
-    /// words `election:`, `idem:` and `permits:`, because the keys of elections, idempotency
-    /// records and semaphores begin with these words. It must end with a separator, for example
+    /// words `election:`, `idem:` and `permits:`, because these words follow the prefix in the keys
+    /// of elections, idempotency records and semaphores. It must end with a separator, for example
     /// `billing:`, and not with a letter or a digit.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();

@@ -1,8 +1,9 @@
 //! Watches an election: reports each change once, with growing terms.
 //!
 //! Each item is the result of a read from a majority of the nodes. Hints from the nodes and a timer
-//! start the reads. If a change is undone before the next read, no read shows it. So each item has
-//! a flag that is true if the observer may have missed changes.
+//! start the reads. If a change is undone before the next read, no read shows it. So the items
+//! [`Observation::Leader`] and [`Observation::Resynced`] have a flag that is true if the observer
+//! may have missed changes.
 
 use std::fmt;
 use std::pin::Pin;

@@ -62,9 +62,10 @@ pub enum ResumeError {
     Gone(Resource),
     /// Too few nodes gave an answer that counts before the lease of the ticket ended. A lock that
     /// some nodes had already transferred is released in the background, so the ticket may be used
-    /// up. Normally another `resume` does not help, even after a wait, because the call has tried
-    /// until the ticket expired. If the advice is `Misconfigured` or `Rebuild`, the call ended
-    /// earlier. Then a handle without that fault may still redeem the ticket at once.
+    /// up. Normally neither a wait nor another `resume` helps, because the call has tried until the
+    /// ticket expired, and a ticket expires before the end of a quarantine. If the advice is
+    /// `Misconfigured` or `Rebuild`, the call ended earlier. Then a handle without that fault may
+    /// still redeem the ticket at once.
     #[error("not resumed, acquire the lock anew: {}", .0.without_wait())]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.
