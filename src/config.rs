@@ -1,4 +1,4 @@
-//! Settings of a handle, and the inequalities between the settings.
+//! Settings of a handle, and the checks of the relations between the settings.
 
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ pub struct Config {
     /// Lease length of a lock without a ttl of its own. Default 15 s.
     pub ttl: Duration,
     /// Longest lease that any client of these nodes may use. After a restart or a failover, a node
-    /// grants nothing for at least this time (quarantine). Default: the value of `ttl`.
+    /// may have lost leases, so it grants nothing for at least this time (quarantine). Default: the
+    /// value of `ttl`.
     pub max_ttl: Duration,
-    /// Largest error of the speed of a node's clock. Default 1 %.
+    /// Largest error of the speed of a node's clock, against this machine's clock. Default 1 %.
     pub drift: Drift,
     /// Longest time until a node's answer to one request. Default 250 ms.
     pub node_deadline: Duration,
-    /// E, the largest error of any clock. E must be less than half of `max_ttl`. Default: 2 s, or a
-    /// quarter of `max_ttl` if that is less.
+    /// E, the largest error of any clock against true time. E must be less than half of `max_ttl`.
+    /// Default: 2 s, or a quarter of `max_ttl` if that is less.
     pub clock_error: Duration,
     /// Prefix of the name of each lock, election and idempotency key on the nodes. Default empty.
     pub prefix: String,
@@ -53,10 +54,11 @@ pub fn default_clock_error(max_ttl: Duration) -> Duration {
     (max_ttl / 4).min(Duration::from_secs(2))
 }
 
-/// Shortest lease. The library subtracts 2 ms from each lease for the precision of expiry, which is
-/// a fifth of this length.
+/// Shortest lease. The library subtracts 2 ms from each lease, because expiry is not more precise.
+/// These 2 ms are already a fifth of the shortest lease.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
-/// Longest `max_ttl`: one day. Each quarantine of a node is at least as long as `max_ttl`.
+/// Largest value of `max_ttl`: one day. There is a limit because after a restart or a failover a
+/// node grants nothing for at least `max_ttl` (quarantine).
 pub(crate) const MAX_TTL_MAX: Duration = Duration::from_secs(86_400);
 /// Largest number of nodes of one handle.
 pub(crate) const NODES_MAX: usize = 31;
@@ -81,8 +83,8 @@ impl Config {
         self.check_ttl(self.ttl)?;
         if self.clock_error.saturating_mul(2) >= self.max_ttl {
             // The clocks of two servers may differ by 2E. If a node loses its data twice, the
-            // quarantine between the losses must be longer than that. Otherwise tokens after the
-            // second loss could be smaller than tokens before it.
+            // quarantine between the two losses must be longer than 2E. Otherwise fencing tokens
+            // after the second loss could be smaller than fencing tokens before it.
             let rule = format!("less than half of max_ttl ({:?})", self.max_ttl);
             return Err(refuse("clock_error", self.clock_error, &rule));
         }
@@ -154,8 +156,8 @@ pub(crate) fn renew_every(ttl: Duration) -> Duration {
     ttl / 4
 }
 
-/// Returns the shortest time for which a lease is still valid, at any moment, if it is renewed in
-/// time. The shortest time is just before a renewal.
+/// Returns the smallest remaining validity of a lease that is renewed in time. The remaining
+/// validity is smallest just before a renewal.
 pub fn lasts(ttl: Duration, drift: Drift) -> Duration {
     validity(ttl, drift).saturating_sub(renew_every(ttl))
 }

@@ -1,8 +1,9 @@
 //! Durability levels: the number of replicas that must have a grant before the grant counts.
 //!
 //! A Redis master answers before its replicas have the write. So a failover can lose a grant: the
-//! promoted replica may not have it. After such a loss the quarantine prevents a second grant of
-//! the same lock. A durability level prevents the loss itself (durability 1).
+//! promoted replica may not have it. After such a loss the node grants nothing for some time
+//! (quarantine), which prevents a second grant of the same lock. A durability level prevents the
+//! loss itself (durability 1).
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,9 +43,9 @@ pub enum Durability {
     /// A grant counts when at least this many replicas have confirmed it. Any replicas count. The
     /// number is at least 1.
     Replicas(u32),
-    /// A grant counts when all replicas have confirmed it, including those that are down, because
-    /// any of them may be promoted later. The number of replicas depends on the kind of node:
-    /// [`SentinelNode`](crate::SentinelNode) asks the Sentinels for it,
+    /// A grant counts when all replicas have confirmed it, including replicas that are down,
+    /// because any replica may be promoted later. The number of replicas depends on the kind of
+    /// node: [`SentinelNode`](crate::SentinelNode) asks the Sentinels for it,
     /// [`RedisNode`](crate::RedisNode) uses the configured number or the number of connected
     /// replicas, and [`MemoryNode`](crate::MemoryNode) has no replicas. A node without replicas
     /// always reaches the level.
@@ -88,8 +89,8 @@ pub struct Achieved {
 }
 
 impl Achieved {
-    /// Returns the number of replicas that `level` guarantees without a count: `k` for
-    /// `Replicas(k)`, otherwise zero.
+    /// Returns the durability of a grant or result whose replicas were not counted. The number of
+    /// replicas is then the number that `level` guarantees: `k` for `Replicas(k)`, otherwise zero.
     pub(crate) fn at_least(level: Durability) -> Self {
         let replicas = if let Durability::Replicas(k) = level { k } else { 0 };
         Self { level, replicas }
@@ -102,9 +103,9 @@ impl fmt::Display for Achieved {
     }
 }
 
-/// Server process and data history of the writes that a barrier confirms. A barrier is a wait for
-/// replicas. It confirms all writes of this process in this history before the report of both in
-/// the server's [`Facts`](crate::op::Facts).
+/// Server process and data history whose writes a barrier confirms. A barrier is a wait until
+/// replicas have the earlier writes of their master. It confirms all writes that this process had
+/// made in this history when the server reported both (in its [`Facts`](crate::op::Facts)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BarrierPoint {
     /// Identity of the server process (`run_id`).

@@ -19,21 +19,22 @@ use crate::time::Moment;
 #[doc(hidden)]
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Clocks and randomness that the library uses.
+/// Clocks and randomness that the library uses. Tests and simulators replace them.
 ///
 /// `now` must run in step with `tokio::time`, because the library uses tokio's timers.
 pub trait Env: Send + Sync + fmt::Debug + 'static {
     /// Returns the reading of a monotonic clock. The clock must not stop while the machine is
     /// suspended.
     fn now(&self) -> Moment;
-    /// Returns the wall clock, in microseconds since 1970. The library proposes fencing tokens by
-    /// it; the nodes limit these proposals by their own clocks. The library also compares it with
-    /// the times of requests and of cron ticks.
+    /// Returns the wall clock, in microseconds since 1970. It is the library's proposal for the
+    /// next fencing token; the nodes limit such proposals by their own clocks. The library also
+    /// compares it with the times of requests and of cron ticks.
     fn wall_micros(&self) -> u64;
     /// Returns 128 unpredictable bits.
     fn random(&self) -> u128;
-    /// Spawns a background task of the library: a node queue, the renewer or a listener. A
-    /// simulator wraps these tasks, so that it can stop or kill all tasks of one simulated process.
+    /// Spawns a background task of the library, for example the task that renews leases or one that
+    /// sends requests to a node. A simulator wraps these tasks, so that it can stop or kill all
+    /// tasks of one simulated process.
     #[doc(hidden)]
     fn spawn(&self, runtime: &Handle, task: Task) -> JoinHandle<()> {
         runtime.spawn(task)
@@ -41,8 +42,8 @@ pub trait Env: Send + Sync + fmt::Debug + 'static {
 }
 
 /// Returns the pause after this number of failures: `first`, doubled for each failure, and at most
-/// `longest`. A share of the second half of the pause is random (by 16 bits of `random`), so that
-/// clients do not retry at the same time.
+/// `longest`. The first half of the pause is fixed. A random share of the second half is added to
+/// it (by 16 bits of `random`), so that clients do not retry at the same time.
 pub(crate) fn pause(
     random: u128,
     failures: u32,
@@ -126,8 +127,9 @@ impl Env for TokioEnv {
 
 impl Env for SystemEnv {
     fn now(&self) -> Moment {
-        // CLOCK_MONOTONIC stops while a laptop or a VM sleeps, but a node's clock continues to
-        // count the lease.
+        // The library's clock must count the lease while a laptop or a VM sleeps, because the
+        // node's clock counts it, too. `CLOCK_MONOTONIC` stops during a sleep, so `CLOCK_BOOTTIME`
+        // is used where it exists.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         const CLOCK: ClockId = ClockId::Boottime;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]

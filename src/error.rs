@@ -91,7 +91,7 @@ impl ConfigError {
         Self { of: None, field: field.into(), value: value.into(), rule: rule.into() }
     }
 
-    /// Adds the lock, election or key with this setting.
+    /// Adds to the error the name of the lock, election or key whose setting is invalid.
     pub(crate) fn of(self, resource: Resource) -> Self {
         // If the invalid setting is the name itself, the message already contains the name.
         Self { of: Some(resource).filter(|_| self.field != "name"), ..self }
@@ -142,7 +142,7 @@ pub enum NodeFault {
     Timeout,
     /// The connection broke during a request.
     Disconnected,
-    /// The server is a replica, by its error `READONLY` or by its reply to `ROLE`.
+    /// The server is a replica. Its error `READONLY` or its reply to `ROLE` shows this.
     NotMaster,
     /// The server is still reading its data set (`LOADING`).
     Loading,
@@ -183,8 +183,8 @@ pub enum NodeFault {
     PastDeadline,
     /// The server's clock stepped. The server's grants do not count for one `max_ttl`.
     ClockJump,
-    /// The server granted a fencing token that is too far ahead of the clocks, so this grant does
-    /// not count.
+    /// The server granted a fencing token that is too far ahead of this machine's clock, so this
+    /// grant does not count.
     TokenAhead,
     /// The kind or the version of the server is not supported.
     Unsupported,
@@ -243,7 +243,7 @@ impl NodeError {
         Self::not_executed(NodeFault::PastDeadline, "by the server's own clock")
     }
 
-    /// Adds the server of the fault and a hint for the user to the detail.
+    /// Adds to the detail the name of the server that failed, and a hint for the user.
     pub(crate) fn at(self, place: &str, hint: &str) -> Self {
         Self { detail: format!("at {place}: {}{hint}", self.detail).into(), ..self }
     }

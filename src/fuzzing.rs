@@ -13,8 +13,8 @@ pub(crate) fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// Returns the settings of [`config`] with ten times as many cases. For the parser that reads every
-/// byte of a server.
+/// Returns the settings of [`config`] with ten times as many cases. They are for the parser that
+/// reads every byte that a server sends.
 pub(crate) fn many() -> ProptestConfig {
     let usual = config();
     ProptestConfig { cases: usual.cases.saturating_mul(10), ..usual }
@@ -183,8 +183,8 @@ fn nodes(value: &Value) -> usize {
     }
 }
 
-/// Mutates the value at index `left` of the reply, in depth-first order. Returns true after the
-/// mutation.
+/// Mutates the value at index `left` of the reply, in depth-first order. Returns true if this call
+/// has reached that value and mutated it.
 fn hurt(value: &mut Value, left: &mut usize, harm: &Harm) -> bool {
     if *left == 0 {
         harm_here(value, harm);

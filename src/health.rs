@@ -19,8 +19,9 @@ pub struct Health {
     pub needed: usize,
     /// Health of each node, in the order of the builder's nodes.
     pub nodes: Vec<NodeHealth>,
-    /// Messages that the consumers of a namespace hold until an operator decides. Empty in the
-    /// health of a whole handle, because only a namespace has messages.
+    /// Messages that the consumers of a namespace of idempotency keys leave at their broker until
+    /// an operator has acted. Empty in the health of a whole handle, because only a namespace has
+    /// messages.
     pub waiting: Vec<Waiting>,
     /// Number of existing [degraded guards](crate::DegradableGuard) of the handle. The work of a
     /// degraded guard runs without the lock.
@@ -31,8 +32,8 @@ pub struct Health {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiting {
-    /// Number of held messages. Zero if the consumer takes no messages at all, because the
-    /// deployment was never initialised.
+    /// Number of messages that wait. Zero if the consumer takes no messages at all, because the
+    /// deployment was never initialised (`palisade init`).
     pub messages: u64,
     /// Time for which the messages have waited so far.
     pub waited: Duration,
@@ -57,7 +58,7 @@ impl fmt::Display for Waiting {
 pub struct NodeHealth {
     /// The node's name.
     pub name: Arc<str>,
-    /// The node's reply to a trial lock, which was acquired and released.
+    /// The node's reply to a trial lock, which this health check acquired and released.
     pub outcome: NodeOutcome,
     /// Time until the node grants locks. The same time applies to claims of idempotency keys with a
     /// [`created_at`](crate::idempotency::Call::created_at) later than the node's last loss of
@@ -65,9 +66,9 @@ pub struct NodeHealth {
     pub locks: Ability,
     /// Time until the node can confirm that an idempotency key without `created_at` was never used.
     pub new_keys: Ability,
-    /// Losses: ranges of writes that the node's data may lack, in the order of time, from the
-    /// node's last reply. At most eight, including old losses that no longer matter. Empty before
-    /// the first reply.
+    /// Losses of data: ranges of writes that the node's data may lack. They are in the order of
+    /// time, and as the node last reported them. At most eight, including old losses that no longer
+    /// matter. Empty before the first reply.
     pub losses: Arc<[Loss]>,
 }
 
@@ -93,7 +94,7 @@ impl Ability {
         if rest.is_zero() { Self::Now } else { Self::After(rest) }
     }
 
-    /// Returns the later of two abilities.
+    /// Returns the ability with the longer wait.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
@@ -197,9 +198,9 @@ impl Redlock {
     }
 }
 
-/// Reads the state of every node, like [`Redlock::health`]. `retention` and `loss` describe the
-/// idempotency keys of a namespace: the retention of their results, the first use of the namespace,
-/// and the accepted loss of data.
+/// Reads the state of every node, like [`Redlock::health`]. `retention` and `loss` describe a
+/// namespace of idempotency keys: the time for which its results are kept, the first use of the
+/// namespace, and the loss of data that its user accepts.
 pub(crate) async fn health(redlock: &Redlock, retention: Duration, loss: DataLossTerms) -> Health {
     let reports = redlock.core.health(retention, loss).await;
     let node = |report: crate::client::health::NodeReport| {

@@ -85,8 +85,8 @@ pub fn objection(info: &str) -> Option<NodeError> {
     crate::node::redis::facts::objection(info)
 }
 
-/// Returns true if the token belongs to no owner. Such a token keeps a lock after a planned
-/// handover, or reserves a lock for a waiting handle.
+/// Returns true if the token belongs to no owner. A node stores such a token in the place of an
+/// owner to keep a lock closed after a planned handover, or to reserve a lock for a waiting handle.
 pub fn is_ownerless(owner: OwnerToken) -> bool {
     owner.is_ownerless()
 }
@@ -120,9 +120,9 @@ pub async fn decided(keys: &Idempotency, loss: Loss) -> Result<Option<Decided>, 
 }
 
 /// Stores a decision of an operator about a loss of data, if the loss has no decision yet. With
-/// `replace`, also stores a decision to run in place of a decision to park. `decision` also
-/// contains the name of the operator and the reason. Returns the valid decision, and true if this
-/// call stored it.
+/// `replace`, a decision to run the affected calls also replaces a stored decision to park them (to
+/// leave them to a person). `decision` also contains the name of the operator and the reason.
+/// Returns the valid decision, and true if this call stored it.
 ///
 /// # Errors
 /// [`RunError`] if the decision may not be stored.
@@ -139,8 +139,8 @@ pub async fn decide(
     keys.decide(loss, decision, replace).await
 }
 
-/// Reads one of the two decision records of a loss of data from each node. If `record` is `None`,
-/// reads the losses that affect keys of the namespace.
+/// Reads one of the two records that can hold a decision about a loss of data, from each node. If
+/// `record` is `None`, reads the losses that affect keys of the namespace.
 ///
 /// # Cancellation safety
 /// Reads only.

@@ -41,7 +41,7 @@
     clippy::unwrap_used
 )]
 
-// Values, without IO and clocks.
+// Modules of plain values: they do no IO and read no clock.
 mod config;
 mod durability;
 pub mod error;
@@ -57,7 +57,7 @@ mod token;
     reason = "what a machine offers to its client side, apart from its own parts"
 )]
 mod quorum;
-// Clocks and randomness. Callers pass them in.
+// The trait `Env` for clocks and randomness. Callers pass an implementation of it in.
 mod env;
 // Metrics, and the `tracing` spans of calls.
 mod metrics;

@@ -1,11 +1,11 @@
 //! Checks of names, and the keys on the nodes that are made from names.
 //!
 //! A lock's main key is the prefix followed by the name exactly as given, so that palisade and
-//! other clients on the same key exclude each other. The lock's other keys (side keys) contain the
-//! main key as their hash tag, so that a cluster keeps all of them in one slot. The keys of
-//! elections, of idempotency records and of semaphores have a label after the prefix, which neither
-//! the name of a lock nor a prefix may have there. So whatever names users choose, two resources
-//! never share a key.
+//! other clients that use the same key exclude each other. The lock's other keys (side keys)
+//! contain the main key as their hash tag, so that a cluster keeps all keys of the lock in one
+//! slot. The keys of elections, of idempotency records and of semaphores have a label after the
+//! prefix. A lock's name or a prefix that contains such a label is refused. So two different
+//! resources never share a key, for any names that users choose.
 
 use std::sync::Arc;
 
@@ -16,9 +16,11 @@ use crate::safe_text::Quoted;
 /// Longest name or prefix in bytes.
 pub(crate) const NAME_MAX: usize = 512;
 
-/// Key of the marker, which says in which data history a server is (quarantine 2).
+/// Key of the marker, which palisade stores on each server. Its value shows the data history to
+/// which the server's data belong, so that a restart or a loss of data is noticed (quarantine 2).
 pub const MARKER: &str = "palisade:generation";
-/// Key that is written so that replicas have a write to confirm (durability 2).
+/// Key that a node writes before a wait for replicas (a barrier), so that the replicas have a write
+/// to confirm (durability 2).
 pub(crate) const BARRIER: &str = "palisade:barrier";
 
 /// Label after the prefix in an election's key.
@@ -28,25 +30,27 @@ const RECORD: &str = "idem:";
 /// Label after the prefix in a semaphore's key.
 const PERMITS: &str = "permits:";
 
-/// The labels, which neither the name of a lock nor a prefix may have. Each ends with a colon.
+/// The labels of elections, idempotency records and semaphores. Neither the name of a lock nor a
+/// prefix may contain one. Each label ends with a colon.
 const LABELS: [&str; 3] = [ELECTION, RECORD, PERMITS];
 
 /// Namespace of the decisions of operators about losses of data (idempotency 20).
 pub const DECISIONS: &str = "palisade-decisions";
 
-/// Suffix of an election's key for the requests to its leader to step down.
+/// Suffix of the key under which a request to the leader of an election to resign is stored.
 const REQUEST: &str = "ask";
-/// Suffix of an election's key for the list of its candidates.
+/// Suffix of the key under which the candidates of an election are listed.
 const CANDIDATES: &str = "candidates";
 
-/// Key of the list of locks that a server has kept for their holders after a planned handover
+/// Key of the list of locks that a server keeps closed for their holders after a planned handover
 /// (quarantine 11).
 pub const SETTLED: &str = "palisade:settled";
 
-/// Checks a user-supplied name: not empty, at most 512 bytes, no control characters.
+/// Checks a user-supplied name. It must not be empty, must have at most 512 bytes, and must not
+/// contain control characters.
 ///
 /// # Errors
-/// [`ConfigError`] naming the field, the value and the rule.
+/// [`ConfigError`] with the field, its value and the broken rule.
 pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     if name.is_empty() {
         return Err(ConfigError::new(field, "\"\"", "must not be empty"));
@@ -54,7 +58,7 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), ConfigError> {
     check_text(field, name)
 }
 
-/// Checks a text as [`check_name`] does, but allows the empty text (a prefix, a label).
+/// Checks a prefix or a label like [`check_name`], but allows the empty text.
 pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigError> {
     if text.len() > NAME_MAX {
         let shown: String = text.chars().take(16).collect();
@@ -68,9 +72,9 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), ConfigEr
 }
 
 /// Checks the prefix of a handle. It must not end with a letter or digit, and must not contain the
-/// label of elections, idempotency keys or semaphores. Otherwise a key with it could be taken for
-/// one of these of another handle, or the labels in this handle's own keys could not be recognised
-/// (locks 14).
+/// label of elections, idempotency keys or semaphores. Otherwise, the key of a lock with this
+/// prefix could be the key of an election, an idempotency key or a semaphore of another handle, or
+/// the labels in the keys of this handle could not be recognised (locks 14).
 pub fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     check_text("prefix", prefix)?;
     if prefix.ends_with(char::is_alphanumeric) {
@@ -87,7 +91,8 @@ pub fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
 }
 
 /// Checks the namespace of idempotency keys as [`check_name`] does. It must have no colon, because
-/// "a:b" with key "c" would be "a" with key "b:c". [`DECISIONS`] is reserved.
+/// namespace "a:b" with key "c" and namespace "a" with key "b:c" would have the same Redis key.
+/// [`DECISIONS`] is reserved.
 pub fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
     check_name("namespace", namespace)?;
     if namespace.contains(':') {
@@ -100,8 +105,8 @@ pub fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks the name of a lock that has these keys: with [`check_name`], with [`check_key`], and that
-/// its key is not that of an election, an idempotency record or a semaphore.
+/// Checks the name of a lock that has these keys, with [`check_name`] and [`check_key`]. Refuses a
+/// name whose key could be that of an election, an idempotency record or a semaphore.
 pub(crate) fn check_lock(name: &str, keys: &LockKeys) -> Result<(), ConfigError> {
     check_name("name", name)?;
     let first = LABELS.into_iter().find(|kind| name.starts_with(kind));
@@ -131,7 +136,8 @@ pub(crate) fn check_semaphore(name: &str, keys: &LockKeys) -> Result<(), ConfigE
 
 /// Returns the lock, election or semaphore whose main key in a handle with this prefix is `key`;
 /// `None` if no valid name has this key. If `prefix` is empty, the function also finds the
-/// elections and semaphores of handles with a prefix. Their name in the result is the whole key.
+/// elections and semaphores of handles with a prefix. For these, the name in the result is the
+/// whole key.
 pub fn of_key(prefix: &str, key: &str) -> Option<Resource> {
     let (name, keys) = (key.strip_prefix(prefix)?, LockKeys::new(key));
     if let Some(name) = name.strip_prefix(ELECTION) {
@@ -157,8 +163,8 @@ fn kind_in(text: &str) -> Option<&'static str> {
     let begins = |kind: &str, head: &str| {
         head.strip_suffix(kind).is_some_and(|before| !before.ends_with(char::is_alphanumeric))
     };
-    // All labels end with a colon, so only the text up to each colon is examined. Most names have
-    // no colon or few.
+    // All labels end with a colon, so a label can end only at a colon. Most names have few colons,
+    // so there are few places to compare.
     let heads = || text.match_indices(':').map(|(at, colon)| &text[..at + colon.len()]);
     LABELS.into_iter().find(|kind| heads().any(|head| begins(kind, head)))
 }
@@ -174,8 +180,9 @@ pub fn of_record<'a>(prefix: &str, key: &'a str) -> Option<(&'a str, &'a str)> {
     key.strip_prefix(prefix)?.strip_prefix(RECORD)?.split_once(':')
 }
 
-/// Refuses a main key under which others would write: a side key of another lock, a key with the
-/// same side keys as another lock, or a key that nodes use for all locks together.
+/// Refuses a main key to which other locks or the node itself would write: a side key of another
+/// lock, a key with the same side keys as another lock, or a key that nodes use for all locks
+/// together.
 fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
     if [MARKER, BARRIER, SETTLED].contains(&key) {
         let rule = "is a key that servers keep for all locks together; use another name or prefix";
@@ -209,15 +216,15 @@ fn check_key(field: &'static str, key: &str) -> Result<(), ConfigError> {
 
 /// The keys of one lock or election on a node. Cheap to clone.
 ///
-/// One string holds all four keys, one after the other, because the keys are made for every lock
-/// that is acquired, and so need only one allocation.
+/// One string holds all four keys, one after the other. So the keys need only one allocation,
+/// although they are made for every lock that is acquired.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKeys(Arc<Parts>);
 
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Parts {
     text: Box<str>,
-    /// End offsets of the lock, the fence and the queue key in `text`.
+    /// End offsets in `text` of the main key, the `:fence` key and the `:queue` key.
     ends: [usize; 3],
     /// Keys of the other names, if several locks are acquired together.
     more: Box<[LockKeys]>,
@@ -239,7 +246,7 @@ impl LockKeys {
         Self::new(&format!("{prefix}{PERMITS}{name}"))
     }
 
-    /// Returns the keys under which others ask the leader of this election to step down.
+    /// Returns the keys of the requests to the leader of this election to resign.
     pub(crate) fn request(&self) -> Self {
         Self::new(&self.beside(REQUEST))
     }
@@ -277,11 +284,11 @@ impl LockKeys {
         Self(Arc::new(Parts { text: text.into_boxed_str(), ends, more: Box::default() }))
     }
 
-    /// Returns the keys of several locks that are acquired together (multi_lock 1). The keys of the
-    /// first one stand for all where one is enough, as in a log.
+    /// Returns the keys of several locks that are acquired together (multi_lock 1). Where only one
+    /// lock can be named, for example in a log, the keys of the first lock are used.
     ///
     /// # Panics
-    /// If there is none.
+    /// If `names` is empty.
     pub fn many(mut names: Vec<Self>) -> Self {
         let Parts { text, ends, .. } = &*names.remove(0).0;
         Self(Arc::new(Parts { text: text.clone(), ends: *ends, more: names.into() }))
@@ -302,8 +309,8 @@ impl LockKeys {
         self.all().map(|keys| keys.0.text.len()).sum()
     }
 
-    /// Returns the main key. Its value is a string, the owner token; that of a semaphore has all
-    /// its slots.
+    /// Returns the main key. Its value is the owner token, as a string. The main key of a semaphore
+    /// contains all slots of the semaphore instead.
     pub fn lock(&self) -> &str {
         &self.0.text[..self.0.ends[0]]
     }
@@ -314,8 +321,8 @@ impl LockKeys {
         &self.0.text[self.0.ends[0]..self.0.ends[1]]
     }
 
-    /// Returns the key `{k}:queue`, which exists while clients wait for the lock, so that a release
-    /// knows whether to notify one.
+    /// Returns the key `{k}:queue`. It exists while clients wait for the lock, so that a release
+    /// can see if there is a client to notify.
     pub fn queue(&self) -> &str {
         &self.0.text[self.0.ends[1]..self.0.ends[2]]
     }
@@ -327,8 +334,8 @@ impl LockKeys {
     }
 }
 
-/// Returns true if a key contains a non-empty `{…}` (a hash tag), which alone decides about its
-/// slot in a cluster.
+/// Returns true if a key contains a non-empty `{…}` (a hash tag). If it does, a cluster computes
+/// the slot of the key from the hash tag alone.
 fn has_hash_tag(key: &str) -> bool {
     key.find('{').and_then(|open| key[open + 1..].find('}')).is_some_and(|len| len > 0)
 }

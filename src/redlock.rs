@@ -18,17 +18,18 @@ use crate::node::{LockNode, NodeEvents, NodeMetrics};
 use crate::safe_text::{Quoted, is_plain};
 use crate::time::{Drift, Moment};
 
-/// A handle over several independent nodes. It is cheap to clone; clones share connections, the
+/// A handle over several independent nodes. It is cheap to clone. Clones share connections, the
 /// task that renews leases, and all leases.
 ///
-/// **Runtimes.** Each operation uses the timers of the tokio runtime that polls it, which needs
-/// time and IO enabled; without such a runtime it fails with [`NodeFault::Closed`]. The handle has
-/// tasks in the background, which send requests to the nodes, keep the connections, renew leases
-/// and receive hints of releases. Each task runs on the runtime on which an operation first needed
-/// it, and starts again on another one when that runtime has ended. But while the runtime exists
-/// and is not driven, for example because `block_on` of a current-thread runtime has returned,
-/// nothing is sent and nothing is renewed, and operations on other runtimes fail because no node
-/// answers. So make the first call on a runtime that is driven for as long as locks are held.
+/// **Runtimes.** Each operation uses the timers of the tokio runtime that polls it. The runtime
+/// must have time and IO enabled; otherwise the operation fails with [`NodeFault::Closed`]. The
+/// handle has background tasks, which send requests to the nodes, keep the connections, renew
+/// leases and receive hints of releases. Each task runs on the runtime on which an operation first
+/// needed the task. If that runtime has ended, the task starts again on another runtime. But a
+/// runtime can exist without being driven, for example after `block_on` of a current-thread runtime
+/// has returned. Then nothing is sent and no lease is renewed, and operations on other runtimes
+/// fail because no node answers. So make the first call on a runtime that is driven for as long as
+/// locks are held.
 ///
 /// [`NodeFault::Closed`]: crate::error::NodeFault::Closed
 ///
@@ -66,21 +67,23 @@ impl Redlock {
         MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
     }
 
-    /// Returns a builder for the read-write lock with this name, as [`mutex`](Self::mutex) does for
-    /// a mutex. Its writer is the mutex of the same name: the two exclude each other. The builder
-    /// cannot be awaited itself.
+    /// Returns a builder for the read-write lock with this name. A writer of this lock and a holder
+    /// of the [`mutex`](Self::mutex) with the same name exclude each other. Unlike the builder of a
+    /// mutex, this builder cannot be awaited itself.
     pub fn rw_lock(&self, name: impl AsRef<str>) -> MutexBuilder<RwLock> {
         MutexBuilder::new(Arc::clone(&self.core), name.as_ref())
     }
 
-    /// Returns the settings of a semaphore with this number of permits, 1 to 256, with the defaults
-    /// of this handle. All callers of a name should give the same number: it is not stored.
+    /// Returns a builder for a semaphore with this number of permits, 1 to 256, with the defaults
+    /// of this handle. All callers that use the name should give the same number, because the nodes
+    /// do not store it.
     pub fn semaphore(&self, name: impl AsRef<str>, permits: u16) -> SemaphoreBuilder {
         SemaphoreBuilder::new(Arc::clone(&self.core), name.as_ref(), permits)
     }
 
-    /// Returns the settings of a lock of several names, 2 to 32, with the defaults of this handle.
-    /// All of them are acquired, or none, under one fencing token. Their order does not matter.
+    /// Returns a builder for a lock of several names, 2 to 32, with the defaults of this handle.
+    /// Either all names are acquired, under one fencing token, or none. The order of the names does
+    /// not matter.
     ///
     /// ```
     /// # async fn demo(redlock: palisade::Redlock) -> Result<(), Box<dyn std::error::Error>> {
@@ -106,8 +109,9 @@ impl Redlock {
     /// as usual.
     ///
     /// If too few nodes answer, the call tries again while the nodes may still have the lock for
-    /// the old holder: for [`HandOver::rest`] at most, counted from the call. This handle needs the
-    /// nodes and the prefix of the old holder's handle, and a `max_ttl` of at least the lock's ttl.
+    /// the old holder, at most for [`HandOver::rest`] from the call on. This handle needs the same
+    /// nodes and the same prefix as the old holder's handle, and a `max_ttl` of at least the lock's
+    /// ttl.
     ///
     /// ```
     /// # async fn demo(text: String) -> Result<(), Box<dyn std::error::Error>> {
@@ -128,8 +132,8 @@ impl Redlock {
     /// [`ResumeError::Closed`] if the handle is closed.
     ///
     /// # Cancellation safety
-    /// If dropped at any await, the lock is not held, and the ticket may be used up: what nodes
-    /// have transferred is released in the background.
+    /// If the future is dropped at any await, the lock is not held, and the ticket may be used up.
+    /// A lock that some nodes have already transferred is released in the background.
     pub async fn resume(&self, ticket: &HandOver) -> Result<LockGuard, ResumeError> {
         resume(&self.core, ticket).await
     }
@@ -141,22 +145,23 @@ impl Redlock {
 
     /// Closes this handle and all its clones, at the end of a program or before a reload.
     ///
-    /// From the call on no new operation begins. Calls that acquire or campaign fail as closed, and
-    /// those that wait already do so at once; observers end; and idempotency keys are not claimed
-    /// any more. Holders keep their locks, leaderships and claims, and may still renew, complete
-    /// and release them, so a lock is never taken away from running work. An
-    /// [`Owner`](crate::Owner) that holds a [`ReentrantMutex`](crate::ReentrantMutex) may even
-    /// acquire it again, because that asks no node and its work could not end otherwise. When a
-    /// guard or a leadership is dropped or released, the release is sent to each node until the
-    /// node has confirmed it.
+    /// After this call, no new operation begins. Calls that acquire or campaign fail with the error
+    /// that the handle is closed, and calls that already wait fail at once. Observers end, and
+    /// idempotency keys are not claimed any more. Holders keep their locks, leaderships and claims,
+    /// and may still renew, complete and release them. So a lock is never taken away from running
+    /// work. An [`Owner`](crate::Owner) that holds a [`ReentrantMutex`](crate::ReentrantMutex) may
+    /// even acquire it again, because this needs no node, and the owner's work could not end
+    /// otherwise. When a guard or a leadership is dropped or released, the release is sent to each
+    /// node until the node has confirmed it.
     ///
     /// Returns as soon as nothing is held, no request is running and every release is confirmed, at
     /// the latest after `within`. Leases that are still held then are not renewed any more. So
     /// their guards are lost at their deadlines, which are before any other owner can have the
     /// locks. To avoid this, drop or release your guards before the call.
     ///
-    /// Without this call the lock whose guard `main` drops last often stays locked until its ttl
-    /// has passed, because `Drop` releases in the background and the runtime ends first.
+    /// Without this call, the lock whose guard `main` drops last often stays locked until its ttl
+    /// has passed. The reason: `Drop` releases in the background, and the runtime ends before the
+    /// release.
     ///
     /// ```
     /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -172,30 +177,31 @@ impl Redlock {
     /// ```
     ///
     /// # Cancellation safety
-    /// If dropped, the handle stays closed for new operations, but leases are still renewed, and
-    /// pending releases still sent. The method may be called again.
+    /// If the future is dropped, the handle stays closed for new operations, but leases are still
+    /// renewed, and pending releases are still sent. The method may be called again.
     pub async fn close(&self, within: Duration) -> CloseReport {
         self.core.close(within).await
     }
 
     /// Returns the present moment on the clock by which this handle's deadlines are measured, such
-    /// as [`LockGuard::valid_until`](crate::LockGuard::valid_until). The clock is monotonic, and
-    /// goes on while the machine is suspended, which that of an `Instant` does not do everywhere.
+    /// as [`LockGuard::valid_until`](crate::LockGuard::valid_until). The clock is monotonic and
+    /// continues while the machine is suspended. The clock of an `Instant` stops during a suspend
+    /// on some systems.
     pub fn now(&self) -> Moment {
         self.core.env.now()
     }
 
-    /// Returns how many leases (locks, leaderships, claims) this handle keeps alive now.
+    /// Returns the number of leases (locks, leaderships, claims) that this handle keeps alive now.
     pub fn held(&self) -> usize {
         self.core.renewer.len()
     }
 
-    /// Returns the events of the nodes from now on, each with its node's name: connections lost and
-    /// made, restarts and failovers, quarantines, min-replicas checks, and settings in which
-    /// clients disagree. They are for operators and tests. Events may be lost (a subscriber that
-    /// lags by more than 1024 misses the oldest), and nothing in this library depends on them.
-    /// Events about connections and min-replicas checks come only while a tokio runtime drives the
-    /// handle, so call this within a runtime.
+    /// Returns the events of the nodes from now on, each with its node's name: lost and new
+    /// connections, restarts and failovers, quarantines, min-replicas checks, and settings in which
+    /// clients disagree. The events are for operators and tests. Events may be lost (a subscriber
+    /// that lags by more than 1024 misses the oldest), and nothing in this library depends on them.
+    /// Events about connections and min-replicas checks are produced only while a tokio runtime
+    /// drives the handle, so call this method within a runtime.
     ///
     /// ```
     /// # async fn demo(redlock: palisade::Redlock) {
@@ -257,17 +263,18 @@ impl RedlockBuilder {
         self
     }
 
-    /// Sets the lease length of locks that set none, between 10 ms and `max_ttl`. Default: 15 s,
-    /// which is long enough for two renewals to fail and for a failover of a Sentinel group to
-    /// pass, and short enough for others to wait after a holder has crashed.
+    /// Sets the lease length of locks without a ttl of their own, between 10 ms and `max_ttl`.
+    /// Default: 15 s. This is long enough for two failed renewals and for a failover of a Sentinel
+    /// group, and short enough for callers that wait after a crash of the holder.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.config.ttl = ttl;
         self
     }
 
     /// Sets the longest lease that any client of these nodes uses, at most one day. Default: the
-    /// [`ttl`](Self::ttl). For at least this long a restarted or promoted node grants nothing, so
-    /// all clients must agree on it; the nodes use the largest value that any client sent recently.
+    /// [`ttl`](Self::ttl). A restarted or promoted node grants nothing for at least this time, so
+    /// all clients should set the same value. The nodes use the largest value that any client sent
+    /// recently.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = Some(max_ttl);
         self
@@ -286,54 +293,55 @@ impl RedlockBuilder {
     }
 
     /// Sets E, the largest error of any clock against true time: the clocks of this machine, of the
-    /// nodes, and of the programs that make requests with idempotency keys. It must be less than
+    /// nodes, and of the programs that make requests with idempotency keys. E must be less than
     /// half of `max_ttl`. Default: 2 s, or a quarter of `max_ttl` if that is less. After a node has
-    /// lost its data, three promises depend on E: the order of fencing tokens, whether the node can
-    /// tell that an idempotency key was never used, and that a key has one result. All clients must
-    /// agree on it.
+    /// lost its data, three promises depend on E: fencing tokens keep their order, the node can
+    /// tell that an idempotency key was never used, and a key has one result. All clients must set
+    /// the same E.
     pub fn clock_error(mut self, bound: Duration) -> Self {
         self.clock_error = Some(bound);
         self
     }
 
     /// Sets the text before the name of each lock, election and idempotency key of this handle.
-    /// Default: empty. It may have at most 512 bytes, no control characters, and not the words
-    /// `election:`, `idem:` and `permits:`, with which the keys of elections, idempotency records
-    /// and semaphores begin. It must end with a separator, as `billing:`, and not with a letter or
-    /// a digit.
+    /// Default: empty. It may have at most 512 bytes. It must not contain control characters or the
+    /// words `election:`, `idem:` and `permits:`, because these words follow the prefix in the keys
+    /// of elections, idempotency records and semaphores. It must end with a separator, for example
+    /// `billing:`, and not with a letter or a digit.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.config.prefix = prefix.into();
         self
     }
 
-    /// Allows an even number of nodes. Compared with one node less, a majority needs one more vote
-    /// then, and tolerates no more faults.
+    /// Allows an even number of nodes. An even number tolerates no more faulty nodes than one node
+    /// less, but its majority needs one more vote.
     pub fn allow_even_nodes(mut self) -> Self {
         self.config.allow_even = true;
         self
     }
 
-    /// Gives the metrics of locks the lock's name as the label `name`, which is empty otherwise. It
-    /// is for programs with few locks, because after the first 256 names all others are called
-    /// `(other)`. See the manual's page [metrics](crate::manual::metrics).
+    /// Adds the lock's name to the metrics of locks, as the label `name`. Without this setting the
+    /// label is empty. Use it only in programs with few locks: only the first 256 names are shown,
+    /// and all other locks share the label `(other)`. See the manual's page
+    /// [metrics](crate::manual::metrics).
     #[cfg(feature = "metrics")]
     pub fn metrics_by_lock_name(mut self) -> Self {
         self.metrics_by_lock = true;
         self
     }
 
-    /// Sets the clocks and the source of randomness that replace the machine's own, for example in
-    /// a simulator.
+    /// Sets the clocks and the source of randomness, in place of those of the machine. It is for
+    /// example for a simulator.
     pub fn env(mut self, env: Arc<dyn Env>) -> Self {
         self.env = env;
         self
     }
 
-    /// Checks all settings and makes the handle. It connects to nothing, so a node that is down is
-    /// reported by the first operation, within the operation's deadline.
+    /// Checks all settings and makes the handle. It opens no connection, so a node that is down is
+    /// reported only by the first operation, within the operation's deadline.
     ///
     /// # Errors
-    /// [`ConfigError`] naming the field, the value and the rule.
+    /// [`ConfigError`] with the field, its value and the broken rule.
     pub fn build(mut self) -> Result<Redlock, ConfigError> {
         self.config.max_ttl = self.max_ttl.unwrap_or(self.config.ttl);
         let by_default = || default_clock_error(self.config.max_ttl);

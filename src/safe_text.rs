@@ -7,17 +7,19 @@ use std::fmt::{self, Write as _};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Largest number of characters that are shown of a text from outside.
+/// Largest number of characters that are shown of a text from outside, such as a server's message.
 pub(crate) const MOST: usize = 200;
-/// Largest number of characters that are shown of a sentence of palisade with text from outside in
-/// it.
+/// Largest number of characters that are shown of a sentence that palisade wrote and that contains
+/// text from outside, such as a server's message.
 pub const SENTENCE_MAX: usize = 2_000;
 /// Text in place of a secret. It has the same length for every secret.
 const MARK: &str = "***";
-/// Length in bytes of a part of a password. Each such part is replaced in a text from outside.
+/// Length in bytes of the pieces of a password that are searched for in a text from outside, such
+/// as a server's message. Each piece that is found there is replaced.
 const PART: usize = 4;
-/// Length in bytes of a part of a password that is replaced in a sentence of palisade. It is larger
-/// than `PART`, because these sentences and many passwords contain the same short words.
+/// Length in bytes of the pieces of a password that are searched for in a sentence that palisade
+/// wrote. It is larger than `PART`, because these sentences and many passwords contain the same
+/// short words.
 const LONG_PART: usize = 8;
 /// Largest number of bytes of a text that are searched for secrets. The rest of the text is cut.
 const LOOK: usize = 16 * 1024;
@@ -58,15 +60,16 @@ impl Secrets {
         Self(Arc::new(self.0.iter().chain(other.0.iter()).cloned().collect()))
     }
 
-    /// Returns the passwords alone, for sentences that contain the name of the user.
+    /// Returns the passwords without the user names. It is for sentences that show the name of the
+    /// user on purpose.
     #[must_use]
     pub fn passwords(self) -> Self {
         let is_password = |s: &&Secret| matches!(s, Secret::Password(_));
         Self(Arc::new(self.0.iter().filter(is_password).cloned().collect()))
     }
 
-    /// Returns a sentence of palisade with text from outside in it, in a form that is safe to show.
-    /// The sentence is cut to `most` characters.
+    /// Returns a sentence that palisade wrote and that contains text from outside, in a form that
+    /// is safe to show. The sentence is cut to `most` characters.
     pub fn sentence(&self, text: &str, most: usize) -> String {
         shown(text, &self.hidden(text, LONG_PART), most)
     }
@@ -80,8 +83,8 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Returns true for each byte of the text that belongs to a secret. `part` is the length of a
-    /// part of a password: shorter parts of a password are not replaced.
+    /// Returns true for each byte of the text that belongs to a secret. `part` is the length of the
+    /// pieces of a password that are searched for. Shorter pieces are not replaced.
     fn hidden(&self, text: &str, part: usize) -> Vec<bool> {
         let text = &text.as_bytes()[..text.len().min(LOOK)];
         let mut hidden = vec![false; text.len()];
@@ -115,7 +118,7 @@ fn is_word(text: &[u8], place: &Range<usize>) -> bool {
 /// the number of bytes that were cut off.
 fn shown(text: &str, hidden: &[bool], most: usize) -> String {
     let (mut out, mut length) = (String::new(), 0);
-    // Up to this length, there is enough room for the number of bytes that were cut off.
+    // A text that is cut at this length still has room for its end: the number of bytes cut off.
     let room = most.saturating_sub(32);
     let mut fits = (0, 0);
     let mut in_secret = false;

@@ -26,8 +26,8 @@ macro_rules! operation {
 }
 pub(crate) use operation;
 
-/// Span of a call that is under way. If the span is dropped before a call of `over`, it records the
-/// outcome `dropped`.
+/// Span of a call that has not ended yet. If this value is dropped before `over` was called, the
+/// span records the outcome `dropped`.
 #[derive(Debug)]
 pub(crate) struct Call {
     span: Span,

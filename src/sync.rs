@@ -1,4 +1,4 @@
-//! A mutex without poison.
+//! A mutex that can also be used after a panic of a thread that had locked it (without poison).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

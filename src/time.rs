@@ -75,8 +75,8 @@ impl Drift {
     }
 }
 
-/// Time that is subtracted from each validity, for the precision of Redis' expiry (1 ms) and for
-/// rounding our ttl (1 ms).
+/// Time that is subtracted from each validity: 1 ms for the precision of Redis' expiry, and 1 ms
+/// for the rounding of the ttl to whole milliseconds.
 pub(crate) const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
 
 /// Time that is added to every bound on fencing tokens, because parts of the bound are in whole
@@ -84,19 +84,20 @@ pub(crate) const EXPIRY_PRECISION: Duration = Duration::from_millis(2);
 pub(crate) const FENCE_SLACK: Duration = Duration::from_secs(1);
 
 /// Returns the largest lead of a fencing token over any clock with an error of at most
-/// `clock_error` (E). The lead is 4E. When a node grants, the token is ahead of the node's clock by
-/// at most 2E: by at most 2E if the token is at the floor, and otherwise by at most E. (A floor is
-/// first further ahead, by the length of the quarantine, but the node grants nothing for that
-/// time.) The node's clock may be ahead of true time by E, and the other clock may be behind true
-/// time by E.
+/// `clock_error` (E). A token is a time in microseconds. The lead is 4E. When a node grants a
+/// token, the token is at most 2E ahead of the node's own clock: at most 2E if it is the floor, the
+/// smallest token after a loss of data, and otherwise at most E. (A new floor is further ahead, by
+/// the length of the quarantine, but the node grants nothing in this time.) Another 2E are added,
+/// because the node's clock may be E ahead of true time, and the other clock may be E behind.
 pub(crate) const fn token_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(4)
 }
 
-/// Returns the largest lead over a node's clock to which a fence may be raised. A client with a
-/// fast clock accepts grants up to a largest token; this lead is the lead of that token over the
-/// clock of a slow node. No correct node gives a larger token. If a lock had a larger fence, only
-/// tokens of the far future could take the lock.
+/// Returns the largest lead over a node's clock to which that node's fence (the last fencing token
+/// of a lock, in microseconds) may be raised. It is 6E and a second: a client accepts tokens up to
+/// 4E and a second ahead of its own clock, and its clock may be 2E ahead of the node's. No correct
+/// node gives a larger token. If a lock had a larger fence, only tokens of the far future could
+/// take the lock.
 pub(crate) const fn raise_lead(clock_error: Duration) -> Duration {
     clock_error.saturating_mul(6).saturating_add(FENCE_SLACK)
 }
@@ -122,7 +123,7 @@ impl NodeClock {
 }
 
 /// Returns the time for which a holder may rely on a lease of this ttl: `ttl · (1 − drift) − 2 ms`,
-/// and never a negative time.
+/// or zero if that is negative.
 pub(crate) fn validity(ttl: Duration, drift: Drift) -> Duration {
     ttl.saturating_sub(drift.of(ttl)).saturating_sub(EXPIRY_PRECISION)
 }

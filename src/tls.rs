@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Possible cause of a time-out on a connection with TLS. A server without TLS waits for the end of
-/// a line, and a TLS client never sends it.
+/// a line before it answers, and a TLS client never sends such an end.
 pub(crate) const SILENT: &str = "TLS is on: check that the server speaks TLS on this port";
 
 /// Possible cause of a malformed first answer on a connection without TLS. A server with TLS

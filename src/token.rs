@@ -21,13 +21,13 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 pub struct OwnerToken([u8; 22]);
 
 impl OwnerToken {
-    /// Value in the owner's place after a planned handover. The lock is free by the clock of the
-    /// node, but the node keeps it for a holder that may still exist. The value begins with six
-    /// hyphens, and no random token does.
+    /// Value in the owner's place while a node keeps a lock closed after a planned handover. The
+    /// lease has ended by the node's clock, but this clock may be wrong, and the holder may still
+    /// rely on the lease. The value begins with six hyphens, and no random token does.
     pub const KEPT: Self = Self([b'-'; 22]);
 
-    /// Value in the owner's place while a free lock is reserved for the readers that were woken.
-    /// The value begins with six hyphens, and no random token does.
+    /// Value in the owner's place while a free lock is reserved for the waiting readers that were
+    /// notified. The value begins with six hyphens, and no random token does.
     pub const READERS: Self = Self(*b"------r---------------");
 
     /// Makes a token from 128 random bits. Each character of the 64-letter alphabet encodes six

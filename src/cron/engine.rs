@@ -1,5 +1,6 @@
 //! The loop that runs one job in one process. The loop computes the due ticks, reads the record of
-//! each due tick, and runs the ticks that no process has run. A requested run is a due tick, too.
+//! each due tick, and runs the ticks that no process has run. The time at which an operator
+//! requests a run is a due tick, too.
 //!
 //! ```text
 //!  due ─▶ record ─▶ over: removed
@@ -45,15 +46,15 @@ use crate::time::Moment;
 /// Largest number of ticks that run in this process at the same time, if the runs of the job may
 /// overlap.
 const AT_ONCE: usize = 64;
-/// Largest number of missed ticks that one count for the metrics visits.
+/// Largest number of missed ticks that are counted at once for the metrics.
 const MISSED: usize = 10_000;
-/// Pause before the next check of a tick that could not be decided.
+/// Pause before the next check of a tick, if the last check could not decide if the tick is run.
 const AGAIN: Duration = Duration::from_millis(200);
 /// Shortest and longest delay of the first check of a tick in a process that does not lead. With
 /// the delay, the leading process checks the tick first.
 const HOLD_BACK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// State of a tick that is due and not finished.
+/// State of a tick that is due and not finished. A tick is one due time of the job.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     backfilled: bool,
@@ -65,14 +66,15 @@ struct Due {
     check_at: u64,
 }
 
-/// The ticks that are due: those of the schedule, and (`true`) those that were requested.
+/// The ticks that are due and not finished. The key is the time of the tick in seconds since 1970,
+/// and true if an operator requested the tick, false if it is a tick of the schedule.
 type DueTicks = BTreeMap<(i64, bool), Due>;
 
 /// Result of a check of a tick.
 enum CheckResult {
     Over,
     Again(Duration),
-    /// The run of the tick requested another run. The next check is after this pause.
+    /// The run of the tick failed and may be repeated. The next check is after this pause.
     Retry(Duration),
 }
 
@@ -84,7 +86,7 @@ struct Engine<'a, F> {
     records: Idempotency,
     /// Records of requests; `None` if the job does not allow requests.
     requests: Option<Idempotency>,
-    /// Lock that a run of the job holds; `None` if runs may overlap.
+    /// Lock that this process holds during a run of the job; `None` if runs may overlap.
     lock: Option<Mutex>,
     since: i64,
     /// Time at which this process began to run the job, in seconds since 1970.
@@ -92,14 +94,15 @@ struct Engine<'a, F> {
     by: String,
     meters: Arc<JobMeters>,
     overlaps: Overlaps,
-    /// True if a tick has to wait and the log has the reason. Set to false after the end of a tick.
+    /// True if a tick has to wait and the reason was logged. The end of a tick sets it to false, so
+    /// that the next reason is logged again.
     waits: AtomicBool,
 }
 
 /// Returns the call for the idempotency key of a tick.
 pub(super) fn call(records: &Idempotency, job: &Job, tick: i64) -> Call {
-    // The birth of the key is the due time of the tick, because no process can have run the tick
-    // before.
+    // The key's birth (the time since which the key can exist) is the due time of the tick, because
+    // no process can have run the tick before.
     let born = UNIX_EPOCH + Duration::from_secs(tick.unsigned_abs());
     records.key(format!("{}@{tick}", job.name)).created_at(born)
 }
@@ -154,7 +157,7 @@ where
 }
 
 /// Returns true if `instant` is ahead of this process's clock by more than two correct clocks can
-/// differ. `instant` is in the past by the clock of another process.
+/// differ. `instant` is a time that another process, or this one, read from its clock before.
 pub(super) fn is_ahead(cron: &Cron, instant: i64) -> bool {
     let apart = 2 * cron.core().config.clock_error;
     millis(instant) > cron.core().env.wall_micros() / 1_000 + apart.as_millis() as u64
@@ -181,7 +184,8 @@ where
         let mut requests = std::pin::pin!(requests);
         let mut running = FuturesUnordered::new();
         let at_once = if self.job.overlap == Overlap::Allow { AT_ONCE } else { 1 };
-        // A tick from before the beginning of this schedule is not a missed tick.
+        // The search for due ticks begins at the time since which the job has this schedule.
+        // Earlier ticks do not belong to this schedule, so they are not missed.
         let mut seen = self.since().unwrap_or(self.cron.now());
         loop {
             let now = self.now();
@@ -200,8 +204,8 @@ where
             let next_check = due.values().map(|d| d.check_at).min().filter(|_| room);
             let next_tick = self.schedule.after(seen).map(millis);
             let next = next_check.into_iter().chain(next_tick).min().unwrap_or(u64::MAX);
-            // The loop sleeps for at most `WATCH`. The wall clock may be set during the sleep, and
-            // timers stop while the machine is suspended.
+            // The loop sleeps for at most `WATCH`, because the wall clock may be set during the
+            // sleep, and timers stop while the machine is suspended.
             let rest = Duration::from_millis(next.saturating_sub(now)).min(WATCH);
             tokio::select! {
                 biased;
@@ -212,7 +216,7 @@ where
                         CheckResult::Again(pause) | CheckResult::Retry(pause) => {
                             let check_at = self.now() + pause.as_millis() as u64;
                             // If the clock was set back, `check_at` could be before the due time of
-                            // the tick.
+                            // the tick. So the due time is the lower limit.
                             d.check_at = check_at.max(millis(tick));
                             due.insert((tick, d.requested), d);
                         }
@@ -251,7 +255,8 @@ where
         let on_time = now.saturating_sub(whole(self.job.latest().as_secs()));
         *seen = since.map_or(now, |since| since.max(on_time));
         for ((tick, requested), d) in due {
-            // A requested run has no jitter, and it would be too late after a long one.
+            // A requested run has no jitter, because after a long jitter it would be too late to
+            // begin.
             d.check_at = if *requested { millis(*tick) } else { self.first_check(*tick) };
         }
     }
@@ -263,8 +268,7 @@ where
         millis(tick) + self.job.jitter_of(tick) + hold_back.as_millis() as u64
     }
 
-    /// Adds the ticks that are due at `now`. Reports the ticks that are left out because they are
-    /// too late.
+    /// Adds the ticks that are due at `now`. Counts and logs the ticks that are too late to be run.
     fn add_due(&self, due: &mut DueTicks, seen: &mut i64, now: u64) {
         let (seconds, late) = (whole(now / 1_000), whole(self.job.latest().as_secs()));
         let on_time = OnTime { late, newest_alone: self.job.late.is_none() };
@@ -272,8 +276,8 @@ where
             return;
         }
         let plan = plan(self.schedule, (*seen, seconds), on_time, self.job.missed);
-        // Ticks from before the start of this process are not reported, because other processes may
-        // have run them. The history of the job shows their outcome.
+        // Ticks before the start of this process are not reported as missed, because other
+        // processes may have run them. The job's history shows their outcome.
         let left_out = plan.left_out.map(|(first, last)| (first.max(self.began + 1), last));
         if let Some((first, last)) = left_out.filter(|(first, last)| first <= last) {
             let missed = self.schedule.count((first, last), MISSED);
@@ -321,8 +325,8 @@ where
             During::Waited | During::NoRun => None,
         };
         tried |= during == During::Waited;
-        // The tick is missed: it could not be checked in time, for example because no node was
-        // reachable.
+        // The next two checks find ticks that were not checked in time, for example because no node
+        // could be reached. Such ticks are not run.
         let of = (self.job, self.schedule);
         if requested && !tried && self.cron.now() > tick + request::LATEST {
             let job = &self.job.name;
@@ -432,8 +436,9 @@ where
             );
             Ok::<_, Failed>(run)
         };
-        // If another process runs the tick, this call does not wait for that run, because this
-        // process holds the job's lock. The tick is checked again later.
+        // If another process runs the tick, this call does not wait for the end of that run,
+        // because meanwhile this process would keep the job's lock. The tick is checked again
+        // later.
         self.call(tick, requested).in_flight_timeout(Duration::ZERO).run(work).await
     }
 
@@ -447,7 +452,7 @@ where
     }
 }
 
-/// Converts seconds since 1970 to a tick.
+/// Converts seconds since 1970 to the type of a tick.
 pub(super) fn whole(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }

@@ -19,7 +19,7 @@ pub enum CronError {
     /// A record of the job could not be read or written on the nodes.
     #[error("the job cannot be run now: {0}")]
     Record(RunError),
-    /// It is not confirmed that the request to run a job is stored
+    /// The request to run a job was sent, but too few nodes confirmed that it is stored
     /// ([`Cron::request_run`](super::Cron::request_run)). The request may be stored, and its run
     /// may begin until `until`. Do not request the job again before that time, because the job may
     /// then be run twice.
@@ -30,7 +30,7 @@ pub enum CronError {
     )]
     #[non_exhaustive]
     NotConfirmed {
-        /// Time after which the run of the request does not begin.
+        /// Time after which a run for this request can no longer begin.
         until: SystemTime,
         /// Reply of each node.
         error: NoQuorum,

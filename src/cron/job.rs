@@ -10,7 +10,7 @@ use super::{HOUR, YEAR};
 use crate::error::ConfigError;
 use crate::name::check_name;
 
-/// Largest delay of a tick that is on time, by default.
+/// Default of `Job::late`: the largest delay with which a tick still counts as on time.
 const LATE: Duration = Duration::from_secs(60);
 /// Default retention of the records of ticks. It is longer than the interval of a weekly job.
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
@@ -109,10 +109,10 @@ impl Job {
 
     /// Sets the time zone of the schedule, such as `Europe/Zurich`.
     ///
-    /// For a schedule with fixed hours and minutes, a change of the zone's clocks has two effects.
-    /// A tick in a skipped hour runs at the first instant after the gap. A tick in a repeated hour
-    /// runs only in the first of the two hours. A schedule with `*` or `*/n` in seconds, minutes or
-    /// hours continues at its interval through both of the repeated hours.
+    /// For a schedule with fixed hours and minutes, a change of the zone's clocks (summer time) has
+    /// two effects. A tick in a skipped hour runs at the first instant after the gap. A tick in a
+    /// repeated hour runs only in the first of the two hours. A schedule with `*` or `*/n` in
+    /// seconds, minutes or hours continues at its interval through both of the repeated hours.
     pub fn zone(mut self, zone: impl Into<String>) -> Self {
         self.zone = zone.into();
         self
@@ -137,20 +137,21 @@ impl Job {
         self
     }
 
-    /// Sets the largest delay of a tick that is on time. By default a tick is on time until the
-    /// next tick is due, at most for a minute. So after an outage only the newest tick is run. Two
-    /// kinds of ticks are on time for at least a minute, for any value of `late`: a tick with an
-    /// interrupted run, and a tick that had to wait for an earlier run.
+    /// Sets the largest delay with which a tick still counts as on time and is run. By default a
+    /// tick is on time until the next tick is due, at most for a minute. So after an outage only
+    /// the newest tick is run. Two kinds of ticks are on time for at least a minute, for any value
+    /// of `late`: a tick with an interrupted run, and a tick that had to wait for an earlier run.
     ///
     /// If `late` is longer than the interval of the schedule, several ticks can be on time after an
-    /// outage. These ticks are run one after the other. If no tick of a short interval may be lost,
-    /// set `late` to at least the duration of a failover plus the lease.
+    /// outage. These ticks are run one after the other. If a schedule has a short interval and none
+    /// of its ticks may be lost, set `late` to at least the duration of a failover plus the ttl of
+    /// the handle.
     pub fn late(mut self, late: Duration) -> Self {
         self.late = Some(late);
         self
     }
 
-    /// Returns the largest delay of a tick that is on time.
+    /// Returns the largest delay with which a tick still counts as on time.
     pub(super) fn latest(&self) -> Duration {
         self.late.unwrap_or(LATE)
     }
@@ -162,9 +163,10 @@ impl Job {
         self
     }
 
-    /// Sets the shortest time for which a run counts as running, even if the run ends earlier. With
-    /// a fast clock, another machine may see the next tick too early. That tick then counts as due
-    /// during the run. Default: zero. Not allowed with [`Overlap::Allow`].
+    /// Sets the shortest time for which a run counts as running, even if the run ends earlier. It
+    /// is for processes on other machines with a fast clock: they may find the next tick due too
+    /// early. With this setting, such a tick counts as due during the run. Default: zero. Not
+    /// allowed with [`Overlap::Allow`].
     pub fn at_least(mut self, span: Duration) -> Self {
         self.at_least = span;
         self
@@ -202,17 +204,18 @@ impl Job {
         self
     }
 
-    /// Allows operators to run the job outside of its schedule ([`Cron::request_run`],
-    /// `palisade run-now`). The process that leads looks for requests every two seconds, and the
-    /// others every ten; each look is one small request to each node. Set it in all processes that
-    /// run the job. Default: not allowed.
+    /// Allows operators to run the job outside of its schedule ([`Cron::request_run`], `palisade
+    /// run-now`). The process that leads looks for requests every two seconds, and the other
+    /// processes every ten seconds. Each look is one small request to each node. Call this method
+    /// in all processes that run the job. Default: not allowed.
     ///
     /// The run of a request is a tick, and its instant is the time of the request
-    /// ([`Tick::is_requested`](super::Tick::is_requested)). It is run once, even if the leader
-    /// changes; if the run is interrupted, the policy [`interrupted`](Self::interrupted) decides.
-    /// Unless runs may overlap, it waits for the end of an earlier run, and the ticks of the
-    /// schedule that are due during the requested run wait for its end as long as they are on time.
-    /// No run of a request begins for the first time more than a minute after the request.
+    /// ([`Tick::is_requested`](super::Tick::is_requested)). The tick is run once, even if the
+    /// leader changes. If the run is interrupted, the policy [`interrupted`](Self::interrupted)
+    /// decides. Unless runs may overlap, the requested run waits for the end of an earlier run. The
+    /// ticks of the schedule that are due during the requested run wait for its end, as long as
+    /// they are on time. If no run for a request has begun a minute after the request, none begins
+    /// later.
     ///
     /// [`Cron::request_run`]: super::Cron::request_run
     pub fn on_request(mut self) -> Self {
@@ -262,7 +265,8 @@ impl Job {
         Ok(())
     }
 
-    /// Returns the delay of this tick by the jitter, in milliseconds.
+    /// Returns the delay of this tick by the jitter, in milliseconds. It is computed from the job's
+    /// name and the tick, so it is the same in all processes.
     pub(super) fn jitter_of(&self, tick: i64) -> u64 {
         let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
         let hash = Sha256::digest(format!("{}@{tick}", self.name).as_bytes());

@@ -1,5 +1,5 @@
-//! Rules for ticks. The rules decide which ticks are missed, which missed ticks are run, and which
-//! ticks overlap an earlier run. The functions are pure.
+//! Rules for ticks: the ticks that are missed, the missed ticks that are run later, and the ticks
+//! that overlap an earlier run. The functions are pure.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::tick::{End, Run};
 /// Largest number of ticks in one plan, under any policy.
 const BACKLOG: usize = 10_000;
 
-/// The ticks that have to be checked, and the range of ticks that are left out.
+/// The ticks that have to be checked now, and the range of ticks that are not run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Ticks in the order of time, in seconds since 1970. The flag is true for a missed tick that
@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     pub(crate) left_out: Option<(i64, i64)>,
 }
 
-/// The conditions for ticks that are on time.
+/// The conditions under which a tick is on time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnTime {
     /// Largest age of a tick that is on time, in seconds.
@@ -68,8 +68,9 @@ pub(crate) fn plan(
 }
 
 /// Returns true if a tick that was planned as on time is missed at `now` (in milliseconds since
-/// 1970): it is too late, or a later tick is due. `tried` is true if a run of the tick began or the
-/// tick waited for an earlier run. Such a tick is not missed because of a later tick.
+/// 1970), because it is too late or because a later tick is due. `tried` is true if a run of the
+/// tick began or the tick waited for an earlier run. Such a tick is not missed because of a later
+/// tick.
 pub(crate) fn is_missed(
     (job, schedule): (&Job, &Schedule),
     (tick, tried): (i64, bool),
@@ -87,8 +88,8 @@ pub(crate) fn is_missed(
     }
 }
 
-/// Returns true if a tick that was due during `run` is run after `run`. `before` is the tick before
-/// the tick that was due.
+/// Returns true if a tick that was due during `run` is run after the end of `run`. `before` is the
+/// previous tick of the schedule.
 pub(crate) fn runs_after(overlap: Overlap, run: &Run, before: Option<i64>) -> bool {
     match overlap {
         Overlap::Skip => false,

@@ -47,8 +47,8 @@
 //! One process *leads*: this process checks each tick first, and the other processes check the tick
 //! a moment later. The order saves requests; safety does not depend on the order. An operator can
 //! take the lead from a process: call [`Election::step_down`](crate::Election::step_down)
-//! (`palisade step-down`) for the election [`<name>:lead`](Cron::name). The process then stops
-//! checking ticks first, completes its runs, and resigns.
+//! (`palisade step-down`) for the election [`<name>:lead`](Cron::name). From then on the other
+//! processes check the ticks first. The process completes its runs, and then resigns.
 //!
 //! A process can die after the effect of a job in another system and before the write of the
 //! record. No library can make the effect happen exactly once in this case. [`Job::interrupted`]
@@ -90,14 +90,15 @@ pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
 const NAMESPACE: &str = "cron";
 /// Number of ticks of a history that are read at the same time.
 const READS: usize = 32;
-/// Time for which a process that gave up the lead does not campaign. In this time another process
-/// can become leader.
+/// Time for which a process that has given up the lead does not campaign for it, so that another
+/// process can become leader.
 const LEAVE: Duration = Duration::from_millis(500);
 const HOUR: Duration = Duration::from_secs(3_600);
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// A runner of jobs. Among all processes with the same nodes and prefix, each tick runs once. A
-/// clone is cheap. Clones share one candidate for the lead.
+/// A runner of jobs. Among all processes with the same nodes and prefix, each tick of a job runs
+/// once. A clone is cheap. All clones together take part in the election of the leader as one
+/// candidate.
 #[derive(Clone, Debug)]
 pub struct Cron {
     redlock: Redlock,
@@ -105,12 +106,12 @@ pub struct Cron {
     lead: Arc<Lead>,
 }
 
-/// The lead of this process, as far as this process knows, and the task that campaigns for the
-/// lead.
+/// Leadership of this process, as far as this process knows, and the task that campaigns for it.
 #[derive(Debug)]
 struct Lead {
     term: Arc<watch::Sender<Option<FencingToken>>>,
-    /// Signal for the loss of the present leadership. The signal changes earlier than `term`.
+    /// Signal that reports the loss of the present leadership. It reports the loss before `term`
+    /// does.
     lost: Arc<SyncMutex<Option<LostSignal>>>,
     step_down: Arc<Notify>,
     /// Number of ticks that are running in this process.
@@ -121,7 +122,8 @@ struct Lead {
 impl Drop for Lead {
     fn drop(&mut self) {
         if let Some(task) = self.task.lock().take() {
-            // The task owns the leadership. So the abort of the task also resigns.
+            // The task owns the leadership. If the task is aborted, the leadership is dropped and
+            // so resigned.
             task.abort();
         }
     }
@@ -222,7 +224,7 @@ impl Cron {
             };
             Ok(TickReport { at: tick::at(at), state })
         });
-        // Reads that begin together share their requests.
+        // The records of several ticks are read at the same time, so that the reads share requests.
         stream::iter(reports).buffered(READS).try_collect().await
     }
 
@@ -253,8 +255,8 @@ impl Cron {
 
     /// Returns the idempotency namespace for the records of the job's ticks.
     fn records(&self, job: &Job) -> Result<Idempotency, CronError> {
-        // The keys of ticks have a birth, so reports about forgotten keys without a birth are
-        // turned off.
+        // Each key of a tick has a birth (`created_at`). The library reports a key that the nodes
+        // may have forgotten only if the key has no birth, so these reports are turned off.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(job.retention);
         let records = match job.interrupted {
@@ -266,7 +268,8 @@ impl Cron {
 
     /// Returns the idempotency namespace for the records of schedules.
     fn revisions(&self) -> Result<Idempotency, CronError> {
-        // A forgotten schedule is stored again, so reports about forgotten keys are turned off.
+        // If the nodes have lost the record of a schedule, it is stored again. So no report about
+        // lost (forgotten) keys is needed.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(YEAR);
         Ok(records.at_least_once().build()?)
@@ -289,7 +292,7 @@ impl Cron {
     }
 }
 
-/// The task that campaigns for the lead of this process.
+/// Data of the task that campaigns for the lead of this process.
 struct Candidate {
     term: Arc<watch::Sender<Option<FencingToken>>>,
     lost: Arc<SyncMutex<Option<LostSignal>>>,
@@ -300,8 +303,8 @@ struct Candidate {
 
 impl Candidate {
     /// Campaigns and leads until the handle is closed. If the nodes refuse this process, for
-    /// example because of a wrong password, campaigns again later, because a person may correct the
-    /// password. `run` reports the error to its caller.
+    /// example because of a wrong password, the task campaigns again later, because a person may
+    /// correct the password. `Cron::run` reports the error to its caller.
     async fn run(mut self, election: Election) {
         let value = format!("pid {}", std::process::id());
         let mut warned = false;
@@ -340,8 +343,8 @@ impl Candidate {
             let request = leadership.asked_to_resign().await;
             let (name, by, reason) = (leadership.name(), request.by, request.reason);
             tracing::info!(target: "palisade::cron", name, %by, reason, "asked to step down");
-            // From now on the other processes check each tick first. The runs in this process
-            // continue to their end.
+            // This process no longer counts as leader, so the other processes check each tick
+            // first. The runs in this process continue to their end.
             self.term.send_replace(None);
             let _ = self.running.wait_for(|running| *running == 0).await;
         };

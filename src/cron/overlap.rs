@@ -1,4 +1,5 @@
-//! Finds, from the records of earlier ticks, the run during which a tick was due.
+//! Finds out if a tick was due during an earlier run of the job. It reads the records of the
+//! earlier ticks.
 
 use super::engine::call;
 use super::job::Job;
@@ -8,10 +9,10 @@ use super::tick::{End, Run, Skipped};
 use crate::idempotency::{Idempotency, RunError, Status};
 use crate::sync::SyncMutex;
 
-/// The search for an earlier run ends after this number of ticks without a stored result.
+/// Number of earlier ticks without a stored result after which the search for an earlier run ends.
 pub(super) const BACK: usize = 16;
 
-/// Effect of the last run before a tick on that tick.
+/// Effect on a tick of the last run before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum During {
     /// The tick was not due during a run.
@@ -22,15 +23,16 @@ pub(super) enum During {
     Skipped(Skipped),
 }
 
-/// The last run that was found, and a later tick. This tick and all ticks between the run and this
-/// tick were skipped. The entry stays valid, because records are final. With this entry, a tick
-/// that was due during a long run need not read the records of all ticks before it.
+/// The last run that was found by a search, and the time of a later tick. That tick and all ticks
+/// between it and the run were skipped, so a search that reaches that tick can continue at the run.
+/// So a tick that was due during a long run need not read the records of all ticks before it. The
+/// entry stays valid, because records never change.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps(SyncMutex<Option<(i64, Run)>>);
 
 impl Overlaps {
-    /// Returns the effect of the last run before `tick` on `tick`. Does not read ticks before
-    /// `since`.
+    /// Finds the last run before `tick`, and returns its effect on `tick`. Does not read the
+    /// records of ticks before `since`.
     pub(super) async fn during(
         &self,
         (job, schedule, records): (&Job, &Schedule, &Idempotency),

@@ -1,10 +1,10 @@
 //! Requests of operators to run a job now, outside of its schedule.
 //!
-//! A request is a record: its key has the job and a slot of `SLOT` seconds, so two requests in one
-//! slot are one. The processes of a job that allows requests read the records of the last slots,
-//! and run a tick for each one. The leader reads them first and often, the others seldom: nothing
-//! depends on the leader. The run of that tick has a record of its own, as every tick has, so it is
-//! completed once.
+//! A request is stored as a record. The record's key contains the job and a slot of `SLOT` seconds,
+//! so two requests in one slot are one request. The processes of a job that allows requests read
+//! the records of the last slots, and run a tick for each request. The leader reads them often and
+//! first, and the other processes read them seldom, so a request is run without a leader, too. Each
+//! such tick has a record of its own, like every other tick, so it is completed once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -22,25 +22,26 @@ use crate::idempotency::{
 };
 use crate::name::check_name;
 
-/// Interval at which the leader of a job reads its requests.
+/// Interval at which the leader of a job looks for requests to run the job.
 const LOOK: Duration = Duration::from_secs(2);
-/// Number of these intervals after which a process that does not lead reads them, too.
+/// Number of intervals `LOOK` between two reads by a process that does not lead.
 const SELDOM: u32 = 5;
 /// Length of a slot in seconds. Two requests in one slot are one request.
 const SLOT: i64 = 10;
-/// Age of a request in seconds after which its run does not begin.
+/// Age of a request in seconds after which no run for it begins.
 pub(super) const LATEST: i64 = 60;
-/// Interval in seconds at which a process stores the sign that its job allows requests. The sign is
-/// a record.
+/// Interval in seconds at which a process stores a sign: a record that shows that its job allows
+/// requests.
 const DAY: i64 = 86_400;
-/// Pause between two reads by the process that waits for the beginning of a run.
+/// Pause between two reads of a record by `request_run`.
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// A request to run a job now.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RunRequest {
-    /// Random id. Another request of the same number has another one.
+    /// Random id, different for each call that makes a request, even if two requests have one
+    /// number.
     pub id: String,
     /// Number of the request. Two requests in the same ten seconds have one number.
     pub number: i64,
@@ -53,7 +54,7 @@ pub struct RunRequest {
 }
 
 impl RunRequest {
-    /// Returns the time after which the run of the request does not begin.
+    /// Returns the time after which no run for this request begins.
     pub fn until(&self) -> SystemTime {
         tick::at(self.at + LATEST)
     }
@@ -67,8 +68,8 @@ pub enum Requested {
     /// No process has allowed requests for this job in the last day
     /// ([`Job::on_request`](super::Job::on_request)). No request was stored.
     NotAllowed,
-    /// It is not known if a process has allowed requests for this job: fewer nodes than a majority
-    /// have the record that such a process stores. No request was stored. Call
+    /// It is not known if a process has allowed requests for this job: such a process stores a
+    /// record, and fewer nodes than a majority have this record. No request was stored. Call
     /// [`Cron::request_run`] again.
     NotKnown,
     /// The run of the request has begun or has ended.
@@ -81,40 +82,40 @@ pub enum Requested {
         /// record cannot be read.
         run: Option<Run>,
     },
-    /// The request is stored, and its run has not begun within the wait.
+    /// The request is stored, and its run did not begin within the time given as `wait`.
     Waits {
         /// The stored request.
         request: RunRequest,
         /// False if the request was stored by an earlier call in the same ten seconds.
         is_new: bool,
     },
-    /// Another process stores a request of the same ten seconds, and has not finished within the
-    /// wait. Call [`Cron::request_run`] again.
+    /// Another process is storing a request of the same ten seconds, and did not finish within the
+    /// time given as `wait`. Call [`Cron::request_run`] again.
     Undecided,
 }
 
-/// Returns the number of the slot of an instant.
+/// Returns the number of the slot of ten seconds that contains this instant.
 pub(super) fn slot(at: i64) -> i64 {
     at.div_euclid(SLOT)
 }
 
-/// Returns the call for the record of a request.
+/// Returns the idempotency call for the record of the request in this slot.
 fn request(records: &Idempotency, job: &str, slot: i64) -> Call {
     records.key(format!("{job}/request/{slot}")).created_at(tick::at(slot * SLOT))
 }
 
-/// Returns the call for the record of the day `day` that the job allows requests (the sign).
+/// Returns the idempotency call for the sign of one day: the record that the job allows requests.
 fn sign(records: &Idempotency, job: &str, day: i64) -> Call {
     records.key(format!("{job}/on-request/{day}")).created_at(tick::at(day * DAY))
 }
 
-/// Returns the call for the run of the request at this instant.
+/// Returns the idempotency call for the run of the request that was made at this instant.
 pub(super) fn run_of(records: &Idempotency, job: &str, at: i64) -> Call {
     records.key(format!("{job}/run/{}", slot(at))).created_at(tick::at(at))
 }
 
-/// Returns the error for a request whose storage has failed. After an answer of too few nodes, some
-/// of them may have the request.
+/// Returns the error for a request whose storage has failed. If too few nodes answered, some of
+/// these nodes may have stored the request.
 fn not_confirmed(request: &RunRequest, error: RunError) -> CronError {
     let until = request.until();
     match error {
@@ -124,14 +125,15 @@ fn not_confirmed(request: &RunRequest, error: RunError) -> CronError {
     }
 }
 
-/// Reads a record. If fewer nodes than a majority have a value of it, stores that value on a
-/// majority first. The other nodes may have been restarted since the value was stored.
+/// Reads a record. If only a minority of the nodes has a value, for example after a restart of the
+/// other nodes, first stores this value on a majority.
 async fn read<T: Serialize + DeserializeOwned>(call: Call) -> Result<Status<T>, RunError> {
     match call.clone().lookup().await? {
         Status::Unsettled => {}
         known => return Ok(known),
     }
-    // The handler is called only if no node that answers has the value any more.
+    // The handler is called only if no node that answers has the value any more. It fails, so that
+    // no other value is stored.
     let none = |_: Context| async { Err(Failed::no_effect("no node has the value")) };
     match call.in_flight_timeout(Duration::ZERO).run(none).await {
         Ok(Outcome::Executed { value, .. } | Outcome::Replayed(value)) => Ok(Status::Stored(value)),
@@ -146,10 +148,11 @@ impl Cron {
     /// processes that run it. This process need not run the job.
     ///
     /// The leader of the job looks for requests every two seconds, and the other processes every
-    /// ten. One tick is run for each request ([`Tick::is_requested`](super::Tick::is_requested)).
-    /// If the job runs at that moment, the tick waits for the end of that run. A request that is
-    /// older than a minute is not run any more. Two requests in the same ten seconds of the clock
-    /// (from `:20` to `:29`, say) are one.
+    /// ten seconds. One tick is run for each request
+    /// ([`Tick::is_requested`](super::Tick::is_requested)). If the job runs at that moment, the
+    /// tick waits for the end of that run. A request that is older than a minute is not run any
+    /// more. Two requests in the same ten seconds of the clock, for example from `:20` to `:29`,
+    /// are one request.
     ///
     /// # Errors
     /// [`CronError::Config`] for an invalid name; [`CronError::Record`] if no request was stored,
@@ -195,12 +198,13 @@ impl Cron {
                     return Err(ConfigError::new("reason", size, rule).into());
                 }
                 _ if tokio::time::Instant::now() >= end => return Ok(Requested::Undecided),
-                // Another process writes the same record.
+                // Another process is writing the same record, so this process tries again.
                 _ => sleep(AGAIN).await,
             }
         };
         loop {
-            // A run under way is no error, and neither is one whose process died.
+            // All these results show that a run has begun: also a run that is still under way, and
+            // a run whose process died.
             let run = match run_of(&records, job, request.at).lookup::<Run>().await {
                 Ok(Status::Stored(run)) => Some(Some(run)),
                 Ok(
@@ -210,7 +214,8 @@ impl Cron {
                     | Status::NotKept,
                 )
                 | Err(RunError::Codec { .. }) => Some(None),
-                // The request is stored, so an error here must not hide that its run may begin.
+                // The request is stored, and its run may begin. An error of this read must not hide
+                // that, so this process reads again.
                 _ => None,
             };
             if let Some(run) = run {
@@ -231,7 +236,7 @@ impl Cron {
     }
 }
 
-/// The requests of one job that this process has found.
+/// State of the search for requests of one job in this process.
 struct Looks<'a> {
     cron: &'a Cron,
     job: &'a str,
@@ -240,12 +245,12 @@ struct Looks<'a> {
     found: BTreeSet<i64>,
     /// Requests that were found and not returned yet.
     next: Vec<i64>,
-    /// Number of intervals since the last look.
+    /// Number of intervals `LOOK` since this process last read the requests.
     idle: u32,
 }
 
-/// Returns an endless stream of the instants of the requests for a job, each one once. Without
-/// `records`, the stream reads nothing and has no items.
+/// Returns an endless stream of the requests for a job. Each item is the time of one request, and
+/// each request has one item. Without `records`, the stream reads nothing and has no items.
 pub(super) fn requests<'a>(
     cron: &'a Cron,
     job: &'a str,
@@ -279,7 +284,8 @@ impl Looks<'_> {
     /// Reads the requests of the last slots, and stores the sign that the job allows requests.
     async fn look(&mut self) -> Result<(), RunError> {
         let (now, records, job) = (self.cron.now(), self.records, self.job);
-        // Two clocks differ by twice the error at most, and a part of a second.
+        // Two correct clocks differ by at most twice the clock error. One second is added, because
+        // the times are whole seconds.
         let apart = 2 * self.cron.core().config.clock_error.as_secs().cast_signed() + 1;
         let (first, last) = (slot(now - LATEST - apart), slot(now + apart));
         self.found.retain(|number| *number >= first);
@@ -308,7 +314,8 @@ impl Looks<'_> {
                     continue;
                 }
             };
-            // A record of another form is of another program.
+            // The stored time must be in the slot of the record. If it is not, another program
+            // wrote the record.
             if slot(request.at) == number && self.found.insert(number) {
                 let (by, reason) = (&request.by, &request.reason);
                 tracing::info!(

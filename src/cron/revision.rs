@@ -1,10 +1,10 @@
 //! The time since which a job has its present schedule. The nodes store this time.
 //!
 //! Ticks from before that time are not missed ticks. Each schedule of a job is a revision. The
-//! revisions of a job are a list of records. Each record is decided once, so all processes see the
-//! same list. A list cannot be read after its first record has expired. So each quarter of a year
-//! has a list of its own. The first process in a new quarter copies the last revision to the new
-//! list.
+//! nodes store the revisions of a job as a list of records. A record never changes, so all
+//! processes see the same list. But a list cannot be read after its first record has expired. So
+//! each quarter of a year has a list of its own, and the first process in a new quarter copies the
+//! last revision to the new list.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,8 @@ use crate::idempotency::{Idempotency, Outcome, Status};
 
 /// Length of a quarter of a year, in seconds. Records of schedules are kept for a year.
 const QUARTER: i64 = 7_889_238;
-/// Number of earlier quarters in which the last revision is searched. A job that has not run for
-/// longer counts as a new job.
+/// Number of earlier quarters that are searched for the last revision. A job without a revision in
+/// these quarters counts as a new job.
 const BACK: i64 = 2;
 
 /// A present or earlier schedule of a job.
@@ -30,7 +30,7 @@ pub(crate) struct Revision {
 }
 
 /// Returns the present revision of a job with this schedule. If the last stored revision has
-/// another schedule, stores a new revision.
+/// another schedule, first stores a new revision with the time `now`.
 pub(crate) async fn revise(
     records: &Idempotency,
     job: &str,
@@ -74,8 +74,8 @@ pub(crate) async fn revise(
         match claim.run(|_| async { Ok::<_, String>(mine) }).await? {
             Outcome::Executed { value, .. } => return Ok(value),
             Outcome::Replayed(value) => (last, next) = (Some(value), next + 1),
-            // Another process writes this entry of the list. This process waits and reads the entry
-            // again.
+            // Another process is writing this entry of the list. So this process waits and reads
+            // the entry again.
             _ => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }
     }

@@ -8,15 +8,15 @@ use chrono_tz::Tz;
 use crate::error::ConfigError;
 use crate::safe_text::Quoted;
 
-/// Beginning of the time in which schedules are examined: 2026-01-01, in seconds since 1970. The
-/// constant gives the same result in all processes.
+/// Beginning of the time in which a new schedule is examined for its ticks: 2026-01-01, in seconds
+/// since 1970. It is a constant, so that the examination has the same result in all processes.
 const EXAMINED: i64 = 1_767_225_600;
-/// Length of the time in which schedules are examined, in seconds. Weekdays and leap years repeat
+/// Length of the time in which a schedule is examined, in seconds. Weekdays and leap years repeat
 /// every 28 years.
 const CYCLE: i64 = 28 * 366 * DAY;
 const DAY: i64 = 24 * 3_600;
-/// Largest number of steps of an examination. A step is as long as the retention. With a retention
-/// of an hour, the steps cover more than a year.
+/// Largest number of steps in the search for the longest pause. A step is as long as the job's
+/// retention, or longer. With a retention of an hour, the steps cover more than a year.
 const STEPS: usize = 10_000;
 
 /// A cron expression and its time zone. Ticks are instants, in whole seconds since 1970.
@@ -57,7 +57,8 @@ impl Schedule {
     pub(crate) fn after(&self, instant: i64) -> Option<i64> {
         let from = self.at(instant)?;
         let next = self.cron.iter_after(from).next()?.timestamp();
-        // Two wall clock times in a gap can be the same instant. Such times are one tick.
+        // Two different wall clock times in a gap of the zone's clock can be the same instant. They
+        // are one tick, so the search continues a second later.
         (next > instant).then_some(next).or_else(|| self.after(instant + 1))
     }
 
@@ -80,8 +81,8 @@ impl Schedule {
         let (span, mut at) = (i64::try_from(span.as_secs()).ok()?, self.after(EXAMINED)?);
         let mut longest = None;
         for _ in 0..STEPS {
-            // If there is a tick within the span after `at`, the search continues at the last such
-            // tick. If there is none, the pause after `at` is longer than the span.
+            // If there is a tick within `span` after `at`, the search continues at the last such
+            // tick. If there is none, the pause after `at` is longer than `span`.
             let last = self.until(at + span)?;
             let next = if last > at { Some(last) } else { self.after(at) };
             // An expression may contain years, so a schedule may have a last tick.

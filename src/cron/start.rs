@@ -11,8 +11,8 @@ use crate::error::Advice;
 use crate::idempotency::{Idempotency, Status};
 
 /// Returns the time since which the job has this schedule, in seconds since 1970. If the schedule
-/// was edited just now, logs the time without ticks: from the last tick of the old schedule to the
-/// first tick of the new one.
+/// was edited just now, also logs the gap between the last tick of the old schedule and the first
+/// tick of the new one, in which nothing runs.
 pub(super) async fn start(
     cron: &Cron,
     job: &Job,
@@ -33,7 +33,8 @@ pub(super) async fn start(
     Ok(revision.since)
 }
 
-/// Returns the present revision of the job's schedule. Repeats the request until the nodes answer.
+/// Returns the present revision of the job's schedule: the schedule and the time since which the
+/// job has it. Repeats the request until enough nodes answer.
 async fn since(cron: &Cron, job: &Job, schedule: &Schedule) -> Result<Revision, CronError> {
     let records = cron.revisions()?;
     let mut warned = false;
@@ -64,8 +65,8 @@ async fn report_gap(
     (revision, records): (&Revision, &Idempotency),
 ) {
     let Some((old, old_since)) = &revision.before else { return };
-    // Only a process that starts within a minute after the edit logs the gap. Later restarts do not
-    // log the gap again.
+    // Only a process that starts within a minute after the edit logs the gap, so that later
+    // restarts do not log it again.
     if cron.now() - revision.since > 60 {
         return;
     }

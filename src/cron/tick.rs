@@ -1,4 +1,4 @@
-//! A tick, in the form for the job's handler, and the record of a finished tick.
+//! A tick, which the job's handler receives, and the record of a finished tick.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -107,9 +107,9 @@ impl Tick {
         self.cx.remaining()
     }
 
-    /// Resolves when the run may not continue, because another process may run the tick now. At the
-    /// same time the future of the run is dropped. So only work in separate tasks needs this
-    /// method.
+    /// Resolves when the run may not continue, because its lease was lost and another process may
+    /// run the tick now. At the same time the future of the run is dropped. So only work in
+    /// separate tasks needs this method.
     ///
     /// # Cancellation safety
     /// The future may be dropped at any time. The method may be called again.
@@ -128,7 +128,7 @@ impl Tick {
             if let Some(why) = *cancel.borrow_and_update() {
                 return why;
             }
-            // `changed` cannot fail, because this tick owns the sender.
+            // `changed` fails only after the sender was dropped, and this tick owns the sender.
             let _ = cancel.changed().await;
         }
     }
@@ -223,7 +223,7 @@ pub enum TickState {
     /// The tick has no record. It was missed, or no process has checked it yet, or it is older than
     /// the job's [retention](super::Job::retention).
     Absent,
-    /// The state is unknown. Either too few nodes have kept all data since the due time of the
-    /// tick, or too few nodes have the result.
+    /// The state is unknown. Either too few nodes have kept all their data since the due time of
+    /// the tick, or too few nodes have the result.
     Unknown,
 }

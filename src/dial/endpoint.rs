@@ -76,8 +76,8 @@ impl Endpoint {
         Self { place, tls, login: info.redis_settings().clone() }.checked()
     }
 
-    /// Creates an endpoint from a host and a port, such as a Sentinel reports. Login and transport
-    /// are those of `like`.
+    /// Creates an endpoint from a host and a port, for example those that a Sentinel reports. Login
+    /// and transport are those of `like`.
     pub fn at(host: &str, port: u16, like: &Self) -> Self {
         Self { place: Place::Tcp(host.into(), port), ..like.clone() }
     }
@@ -87,8 +87,8 @@ impl Endpoint {
         self.tls.is_some()
     }
 
-    /// Sets two things (PEM): the root certificate that verifies the server, and the client
-    /// certificate with its key.
+    /// Sets the root certificate that verifies the server, and the client certificate with its key.
+    /// All are PEM texts.
     #[cfg(feature = "tls")]
     pub fn tls(
         self,
@@ -102,8 +102,8 @@ impl Endpoint {
         Ok(Self { tls: Some(Tls::new("tls", root, client)?), ..self })
     }
 
-    /// Creates a template for [`at`](Self::at) that has only the transport. The template has a
-    /// placeholder as its address, and no login.
+    /// Creates a template that can be given to [`at`](Self::at) as `like`. The template has only
+    /// the transport: its address is a placeholder, and it has no login.
     pub fn over(tls: Option<Tls>) -> Self {
         let place = Place::Tcp("localhost".into(), 0);
         Self { place, tls, login: RedisConnectionInfo::default() }
@@ -131,7 +131,7 @@ impl Endpoint {
         (self.login.username(), self.login.password().is_some())
     }
 
-    /// Returns the user name and the password. They must not be shown.
+    /// Returns the user name and the password of the login, so that they can be hidden in texts.
     pub fn secrets(&self) -> Secrets {
         secrets(&self.login)
     }
@@ -148,8 +148,9 @@ impl Endpoint {
         Ok(Self { tls: Some(tls.named(Some(&name.into()))), ..self })
     }
 
-    /// Connects and logs in with RESP3, without Nagle's delay. The pushes of RESP3 are needed for
-    /// hints and for the report of a lost connection. The caller has to set a time-out.
+    /// Connects and logs in with RESP3, without Nagle's delay. RESP3 is needed because its pushes
+    /// carry the hints that a lock may be free and report a lost connection. The caller has to set
+    /// a time-out.
     ///
     /// # Cancellation safety
     /// The future may be dropped. The connection is then closed.
@@ -165,8 +166,8 @@ impl Endpoint {
     }
 
     /// Connects to a Sentinel and logs in, like [`dial`](Self::dial), with the time-outs in
-    /// `config`. The name of this library is not sent, because a Sentinel's user need not have the
-    /// permission.
+    /// `config`. The name of this library is not sent, because the user of a Sentinel need not have
+    /// the permission for that.
     ///
     /// # Cancellation safety
     /// The future may be dropped. The connection is then closed.
@@ -176,9 +177,10 @@ impl Endpoint {
         dial::dial(&self.place, self.tls.as_ref(), &login, config, Limits::SENTINEL).await
     }
 
-    /// Opens a connection for batches, without Nagle's delay. The caller has to send
-    /// [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first, because this function sends
-    /// no command. `load` returns the command that loads the script of the batches.
+    /// Opens a connection for batches (script calls with several requests), without Nagle's delay.
+    /// The caller has to send [`hello`](Self::hello) and [`settle_in`](Self::settle_in) first,
+    /// because this function sends no command. `load` returns the command that loads the script of
+    /// the batches.
     ///
     /// # Cancellation safety
     /// The future may be dropped. The connection is then closed.
@@ -197,8 +199,8 @@ impl Endpoint {
         hello
     }
 
-    /// Returns the commands that follow the login. They set the client's name and version, which a
-    /// server may refuse, and select the database.
+    /// Returns the commands that follow the login. They select the database, and set the client's
+    /// name and version. A server may refuse the name and the version.
     pub(crate) fn settle_in(&self) -> Vec<Cmd> {
         let info =
             |name: &str, value: &str| cmd("CLIENT").arg("SETINFO").arg(name).arg(value).take();
@@ -264,18 +266,19 @@ fn is_ambiguous(url: &str) -> bool {
     !is_path && !authority.contains('@') && behind.contains('@')
 }
 
-/// Returns the address without the part before the last `@` and without the query. Both parts may
-/// contain secrets. A part with an unclear end is left out.
+/// Returns the address without the part before the last `@` and without the query, because both
+/// parts may contain secrets. If it is not clear where such a part ends, more of the address is
+/// left out.
 fn redacted(url: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
     let (scheme, rest) = url.split_once("://").filter(|(s, _)| is_scheme(s)).unwrap_or(("", url));
     let (secret, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    // An `@` after the start of a query may belong to the query. The text after this `@` may be a
-    // part of a password.
+    // An `@` after the start of a query may belong to the query. Then the text after this `@` may
+    // be a part of a password, so it is not shown.
     let rest = if secret.contains(['?', '#']) { "…" } else { rest };
     // If the address has no host, as in `redis://user:password`, the text after the colon is the
-    // password and not a port.
+    // password and not a port. So only a number is shown there.
     let is_port = |text: &str| {
         let port = text.split('/').next().unwrap_or_default();
         port.parse::<u16>().is_ok()

@@ -7,8 +7,8 @@ const LINE_MAX: u64 = 64 * 1024;
 /// Largest number of levels of lists and maps in an answer.
 const DEPTH_MAX: usize = 16;
 
-/// Largest number of pushes on a connection without subscriptions. A correct server sends no pushes
-/// on such a connection.
+/// Largest number of pushes (messages that answer no request) on a connection without
+/// subscriptions. A correct server sends no pushes on such a connection.
 const PUSHES_MAX: u64 = 1_000;
 
 /// Limits of the answers on a connection.
@@ -27,8 +27,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Limits for answers to batches. The limits allow one mebibyte of results, or one result of
-    /// the largest size, plus the other parts of the answer.
+    /// Limits for answers to batches (script calls with several requests). The limits allow one
+    /// mebibyte of results, or one result of the largest size, plus the other parts of the answer.
     pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, ..Self::WORDS };
     /// Limits for all other answers of servers and Sentinels.
     pub(crate) const WORDS: Self =
@@ -42,7 +42,8 @@ impl Limits {
     pub(crate) const ENTRIES: Self = Self { bytes: 64 << 20, items: 1 << 20, ..Self::WORDS };
 }
 
-/// Reason for which this program ends a connection. A correct server never causes such a reason.
+/// Reason for which this program ends a connection: the server sent more than a limit allows, or
+/// bytes that are not its protocol. A correct server never does so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Excess {
     #[error("an answer of more than {0} bytes")]
@@ -61,25 +62,25 @@ pub(crate) enum Excess {
 }
 
 impl Excess {
-    /// Returns a text for errors with the reason for the end of the connection.
+    /// Returns a text for errors. The text says that this program ended the connection, and why.
     pub(crate) fn why_it_ended(self) -> String {
         format!("it sent {self}, so this program ended the connection")
     }
 }
 
-/// State of the counting for one connection.
+/// Counts the bytes and values of the answers on one connection, and compares them with the limits.
 #[derive(Debug)]
 pub(crate) struct Frames {
     limits: Limits,
     /// Number of bytes of the present answer so far.
     bytes: u64,
-    /// Number of values of the present answer so far. If a length announces values, they count at
-    /// once, because the parser allocates memory for them.
+    /// Number of values of the present answer so far. When the length of a list or map arrives, all
+    /// its values are counted at once, because the parser allocates memory for them.
     items: u64,
     /// Number of pushes since the connection was opened.
     pushes: u64,
-    /// Number of missing values in each list or map that has begun. The outermost list or map is
-    /// the first.
+    /// Number of values that are still missing in each list or map that has begun. The outermost
+    /// list or map is the first.
     open: Vec<u64>,
     at: At,
 }
@@ -88,13 +89,14 @@ pub(crate) struct Frames {
 enum At {
     /// The next byte is a type byte.
     Kind,
-    /// In a line that contains the value itself. `length` bytes of the line have arrived. Only
-    /// `\r\n` ends the line, as in the parser. An earlier end would make this counter read the rest
-    /// of the line as other values.
+    /// The next byte is in a line that contains the value itself. `length` bytes of the line have
+    /// arrived. Only `\r\n` ends the line, as in the parser. If this counter ended a line earlier
+    /// than the parser, it would read the rest of the line as other values.
     Line { length: u64, ending: bool },
-    /// In a line with the length of a text, list or map.
+    /// The next byte is in a line with the length of a text, list or map.
     Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
-    /// In a text. The value is the number of missing bytes, including the line end.
+    /// The next byte is in a text. The value is the number of missing bytes, including the line
+    /// end.
     Text(u64),
 }
 

@@ -123,7 +123,8 @@ async fn drive_wire(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, 
         for answer in [a.await, b.await, ask().await] {
             got.extend(answer.iter().flatten().map(size));
         }
-        // The server closes the connection, so the connection ends.
+        // The server has closed the connection, so `over` resolves. If it does not, the test times
+        // out.
         wire.over().await;
         got
     };

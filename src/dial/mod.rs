@@ -1,5 +1,5 @@
 //! Opens connections to servers and Sentinels: the socket, TLS, the limits on answers, and the
-//! login. The doctor uses this module too.
+//! login. The command `palisade doctor` uses this module too.
 
 pub(crate) mod endpoint;
 pub(crate) mod error_text;
@@ -40,7 +40,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Returns the user name and the password of the connection's login. They must not be shown.
+    /// Returns the user name and the password of the connection's login, so that they can be hidden
+    /// in texts.
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
     }
@@ -97,7 +98,7 @@ pub(crate) async fn wire(
     Ok(Wire::new(socket(place, tls).await?, limits, load))
 }
 
-/// Returns the user name and the password of a login. They must not be shown.
+/// Returns the user name and the password of a login, so that they can be hidden in texts.
 pub(crate) fn secrets(login: &RedisConnectionInfo) -> Secrets {
     Secrets::of(login.username(), login.password())
 }

@@ -52,8 +52,8 @@ struct State {
     sent: u64,
     /// Wakers to call after all mutexes are unlocked.
     wake: Vec<Waker>,
-    /// The limit that the server exceeded; `None` unless this program ended the connection for
-    /// that.
+    /// The limit that the server exceeded, if this program ended the connection for that reason;
+    /// `None` otherwise.
     excess: Option<Excess>,
 }
 
@@ -160,8 +160,8 @@ impl Wire {
         shared.over.load(Ordering::Acquire)
     }
 
-    /// Returns the limit that the server exceeded; `None` unless this program ended the connection
-    /// for that.
+    /// Returns the limit that the server exceeded, if this program ended the connection for that
+    /// reason; `None` otherwise.
     pub(crate) fn excess(&self) -> Option<Excess> {
         self.0.state.lock().excess
     }
@@ -184,7 +184,7 @@ impl Wire {
         .await;
     }
 
-    /// Stops sending. Requests under way may still get their answers.
+    /// Refuses all further requests. Requests under way may still get their answers.
     pub(crate) fn give_up(&self) {
         let mut state = self.0.state.lock();
         self.0.over.store(true, Ordering::Release);

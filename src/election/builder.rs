@@ -61,12 +61,13 @@ impl ElectionBuilder {
         self
     }
 
-    /// Sets the time that this process needs to end the leader's work after a loss of the
-    /// leadership. During this time no other process leads (a lock-delay). The default is zero.
+    /// Sets the drain time: the time that this process needs to end the leader's work after a loss
+    /// of the leadership. No other process leads in this time, because the nodes keep the lock for
+    /// it (a lock-delay). The default is zero.
     ///
-    /// A leader that resigns does not use the drain time. After a crash the election has no leader
-    /// for `ttl` plus `drain`, so keep `drain` as short as the work allows. `ttl` and `drain`
-    /// together are at most `max_ttl`.
+    /// After a resignation, the next leader need not wait for the drain time. After a crash the
+    /// election has no leader for `ttl` plus `drain`, so keep `drain` as short as the work allows.
+    /// `ttl` and `drain` together are at most `max_ttl`.
     /// [`Leadership::drain_remaining`](super::Leadership::drain_remaining) returns the rest of the
     /// drain time.
     pub fn drain(mut self, drain: Duration) -> Self {
@@ -77,14 +78,14 @@ impl ElectionBuilder {
     /// Sets the priority of this process; the default is 0. Candidates of higher priority are
     /// preferred.
     ///
-    /// While an eligible candidate of higher priority [is listed](Election::candidates), a
-    /// candidate of lower priority delays each of its attempts. The delay is a sixteenth of the
-    /// ttl, but at least 25 ms, for each higher priority in the list. At most four priorities
-    /// count. A listed candidate may be unable to lead: it died within the last ttl, or it reaches
-    /// too few nodes. Such a candidate delays the others by at most a quarter of the ttl, or by 100
-    /// ms if that is longer. The priority is a preference and no guarantee, because the requests of
-    /// the preferred candidate may take longer than the delay. A leader keeps the leadership when a
-    /// candidate of higher priority joins.
+    /// An eligible candidate of higher priority delays the attempts of candidates with lower
+    /// priority while it [is listed](Election::candidates). For each different higher priority in
+    /// the list, the delay is a sixteenth of the ttl, but at least 25 ms. At most four priorities
+    /// count. A listed candidate may be unable to lead, because it died within the last ttl or
+    /// reaches too few nodes. Such a candidate delays the other candidates by at most a quarter of
+    /// the ttl, or by 100 ms if that is longer. The priority is a preference and no guarantee,
+    /// because the requests of the preferred candidate may take longer than the delay. A leader
+    /// keeps the leadership when a candidate of higher priority joins.
     ///
     /// If no process sets a priority, no attempt is delayed. A process that sets a priority reads
     /// the list before its first attempt, which costs one round trip. The other processes make
@@ -117,16 +118,17 @@ impl ElectionBuilder {
         self
     }
 
-    /// Sets the pauses between the attempts of a campaign. A hint from a node ends a pause early.
+    /// Sets the pauses between the attempts of a campaign. A hint from a node (a message that the
+    /// leadership may be free) ends a pause early.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.0.retry = policy;
         self
     }
 
-    /// Sets the number of replicas that must have the term, its metadata and each renewal before
-    /// these count; the default is [`Durability::Primary`].
+    /// Sets the number of replicas that must have a write before it counts: the win with the
+    /// leader's value, and each renewal. The default is [`Durability::Primary`].
     /// [`Leadership::durability`](super::Leadership::durability) returns the number of replicas
-    /// that had them.
+    /// that had the write.
     pub fn durability(mut self, level: Durability) -> Self {
         self.0.level = level;
         self

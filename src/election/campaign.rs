@@ -66,14 +66,14 @@ struct Candidacy<'a> {
     acquire: LockAttempt<'a>,
     value: &'a str,
     seat: &'a Seat<'a>,
-    /// Time of the first failed attempt since the last one that did not fail. `None` if the last
-    /// attempt did not fail. A refusal because another process leads is no failure.
+    /// Time of the first failed attempt after the last attempt that did not fail. `None` if the
+    /// last attempt did not fail. A refusal because another process leads is no failure.
     failing_since: Option<Moment>,
-    /// True if the warning about these failures was logged.
+    /// True if a warning about the failures since `failing_since` was logged.
     warned: bool,
 }
 
-/// Reason of an attempt without an election.
+/// Reason for which an attempt did not make this process the leader.
 enum NotElected {
     /// Another process leads, or several candidates competed and none won.
     Following(Taken),
@@ -168,9 +168,9 @@ impl Election {
     /// lead](Self::set_eligible).
     ///
     /// # Cancellation safety
-    /// The future may be dropped at any await. Then grants of the nodes are released in the
-    /// background, and end with the ttl at the latest. A hint for this campaign wakes another
-    /// candidate of the handle.
+    /// The future may be dropped at any await. Grants that the nodes have given are then released
+    /// in the background, and end with the ttl at the latest. A hint that was for this campaign (a
+    /// message that the leadership may be free) wakes another candidate of the handle.
     pub async fn campaign(&self, value: impl Into<String>) -> Result<Leadership, CampaignError> {
         let operation = operation!("campaign", of = %self.resource());
         let value = value.into();
@@ -180,16 +180,17 @@ impl Election {
     }
 
     /// Makes one attempt to be elected. This call does not [list](Self::candidates) the process as
-    /// a candidate. With a [priority](super::ElectionBuilder::priority) the attempt is delayed like
-    /// the attempts of a campaign.
+    /// a candidate. If this process has a [priority](super::ElectionBuilder::priority), the attempt
+    /// waits for candidates of higher priority, like the attempts of a campaign.
     ///
     /// # Errors
     /// [`CampaignError::Config`], [`CampaignError::NoQuorum`], [`CampaignError::Ineligible`] or
-    /// [`CampaignError::Closed`], as for [`campaign`](Self::campaign). If another process leads,
-    /// the result is [`TryCampaign::Following`] and no error.
+    /// [`CampaignError::Closed`], for the same reasons as [`campaign`](Self::campaign). If another
+    /// process leads, the result is [`TryCampaign::Following`] and no error.
     ///
     /// # Cancellation safety
-    /// As [`campaign`](Self::campaign).
+    /// The future may be dropped at any await. Grants that the nodes have given are then released
+    /// in the background.
     pub async fn try_campaign(
         &self,
         value: impl Into<String>,
@@ -354,7 +355,7 @@ impl Election {
     }
 
     /// Returns the ttl of the lock on the nodes: the ttl of the lease plus the drain time (election
-    /// 8).
+    /// 8). So the nodes keep the lock for the drain time after the lease has ended.
     fn on_nodes(&self) -> Duration {
         self.ttl + self.drain
     }
@@ -388,7 +389,8 @@ impl Election {
         Err(CampaignError::TimedOut { of: self.resource(), waited: until.since(now), taken })
     }
 
-    /// Checks the value, and begins an operation that can make this process the leader.
+    /// Checks the value, and registers the campaign with the handle as a running operation. Returns
+    /// an error if the handle is closed.
     fn begin(&self, value: &str) -> Result<Operation<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
         // From this call on the metrics include this election, even if it has no terms.
@@ -413,7 +415,7 @@ impl Election {
         let (leases, encoded) = (Arc::clone(&meters.leases), metadata.encode());
         let lease = Lease::new(subject, id, times, None, won.replies, Some(encoded), leases);
         let lease = lease.with_drain(self.drain);
-        // The guard releases the lock if the future is dropped after this point.
+        // From here on, if the future is dropped, the guard releases the lock.
         let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
         let guard = LockGuard::new(core, Arc::new(lease), name, true);
         match guard.extend().await {
@@ -448,8 +450,8 @@ fn over(operation: Call, result: Result<Option<&Leadership>, &CampaignError>) {
     });
 }
 
-/// Returns the refusal after this process acquired the lock and lost it at once. A zero
-/// `retry_after` allows the next attempt immediately.
+/// Returns the refusal for an attempt that acquired the lock and lost it at once. The `retry_after`
+/// of zero allows the next attempt immediately.
 fn met() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }

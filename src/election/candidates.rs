@@ -2,7 +2,7 @@
 //!
 //! A waiting candidate writes its entry on the nodes. The same request reads the other entries.
 //! Candidates delay their attempts by the priorities in the list (module `priority`), and operators
-//! read the list. The lock alone decides who leads.
+//! read the list. The list does not decide who leads; only the lock of the election does.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::token::{FencingToken, OwnerToken};
 /// value.
 const VALUE_MAX: usize = 256;
 
-/// A process that takes part in an election; see [`Election::candidates`].
+/// A process that takes part in an election, as [`Election::candidates`] lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
@@ -59,12 +59,12 @@ impl Election {
     /// its first refused attempt on. A candidate with a priority and a process that is not eligible
     /// are listed from the start of the campaign. A dead candidate is listed for up to its ttl
     /// after its death. One election lists at most 64 candidates; further candidates campaign
-    /// unlisted. Each time in the list is by the wall clock of that candidate. The first waiting
-    /// candidate need not be the next leader. Only the leader and the leader's
+    /// unlisted. Each candidate's start in the list is by the wall clock of that candidate. The
+    /// first waiting candidate need not be the next leader. Only the leader and the leader's
     /// [term](Candidate::term) are as certain as the result of [`leader`](Self::leader).
     ///
     /// # Errors
-    /// As [`leader`](Self::leader).
+    /// The errors of [`leader`](Self::leader): too few nodes answer, or the handle is closed.
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
@@ -84,8 +84,9 @@ impl Election {
             seat.clone_from(&metadata.candidate);
             all.push(Candidate::leads(metadata.leader(remaining)));
         }
-        // A new leader removes its candidate's entry only after its win, so the list may still
-        // contain the entry. This filter removes the entry.
+        // A new leader removes its own entry from the list only after its win, so the list may
+        // still contain this entry. Then the leader would be in the list twice, so the entry is
+        // left out here.
         let waits = listed.into_iter().filter(|c| seat.as_ref() != Some(&digest(c.owner)));
         all.extend(waits.map(|c| c.content.candidate(c.remaining)));
         all.sort_by_key(Candidate::rank);
@@ -98,8 +99,9 @@ impl Election {
     }
 
     /// Sets whether this process may attempt to lead from now on. With `true`, a waiting campaign
-    /// begins its attempts. With `false`, it stops its attempts and stays listed. A leader keeps
-    /// its leadership; [`resign`](super::Leadership::resign) ends the term.
+    /// begins its attempts. With `false`, the campaign stops its attempts, and the process stays
+    /// listed as not eligible. A leader keeps its leadership; [`resign`](super::Leadership::resign)
+    /// ends the term.
     pub fn set_eligible(&self, eligible: bool) {
         self.course.set_eligible(eligible);
     }
@@ -170,13 +172,13 @@ impl Entry {
 }
 
 /// Result of a candidate's last read of the list, and the priority that the candidate has announced
-/// to the others.
+/// to the other candidates.
 #[derive(Debug, Default)]
 struct Read {
     /// Eligible candidates of higher priority in the last list.
     rivals: Vec<Rival>,
-    /// Priority that the others were notified of. Zero before the first notification, and while
-    /// this candidate is not eligible.
+    /// Last priority of this candidate that the other candidates were notified of. Zero before the
+    /// first notification, and while this candidate is not eligible.
     priority: u8,
 }
 
@@ -209,8 +211,8 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// Returns the digest of this entry's owner token. The metadata of an elected candidate contain
-    /// this digest. By it the list omits the entry of the leader.
+    /// Returns the digest of this entry's owner token. If the candidate is elected, its metadata
+    /// contain this digest, so that readers of the list can leave out the entry of the leader.
     pub(super) fn id(&self) -> String {
         digest(self.owner)
     }
@@ -221,8 +223,8 @@ impl<'a> Seat<'a> {
     }
 
     /// Writes this entry, and reads the other entries with the same request. Returns true if the
-    /// written entry is that of an eligible candidate. If too few nodes answer, this candidate uses
-    /// the entries of its last read until they expire.
+    /// candidate was eligible when its entry was written. If too few nodes answer, this candidate
+    /// uses the entries of its last read until they expire.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the nodes may still have the entry. Dropping the `Seat` removes
@@ -279,13 +281,14 @@ impl<'a> Seat<'a> {
         hold_back(&self.read.lock().rivals, self.of.core.env.now(), self.of.ttl)
     }
 
-    /// Writes the entry after the first refused attempt, and again after each quarter of the ttl. A
-    /// change of this candidate's eligibility causes a further write. So does a hint from a
-    /// majority of the nodes that the preferred candidates have changed. Each write also reads the
-    /// list.
+    /// Writes the entry after the first refused attempt, and again after each quarter of the ttl.
+    /// The entry is also written when this candidate's eligibility changes, and when a majority of
+    /// the nodes reports that the candidates of higher priority have changed. Each write also reads
+    /// the list.
     ///
     /// # Cancellation safety
-    /// As [`write`](Self::write).
+    /// If the future is dropped, the nodes may still have the entry. Dropping the `Seat` removes
+    /// it.
     pub(super) async fn keep(&self) -> Infallible {
         if !self.listed.load(Ordering::Relaxed) {
             self.waits.notified().await;
@@ -294,7 +297,8 @@ impl<'a> Seat<'a> {
         core.listen();
         let listens = core.hints.wait(&self.of.keys.candidates(), None);
         loop {
-            // The listening begins before the write, so that a hint during the write is not missed.
+            // The wait for hints begins before the write, so that a hint during the write is not
+            // missed.
             let news = listens.ended();
             let written = self.write().await;
             tokio::select! {

@@ -13,8 +13,8 @@ pub enum CampaignError {
     /// The value is too long, or a setting of the awaited builder is invalid.
     #[error("cannot campaign: {0}")]
     Config(ConfigError),
-    /// Too few nodes answered. This process holds nothing; grants of single nodes are released in
-    /// the background.
+    /// Too few nodes answered. This process does not lead. Grants that it has received from single
+    /// nodes are released in the background.
     #[error("cannot campaign now: {0}")]
     NoQuorum(NoQuorum),
     /// Another process led until the deadline, or another program's value was under the key of the
@@ -29,7 +29,7 @@ pub enum CampaignError {
         taken: Taken,
     },
     /// This process is set to be [not eligible](crate::ElectionBuilder::eligible), so it does not
-    /// attempt to lead. It holds nothing.
+    /// attempt to lead.
     #[error(
         "{of}: not elected within {waited:?}, this process is not eligible; `set_eligible(true)` \
          changes that"
@@ -40,7 +40,7 @@ pub enum CampaignError {
         /// Time from the start of the campaign to the error.
         waited: Duration,
     },
-    /// [`Redlock::close`](crate::Redlock::close) was called. This process holds nothing.
+    /// [`Redlock::close`](crate::Redlock::close) was called. This process does not lead.
     #[error("{0}: cannot campaign, the handle was closed; build a new one")]
     Closed(Resource),
 }
@@ -84,7 +84,7 @@ pub enum ProclaimError {
     #[error("{0}: not proclaimed, the leadership is lost; a new leader may exist")]
     Lost(Resource),
     /// Too few nodes answered. The term continues, and each renewal sends the value again. Readers
-    /// may see the value already. They see it at the latest after the next successful renewal.
+    /// may see the value already. At the latest they see it after the next successful renewal.
     #[error("not confirmed as proclaimed, the next renewal sends it again: {0}")]
     Unknown(NoQuorum),
 }
@@ -105,8 +105,9 @@ impl ProclaimError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaderError {
-    /// Too few nodes gave a reply that counts. A reply of a node in quarantine does not count. If
-    /// this ends a request to step down, the leader may or may not have received the request.
+    /// Too few nodes gave a reply that counts. A node in quarantine may have lost data, so its
+    /// reply counts only if the leader has renewed its lease on this node since then. If a request
+    /// to step down ends with this error, the leader may or may not have received the request.
     #[error("no answer about the leader: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.

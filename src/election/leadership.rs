@@ -23,12 +23,12 @@ use crate::token::FencingToken;
 
 /// A term of office: the leadership of an election, from the win until it is lost or resigned.
 ///
-/// A leadership is valid until a deadline, like a lock guard. The renewer extends the deadline
-/// after each quarter of the ttl. A renewal that fails does not extend the deadline. The leadership
-/// ends at the latest at [`valid_until`](Self::valid_until) by this machine's own clock. No other
-/// process can win before that time. Run the leader's work in a `select!` with
-/// [`lost`](Self::lost), and send [`term`](Self::term) with each write. A lost leadership never
-/// becomes valid again; to lead again, campaign again.
+/// A leadership is valid until a deadline, like a lock guard. A background task (the renewer)
+/// extends the deadline after each quarter of the ttl. A renewal that fails does not extend the
+/// deadline. The leadership ends at the latest at [`valid_until`](Self::valid_until) by this
+/// machine's own clock. No other process can win before that time. Run the leader's work in a
+/// `select!` with [`lost`](Self::lost), and send [`term`](Self::term) with each write. A lost
+/// leadership never becomes valid again; to lead again, campaign again.
 ///
 /// Dropping a `Leadership` resigns in the background. [`resign`](Self::resign) also reports whether
 /// the leadership was valid until the resignation.
@@ -94,13 +94,14 @@ impl Leadership {
         self.guard.remaining()
     }
 
-    /// Returns the durability of the term and its value at the last proclamation or renewal.
+    /// Returns the required durability level, and the number of replicas that had the last win,
+    /// proclamation or renewal.
     pub fn durability(&self) -> Achieved {
         self.guard.durability()
     }
 
-    /// Returns true if this process still leads, by its own suspend-proof clock. Sends nothing.
-    /// After the first `false`, every later result is `false`.
+    /// Returns true if this process still leads, by its own clock, which also counts while the
+    /// machine is suspended. Sends nothing. After the first `false`, every later result is `false`.
     pub fn is_valid(&self) -> bool {
         self.guard.is_valid()
     }
@@ -190,7 +191,8 @@ impl Leadership {
     /// the background. `Ok` means that the leadership was valid until the resignation.
     ///
     /// # Errors
-    /// As [`LockGuard::release`].
+    /// The errors of [`LockGuard::release`]: the leadership was lost before, or too few nodes
+    /// confirmed its end.
     ///
     /// # Cancellation safety
     /// If the future is dropped at any await, the resignation continues in the background.

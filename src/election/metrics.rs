@@ -15,9 +15,10 @@ pub struct ElectionMetrics {
     pub won: u64,
     /// Number of terms that this process lost. A resigned term does not count.
     pub lost: u64,
-    /// Total time without a known leader, from the first campaign of this process, or its first
-    /// question for the leader, on. A dead leader counts as leading until its lease ends on the
-    /// nodes. While the nodes do not answer, the time counts from the end of the last known lease.
+    /// Total time without a known leader. It counts from the first campaign of this process, or
+    /// from its first read of the leader. A dead leader counts as leading until its lease ends on
+    /// the nodes. While the nodes do not answer, the time counts from the end of the last known
+    /// lease.
     pub leaderless: Duration,
     /// Time since the last known leader; zero while a process leads.
     pub leaderless_now: Duration,
@@ -43,8 +44,8 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Adds the previous term of this process to the sums. Called at the begin and at the win of a
-    /// campaign.
+    /// Adds the previous term of this process to the sums. Called when a campaign begins and when
+    /// it is won.
     pub(super) fn begin(&mut self, now: Moment, before: Option<&Lease>, drift: Drift) {
         self.absorb(before);
         self.led_until.get_or_insert(now);
@@ -61,8 +62,8 @@ impl Sums {
             return;
         }
         self.of.lost += 1;
-        // If a majority reported another owner, this process did not stop at its deadline. So this
-        // term has no margin.
+        // A term has a margin only if it ended at its deadline. If it ended earlier, a majority had
+        // reported another owner.
         if ended >= lease.until() {
             let kept = lease.ttl + lease.drain;
             let allowance = kept.saturating_sub(validity(kept, drift));

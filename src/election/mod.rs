@@ -104,18 +104,19 @@ impl Election {
 
     /// Reads the present leader from a majority of the nodes; `None` if there is no leader.
     ///
-    /// A winner does not lead before it has proclaimed its value. So this function does not return
-    /// a winner without a value on a node. After [`campaign`](Self::campaign) or
+    /// A winner leads only after it has proclaimed its value, so a winner without a value on the
+    /// nodes is not returned. After [`campaign`](Self::campaign) or
     /// [`proclaim`](Leadership::proclaim) has returned, every later result has the proclaimed value
     /// or a newer one. During `campaign` or `proclaim`, a result may have the old value or the new
-    /// one. The result may be out of date when it arrives, so fence each write that depends on it.
+    /// one. The result may be out of date when it arrives, so send the term as a fencing token with
+    /// each write that depends on it.
     ///
-    /// A server in quarantine after a restart or failover may have old data, so its reply does not
-    /// count. If the other nodes are no majority, the result is an error that names the quarantine.
+    /// After a restart or failover, a server is in quarantine and may have old data. Its reply
+    /// counts only if the leader's lease on this server was certainly renewed since then. If the
+    /// other nodes are no majority, the result is an error that names the quarantine.
     ///
     /// # Errors
-    /// [`LeaderError::NoQuorum`] with the reply of each node if no majority of replies counts. A
-    /// node in quarantine counts only after a certain renewal of the leader's lease on this node.
+    /// [`LeaderError::NoQuorum`] with the reply of each node if no majority of replies counts.
     /// [`LeaderError::Closed`] once the handle is [closed](crate::Redlock::close).
     ///
     /// # Cancellation safety
@@ -133,8 +134,8 @@ impl Election {
         Resource::Election(Arc::clone(&self.name))
     }
 
-    /// Reads the leader once. If `wait` is true, the request also asks the nodes for a hint at the
-    /// next change.
+    /// Reads the leader once. If `wait` is true, the request also asks the nodes to send a hint (a
+    /// message) at the next change.
     async fn look(&self, wait: bool) -> Result<Option<Leader>, LeaderError> {
         let closed = || LeaderError::Closed(self.resource());
         let _operation = self.core.closing.enter().ok_or_else(closed)?;
@@ -142,7 +143,8 @@ impl Election {
         Ok(seen.map(|(metadata, remaining)| metadata.leader(remaining)))
     }
 
-    /// Reads the metadata of the leader and the rest of its lease; `None` if there is no leader.
+    /// Reads the metadata of the leader, and the time until its lease ends on the nodes. Returns
+    /// `None` if there is no leader.
     async fn sight(&self, wait: bool) -> Result<Option<(Metadata, Duration)>, LeaderError> {
         let requested_at = self.core.env.now();
         match self.core.inspect(&self.keys, wait, Metadata::read).await {

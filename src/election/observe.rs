@@ -1,8 +1,9 @@
 //! Watches an election: reports each change once, with growing terms.
 //!
 //! Each item is the result of a read from a majority of the nodes. Hints from the nodes and a timer
-//! start the reads. No read shows a change that is undone before the next read. So each item has a
-//! flag for changes that the observer may have missed.
+//! start the reads. If a change is undone before the next read, no read shows it. So the items
+//! [`Observation::Leader`] and [`Observation::Resynced`] have a flag that is true if the observer
+//! may have missed changes.
 
 use std::fmt;
 use std::pin::Pin;
@@ -22,9 +23,9 @@ use crate::error::NoQuorum;
 use crate::metrics::Vacancy;
 use crate::token::FencingToken;
 
-/// Shortest and longest pause between two reads without a hint. Each read asks the nodes for hints
-/// again. The nodes drop such a request after ten seconds, so the longest pause is shorter than ten
-/// seconds.
+/// Shortest and longest pause between two reads without a hint (a node's message that something may
+/// have changed). Each read asks the nodes for hints again. The nodes drop such a request after ten
+/// seconds, so the longest pause is shorter than ten seconds.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(4));
 
 /// A change in an election, as an observer reports it.
@@ -60,8 +61,9 @@ impl Election {
     /// in order, until the handle is [closed](crate::Redlock::close). The first item comes after
     /// the first read, even if this read fails. A slow reader gets only the latest state.
     ///
-    /// With hints from the nodes, the observer reports a change within milliseconds. Without hints
-    /// it reports a change within about a third of the ttl (4 s at most).
+    /// With hints from the nodes (messages that the leader may have changed), the observer reports
+    /// a change within milliseconds. Without hints it reports a change within about a third of the
+    /// ttl (4 s at most).
     pub fn observe(&self) -> Observer {
         let waiting = self.core.hints.wait(self.keys.lock(), None);
         let (election, limit) = (self.clone(), RateLimit::default());
@@ -72,7 +74,7 @@ impl Election {
     }
 }
 
-/// An observer of one election; see [`Election::observe`].
+/// An observer of one election, made by [`Election::observe`].
 ///
 /// An observer is also a [`Stream`] of [`Observation`]s.
 #[must_use = "an observer sees nothing until it is asked"]
@@ -117,7 +119,8 @@ struct Watch {
     election: Election,
     waiting: Waiting,
     seen: Seen,
-    /// Item to yield next. Set when [`Observation::Resynced`] is yielded before the item.
+    /// Item to yield next. It is set when the observer yields [`Observation::Resynced`]: then this
+    /// item has the new state and follows.
     next: Option<Observation>,
     limit: RateLimit,
     vacancy: Vacancy,
@@ -175,8 +178,8 @@ impl Watch {
         }
     }
 
-    /// Returns the pause before the next read: about a third of the ttl, and at most 2 ms longer
-    /// than `rest`. `rest` is the remaining time of the leader's lease.
+    /// Returns the pause before the next read. It is about a third of the ttl, but ends at most 2
+    /// ms after the end of the leader's lease. `rest` is the remaining time of this lease.
     fn pause(&self, rest: Duration) -> Duration {
         let base = (self.election.ttl / 3).clamp(POLL.0, POLL.1);
         // Pauses vary by ±25 %, so that observers do not all read at the same time.
@@ -187,8 +190,9 @@ impl Watch {
 }
 
 impl Seen {
-    /// Returns the items to yield after a read. After a disconnection there are two items. Returns
-    /// `None` if nothing has changed.
+    /// Returns the item to yield after a read; `None` if nothing has changed. If the nodes answer
+    /// again after a disconnection, there are two items: [`Observation::Resynced`] and then the
+    /// state.
     fn judge(
         &mut self,
         read: Result<Option<Leader>, LeaderError>,
@@ -221,7 +225,7 @@ impl Seen {
                 }
                 let gap = match self.known {
                     // The observer has yielded no leader yet. If it has yielded a vacancy and then
-                    // a disconnection, an unseen process may have led in between.
+                    // a disconnection, a process may have led in between without being seen.
                     None => before == Last::Disconnected && self.any,
                     Some((term, number)) => term != now.0 || now.1 - number > 1,
                 };

@@ -1,4 +1,5 @@
-//! The state of this process in an election: following, leading, in jeopardy or lost (election 6).
+//! The state of this process in an election: following, leading, leading while renewals fail (in
+//! jeopardy), or lost (election 6).
 //!
 //! Each read computes the state from the lease and the clock. So the state is right even before a
 //! timer has fired, for example after the process was paused.
@@ -61,8 +62,9 @@ impl State {
 }
 
 impl Election {
-    /// Returns the state of this process in the election, by its own suspend-proof clock. Sends
-    /// nothing. Only campaigns of this `Election` and its clones count.
+    /// Returns the state of this process in the election, by its own clock, which also counts while
+    /// the machine is suspended. Sends nothing. Only campaigns of this `Election` and its clones
+    /// count.
     pub fn state(&self) -> State {
         self.course.now(self.core.env.now())
     }
@@ -80,7 +82,7 @@ impl Election {
     }
 }
 
-/// A watch of the state of one election in this process; see [`Election::watch_state`].
+/// A watch of the state of one election in this process, made by [`Election::watch_state`].
 ///
 /// As with `tokio::sync::watch`, a slow reader gets only the latest state. There is one exception:
 /// a reader that has received a term always receives the loss of this term.
@@ -144,8 +146,8 @@ impl StateWatch {
         stream::unfold(self, async |mut watch| Some((watch.next().await, watch)))
     }
 
-    /// Returns the present state if it differs from the last returned state. The loss of a returned
-    /// term comes before the present state.
+    /// Returns the present state if it differs from the last returned state. If a term that this
+    /// watch has returned was lost, first returns that loss.
     fn look(&mut self, now: Moment) -> Option<State> {
         if let Some(lease) = self.term.take_if(|lease| !lease.is_valid(now)) {
             let lost = State::Lost { term: lease.token };
@@ -162,8 +164,8 @@ impl StateWatch {
     }
 }
 
-/// Returns the time until the state changes by the clock alone, and at most `WATCH`. tokio's timers
-/// stop while the machine is suspended, so the wait must be short.
+/// Returns the time until the state changes by the clock alone, and at most `WATCH`. The limit is
+/// needed because tokio's timers stop while the machine is suspended.
 fn until_change(lease: &Lease, now: Moment) -> Duration {
     let left = lease.until().since(now);
     let next = left.checked_sub(lease.ttl / 2).unwrap_or(left);
@@ -187,8 +189,8 @@ struct Inner {
     /// Lease of the last term that this process won. The next campaign removes it.
     lease: Option<Arc<Lease>>,
     sums: Sums,
-    /// True from a request to step down until the next campaign. That campaign then waits, so that
-    /// other candidates can attempt first.
+    /// True from a request to step down until the next campaign. That campaign then waits before
+    /// its first attempt, so that other candidates can attempt first.
     resign_requested: bool,
     /// Time before which campaigns of this process make no attempt, so that other candidates can
     /// attempt first.
@@ -282,7 +284,7 @@ impl Course {
         sums.led(now, until);
     }
 
-    /// Records in the metrics that no process leads at `now`.
+    /// Records in the metrics that a read at `now` found no leader.
     pub(super) fn vacant(&self, now: Moment) {
         let mut s = self.inner.lock();
         let Inner { lease, sums, .. } = &mut *s;

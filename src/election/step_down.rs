@@ -1,9 +1,9 @@
 //! Requests that a leader resign (election 9). An operator or another process sends them.
 //!
-//! A request is a second lock beside the lock of the election. The metadata of the request contain
-//! the term that is to end, so a request does not affect a later term. The requesting process
-//! renews the request until the leader has reacted, and then removes it. The request gives no
-//! leadership to the requesting process.
+//! A request is stored as a second lock beside the lock of the election. The metadata of the
+//! request contain the term that is to end, so a request does not affect a later term. The
+//! requesting process renews the request until the leader has reacted, and then removes it. The
+//! request does not make the requesting process the leader.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,12 +92,13 @@ impl Election {
     /// this function before the shutdown of a host. The leader receives the `reason`, cut to one
     /// kibibyte.
     ///
-    /// With hints from the nodes, the leader gets the request within milliseconds. Without hints it
-    /// gets the request within a quarter of the ttl. If the leader uses [`lead`](Self::lead), its
-    /// work is stopped at the next await. The leader campaigns again after one ttl, so that other
-    /// candidates can attempt first. A program that uses a [`Leadership`] directly gets the request
-    /// by [`Leadership::asked_to_resign`]. The leader may ignore the request. No other process
-    /// leads before the resignation of the leader or the end of its lease.
+    /// With hints from the nodes (messages about a change), the leader gets the request within
+    /// milliseconds. Without hints it gets the request within a quarter of the ttl. If the leader
+    /// uses [`lead`](Self::lead), its work is stopped at the next await. The leader campaigns again
+    /// after one ttl, so that other candidates can attempt first. A program that uses a
+    /// [`Leadership`] directly gets the request by [`Leadership::asked_to_resign`]. The leader may
+    /// ignore the request. No other process leads before the resignation of the leader or the end
+    /// of its lease.
     ///
     /// # Errors
     /// [`LeaderError::NoQuorum`] if too few nodes answered the read of the leader or the write of
@@ -111,13 +112,16 @@ impl Election {
     }
 
     /// Asks the leader of this term to resign, as [`step_down`](Self::step_down) does. A leader of
-    /// another term does not receive the request. An operator names the term that a page showed.
+    /// another term does not receive the request. It is for an operator who was shown a term and
+    /// wants to end only this term.
     ///
     /// # Errors
-    /// As [`step_down`](Self::step_down).
+    /// [`LeaderError::NoQuorum`] or [`LeaderError::Closed`], for the same reasons as
+    /// [`step_down`](Self::step_down).
     ///
     /// # Cancellation safety
-    /// As [`step_down`](Self::step_down).
+    /// If the future is dropped, the leader may still have received the request. The request is
+    /// removed in the background, or ends after one ttl.
     pub async fn step_down_from(
         &self,
         term: FencingToken,
@@ -217,6 +221,7 @@ impl Election {
             Err(GivenUp { closed: true, .. }) => return Err(LeaderError::Closed(of)),
             Err(GivenUp { refused, waited, .. }) => match refused {
                 // The nodes have a request of another process, for this term or for an earlier one.
+                // So this process stores none, and only waits for the end of the term.
                 Loss::Taken(_) => return Ok(None),
                 Loss::NoQuorum(outcomes) => {
                     let why = self.core.no_quorum(outcomes).of(of);
@@ -244,8 +249,8 @@ impl Election {
         outcome: StepDown,
     ) -> Result<StepDown, LeaderError> {
         if let Some(guard) = request {
-            // Some nodes may keep parts of the request until its ttl ends. These parts do not
-            // affect a later term.
+            // Some nodes may not get this release and keep the request until its ttl ends. The
+            // request names the term, so it does not affect a later term.
             drop(guard.release().await);
         }
         Ok(outcome)

@@ -42,8 +42,8 @@ pub struct Leader {
     pub remaining: Duration,
     /// The process that leads.
     pub identity: Identity,
-    /// Time that the leader needs to end its work after a loss; zero if the leader declared no
-    /// drain time.
+    /// Time that the leader needs to end its work after a loss of the leadership. It is zero if the
+    /// leader declared no drain time.
     pub drain: Duration,
     /// [Priority](crate::ElectionBuilder::priority) of the leader.
     pub priority: u8,

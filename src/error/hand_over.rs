@@ -2,7 +2,7 @@
 
 use super::{Advice, ConfigError, ExtendError, NoQuorum, Resource};
 
-/// Error of [`LockGuard::hand_over`](crate::LockGuard::hand_over). There is no ticket, and the lock
+/// Error of [`LockGuard::hand_over`](crate::LockGuard::hand_over). No ticket was made, and the lock
 /// is released in the background.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -10,12 +10,12 @@ pub enum HandOverError {
     /// The lock is lost.
     #[error("{0}: not handed over, it is lost; stop the work, a new holder may exist")]
     Lost(Resource),
-    /// Too few nodes confirmed the last extension. The guard is gone, so the call cannot be
-    /// repeated.
+    /// Too few nodes confirmed the last extension of the lock. The guard was consumed by the call,
+    /// so the call cannot be repeated.
     #[error("not handed over, the lock is released: {0}")]
     Unconfirmed(NoQuorum),
-    /// The lock is held for reading, the guard is a permit of a semaphore, or it has several names.
-    /// A ticket is for one name that one owner has.
+    /// The guard cannot be handed over: it is for reading, or a permit of a semaphore, or for
+    /// several names. A ticket is only for one name that one owner holds exclusively.
     #[error("{0}: not one exclusive lock, so not handed over; let the other process acquire it")]
     NotExclusive(Resource),
 }
@@ -30,7 +30,7 @@ impl From<ExtendError> for HandOverError {
 }
 
 impl HandOverError {
-    /// Returns what to do about the error.
+    /// Returns the next step after the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Lost(_) | Self::NotExclusive(_) => Advice::GiveUp,
@@ -39,8 +39,9 @@ impl HandOverError {
     }
 }
 
-/// Returns the advice for an error after which the same call cannot succeed, however long it waits.
-/// A cause that a person has to remove is named, because the next acquire meets it, too.
+/// Returns the advice for an error after which the same call cannot succeed, even after a wait. If
+/// a person has to remove the cause first, the advice names the cause, because the next acquire
+/// would fail for the same reason.
 fn final_advice(why: &NoQuorum) -> Advice {
     match why.advice() {
         Advice::RetryAfter(_) => Advice::GiveUp,
@@ -52,31 +53,33 @@ fn final_advice(why: &NoQuorum) -> Advice {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResumeError {
-    /// The nodes do not have the lock for the holder that handed it over any more: the ticket was
+    /// On the nodes, the holder that handed the lock over no longer has it. Either the ticket was
     /// redeemed before, perhaps by another delivery of the same message, or its lease has ended.
     #[error(
         "{0}: the ticket was redeemed before, or came too late; acquire the lock, and look what \
          others have done meanwhile"
     )]
     Gone(Resource),
-    /// Too few nodes gave an answer that counts before the lease of the ticket ended. What nodes
-    /// had transferred is released in the background, so the ticket may be used up. Neither waiting
-    /// nor another `resume` helps: the call has tried until the ticket had expired, which is before
-    /// the end of a quarantine. Only if the advice is `Misconfigured` or `Rebuild`, the call ended
-    /// earlier: then a handle without that fault may still redeem the ticket at once.
+    /// Too few nodes gave an answer that counts before the lease of the ticket ended. A lock that
+    /// some nodes had already transferred is released in the background, so the ticket may be used
+    /// up. Normally neither a wait nor another `resume` helps, because the call has tried until the
+    /// ticket expired, and a ticket expires before the end of a quarantine. If the advice is
+    /// `Misconfigured` or `Rebuild`, the call ended earlier. Then a handle without that fault may
+    /// still redeem the ticket at once.
     #[error("not resumed, acquire the lock anew: {}", .0.without_wait())]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.
     #[error("{0}: not resumed, the handle was closed; build a new one")]
     Closed(Resource),
-    /// The ticket does not fit this handle: another prefix, or a ttl above its `max_ttl`. Nothing
-    /// was sent to the nodes, so another handle may still redeem it.
+    /// The ticket does not fit this handle: it has another prefix, or its ttl is above the
+    /// `max_ttl` of this handle. Nothing was sent to the nodes, so another handle may still redeem
+    /// the ticket.
     #[error("not resumed: {0}")]
     Config(ConfigError),
 }
 
 impl ResumeError {
-    /// Returns what to do about the error.
+    /// Returns the next step after the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::Gone(_) => Advice::GiveUp,

@@ -16,7 +16,8 @@ pub enum NodeOutcome {
     /// Another owner has the lock or key. The time is the rest of the ttl on the node; `None` if
     /// the key has no expiry.
     Held(Option<Duration>),
-    /// The node may have forgotten earlier grants, so it grants nothing for some time.
+    /// The node is in quarantine: it may have lost earlier grants, so it grants nothing for some
+    /// time.
     #[non_exhaustive]
     Quarantined {
         /// Time until the node grants again.
@@ -27,8 +28,8 @@ pub enum NodeOutcome {
     },
     /// The node refused the request for another reason. The reason depends on the call.
     Refused,
-    /// The node had not answered before the end of the call. The call ended at its deadline, or the
-    /// replies of the other nodes decided the result.
+    /// The node had not answered when the call ended. The call ended at its deadline, or earlier
+    /// because the replies of the other nodes had decided the result.
     Silent,
     /// The node did not vote, because of this fault.
     Failed(NodeError),
@@ -93,8 +94,8 @@ impl NoQuorum {
         Self { of: Some(resource), ..self }
     }
 
-    /// Returns the error without the time that the call waited, and so without a hint at
-    /// `acquire_timeout`, for calls that no time-out bounds.
+    /// Returns the error without the time for which the call waited. So its text does not advise a
+    /// longer `acquire_timeout`. It is for calls that have no such time-out.
     pub(crate) fn without_wait(&self) -> Self {
         Self { waited: None, ..self.clone() }
     }
@@ -116,12 +117,13 @@ impl NoQuorum {
             }
             seen = Some(advice);
         }
-        // Without a fault all nodes were silent. The advice for silence is that for a time-out.
+        // Without a fault, all nodes were silent. Then the advice is the same as for a time-out.
         let silence = Advice::RetryAfter(Duration::from_millis(500));
         wait.map(Advice::RetryAfter).or(seen).unwrap_or(silence)
     }
 
-    /// Returns true if too few nodes could have voted even with the replies of all silent nodes.
+    /// Returns true if the call had failed for certain: even with the votes of all silent nodes,
+    /// too few nodes could have voted.
     fn is_decided(&self) -> bool {
         let may = |outcome: &&(Arc<str>, NodeOutcome)| {
             !matches!(outcome.1, NodeOutcome::Failed(_) | NodeOutcome::Quarantined { .. })
@@ -142,8 +144,8 @@ impl NoQuorum {
             }
         }
         shut.sort_unstable();
-        // A silent node may be in quarantine, too. A silent node counts as quarantined only if the
-        // other nodes are not enough.
+        // A silent node may be in quarantine, too. But it is counted as quarantined only if there
+        // are not enough other nodes for a majority.
         let needed = self.needed.checked_sub(able)?;
         let last = needed.min(shut.len()).checked_sub(1)?;
         (shut.len() + silent >= needed).then(|| shut[last])
@@ -187,9 +189,9 @@ pub struct Taken {
     /// releases the lock. Zero if several attempts competed and no owner has a majority. `None` if
     /// the key never expires.
     pub retry_after: Option<Duration>,
-    /// True if the value of the key is of another type, or has not the form of an owner token. Then
-    /// the key belongs to another program, or it holds readers and this client's user lacks the
-    /// permission to read them (`+zrange`).
+    /// True if the value of the key is of another type, or does not have the form of an owner
+    /// token. Either the key belongs to another program, or readers hold the lock and this client's
+    /// user lacks the permission to read them (`+zrange`).
     pub foreign: bool,
     /// Position of a [fair](crate::MutexBuilder::fair) caller among the waiting callers. `None` if
     /// the caller is not fair, or if no majority has given the caller a place.
@@ -204,7 +206,8 @@ impl Taken {
                 "another program's value is under its key: use another name or `prefix`, or delete \
                  the key if no program needs it"
             }
-            // The key of readers always has an expiry.
+            // A key with an expiry may contain readers of the lock, because keys with readers
+            // always expire.
             (true, Some(_)) => {
                 "its key, which expires, holds another program's value (use another name or \
                  `prefix`) or readers of the lock, whom this client does not recognise if its user \
@@ -246,8 +249,8 @@ pub enum AcquireError {
     /// [`Redlock::close`](crate::Redlock::close) was called. This caller does not hold the lock.
     #[error("{0}: not acquired, the handle was closed; build a new one")]
     Closed(Resource),
-    /// This owner has a guard of the same lock, and the guard is lost. Nothing was sent to the
-    /// nodes. Occurs only with a [`ReentrantMutex`](crate::ReentrantMutex).
+    /// This owner still has a guard of the same lock, and that guard is lost. Nothing was sent to
+    /// the nodes. Occurs only with a [`ReentrantMutex`](crate::ReentrantMutex).
     #[error("{0}: lost while this owner held it; end its work, and then acquire again")]
     Lost(Resource),
     /// The name, a setting or an argument is invalid, and nothing was sent to the nodes. Occurs
@@ -301,7 +304,7 @@ impl ExtendError {
     }
 }
 
-/// Error of a release that could not confirm the lock until the release.
+/// Error of a release. The call could not confirm that the lock was held until the release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReleaseError {

@@ -206,7 +206,8 @@ impl LockMeters {
     }
 }
 
-/// Metrics of degraded guards, which the calls returned without a lock.
+/// Metrics of degraded guards. These guards were returned without a lock, because no majority of
+/// the nodes answered.
 #[derive(Debug)]
 pub(crate) struct DegradedMeters {
     guards: Outcomes,
@@ -222,7 +223,7 @@ impl DegradedMeters {
         }
     }
 
-    /// Counts the start of a guard of this policy.
+    /// Counts a new degraded guard under the name of its policy.
     pub(crate) fn begun(&self, policy: &str) {
         self.guards.add(policy, 1);
         self.held.add(1.0);
@@ -306,7 +307,7 @@ impl ElectionMeters {
     }
 }
 
-/// Metrics of the time without a leader in an election, by the reads of one observer.
+/// Metrics of the time without a leader in an election, as one observer of this process sees it.
 #[derive(Debug)]
 pub(crate) struct Vacancy {
     leaderless: Gauge,
@@ -321,8 +322,8 @@ impl Vacancy {
         Self { leaderless, lasted: Histogram::new(&VACANCY, &name), since: None }
     }
 
-    /// Records a read of the observer at the time `now`. `Some(true)`: there is a leader.
-    /// `Some(false)`: there is no leader. `None`: too few nodes answered.
+    /// Records a read of the observer at the time `now`. `led` is `Some(true)` if there is a
+    /// leader, `Some(false)` if there is none, and `None` if too few nodes answered.
     pub(crate) fn observed(&mut self, led: Option<bool>, now: Moment) {
         match (led, self.since) {
             (Some(true), since) => {

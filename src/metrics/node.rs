@@ -12,7 +12,8 @@ use crate::error::NodeFault;
 pub struct NodeMetrics {
     /// Name of the node.
     pub name: Arc<str>,
-    /// Sent batches that have ended with a reply or a fault.
+    /// Batches (script calls with several requests) that were sent and have ended with a reply or a
+    /// fault.
     pub batches: u64,
     /// Requests in all ended batches.
     pub ops: u64,
@@ -25,25 +26,26 @@ pub struct NodeMetrics {
     /// Requests that ended with a fault and not with a vote, by kind of fault. A kind without
     /// faults is not in the map.
     pub faults: BTreeMap<NodeFault, u64>,
-    /// Data histories of the node while this handle used it: 1 at first, and one more after each
-    /// restart of the server, promotion of a replica or loss of data.
+    /// Number of data histories (sequences of writes) of the node while this handle used it. It is
+    /// 1 at first, and one more after each restart of the server, promotion of a replica or loss of
+    /// data.
     pub histories: u64,
-    /// Quarantines of the node while this handle used it.
+    /// Number of quarantines of the node while this handle used it.
     pub quarantines: u64,
-    /// Claims of idempotency keys that the node granted although it may have forgotten an earlier
-    /// claim. The node is new, or it lost data within the retention.
+    /// Claims of idempotency keys that the node granted although it may have lost an earlier claim
+    /// of the key, because the node is new or lost data within the retention.
     pub keys_forgotten: u64,
     /// Renewals of this handle's leases that the node accepted during a quarantine (re-assertions).
     pub reassertions: u64,
     /// Failovers: changes of the server that answers for the node.
     pub switches: u64,
-    /// Waits for replicas after a batch, for a durability level. All requests of a batch share one
-    /// wait.
+    /// Waits for replicas after a batch, which a durability level required. All requests of a batch
+    /// share one wait.
     pub barriers: u64,
     /// Waits for replicas that failed: too few replicas confirmed in time, and the grants of the
     /// batch were undone.
     pub barriers_failed: u64,
-    /// Losses of the node's data while this handle used it, [certain or
+    /// Number of losses of the node's data while this handle used it, [certain or
     /// possible](crate::node::Loss).
     pub losses: u64,
 }

@@ -87,7 +87,7 @@ fn bad_names_are_reported_with_field_value_and_rule() {
     assert!(check_name("name", &long).unwrap_err().to_string().contains("513 bytes"));
     assert!(check_name("name", &long[1..]).is_ok());
 }
-/// A lock, an election or a record, by the names that a user gave.
+/// A lock, an election, a semaphore or a record, by the names that a user gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Thing {
     Lock(String),
@@ -97,7 +97,7 @@ enum Thing {
 }
 
 impl Thing {
-    /// Returns a thing that may have `key` among its keys under this prefix.
+    /// Returns a thing for which `key` is a possible key under this prefix.
     fn at(key: &str, prefix: &str) -> Self {
         let name = key.strip_prefix(prefix).unwrap_or(key);
         match (name.strip_prefix(ELECTION), name.strip_prefix(RECORD)) {
@@ -229,8 +229,8 @@ proptest! {
         let Some(keys) = a.keys(&here) else { return Ok(()) };
         let distinct: BTreeSet<_> = keys.iter().collect();
         prop_assert_eq!(distinct.len(), keys.len());
-        // In a key with a closing brace outside of a hash tag, that brace ends the tag of the other
-        // keys. So such keys may have different slots.
+        // If a main key has a closing brace outside of a hash tag, this brace ends the hash tag of
+        // the side keys too early. So the keys of such a thing may be in different slots.
         if has_hash_tag(&keys[0]) || !keys[0].contains('}') {
             for key in &keys {
                 prop_assert_eq!(slot(key), slot(&keys[0]), "{:?}", keys);
@@ -262,8 +262,8 @@ fn what_would_be_another_kind_is_refused_with_advice() {
     for prefix in ["", "selection:", "app/", "app_", "{app}", "größe-"] {
         check_prefix(prefix).unwrap_or_else(|e| panic!("{e}"));
     }
-    // Without this rule the election "boss" of the prefix "app" would have the key of the lock
-    // "appelection:boss" of a handle without a prefix.
+    // The prefix must end with a separator. Otherwise the election "boss" of the prefix "app" would
+    // have the same key as the lock "appelection:boss" of a handle without a prefix.
     for prefix in ["app", "app:2", "größe", "idem"] {
         let text = check_prefix(prefix).unwrap_err().to_string();
         let advice = format!("must end with a separator, as \"{prefix}:\"");

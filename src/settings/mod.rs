@@ -152,7 +152,8 @@ fn variable(name: &str) -> String {
     format!("{VARIABLES}{}", name.to_uppercase())
 }
 
-/// Changes an error of a setting to an error of the environment variable with that setting.
+/// Changes an error so that it names the environment variable of the setting in place of the
+/// setting.
 fn of_environment(e: ConfigError) -> ConfigError {
     let (name, place) = match e.field() {
         "node" => ("urls", ""),

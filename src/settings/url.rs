@@ -95,8 +95,9 @@ struct Given<'a> {
 
 impl Given<'_> {
     fn refused(&self, rule: impl Into<String>) -> ConfigError {
-        // The error may show the value, because this function is not used for options with secrets.
-        // The value of an unknown option may be a password, so `unknown` hides it.
+        // The error may show the value. An option with a secret accepts any text, so it never
+        // causes this error. The value of an unknown option may be a password, but for such options
+        // `unknown` makes the error, and it hides the value.
         ConfigError::new(format!("?{}", plain(self.name)), Quoted(&self.value).to_string(), rule)
     }
 
@@ -156,8 +157,8 @@ fn decoded(what: &str, text: &str) -> Result<String, ConfigError> {
     String::from_utf8(bytes).map_err(|_| refuse())
 }
 
-/// Names of the options in the address of a single server, for errors. The list has no options that
-/// the builder itself reads from the address, such as `protocol`.
+/// Names of the options in the address of a single server, for errors. Parts of an address that the
+/// builder of the node itself reads, such as `protocol`, are not in this list.
 const LONE: &str = "name, trust_fresh, allow_eviction, failover_window, connect_timeout, replicas, \
                     min_replicas and max_lag";
 

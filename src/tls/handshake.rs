@@ -79,9 +79,9 @@ impl Tls {
     }
 }
 
-/// Returns the crypto provider that this process has installed. Without a provider, rustls would
-/// panic in the task that connects. The user would then see only that the try to connect was cut
-/// off.
+/// Returns the crypto provider that this process has installed, or an error. Without this check,
+/// rustls would panic in the task that connects if there is no provider, and the user would see
+/// only that the attempt to connect was cut off.
 fn provider(field: &'static str) -> Result<&'static Arc<CryptoProvider>, ConfigError> {
     CryptoProvider::get_default().ok_or_else(|| {
         let rule = "TLS needs a crypto provider; install one when the program starts, as \
@@ -152,9 +152,9 @@ fn certificates(
     })
 }
 
-/// Returns the change that makes the handshake succeed, and rustls' message. The message may
-/// contain the names in the server's certificate. Returns `None` if the error is not an error of
-/// TLS.
+/// Returns the change of settings that should make the handshake succeed, and rustls' message. The
+/// message may contain the names in the server's certificate. Returns `None` if the error is not an
+/// error of TLS.
 pub(crate) fn refusal(e: &(dyn Error + 'static)) -> Option<(&'static str, String)> {
     let e = inside::<rustls::Error>(e)?;
     Some((remedy(e), e.to_string()))

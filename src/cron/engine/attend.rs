@@ -1,5 +1,5 @@
-//! One run of a job: calls the handler, and waits until the handler ends, is cancelled, or may not
-//! continue.
+//! One run of a job. This part calls the handler, and waits until the handler ends, is cancelled,
+//! or may not continue because a lease was lost.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -20,16 +20,17 @@ where
     Fut: Future<Output = Result<(), E>>,
     E: Into<Failed>,
 {
-    /// Calls the handler of the job, and waits until the handler ends or may not continue. A
-    /// cancelled run is notified, and may continue for the grace of the job.
+    /// Calls the handler of the job, and waits until the handler ends or may not continue. A run
+    /// that has to be cancelled is first notified, and may then continue for the `grace` of the
+    /// job.
     pub(super) async fn attend(
         &self,
         tick: Tick,
         guard: Option<&LockGuard>,
     ) -> Result<End, Failed> {
         let (cx, cancel) = (tick.cx.clone(), tick.cancel.clone());
-        // A requested run is no tick of the schedule. The tick that follows it is the first one
-        // after the present time.
+        // A requested run is no tick of the schedule. The next tick of the schedule is the first
+        // one after the present time.
         let at = if tick.requested { self.cron.now() } else { tick.at };
         let run = (self.handler)(tick);
         let lost = async {
@@ -48,8 +49,8 @@ where
             biased;
             () = cx.lost() => return Err(Failed::unknown("the claim of the tick was lost")),
             () = lost => return Err(Failed::unknown("the lock of the job was lost")),
-            // `stopped` is polled before `run`. If a run without a grace ends at the same moment as
-            // it is cancelled, the run counts as cancelled.
+            // `stopped` is polled before `run`. So if a run without a `grace` ends at the moment of
+            // its cancellation, it counts as cancelled.
             why = stopped => return Ok(End::Cancelled(why)),
             ended = run => ended.map_err(Into::into),
         };
@@ -76,7 +77,8 @@ where
         }
     }
 
-    /// Holds the lock until `at_least` of the job has passed since the beginning of the run.
+    /// Holds the job's lock until `at_least` of the job has passed since the beginning of the run.
+    /// So until then, no other process can run a tick of the job.
     pub(super) async fn hold(&self, began: &OnceLock<Moment>, guard: &LockGuard) {
         let ran = began.get().map_or(Duration::MAX, |began| self.moment().since(*began));
         tokio::select! {
@@ -86,8 +88,8 @@ where
         }
     }
 
-    /// Resolves after `span`, never if `span` is `None`. The monotonic clock measures the time: it
-    /// also counts while the machine is suspended, and it is never set.
+    /// Resolves after `span`; never resolves if `span` is `None`. The monotonic clock measures the
+    /// time, because it also counts while the machine is suspended, and it is never set.
     async fn passed(&self, span: Option<Duration>) {
         let Some(span) = span else { return std::future::pending().await };
         let began = self.moment();

@@ -1,4 +1,5 @@
-//! The end of a check: counts the result of a tick, or decides when the tick is checked again.
+//! End of a check of a tick. This part counts the result of the tick, or decides when the tick is
+//! checked again.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,10 +37,10 @@ impl<F> Engine<'_, F> {
                 }
             }
             Ok(Outcome::Parked(_)) => "parked",
-            // The run failed. The tick may be run again.
+            // The run failed, or its result is not stored. The tick may be run again.
             Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
             // Another process has the tick, or too few nodes answered. The process that completes
-            // the tick counts the tick.
+            // the tick also counts it, so this process does not.
             Ok(_) => return operation.over("elsewhere"),
             Err(_) => return operation.over("no_quorum"),
         };
@@ -47,10 +48,11 @@ impl<F> Engine<'_, F> {
         operation.over(outcome);
     }
 
-    /// Returns the pause before the next check of a tick after an error. One such error is a tick
-    /// with a birth that is ahead of the clock, because the clock was set back.
+    /// Returns the pause before the next check of a tick after an error. One possible error: the
+    /// clock was set back, so the due time of the tick, which is the birth of its key, is in the
+    /// future.
     pub(super) fn after_error(&self, error: &RunError) -> CheckResult {
-        // The run requested another run of the tick.
+        // The run failed in a way that allows another run of the same tick.
         if let RunError::Handler { .. } = error {
             tracing::debug!(target: "palisade::cron", job = %self.job.name, %error, "looks again");
             return CheckResult::Retry(pause(error.advice()).min(Duration::from_secs(1)));

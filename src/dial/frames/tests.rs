@@ -1,5 +1,5 @@
-//! Tests of the limits. They hold for any bytes, in pieces of any size. Answers of a correct server
-//! are within the limits.
+//! Tests of the limits on answers. For any bytes, in pieces of any size, no answer exceeds the
+//! limits. The answers of a correct server are accepted.
 
 use proptest::prelude::*;
 use redis::Value;

@@ -8,8 +8,9 @@
 //! it loads the script and sends the refused batches again, in their first order.
 //!
 //! A refused batch is not sent again if the server executed a later batch with the same owner
-//! token. The later batch may contain the release of a lock that the refused batch acquires. That
-//! release found no lock, so a later acquire would leave a lock without a holder.
+//! token. The refused batch may acquire a lock, and the later batch may contain the release of that
+//! lock. That release found no lock. If the acquire were executed after it, the lock would stay
+//! held although its caller has released it.
 
 use std::collections::VecDeque;
 use std::io;

@@ -67,7 +67,8 @@ proptest! {
                 prop_assert!(how == 0 || meta.starts_with(&whole), "a part of metadata was read");
                 prop_assert!(number > 0 && leader.term.get() < 1 << 53);
             }
-            // White space after the metadata changes nothing, so the reader may accept it.
+            // Damaged bytes are refused. But white space after whole metadata changes nothing, so
+            // the reader may accept such bytes (`Some`).
             None => prop_assert!(meta != *whole),
         }
     }
