@@ -3,10 +3,10 @@
 //!
 //! # The steps, and why nothing is lost
 //!
-//! 1. The master is *closed* for a time D: a script writes a mark into its marker. From then on the
-//!    master refuses every batch as a whole, so the master confirms nothing. The mark is removed
-//!    before the master confirms anything again. A person can remove the mark; else the first batch
-//!    after D removes it.
+//! 1. The master is *closed* for a time D: a script writes a mark into its marker, the key
+//!    `palisade:generation`. From then on the master refuses every batch of requests as a whole, so
+//!    the master confirms nothing. The mark is removed before the master confirms anything again. A
+//!    person can remove the mark; else the first batch after D removes it.
 //! 2. Every known replica confirms that it has the mark. Replication keeps the order of writes, so
 //!    each replica has every write that was ever confirmed. The mark also closes the replicas: a
 //!    replica that is promoted refuses every batch.
@@ -21,10 +21,10 @@
 //!    confirmed, and needs no quarantine.
 //!
 //! After the handover, leases end by the new server's clock, which may be ahead of the old one by
-//! twice E. So for the length of one quarantine the new server waits longer. If a recently used
-//! name is free by the new clock, the new server grants the name only to its last holder, until
-//! twice E after the first request for the name. Claims last twice E longer. Names and keys that
-//! were not in use are granted at once. During this time the server refuses another handover,
+//! twice E. So for the length of one quarantine the new server lets leases end later. If a recently
+//! used name is free by the new clock, the new server grants the name only to its last holder,
+//! until twice E after the first request for the name. Claims last twice E longer. Names and keys
+//! that were not in use are granted at once. During this time the server refuses another handover,
 //! because the next server would have no record of those leases.
 //!
 //! A handover can stop for several reasons: a replica does not confirm the mark, no replica is
@@ -65,7 +65,7 @@ use palisade::internal::{Endpoint, default_clock_error};
 
 /// Interval between two checks for progress.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait until all replicas have the mark of the closing.
+/// Longest wait until all replicas have the mark that closes the server.
 const REPLICAS: Duration = Duration::from_millis(1_500);
 /// Time reserved for the last steps. The wait for a promotion ends this much before the end of the
 /// closing.
@@ -158,7 +158,7 @@ pub(super) struct Closed {
     target: Endpoint,
     /// True for a replica that was promoted.
     is_new: bool,
-    /// The marker, as the closing wrote it.
+    /// The server's marker (key `palisade:generation`), with the mark that closes the server.
     pub(super) marker: String,
     since: Instant,
 }
@@ -171,8 +171,9 @@ impl Handover {
         Self { deployment, closed_for: Duration::from_secs(20), clock_error, shut: Arc::default() }
     }
 
-    /// Sets D: the time after which a closed server opens by itself, one second to ten minutes. D
-    /// must be longer than the failover or the restart plus twice `clock_error`.
+    /// Sets D: the time after which a closed server opens by itself, one second to ten minutes.
+    /// While a server is closed, it refuses all requests. D must be longer than the failover or the
+    /// restart plus twice `clock_error`.
     pub fn closed_for(mut self, span: Duration) -> Self {
         self.closed_for = span;
         self
@@ -319,7 +320,8 @@ impl Handover {
         closed.since + self.closed_for.saturating_sub(2 * self.clock_error + LAST_STEPS)
     }
 
-    /// Closes the master, and waits until every replica has the mark of the closing.
+    /// Closes the master: a script writes a mark, and the master then refuses all requests. Waits
+    /// until every replica has the mark.
     async fn close(&self, master: &Master) -> Result<Closed, String> {
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();

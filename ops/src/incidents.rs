@@ -1,5 +1,5 @@
-//! Losses of data that make idempotency keys forgotten, and the decisions of operators about the
-//! losses (idempotency 20).
+//! Losses of data after which nodes cannot tell if an idempotency key was used (the key is
+//! *forgotten*), and the decisions of operators about such losses (idempotency 20).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,7 +31,8 @@ pub struct NodeLoss {
 pub struct Incident {
     /// The losses, ordered by the time when the data after the loss began.
     pub losses: Vec<NodeLoss>,
-    /// Time for which the incident makes keys without a birth (`created_at`) forgotten.
+    /// Time for which keys without a birth (`created_at`, the time of the request) still count as
+    /// forgotten because of the incident.
     pub remaining: Duration,
 }
 
@@ -160,9 +161,10 @@ impl Incident {
     }
 
     /// Decides about all losses of the incident. The decision applies to all forgotten keys of the
-    /// namespace, in every process that uses the namespace. Within seconds, each process runs the
-    /// held messages and parked requests that come again, or parks them for good. The decision is
-    /// written to the log, with its author and reason.
+    /// namespace, in every process that uses the namespace. Messages of such keys wait at their
+    /// broker, and requests are parked (refused, until a decision). Within seconds after the
+    /// decision, each process runs the messages and requests that come again, or parks them for
+    /// good. The decision is written to the log, with its author and reason.
     ///
     /// The first decision is valid. A later call with another decision changes nothing and returns
     /// the first decision. Only a decision to park can be replaced, by a decision to run
@@ -206,8 +208,9 @@ impl Incident {
     }
 }
 
-/// Returns, for each node, the losses that make keys without a birth (`created_at`) forgotten, and
-/// the time for which the latest loss does so. Returns the error of a node that failed.
+/// Returns, for each node, the losses because of which keys without a birth (`created_at`) count as
+/// forgotten, and the time until the latest loss has no such effect any more. Returns the error of
+/// a node that failed.
 async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duration), NodeError>)> {
     let losses = |answer| match answer {
         Ok(Reply::Record { losses, unsure, .. }) => Ok((losses, unsure)),

@@ -1,12 +1,13 @@
 //! Marks the nodes of a deployment as new. Marked nodes grant at once, and their idempotency keys
 //! do not count as forgotten.
 //!
-//! A server without palisade's marker is new, or it lost its data. palisade cannot distinguish the
-//! two cases. So the server grants nothing for one quarantine, and every idempotency key that the
-//! server does not have counts as forgotten. Only the operator can know that the server is new.
-//! `init` writes the marker. `init` refuses a server that was initialised or used before, for
-//! example a server with a key from earlier use. Every client writes the marker before any other
-//! key, so no client can write a key between the check and the marker of `init`.
+//! A server without palisade's marker (the key `palisade:generation`) is new, or it lost its data.
+//! palisade cannot distinguish the two cases. So the server grants nothing for one quarantine, and
+//! every idempotency key that the server does not have counts as forgotten. Only the operator can
+//! know that the server is new. `init` writes the marker. `init` refuses a server that was
+//! initialised or used before, for example a server with a key from earlier use. Every client
+//! writes the marker before any other key, so no client can write a key between the check and the
+//! marker of `init`.
 //!
 //! Applications may have connected to the new server before `init`. Such a server has a marker with
 //! the loss of all earlier data. During the first quarantine `init` replaces that marker, because
@@ -160,8 +161,8 @@ const LOST: &str = "`palisade idem incidents` shows for which loss keys wait; if
 /// the marker already, the call changes nothing and succeeds. The call replaces a marker that
 /// applications wrote before, if the node is still in its first quarantine. The call refuses a node
 /// that has a key with `prefix`. If `prefix` is empty, the call refuses a node that has a key of
-/// palisade's form, such as a fence or a record. The replicas of a group must be connected, because
-/// a server takes a new replication id when its first replica connects.
+/// palisade's form, such as a fence or a record. The replicas of a group must be connected: a
+/// server takes a new replication id when its first replica connects, and that begins a quarantine.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
@@ -207,7 +208,8 @@ async fn mark_all(
     let looks = join_all(looks).await;
     let has_data = |look: &Result<(), Not>| matches!(look, Err(Not::New(_) | Not::Marked(_)));
     let in_use = looks.iter().any(has_data);
-    // Nodes that are already marked are not changed.
+    // After a loss of all data, some nodes may be marked already. These nodes are not changed, and
+    // the other nodes are marked.
     let is_lost = prefix.is_none();
     let all_new =
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
@@ -237,8 +239,8 @@ enum Not {
     Now(Init),
 }
 
-/// Checks that the server may be marked. An unused server may have no key of palisade. A used
-/// server may have no record that is older than its data history.
+/// Checks that the server may be marked. An unused server must not have a key of palisade. A used
+/// server must not have a record that is older than the server's data history.
 async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;

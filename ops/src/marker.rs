@@ -1,4 +1,5 @@
-//! A server's marker: the facts that decide if a node grants or refuses.
+//! A server's marker: the key `palisade:generation`, with the facts that decide if a node grants or
+//! refuses.
 
 use std::time::Duration;
 

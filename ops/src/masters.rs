@@ -170,8 +170,8 @@ fn known_replicas(group: &Group) -> BTreeSet<String> {
     group.heard().filter_map(|s| s.replicas.as_ref().ok()).flatten().filter_map(place).collect()
 }
 
-/// Returns the addresses of the server's replicas. All replicas must be online, and no Sentinel may
-/// report another replica.
+/// Returns the addresses of the server's replicas. Fails if a replica is not online, or if a
+/// Sentinel reports a replica that is not connected to the server.
 fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
     let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
     let mut online = Vec::new();

@@ -1,5 +1,6 @@
-//! The marker of each node, for operators: data history, quarantine, token floor and losses. The
-//! functions only read.
+//! The marker of each node (the key `palisade:generation`), as text for operators: the data
+//! history, the quarantine, the smallest fencing token, and the losses of data. The functions only
+//! read.
 
 use std::fmt;
 

@@ -24,7 +24,7 @@ pub async fn run_now(
     let requested = cron.request_run(job, audit.by(), audit.reason(), wait).await;
     let stored = match &requested {
         Ok(Requested::Begun { .. } | Requested::Waits { .. }) => "true",
-        // Nodes may have the request, and may complete it later.
+        // Some nodes may have stored the request, so the job may still run.
         Ok(Requested::Undecided) | Err(CronError::NotConfirmed { .. }) => "unknown",
         _ => "false",
     };

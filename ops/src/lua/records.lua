@@ -1,10 +1,11 @@
 -- Reads records of idempotency keys. Changes nothing.
 -- KEYS     1 palisade:generation, the marker, then records
 -- ARGV     none
--- Returns  the server's run id, then for each record: attempts, ms until its lease ends or 0, 1 if
---          there is a result else 0, ms until the record expires, the highest ballot as text, age
---          of that ballot in ms, 1 if the server stored that ballot in its present data history
---          else 0; an empty list for a key that is no record of palisade
+-- Returns  the server's run id, then a list for each record; the list is empty for a key that is no
+--          record of palisade. Its values: the number of attempts; ms until the claim's lease ends,
+--          or 0; 1 if there is a result, else 0; ms until the record expires; the highest ballot
+--          (the number of the last claim) as text; the age of that ballot in ms; 1 if the server
+--          stored that ballot in its present data history, else 0
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return redis.error_reply('READONLY it is a replica by now')

@@ -283,7 +283,7 @@ async fn namespaces_on(
     Ok(())
 }
 
-/// Reads one record in the answer of `records.lua`; `None` if there is none.
+/// Reads one record in the answer of `records.lua`; `None` if the node has no record.
 pub(crate) fn seen_of(record: Value) -> Option<Seen> {
     let (attempts, left, result, expires, fence, age, current): Numbers =
         redis::from_redis_value(record).ok()?;

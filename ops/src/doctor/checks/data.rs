@@ -1,4 +1,6 @@
-//! Checks of a node's marker: a new node, lost data, and the length of the quarantine.
+//! Checks of the marker, the key `palisade:generation` that palisade writes on each node. The
+//! checks find a new node, a loss of data, and a quarantine (a time without grants) that is too
+//! long.
 
 use std::time::Duration;
 
@@ -29,8 +31,8 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let init = || [format!("palisade init --new {servers}  # if it never had any data")];
     let kept = match server.marker.as_ref()? {
         Some(kept) => kept,
-        // The library refuses some servers, for example a Redis Cluster, so `init` cannot mark
-        // them.
+        // The library refuses some servers, for example a Redis Cluster, so `palisade init` cannot
+        // write a marker there.
         None if server.info_text().is_ok_and(|info| objection(&info).is_some()) => {
             return Err("the library refuses this server".to_owned());
         }
@@ -87,12 +89,13 @@ pub(super) const DATA_LOSS: Check = Check {
     run: Run::Masters(data_loss),
 };
 
-/// Longest loss, in seconds, for which the finding proposes the setting `accept_loss`. The loss of
-/// a restart or a failover is shorter.
+/// Longest loss (span of lost writes), in seconds, for which the finding proposes the setting
+/// `accept_loss`. A restart or a failover loses the writes of a shorter span.
 const SHORT: u128 = 60;
 
 fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
-    // The library extends a loss by the same margin (idempotency 6).
+    // Two clocks differ by at most twice `clock_error`. So the library extends a loss by that much
+    // (idempotency 6), and this check does the same.
     let margin = 2 * facts.clock_error;
     let Some(marker) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
@@ -144,8 +147,8 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let Some(KeptData { quarantine, agreed, .. }) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
     };
-    // A client that cannot read the server's settings uses a failover window (L) of at least
-    // `unread`.
+    // The failover window (L) is the time for which a replaced master may still grant. A client
+    // that cannot read the server's settings uses an L of at least `unread`.
     let unread = MinReplicasRule::default().max_lag + LAG_SLACK;
     let group = facts.groups.iter().find(|g| g.name == subject);
     let window = group.map_or(Duration::ZERO, |g| g.window().unwrap_or(unread).max(unread));

@@ -151,7 +151,7 @@ pub(super) const REPLICAS: Check = Check {
 const LAG: Duration = Duration::from_secs(3);
 
 fn replicas(group: &Group, server: &Server) -> Answer {
-    // The check `two-masters` reports a second master.
+    // A second master is no fault here, because the check `two-masters` reports it.
     if server.info("role")? == "master" {
         return Ok(Finding::fine("role:master"));
     }
