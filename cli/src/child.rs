@@ -135,8 +135,8 @@ impl Ended {
 }
 
 /// Runs a command to its end. Kills the processes that the command leaves in its process group. An
-/// error means that no process was started. After this call begins, the library's warnings are
-/// shown.
+/// error means that no process was started. From this call on, the library's warnings are shown at
+/// once.
 pub(crate) async fn run(
     command: &Command,
     env: &[(&str, String)],
@@ -175,8 +175,9 @@ pub(crate) async fn run(
     Ok(ended)
 }
 
-/// Waits for the end of the command. Meanwhile moves the watchdogs' deadline with the lease and
-/// passes signals on to the command. Ends the command before the lease ends.
+/// Waits for the end of the command. Meanwhile passes signals on to the command, and sends each new
+/// end of the lease to the watchdogs (processes that kill the command at that time). Ends the
+/// command before the lease ends.
 async fn attend(
     (child, report): (&mut Child, Report),
     watchdog: &mut Watchdog,
@@ -326,8 +327,8 @@ fn pid(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
 }
 
-/// Continues a command that was stopped from the terminal. The lease is not extended for a stopped
-/// command.
+/// Continues a command that was stopped from the terminal (Ctrl-Z). A stopped command is not left
+/// stopped, because its lease does not stop either.
 fn go_on(child: &Child, group: Pid) {
     let Some(pid) = pid(child) else { return };
     let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;

@@ -45,8 +45,8 @@ const DESCRIPTORS: &str = "/dev/fd";
 
 /// Time between the kill of the group and the end of the lease.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
-/// Maximum sleep. After the machine was suspended, the deadline is checked this soon after the
-/// machine wakes.
+/// Longest time between two checks of the deadline. If the machine was suspended, the watchdog
+/// checks the deadline within this time after the machine wakes.
 const LOOK: Duration = Duration::from_millis(250);
 /// Maximum time to write a line to the watchdog. The watchdog may be stopped.
 const WRITE: Duration = Duration::from_millis(50);

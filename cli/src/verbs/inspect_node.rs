@@ -56,8 +56,8 @@ fn node_json(node: &NodeData) -> Value {
     json!({ "node": name, "server": server, "data": data })
 }
 
-/// Returns a loss as JSON. If the length of the loss is not proved, the JSON has no beginning and
-/// no length.
+/// Returns a loss (the span of the writes that the node may have lost) as JSON. If the beginning of
+/// the span is not known, the JSON has no beginning and no length.
 fn loss_json(loss: &Loss) -> Value {
     let length = loss.length().map(|length| length.as_millis());
     json!({

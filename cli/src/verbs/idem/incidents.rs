@@ -20,7 +20,7 @@ use crate::codes::{Fail, REFUSED, UNAVAILABLE};
 use crate::settings::HandleArgs;
 use crate::span::Span;
 
-/// Namespace of the losses if no namespace is found.
+/// Namespace with which the losses are read if no namespace was found on the nodes.
 const NO_NAMESPACE: &str = "once";
 
 pub(super) const HELP: &str = "Examples:
