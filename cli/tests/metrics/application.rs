@@ -11,8 +11,8 @@ use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, RunError};
 use palisade_streams::{Consumer, Message, Publisher, Stream};
 use tokio::runtime::{Builder, Runtime};
 
-/// Keys of the namespace `orders` on one server. The application serves its metrics on its own
-/// page.
+/// An application that runs keys of the namespace `orders` on one server, and serves its metrics on
+/// a page of its own.
 pub(crate) struct Application {
     pub(crate) address: String,
     orders: Idempotency,
@@ -44,7 +44,7 @@ impl Application {
         Self { address, orders, runtime: runtime.expect("a runtime") }
     }
 
-    /// Runs a key whose request has no birth (`created_at`).
+    /// Runs the handler for a key. The request has no birth (`created_at`).
     pub(crate) fn order(&self, key: &str) -> Result<Outcome<u32>, RunError> {
         self.runtime.block_on(self.orders.key(key).run(|_| async { Ok::<_, Failed>(7) }))
     }

@@ -1,5 +1,5 @@
-//! Idempotency keys for operators, on real servers. A search finds exactly the requested keys. A
-//! decision takes effect on a majority of the nodes or not at all.
+//! Operators list and change idempotency keys on real servers. A list has exactly the requested
+//! keys. A change takes effect on a majority of the nodes or not at all.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -256,7 +256,7 @@ async fn what_was_used_since_it_was_listed_is_not_purged() {
         let failed = || async { Err::<u32, _>(Failed::unknown("broken pipe")) };
         let _ = lab.orders.key(key).run(|_| failed()).await.unwrap_err();
     }
-    // The additional keys make the list of the keys slow.
+    // The additional keys make the listing of the keys slow.
     for server in &lab.servers {
         server.cli(&["debug", "populate", "200000", "other", "1"]);
     }
@@ -290,8 +290,9 @@ async fn what_was_used_since_it_was_listed_is_not_purged() {
     }
 }
 
-/// Changes the markers as a planned handover does. With `c` the server is closed, and with `s` the
-/// server is settling. Both last a minute.
+/// Changes the markers as a planned handover does, for one minute. With `c` the servers are closed:
+/// they refuse requests. With `s` the servers are settling: leases may last longer than the
+/// servers' clocks show.
 fn handed_over(lab: &Lab, kind: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     for server in &lab.servers {
@@ -404,7 +405,7 @@ async fn a_change_without_an_answer_is_not_called_refused_and_takes_no_effect_la
     let deployment = lab.servers.iter().fold(Deployment::new(), |d, s| d.node(s.url()));
     let deployment = deployment.timeout(Duration::from_millis(1_500));
     let records = Records::new(&deployment, "app:", "orders").unwrap();
-    // Two servers stop to execute scripts after they were read.
+    // Two servers stop executing scripts after their records were read.
     let stall = |_: Option<&palisade_ops::KeyFacts>| {
         for server in &lab.servers[1..] {
             server.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]);

@@ -65,7 +65,8 @@ fn a_frozen_leaders_command_is_dead_before_the_next_leaders_starts() {
     }
 }
 
-/// Returns the watchdogs of the program with this process id.
+/// Returns the watchdogs of the program with this process id: the processes that kill the command
+/// when its lease ends.
 fn watchdogs(of: u32) -> Vec<u32> {
     let children = text(format!("/proc/{of}/task/{of}/children").as_ref());
     let children = children.split_whitespace().map(|pid| pid.parse().expect("a process id"));
@@ -244,7 +245,8 @@ fn force_release_is_ended_while_it_waits_and_says_what_may_be_closed() {
     let forced = forced.end(SOON);
     assert_eq!(forced.code, 143, "{}", forced.err);
     assert!(forced.err.contains("at most"), "{}", forced.err);
-    // If that client renewed its lease, the program would wait in vain.
+    // If that client renewed its lease, the program would wait in vain. So the message advises a
+    // longer `--max-ttl`.
     assert!(forced.err.contains("--max-ttl"), "{}", forced.err);
     assert_eq!(ground.server.cli(&["GET", "a"]), owner);
 }
