@@ -111,8 +111,8 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    /// Returns the end of the command. `became` is false if the starter process ended before it
-    /// became the command.
+    /// Returns the end of the command. `became` is false if the starter (the process that becomes
+    /// the command) ended before it became the command.
     fn of(status: ExitStatus, became: bool) -> Self {
         use std::os::unix::process::ExitStatusExt as _;
         match (status.code(), status.signal()) {
@@ -257,8 +257,8 @@ async fn attend(
     }
 }
 
-/// Reports that a watchdog was replaced or could not be replaced. Returns true if the watchdog was
-/// replaced.
+/// Reports that a watchdog (a process that kills the command when its lease ends) was replaced or
+/// could not be replaced. Returns true if the watchdog was replaced.
 fn say_replaced(replaced: &io::Result<()>, say: Say) -> bool {
     match replaced {
         Ok(()) => {
@@ -308,9 +308,9 @@ fn send_all(child: &Child, group: Pid, signal: Signal) {
     }
 }
 
-/// Kills the process group and the command. The watchdogs are members of the group. So the kill of
-/// the group succeeds even if the command cannot be killed. For this reason the command is checked
-/// separately.
+/// Kills the process group and the command. The kill of the group succeeds even if the command
+/// cannot be killed, because the group has other members (the watchdogs). For this reason the
+/// command is checked separately.
 fn kill(child: &Child, group: Pid, say: Say) {
     send_all(child, group, Signal::SIGKILL);
     let Some(pid) = pid(child) else { return };
@@ -358,8 +358,8 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     }
 }
 
-/// A process group that is killed when the value is dropped. The group's watchdogs have ended
-/// before that.
+/// A process group that is killed when the value is dropped. This value is created after the end of
+/// the watchdogs, which would otherwise kill the group.
 struct Killed(Pid);
 
 impl Drop for Killed {

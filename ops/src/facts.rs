@@ -123,7 +123,8 @@ pub(crate) struct Server {
     pub(crate) config: Read<Fields>,
     /// Difference between the answer to `TIME` and this machine's wall clock.
     pub(crate) clock: Read<Clock>,
-    /// The marker `palisade:generation`; `None` if the server has no marker.
+    /// The marker (key `palisade:generation`), in which palisade stores the history of the server's
+    /// data; `None` if the server has no marker.
     pub(crate) marker: Read<Option<KeptData>>,
     /// Name of the user whose rights are in `may`.
     pub(crate) user: Read<String>,

@@ -67,8 +67,8 @@ use palisade::internal::{Endpoint, default_clock_error};
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// Longest wait until all replicas have the mark that closes the server.
 const REPLICAS: Duration = Duration::from_millis(1_500);
-/// Time reserved for the last steps. The wait for a promotion ends this much before the end of the
-/// closing.
+/// Time that is reserved for the last steps of a handover. The wait for a promotion ends this much
+/// before the closed server opens by itself.
 const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// A planned handover of one node.
@@ -87,7 +87,7 @@ pub struct Handover {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandedOver {
-    /// The new server continues the old server's data history.
+    /// The new server continues the old server's data history: no lock and no key is lost.
     Done {
         /// The address of the master after the handover.
         at: String,
@@ -97,10 +97,11 @@ pub enum HandedOver {
     /// The handover stopped: nothing was changed, every change was undone, or the server opens by
     /// itself. The text has the reason and an instruction.
     Refused(String),
-    /// The handover failed. Another server may be the master now; it begins with a quarantine.
+    /// The handover failed. Another server may be the master now. It begins with a quarantine, in
+    /// which it grants nothing.
     FellBack(String),
-    /// The last step was not answered. Either the new server continues the data history, or the
-    /// handover failed.
+    /// The last step was not answered. Either the new server continues the old server's data
+    /// history without a loss, or the handover failed.
     Unknown(String),
     /// No server could be reached.
     Unreachable(String),
@@ -143,10 +144,10 @@ pub(super) enum Stopped {
     Late(String),
 }
 
-/// Reason for which the new server did not confirm that it continues the data history.
+/// Reason for which the new server did not confirm that it continues the old server's data history.
 enum Unfinished {
     Failed(String),
-    /// The new server may have continued the data history, but did not answer.
+    /// The new server may have continued the old server's data history, but did not answer.
     Unknown(String),
 }
 
@@ -193,10 +194,9 @@ impl Handover {
     /// [`ConfigError`] if a setting is invalid, or if the deployment does not name exactly one
     /// group. Failures of the servers are in the result.
     ///
-    /// # Cancellation safety
-    /// If the future is dropped at an await, the master opens again by itself after `closed_for`.
-    /// If a replica was promoted before that, the promotion counts as an ordinary failover, with a
-    /// quarantine.
+    /// If the future is dropped at an await, the closed master opens again by itself after
+    /// `closed_for`. If a replica was promoted before that, the promotion counts as an ordinary
+    /// failover, with a quarantine (a time without grants).
     pub async fn group(&self, tell: impl Fn(&str)) -> Result<HandedOver, ConfigError> {
         let access = self.deployment.access()?;
         self.check(access.groups.len() == 1 && access.lone.is_empty(), "group")?;
@@ -243,9 +243,9 @@ impl Handover {
         Ok(done)
     }
 
-    /// Hands a lone server over to itself: closes the server, awaits `restart`, and lets the server
-    /// continue its data history. `restart` has to restart the server with its data. Calls `tell`
-    /// after each step, with a description of the step.
+    /// Hands a lone server over to itself: closes the server (it then refuses all requests), awaits
+    /// `restart`, and lets the server continue its data history. `restart` has to restart the
+    /// server with its data. Calls `tell` after each step, with a description of the step.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid, or if the deployment does not name exactly one lone
@@ -394,9 +394,9 @@ impl Handover {
         facts.contains_key("run_id") && !is("run_id", &master.run_id) && !is("loading", "1")
     }
 
-    /// Lets the server continue its data history as soon as the server accepts writes. Returns the
-    /// time for which the server was closed. If no answer arrives, sends the request again: the
-    /// script recognises an earlier run of itself.
+    /// Lets the server continue its data history (so that nothing counts as lost) as soon as the
+    /// server accepts writes. Returns the time for which the server was closed. If no answer
+    /// arrives, sends the request again: the script recognises an earlier run of itself.
     async fn finish(&self, closed: &Closed) -> Result<Duration, Unfinished> {
         let at = &closed.at;
         let apart = (2 * self.clock_error).as_millis().to_string();
@@ -432,8 +432,8 @@ impl Handover {
                 Err(why) => why,
             };
             // If a request may have been executed, the loop repeats the request for some seconds
-            // after the end of the closing. An answer of the script then shows if the first request
-            // was executed.
+            // after the server has opened by itself. An answer of the script then shows if the
+            // first request was executed.
             let over = closed.since.elapsed().saturating_sub(self.closed_for);
             if sent && over > LAST_STEPS {
                 return Err(Unfinished::Unknown(why));

@@ -20,7 +20,8 @@ use palisade::internal::{self, check_prefix, is_ownerless, of_key};
 use palisade::node::spi::{Holder, LockKeys, OwnerToken};
 
 const READ: &str = include_str!("lua/held.lua");
-/// Number of names in one request. The metadata of this number of names fit into one answer.
+/// Number of names in one request. The metadata that the holders of these names have stored fit
+/// into one answer.
 const PAGE: usize = 64;
 /// Number of semaphores in one request. It is smaller than `PAGE`, because a semaphore has up to
 /// 256 permits.
@@ -66,7 +67,8 @@ pub struct Held {
     /// The facts that the leader of an election published about itself. `None` for a lock, if the
     /// leader has published nothing yet, or if it published more than 4 KiB.
     pub leader: Option<Leader>,
-    /// The reason that was given for a [takeover](palisade::Mutex::take_over) of the lock.
+    /// The reason that an operator gave when the lock was [taken](palisade::Mutex::take_over) from
+    /// its holder.
     pub note: Option<String>,
 }
 

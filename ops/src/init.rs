@@ -31,7 +31,8 @@ use super::script::{self, Kind, Refusal};
 use palisade::ConfigError;
 use palisade::internal::{DECISIONS, MARKER};
 
-/// Longest wait until all replicas have the marker.
+/// Longest wait until all replicas have the marker (`palisade:generation`) that the master
+/// received.
 const REPLICAS: Duration = Duration::from_millis(1_500);
 
 /// The result of `init` for each node.
@@ -46,7 +47,7 @@ pub struct Initialised {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Init {
-    /// The server at `at` has a new marker. All its replicas have the marker too.
+    /// The server at `at` was marked as new. All its replicas have the marker too.
     Marked {
         /// Address of the server, `host:port`.
         at: String,
@@ -55,7 +56,7 @@ pub enum Init {
         /// Further information for the operator.
         note: Option<String>,
     },
-    /// The server had a marker before, so nothing was done.
+    /// The server was marked as new or was used before, so nothing was done.
     Already {
         /// Address of the server, `host:port`.
         at: String,
@@ -68,7 +69,8 @@ pub enum Init {
         at: String,
     },
     /// Nothing was written. Another node has data, so the deployment is not new, and this server
-    /// was replaced or emptied. The server grants by itself after one quarantine.
+    /// was replaced or emptied. The server grants by itself after one quarantine (a time without
+    /// grants).
     Replaced {
         /// Address of the server, `host:port`.
         at: String,
@@ -77,7 +79,8 @@ pub enum Init {
     Refused(String),
     /// The server could not be reached.
     Unreachable(String),
-    /// The server is marked, but not all its replicas have the marker. The text has an instruction.
+    /// The server is marked as new, but not all its replicas have the marker. The text has an
+    /// instruction.
     Doubtful(String),
 }
 
@@ -239,8 +242,8 @@ enum Not {
     Now(Init),
 }
 
-/// Checks that the server may be marked. An unused server must not have a key of palisade. A used
-/// server must not have a record that is older than the server's data history.
+/// Checks that the server may be marked as new. An unused server must not have a key of palisade. A
+/// used server must not have a record that is older than the beginning of the server's data.
 async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
@@ -287,7 +290,8 @@ fn flag(is: bool) -> &'static str {
     if is { "1" } else { "0" }
 }
 
-/// Returns the first of these keys that has a record older than the server's data history.
+/// Returns the first of these keys that has a record from before `began`, the time when the
+/// server's data began.
 async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Vec<u8>>, String> {
     if keys.is_empty() {
         return Ok(None);
@@ -298,15 +302,15 @@ async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Ve
     Ok(Some(key).filter(|key| !key.is_empty()))
 }
 
-/// Returns true for the key of a decision about a loss. Such a key shows that the deployment had
-/// data before.
+/// Returns true for the key of an operator's decision about a loss of data. Such a key shows that
+/// the deployment had data before.
 fn is_decision(key: &[u8]) -> bool {
     String::from_utf8_lossy(key).contains(&format!("idem:{DECISIONS}:"))
 }
 
 /// Returns true if the key belongs to a deployment with this prefix. If the prefix is empty,
-/// returns true if the key has a form that palisade uses. Returns false for the marker, because the
-/// script examines the marker.
+/// returns true if the key has a form that palisade uses. Returns false for the marker
+/// (`palisade:generation`), because the script examines the marker.
 fn is_palisades(key: &[u8], prefix: &str) -> bool {
     let key = String::from_utf8_lossy(key);
     if key == MARKER {

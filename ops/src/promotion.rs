@@ -25,8 +25,9 @@ pub(super) struct Promotion<'a> {
 }
 
 impl Promotion<'_> {
-    /// Checks that the user may run the steps after the closing. The check needs `ACL DRYRUN`;
-    /// without an answer the step counts as allowed.
+    /// Checks that the user may run the steps after the master is closed, so that a handover does
+    /// not stop half-way. The check needs `ACL DRYRUN`; without an answer the step counts as
+    /// allowed.
     pub(super) async fn rights(&self) -> Result<(), String> {
         let at = &self.master.at;
         let conn = self.master.open(&self.of.deployment).await?;

@@ -185,7 +185,7 @@ fn authenticated(server: &Server, password: Option<&str>, command: &[&str]) -> S
     server.cli(&[login, command].concat())
 }
 
-/// Key of the marker.
+/// Key of the marker, in which palisade stores the history of a server's data.
 pub(crate) const MARKER: &str = "palisade:generation";
 
 /// Returns a marker for the server with this `INFO replication`. `since` is the time from which the

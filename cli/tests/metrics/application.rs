@@ -49,8 +49,8 @@ impl Application {
         self.runtime.block_on(self.orders.key(key).run(|_| async { Ok::<_, Failed>(7) }))
     }
 
-    /// Publishes one message with this key and a birth one hour ago. Then consumes the stream until
-    /// the application is dropped.
+    /// Publishes one message with this key and a birth (the time of its request) one hour ago. Then
+    /// consumes the stream until the application is dropped.
     pub(crate) fn consume(&self, url: &str, key: &str) {
         let hour_ago = SystemTime::now() - Duration::from_secs(3_600);
         let added = Publisher::new(url, "jobs");

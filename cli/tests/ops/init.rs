@@ -113,8 +113,8 @@ async fn a_server_that_programs_used_before_it_was_marked_is_marked_later() {
     assert!(begun(&lone(&server), "").await.is_done(), "a second time");
 }
 
-/// The server has a record that is older than its data history. This happens if a person deletes
-/// the marker.
+/// The server has a record that is older than its data history, as the marker has it. This happens
+/// if a person deletes the marker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_records_from_before_its_data_began_is_not_marked() {
     let server = Server::start(&[]);

@@ -186,7 +186,8 @@ async fn a_released_claim_is_parked_at_once_and_its_owner_stores_nothing() {
     lab.is("k", |s| s == KeyState::Running).await;
     let done = lab.records.change(Change::Release, "k", &audit()).await.unwrap();
     assert!(done.is_done(), "{done}");
-    // The call does not wait for the end of the lease, because the attempt has lapsed.
+    // The call does not wait for the end of the lease, because the released attempt counts as ended
+    // without a result.
     let Outcome::Parked(parked) = run(lab.orders.key("k"), 2).await else { panic!() };
     assert_eq!(parked.attempt, 1);
     assert!(lab.orders.key("k").resolve(&7).await.is_ok());
@@ -219,7 +220,7 @@ async fn a_purge_takes_what_is_finished_and_old_and_a_late_completion_brings_not
     assert_eq!(of(&purged), [("parked".to_owned(), true)]);
     assert_eq!(lab.state("running").await, Some(KeyState::Running));
     running.abort();
-    // The purged keys are free. Only their ballots are left.
+    // The purged keys are free. Only their ballots (the numbers of the last claims) are left.
     for key in ["done", "parked"] {
         assert_eq!(lab.state(key).await, Some(KeyState::Free), "{key}");
         assert!(matches!(run(lab.orders.key(key), 5).await, Outcome::Executed { value: 5, .. }));

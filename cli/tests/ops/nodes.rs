@@ -1,4 +1,5 @@
-//! `palisade inspect-node`: the marker of a server before and after a loss of data.
+//! The command `palisade inspect-node`: it prints the marker of a server (`palisade:generation`),
+//! here before and after a loss of data.
 
 use palisade::{RedisNode, Redlock};
 use serde_json::Value;

@@ -141,7 +141,8 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
         assert_eq!(both.len(), 2);
         (run, pid, both)
     };
-    // The lease is renewed. The stopped watchdogs continue after the first deadline of the lease.
+    // First case: the lease is renewed, and the stopped watchdogs continue after the first deadline
+    // of the lease.
     let (run, pid, both) = start(&ground, "renewed");
     std::thread::sleep(TTL * 3 / 2);
     assert!(is_alive(pid));
@@ -152,7 +153,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
     }
     assert_eq!(run.end(SOON).code, 137, "they end the command, and its exit code says so");
     assert!(!is_alive(pid));
-    // The program of the stopped watchdogs is killed.
+    // Second case: the program that started the stopped watchdogs is killed.
     let (run, pid, both) = start(&ground, "killed");
     run.signal("KILL");
     until("the command is dead", SOON, || !is_alive(pid));
@@ -160,7 +161,8 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
         signal(*pid, "CONT");
     }
     until("they are, too", SOON, || !both.iter().any(|pid| is_alive(*pid)));
-    // The program and both watchdogs are stopped. The command ends when one watchdog continues.
+    // Third case: the program and both watchdogs are stopped. The command ends when one watchdog
+    // continues.
     let (run, pid, both) = start(&ground, "stopped");
     run.signal("STOP");
     std::thread::sleep(TTL);
@@ -168,7 +170,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
     until("the command is dead", SOON, || !is_alive(pid));
     run.signal("CONT");
     assert_eq!(run.end(SOON).code, 200);
-    // The server is killed, and the lease ends.
+    // Fourth case: the server is killed, and the lease ends.
     let (run, pid, _) = start(&ground, "lost");
     let died = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     ground.server.kill();

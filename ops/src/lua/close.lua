@@ -25,8 +25,8 @@ if kind ~= '-' then
   if left > 0 and kind == 'c' then
     return {'no', 'it is closed by another handover for at most ' .. left .. ' ms: try again then'}
   end
-  -- The mark of the closing would replace the mark of settling. After a stopped handover the server
-  -- would then have no record that leases may last longer than its clock shows.
+  -- Both states are stored in the same field of the marker. If the server were closed again, it
+  -- would no longer have the record that leases may last longer than its clock shows (settling).
   if left > 0 then
     return {'no', 'it is still settling after another handover: try again in ' .. left .. ' ms'}
   end
@@ -34,8 +34,8 @@ end
 marker = string.sub(marker, 1, 112)
   .. string.format('c%013.0f', now + tonumber(ARGV[1])) .. string.sub(marker, 127)
 -- Two writes make the append-only file contain a transaction, as for every grant. Some servers skip
--- transactions while they load that file. Such a server then skips the mark of the closing too, so
--- the mark cannot claim that the loaded data are complete.
+-- transactions while they load that file. Such a server then skips the marker with the closing too,
+-- so the marker cannot claim that the loaded data are complete.
 redis.call('SET', KEYS[1], marker)
 redis.call('SET', KEYS[1], marker)
 return {'ok', marker}

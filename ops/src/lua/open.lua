@@ -1,4 +1,4 @@
--- Opens the server that this handover has closed.
+-- Opens the server that this handover has closed: the server accepts requests again.
 -- KEYS  1 palisade:generation
 -- ARGV  1 the marker that the closing wrote
 -- Returns  {'ok'} | {'no', why}

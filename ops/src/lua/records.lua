@@ -21,8 +21,9 @@ for i = 2, #KEYS do
   out[i] = {}
   local h = redis.pcall('HMGET', KEYS[i], 'till', 'att', 'rf', 'fence', 'g')
   local fence = not h.err and tonumber(h[4])
-  -- A ballot has at most 20 digits. Another program may have stored a longer value. A too long
-  -- value would make the answer too large to read, and all its records would be lost.
+  -- A ballot (the number of a claim) has at most 20 digits. Another program may have stored a
+  -- longer value. A too long value would make the answer too large to read, and the answer's other
+  -- records could not be read either.
   if fence and #h[4] <= 20 and h[2] then
     local left = math.max((tonumber(h[1]) or 0) - now, 0)
     local ago = math.max(math.floor((now_us - fence) / 1000), 0)

@@ -143,8 +143,7 @@ pub struct Purged {
 impl Records {
     /// Makes a change to one key.
     ///
-    /// # Errors
-    /// The same as for [`list`](Self::list).
+    /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
     /// # Cancellation safety
     /// If the future is dropped, some nodes may have made the change. Calling again is safe.
@@ -162,10 +161,10 @@ impl Records {
 
     /// Empties records: removes the results, the attempts and the fingerprints. A later copy of a
     /// request runs again if the record of the request was emptied. An emptied record keeps its
-    /// ballot until the record expires, so that the nodes refuse late requests of earlier attempts.
+    /// ballot (the number of its last claim) until the record expires, so that the nodes refuse
+    /// late requests of earlier attempts.
     ///
-    /// # Errors
-    /// The same as for [`list`](Self::list).
+    /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
     /// # Cancellation safety
     /// If the future is dropped, some keys may be purged on some nodes. Calling again is safe.
@@ -204,11 +203,9 @@ impl Records {
     /// only if the record is still the one that was read. So a page for operators can change
     /// exactly the attempt that it showed.
     ///
-    /// # Errors
-    /// The same as for [`list`](Self::list).
+    /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
-    /// # Cancellation safety
-    /// The same as for [`change`](Self::change).
+    /// If the future is dropped, some nodes may have made the change. Calling again is safe.
     pub async fn change_if(
         &self,
         change: Change,
@@ -288,8 +285,8 @@ impl Records {
         }
         command.arg(change.word()).arg(u8::from(unfinished)).arg(deadline);
         for (seen, meant) in seen.iter().zip(meant) {
-            // No record has the ballot `used`. So the script does not change the records of keys
-            // that are not `meant`.
+            // The script changes a record only if the ballot matches, and no record has the ballot
+            // `used`. So the records of keys that are not `meant` stay as they are.
             let ballot = seen.as_ref().map_or("", |seen| &seen.fence);
             command.arg(if *meant { ballot } else { "used" });
         }

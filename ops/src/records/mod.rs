@@ -47,7 +47,7 @@ pub struct Records {
 pub struct Select {
     /// The selected states. An empty list selects all states.
     pub states: Vec<KeyState>,
-    /// If true, selects only keys with attempts that may be forgotten ([`KeyFacts::forgotten`]).
+    /// If true, selects only keys whose attempts the nodes may have lost ([`KeyFacts::forgotten`]).
     pub forgotten: bool,
     /// Smallest selected [age](KeyFacts::age) of the last claim.
     pub older_than: Duration,

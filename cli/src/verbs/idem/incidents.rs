@@ -1,5 +1,6 @@
-//! The commands `palisade idem incidents` and `decide`. `incidents` lists losses of data by which
-//! nodes have forgotten keys. `decide` decides about all keys of a loss.
+//! The commands `palisade idem incidents` and `decide`. After a loss of data, nodes cannot tell if
+//! a key was used (the key is forgotten). `incidents` lists the losses. `decide` decides about all
+//! keys that a loss made forgotten.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -107,7 +107,8 @@ fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
         marker.history,
         marker.floor
     );
-    // If the data history began without data, the check `not-initialised` reports the server.
+    // A server whose data history began without data is no finding here, because the check
+    // `not-initialised` reports it.
     let began_so = |loss: &Loss| loss.from == 0 && marker.empty_for.is_some();
     let Some((loss, left)) = marker.loss(RETENTION).filter(|(loss, _)| !began_so(loss)) else {
         return Ok(Finding::fine(evidence));
@@ -154,8 +155,8 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let window = group.map_or(Duration::ZERO, |g| g.window().unwrap_or(unread).max(unread));
     let asked = facts.max_ttl.saturating_add(window);
     let evidence = format!("quarantine {quarantine:?}; max_ttl {:?}, L {window:?}", facts.max_ttl);
-    // A node rounds the quarantine up to whole milliseconds. So a quarantine that is one
-    // millisecond too long is no finding.
+    // A node rounds the length of its quarantine (the time without grants after a restart) up to
+    // whole milliseconds. So a quarantine that is one millisecond too long is no finding.
     if *quarantine <= asked.saturating_add(Duration::from_millis(1)) {
         return Ok(Finding::fine(evidence));
     }
@@ -197,7 +198,8 @@ mod tests {
         let group = format!("--node sentinel://{sentinels}/orders-a");
         let fix = format!("palisade init --new {group}  # if it never had any data");
         assert_eq!(found.fix, [fix]);
-        // A replica copies its marker from its master, so a replica without a marker is no finding.
+        // A replica copies its marker (`palisade:generation`) from its master, so a replica without
+        // a marker is no finding.
         let replica = |f: &mut Facts| f.groups[0].servers[1].marker = Ok(None);
         with("not-initialised", replica, |_| {});
         let closed = |f: &mut Facts| {
@@ -206,7 +208,7 @@ mod tests {
         assert_eq!(unknown("not-initialised", closed).message, "unknown (GET not allowed)");
     }
 
-    /// Replaces the group by two lone servers with these markers.
+    /// Replaces the group in the facts by two lone servers, each with one of these markers.
     fn two(f: &mut Facts, markers: [Option<KeptData>; 2]) {
         let group = f.groups.remove(0);
         for (mut server, marker) in group.servers.into_iter().zip(markers) {
@@ -249,8 +251,8 @@ mod tests {
         assert!(found.message.contains("grants nothing for another 10s"), "{found:?}");
         let found = of(Some(60 * 60));
         assert!(found.message.contains("count as forgotten for another 23.0 h"), "{found:?}");
-        // The node began empty and has been used. A server that lost all data looks the same, so
-        // the first command lists the losses of the server.
+        // The node began without data and has granted locks since. A server that lost all data
+        // looks the same, so the first command lists the losses of the server.
         assert!(found.fix[0].starts_with("palisade idem incidents"), "{found:?}");
         assert!(found.fix[1].starts_with("palisade init --new"), "{found:?}");
         let old = Some(kept(Some(25 * 60 * 60)));
@@ -285,7 +287,8 @@ mod tests {
         fine("data-loss");
         let short = found(&[(1, 2), (NOON + 100, NOON + 1_399)], NOON + 3_600_000);
         assert_eq!((short.verdict, &*short.subject), (Verdict::Info, "orders-a"));
-        // The message extends the loss by twice `clock_error`, here 4 s.
+        // The message extends the loss (the span of lost writes) by twice `clock_error`, here by 4
+        // s.
         assert_eq!(
             short.message,
             "lost at most 1.3 s of writes, 2025-11-23 14:03:20.1–14:03:21.4 UTC; keys whose \
@@ -351,10 +354,12 @@ mod tests {
         assert!(found.message.contains("gets shorter in 42 s, unless"), "{found:?}");
         assert!(found.fix[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
         assert!(group(31, 0).message.ends_with("with the next request that requires less"));
-        // A client that cannot read `min-replicas-max-lag` uses a failover window (L) of 12 s.
+        // A client that cannot read `min-replicas-max-lag` adds 12 s to its `max_ttl` of 15 s for a
+        // replaced master that may still grant. So a quarantine of 27 s is right.
         let edge = |f: &mut Facts| f.groups[0].servers[0].marker = Ok(Some(marker(27, 0)));
         with("quarantine-long", edge, |_| {});
-        // A quarantine of 90 s is right if the application has a `max_ttl` of 78 s.
+        // A quarantine of 90 s is right if the application has a `max_ttl` of 78 s, because the 12
+        // s are added.
         let asked = |f: &mut Facts| {
             f.groups[0].servers[0].marker = Ok(Some(marker(90, 0)));
             f.max_ttl = Duration::from_secs(78);
