@@ -194,6 +194,7 @@ impl Handover {
     /// [`ConfigError`] if a setting is invalid, or if the deployment does not name exactly one
     /// group. Failures of the servers are in the result.
     ///
+    /// # Cancellation safety
     /// If the future is dropped at an await, the closed master opens again by itself after
     /// `closed_for`. If a replica was promoted before that, the promotion counts as an ordinary
     /// failover, with a quarantine (a time without grants).

@@ -185,10 +185,11 @@ pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, 
 /// quarantine. It does not change nodes that still have their data.
 ///
 /// # Errors
-/// The same as for [`init`].
+/// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
 ///
 /// # Cancellation safety
-/// The same as for [`init`].
+/// If the future is dropped at an await, some of the nodes may be marked. The next call reports
+/// these nodes as already marked.
 pub async fn init_lost(deployment: &Deployment) -> Result<Initialised, ConfigError> {
     mark_all(deployment, None).await
 }

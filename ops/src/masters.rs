@@ -213,7 +213,8 @@ impl Master {
     }
 }
 
-/// Opens a connection to a server, with the same time-out as [`Master::open`].
+/// Opens a connection to a server. All requests of the connection end after the deployment's
+/// time-out.
 pub(super) async fn open(target: &Endpoint, deployment: &Deployment) -> Result<Conn, String> {
     let until = tokio::time::Instant::now() + deployment.within;
     Conn::open(target, until).await

@@ -11,10 +11,11 @@ use super::Audit;
 /// writes them to its log.
 ///
 /// # Errors
-/// The same as for [`Cron::request_run`].
+/// [`CronError`] if the name is invalid or the request was not stored. After
+/// [`CronError::NotConfirmed`] the request may be stored, and the job may be run.
 ///
 /// # Cancellation safety
-/// The same as for [`Cron::request_run`].
+/// If the future is dropped, the request may be stored, and the job may be run.
 pub async fn run_now(
     cron: &Cron,
     job: &str,

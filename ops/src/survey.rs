@@ -113,7 +113,7 @@ impl Survey {
     }
 
     /// Returns the number of requests that each node has received since the last call, the searches
-    /// for the masters included. If the nodes differ, it is the largest number.
+    /// for the masters included. If the nodes differ, returns the largest number.
     pub fn take_sent(&mut self) -> u64 {
         std::mem::take(&mut self.sent)
     }

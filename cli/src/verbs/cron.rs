@@ -186,7 +186,7 @@ impl CronArgs {
     }
 }
 
-/// Returns the failure of a job. The job cannot be run, or its history cannot be read.
+/// Returns the failure for a job that cannot be run, or for a history that cannot be read.
 fn refused(e: &CronError) -> Fail {
     match e {
         CronError::Record(RunError::NoQuorum { error, .. }) => unavailable(error),

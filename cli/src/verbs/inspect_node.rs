@@ -9,8 +9,9 @@ use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::Settings;
 
-/// Prints the marker of each node: its data history, its quarantine, its token floor, and the
-/// writes that the node may have lost. Changes nothing.
+/// Prints the marker of each node: its data history, its quarantine (a time without grants), the
+/// smallest fencing token that it grants, and the writes that the node may have lost. Changes
+/// nothing.
 ///
 /// Exit code 69 if a node could not be read.
 #[derive(Debug, Args)]

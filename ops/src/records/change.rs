@@ -143,6 +143,7 @@ pub struct Purged {
 impl Records {
     /// Makes a change to one key.
     ///
+    /// # Errors
     /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
     /// # Cancellation safety
@@ -164,6 +165,7 @@ impl Records {
     /// ballot (the number of its last claim) until the record expires, so that the nodes refuse
     /// late requests of earlier attempts.
     ///
+    /// # Errors
     /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
     /// # Cancellation safety
@@ -203,8 +205,10 @@ impl Records {
     /// only if the record is still the one that was read. So a page for operators can change
     /// exactly the attempt that it showed.
     ///
+    /// # Errors
     /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
+    /// # Cancellation safety
     /// If the future is dropped, some nodes may have made the change. Calling again is safe.
     pub async fn change_if(
         &self,
@@ -325,13 +329,14 @@ fn said(word: &str) -> Option<NodeChange> {
 }
 
 /// Stores a result for a key as [`Call::resolve`] does, and writes the author and the reason to the
-/// log. Use this function for a key with a known effect.
+/// log. Use this function if the effect of an earlier attempt did happen.
 ///
 /// # Errors
-/// The same as for [`Call::resolve`].
+/// [`RunError`] if the result was not stored, because a setting is invalid or too few nodes
+/// answered. After `NotRecorded` the result may be stored.
 ///
 /// # Cancellation safety
-/// The same as for [`Call::resolve`].
+/// If the future is dropped, the result may be stored. Calling again is safe.
 pub async fn resolve<T>(call: Call, value: &T, audit: &Audit) -> Result<Resolved<T>, RunError>
 where
     T: Serialize + DeserializeOwned,

@@ -56,7 +56,8 @@ pub(crate) struct IncidentsArgs {
 /// Decides about all forgotten keys of a namespace. The nodes have forgotten these keys by a loss
 /// of data.
 ///
-/// Without a decision, the requests and messages with these keys wait, or they are parked.
+/// Without a decision, the requests and messages with these keys wait, or they are parked (not
+/// run).
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("decision").required(true).args(["runs", "parks"]))]
 pub(crate) struct DecideArgs {
@@ -71,7 +72,7 @@ pub(crate) struct DecideArgs {
     /// The keys run: their requests took no effect, or they may be repeated
     #[arg(id = "runs", long = "run")]
     runs: bool,
-    /// The keys are parked: a person examines each key
+    /// The keys are parked (not run): a person examines each key
     #[arg(id = "parks", long = "park")]
     parks: bool,
     /// Run the keys even if an earlier decision parked them
