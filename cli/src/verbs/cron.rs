@@ -93,9 +93,9 @@ enum MissedArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OverlapArg {
-    /// The ticks are skipped
+    /// Ticks that are due while the command still runs are skipped
     Skip,
-    /// The first of the ticks is run afterwards
+    /// The first tick that is due while the command still runs is run after its end
     BufferOne,
     /// The running command gets TERM, and KILL after --grace. Then the tick is run
     CancelPrevious,

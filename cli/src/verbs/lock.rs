@@ -17,7 +17,7 @@ use crate::say::Say;
 use crate::span::Span;
 use crate::warnings;
 
-/// Time for which a call waits for a holder if `--wait` is not given.
+/// Time for which a call waits, while another process holds the lock, if `--wait` is not given.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Interval between the attempts with which a waiting command checks if a majority of the nodes can
 /// still grant.

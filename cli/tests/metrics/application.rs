@@ -44,7 +44,8 @@ impl Application {
         Self { address, orders, runtime: runtime.expect("a runtime") }
     }
 
-    /// Runs the handler for a key. The request has no birth (`created_at`).
+    /// Runs the handler for a key. The request has no birth (`created_at`, the time at which it was
+    /// made).
     pub(crate) fn order(&self, key: &str) -> Result<Outcome<u32>, RunError> {
         self.runtime.block_on(self.orders.key(key).run(|_| async { Ok::<_, Failed>(7) }))
     }

@@ -33,9 +33,9 @@ if kind ~= '-' then
 end
 marker = string.sub(marker, 1, 112)
   .. string.format('c%013.0f', now + tonumber(ARGV[1])) .. string.sub(marker, 127)
--- Two writes make the append-only file contain a transaction, as for every grant. Some servers skip
--- transactions while they load that file. Such a server then skips the marker with the closing too,
--- so the marker cannot claim that the loaded data are complete.
+-- Two writes make the append-only file contain a transaction, as each grant is one. Some servers
+-- skip transactions while they load that file. Such a server then skips this marker too. So the
+-- marker is never loaded together with data that lack grants.
 redis.call('SET', KEYS[1], marker)
 redis.call('SET', KEYS[1], marker)
 return {'ok', marker}
