@@ -424,7 +424,7 @@ impl Handover {
                             why
                         }
                         Err(refusal) => {
-                            // No request has changed anything.
+                            // The script refused, so no request has changed anything.
                             self.shut(Some(Shut::Closed(closed.clone())));
                             return Err(Unfinished::Failed(format!("{at}: {}", refusal.why)));
                         }

@@ -194,8 +194,8 @@ pub async fn init_lost(deployment: &Deployment) -> Result<Initialised, ConfigErr
     mark_all(deployment, None).await
 }
 
-/// Marks all nodes, or none. A server with a key that begins with `prefix` is not new. `None` means
-/// that all earlier data are lost, so no key is examined.
+/// Marks all nodes as new, or none. A server with a key that begins with `prefix` is not new.
+/// `None` means that all earlier data are lost, so no key is examined.
 async fn mark_all(
     deployment: &Deployment,
     prefix: Option<&str>,
@@ -233,7 +233,7 @@ async fn mark_all(
     Ok(Initialised { nodes })
 }
 
-/// Reason for which a server is not marked.
+/// Reason for which a server is not marked as new.
 enum Not {
     /// The server is marked already.
     Marked(Init),

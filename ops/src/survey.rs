@@ -88,7 +88,7 @@ pub struct Scanned {
 pub struct LockQueue {
     /// True if there is a value under the lock's key.
     pub is_there: bool,
-    /// The waiters, the longest wait first.
+    /// The handles that wait. The handle that has waited longest is the first.
     pub waiters: Vec<Waiter>,
 }
 

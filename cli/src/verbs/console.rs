@@ -34,7 +34,8 @@ pub(crate) struct ConsoleArgs {
     /// Start three servers with some traffic, and show them
     #[arg(long, conflicts_with = "embedded")]
     demo: bool,
-    /// Let visitors of the role act change things. Each action needs a reason and the typed name
+    /// Let visitors with the role `act` change things. Each action needs a reason, and the name
+    /// that it changes has to be typed
     #[arg(long)]
     allow_actions: bool,
     /// Show the stored results of idempotency keys
@@ -43,7 +44,7 @@ pub(crate) struct ConsoleArgs {
     /// File to which each action is appended as a line of JSON [default: standard error]
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
-    /// Keys that are read from each node per second, to find names
+    /// Number of keys that are read from each node per second, to find names
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     keys_per_second: usize,
     /// Maximum number of idempotency keys that are kept

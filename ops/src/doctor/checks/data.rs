@@ -72,7 +72,7 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
     })
 }
 
-/// Returns the options that name the node in `palisade init` and other commands.
+/// Returns the command-line options that name the node in `palisade init` and other commands.
 fn named(facts: &Facts, subject: &str, server: &Server) -> String {
     let Some(group) = facts.groups.iter().find(|g| g.name == subject) else {
         return format!("--node redis://{}", server.at);
