@@ -34,8 +34,8 @@ pub(crate) struct ConsoleArgs {
     /// Start three servers with some traffic, and show them
     #[arg(long, conflicts_with = "embedded")]
     demo: bool,
-    /// Let visitors with the role `act` change things. Each action needs a reason, and the name
-    /// that it changes has to be typed
+    /// Let visitors with the role `act` change things. For each action they have to give a reason
+    /// and to type the name of what they change
     #[arg(long)]
     allow_actions: bool,
     /// Show the stored results of idempotency keys
