@@ -111,8 +111,8 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    /// Returns the end of the command. `became` is false if the starter process ended before it
-    /// became the command.
+    /// Returns the end of the command. `became` is false if the starter (the process that becomes
+    /// the command) ended before it became the command.
     fn of(status: ExitStatus, became: bool) -> Self {
         use std::os::unix::process::ExitStatusExt as _;
         match (status.code(), status.signal()) {
@@ -135,8 +135,8 @@ impl Ended {
 }
 
 /// Runs a command to its end. Kills the processes that the command leaves in its process group. An
-/// error means that no process was started. After this call begins, the library's warnings are
-/// shown.
+/// error means that no process was started. From this call on, the library's warnings are shown at
+/// once.
 pub(crate) async fn run(
     command: &Command,
     env: &[(&str, String)],
@@ -175,8 +175,9 @@ pub(crate) async fn run(
     Ok(ended)
 }
 
-/// Waits for the end of the command. Meanwhile moves the watchdogs' deadline with the lease and
-/// passes signals on to the command. Ends the command before the lease ends.
+/// Waits for the end of the command. Meanwhile passes signals on to the command, and sends each new
+/// end of the lease to the watchdogs (processes that kill the command at that time). Ends the
+/// command before the lease ends.
 async fn attend(
     (child, report): (&mut Child, Report),
     watchdog: &mut Watchdog,
@@ -256,8 +257,8 @@ async fn attend(
     }
 }
 
-/// Reports that a watchdog was replaced or could not be replaced. Returns true if the watchdog was
-/// replaced.
+/// Reports that a watchdog (a process that kills the command when its lease ends) was replaced or
+/// could not be replaced. Returns true if the watchdog was replaced.
 fn say_replaced(replaced: &io::Result<()>, say: Say) -> bool {
     match replaced {
         Ok(()) => {
@@ -307,9 +308,9 @@ fn send_all(child: &Child, group: Pid, signal: Signal) {
     }
 }
 
-/// Kills the process group and the command. The watchdogs are members of the group. So the kill of
-/// the group succeeds even if the command cannot be killed. For this reason the command is checked
-/// separately.
+/// Kills the process group and the command. The kill of the group succeeds even if the command
+/// cannot be killed, because the group has other members (the watchdogs). For this reason the
+/// command is checked separately.
 fn kill(child: &Child, group: Pid, say: Say) {
     send_all(child, group, Signal::SIGKILL);
     let Some(pid) = pid(child) else { return };
@@ -326,8 +327,8 @@ fn pid(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw)
 }
 
-/// Continues a command that was stopped from the terminal. The lease is not extended for a stopped
-/// command.
+/// Continues a command that was stopped from the terminal (Ctrl-Z). A stopped command is not left
+/// stopped, because its lease does not stop either.
 fn go_on(child: &Child, group: Pid) {
     let Some(pid) = pid(child) else { return };
     let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
@@ -357,8 +358,8 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     }
 }
 
-/// A process group that is killed when the value is dropped. The group's watchdogs have ended
-/// before that.
+/// A process group that is killed when the value is dropped. This value is created after the end of
+/// the watchdogs, which would otherwise kill the group.
 struct Killed(Pid);
 
 impl Drop for Killed {

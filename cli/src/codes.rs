@@ -1,6 +1,7 @@
 //! Exit codes of the program, and the failures that end the program with an exit code.
 
-/// Exit code of a command that is refused in the present state.
+/// Exit code if palisade or a node refuses what was requested, for example because there is no
+/// leader.
 pub(crate) const REFUSED: u8 = 2;
 /// Exit code of wrong use, as in `sysexits`.
 pub(crate) const USAGE: u8 = 64;

@@ -16,8 +16,8 @@ use crate::settings::Settings;
 /// new server, so only a person can distinguish the two.
 ///
 /// If one server was replaced or emptied while other nodes have data, do not mark it as new. It
-/// joins by itself after one quarantine. A server that is wrongly marked as new would deny the keys
-/// that it has lost, and a handler would run twice.
+/// joins by itself after one quarantine (a time without grants). A server that is wrongly marked as
+/// new would report keys that it has lost as unused, and a handler would run twice.
 ///
 /// The command refuses a server that has a key with the prefix. It does not change nodes that are
 /// already marked. So the command can be repeated. If programs used the nodes before this command,

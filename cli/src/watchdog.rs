@@ -33,9 +33,9 @@ use crate::codes::{CANNOT_RUN, INTERNAL, NOT_FOUND};
 const WATCH: &str = "--watch-a-group";
 const START: &str = "--start-a-command";
 
-/// Byte that the starter writes just before it becomes the command.
+/// Byte that the starter process writes just before it becomes the command (`exec`).
 const BECOMES: u8 = b'+';
-/// Byte that the starter writes if it could not become the command.
+/// Byte that the starter process writes if it could not become the command (`exec` failed).
 const FAILED: u8 = b'-';
 /// Directory with the file descriptors of the process that opens it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -45,10 +45,11 @@ const DESCRIPTORS: &str = "/dev/fd";
 
 /// Time between the kill of the group and the end of the lease.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
-/// Maximum sleep. After the machine was suspended, the deadline is checked this soon after the
-/// machine wakes.
+/// Longest time between two checks of the deadline. If the machine was suspended, the watchdog
+/// checks the deadline within this time after the machine wakes.
 const LOOK: Duration = Duration::from_millis(250);
-/// Maximum time to write a line to the watchdog. The watchdog may be stopped.
+/// Maximum time to write a line to a watchdog process. The process may be stopped, and its pipe
+/// full.
 const WRITE: Duration = Duration::from_millis(50);
 
 /// Returns the time of the clock for lease ends. This clock also runs while the machine is
@@ -151,7 +152,7 @@ fn watch() -> ExitCode {
     ExitCode::from(INTERNAL)
 }
 
-/// The pipe on which a starter reports.
+/// The pipe on which a starter process reports that it became the command.
 pub(crate) struct Report(PipeReader);
 
 impl Report {
@@ -176,7 +177,8 @@ fn myself() -> tokio::process::Command {
     command
 }
 
-/// Both watchdogs of a group. `palisade` controls them by this value.
+/// Both watchdogs of a group: the processes that kill the group when the lease ends. `palisade`
+/// controls them by this value.
 pub(crate) struct Watchdog {
     pair: [WatchdogProcess; 2],
     group: Pid,
@@ -267,8 +269,8 @@ impl Watchdog {
         Ok((command.spawn()?, Report(reader)))
     }
 
-    /// Resolves when a watchdog has ended, and returns the index of this watchdog in the pair. The
-    /// future can be dropped, and the method called again.
+    /// Resolves when a watchdog has ended, and returns the index of this watchdog in the pair. If
+    /// the future is dropped, the method can be called again.
     pub(crate) async fn ended(&mut self) -> usize {
         let [first, second] = &mut self.pair;
         tokio::select! {

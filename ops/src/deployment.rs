@@ -1,4 +1,5 @@
-//! The nodes of a deployment and the logins at their servers.
+//! The description of a deployment: the nodes that hold an application's locks, and the logins at
+//! the servers of the nodes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,9 +10,11 @@ use super::login::{Login, Lone, by_hand};
 use palisade::internal::{self, GroupAccess, NodeUrl, Secrets};
 use palisade::{ConfigError, RedlockBuilder, Settings};
 
-/// The nodes of a deployment, the logins at their servers, and the time-out for each server.
+/// The nodes that hold an application's locks, the logins at the servers of the nodes, and the
+/// time-out for each server.
 ///
-/// A node has the same address as in [`Redlock::from_urls`](palisade::Redlock::from_urls).
+/// The address of a node has the same form as in
+/// [`Redlock::from_urls`](palisade::Redlock::from_urls).
 ///
 /// ```
 /// use palisade_ops::Deployment;

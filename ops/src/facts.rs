@@ -117,16 +117,16 @@ pub(crate) struct Server {
     pub(crate) reached: Result<(), String>,
     /// Answer to `ROLE`.
     pub(crate) role: Read<Role>,
-    /// Answers to `CONFIG GET`, for each of the [`SETTINGS`].
+    /// Answer to `INFO`.
     pub(crate) info: Read<Fields>,
-    /// Difference between the server's clock (`TIME`) and this machine's wall clock.
+    /// Answers to `CONFIG GET`, for each of the [`SETTINGS`].
     pub(crate) config: Read<Fields>,
     /// Difference between the answer to `TIME` and this machine's wall clock.
     pub(crate) clock: Read<Clock>,
-    /// The marker `palisade:generation`; `None` if the server has no marker.
+    /// The marker (key `palisade:generation`), in which palisade stores the history of the server's
+    /// data; `None` if the server has no marker.
     pub(crate) marker: Read<Option<KeptData>>,
-    /// Each command that the library sends, with the answer to `ACL DRYRUN`: `None` if the user may
-    /// send the command, else the reason of the refusal.
+    /// Name of the user whose rights are in `may`.
     pub(crate) user: Read<String>,
     /// Each command that the library sends, with the answer to `ACL DRYRUN`: `None` if the user may
     /// send the command, else the reason of the refusal.
@@ -294,7 +294,8 @@ impl Group {
     }
 
     /// Returns the failover window (L): the longest time for which a replaced master may still
-    /// grant. Any server of the group may have been that master.
+    /// grant. Any server of the group may have been that master, so the largest setting of all
+    /// servers counts.
     pub(crate) fn window(&self) -> Result<Duration, String> {
         let lags: Vec<u64> =
             self.reached().map(|s| s.number("min-replicas-max-lag")).collect::<Result<_, _>>()?;
@@ -384,8 +385,8 @@ impl Server {
     }
 }
 
-/// Returns the number of Sentinels that form a majority. Of the Sentinels that do not answer, only
-/// those that the user named count: another one may have been removed long ago.
+/// Returns the number of Sentinels that form a majority. A Sentinel that does not answer counts
+/// only if the user named it. If only other Sentinels report it, it may have been removed long ago.
 pub(crate) fn majority(sentinels: &[Sentinel]) -> usize {
     sentinels.iter().filter(|s| s.given || s.reached.is_ok()).count() / 2 + 1
 }

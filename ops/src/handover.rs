@@ -3,10 +3,10 @@
 //!
 //! # The steps, and why nothing is lost
 //!
-//! 1. The master is *closed* for a time D: a script writes a mark into its marker. From then on the
-//!    master refuses every batch as a whole, so the master confirms nothing. The mark is removed
-//!    before the master confirms anything again. A person can remove the mark; else the first batch
-//!    after D removes it.
+//! 1. The master is *closed* for a time D: a script writes a mark into its marker, the key
+//!    `palisade:generation`. From then on the master refuses every batch of requests as a whole, so
+//!    the master confirms nothing. The mark is removed before the master confirms anything again. A
+//!    person can remove the mark; else the first batch after D removes it.
 //! 2. Every known replica confirms that it has the mark. Replication keeps the order of writes, so
 //!    each replica has every write that was ever confirmed. The mark also closes the replicas: a
 //!    replica that is promoted refuses every batch.
@@ -21,10 +21,10 @@
 //!    confirmed, and needs no quarantine.
 //!
 //! After the handover, leases end by the new server's clock, which may be ahead of the old one by
-//! twice E. So for the length of one quarantine the new server waits longer. If a recently used
-//! name is free by the new clock, the new server grants the name only to its last holder, until
-//! twice E after the first request for the name. Claims last twice E longer. Names and keys that
-//! were not in use are granted at once. During this time the server refuses another handover,
+//! twice E. So for the length of one quarantine the new server lets leases end later. If a recently
+//! used name is free by the new clock, the new server grants the name only to its last holder,
+//! until twice E after the first request for the name. Claims last twice E longer. Names and keys
+//! that were not in use are granted at once. During this time the server refuses another handover,
 //! because the next server would have no record of those leases.
 //!
 //! A handover can stop for several reasons: a replica does not confirm the mark, no replica is
@@ -65,10 +65,10 @@ use palisade::internal::{Endpoint, default_clock_error};
 
 /// Interval between two checks for progress.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait until all replicas have the mark of the closing.
+/// Longest wait until all replicas have the mark that closes the server.
 const REPLICAS: Duration = Duration::from_millis(1_500);
-/// Time reserved for the last steps. The wait for a promotion ends this much before the end of the
-/// closing.
+/// Time that is reserved for the last steps of a handover. The wait for a promotion ends this much
+/// before the closed server opens by itself.
 const LAST_STEPS: Duration = Duration::from_secs(2);
 
 /// A planned handover of one node.
@@ -87,7 +87,7 @@ pub struct Handover {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandedOver {
-    /// The new server continues the old server's data history.
+    /// The new server continues the old server's data history: no lock and no key is lost.
     Done {
         /// The address of the master after the handover.
         at: String,
@@ -97,10 +97,11 @@ pub enum HandedOver {
     /// The handover stopped: nothing was changed, every change was undone, or the server opens by
     /// itself. The text has the reason and an instruction.
     Refused(String),
-    /// The handover failed. Another server may be the master now; it begins with a quarantine.
+    /// The handover failed. Another server may be the master now. It begins with a quarantine, in
+    /// which it grants nothing.
     FellBack(String),
-    /// The last step was not answered. Either the new server continues the data history, or the
-    /// handover failed.
+    /// The last step was not answered. Either the new server continues the old server's data
+    /// history without a loss, or the handover failed.
     Unknown(String),
     /// No server could be reached.
     Unreachable(String),
@@ -143,10 +144,10 @@ pub(super) enum Stopped {
     Late(String),
 }
 
-/// Reason for which the new server did not confirm that it continues the data history.
+/// Reason for which the new server did not confirm that it continues the old server's data history.
 enum Unfinished {
     Failed(String),
-    /// The new server may have continued the data history, but did not answer.
+    /// The new server may have continued the old server's data history, but did not answer.
     Unknown(String),
 }
 
@@ -158,7 +159,7 @@ pub(super) struct Closed {
     target: Endpoint,
     /// True for a replica that was promoted.
     is_new: bool,
-    /// The marker, as the closing wrote it.
+    /// The server's marker (key `palisade:generation`), with the mark that closes the server.
     pub(super) marker: String,
     since: Instant,
 }
@@ -171,8 +172,9 @@ impl Handover {
         Self { deployment, closed_for: Duration::from_secs(20), clock_error, shut: Arc::default() }
     }
 
-    /// Sets D: the time after which a closed server opens by itself, one second to ten minutes. D
-    /// must be longer than the failover or the restart plus twice `clock_error`.
+    /// Sets D: the time after which a closed server opens by itself, one second to ten minutes.
+    /// While a server is closed, it refuses all requests. D must be longer than the failover or the
+    /// restart plus twice `clock_error`.
     pub fn closed_for(mut self, span: Duration) -> Self {
         self.closed_for = span;
         self
@@ -193,9 +195,9 @@ impl Handover {
     /// group. Failures of the servers are in the result.
     ///
     /// # Cancellation safety
-    /// If the future is dropped at an await, the master opens again by itself after `closed_for`.
-    /// If a replica was promoted before that, the promotion counts as an ordinary failover, with a
-    /// quarantine.
+    /// If the future is dropped at an await, the closed master opens again by itself after
+    /// `closed_for`. If a replica was promoted before that, the promotion counts as an ordinary
+    /// failover, with a quarantine (a time without grants).
     pub async fn group(&self, tell: impl Fn(&str)) -> Result<HandedOver, ConfigError> {
         let access = self.deployment.access()?;
         self.check(access.groups.len() == 1 && access.lone.is_empty(), "group")?;
@@ -242,9 +244,9 @@ impl Handover {
         Ok(done)
     }
 
-    /// Hands a lone server over to itself: closes the server, awaits `restart`, and lets the server
-    /// continue its data history. `restart` has to restart the server with its data. Calls `tell`
-    /// after each step, with a description of the step.
+    /// Hands a lone server over to itself: closes the server (it then refuses all requests), awaits
+    /// `restart`, and lets the server continue its data history. `restart` has to restart the
+    /// server with its data. Calls `tell` after each step, with a description of the step.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid, or if the deployment does not name exactly one lone
@@ -319,7 +321,8 @@ impl Handover {
         closed.since + self.closed_for.saturating_sub(2 * self.clock_error + LAST_STEPS)
     }
 
-    /// Closes the master, and waits until every replica has the mark of the closing.
+    /// Closes the master: a script writes a mark, and the master then refuses all requests. Waits
+    /// until every replica has the mark.
     async fn close(&self, master: &Master) -> Result<Closed, String> {
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();
@@ -392,9 +395,9 @@ impl Handover {
         facts.contains_key("run_id") && !is("run_id", &master.run_id) && !is("loading", "1")
     }
 
-    /// Lets the server continue its data history as soon as the server accepts writes. Returns the
-    /// time for which the server was closed. If no answer arrives, sends the request again: the
-    /// script recognises an earlier run of itself.
+    /// Lets the server continue its data history (so that nothing counts as lost) as soon as the
+    /// server accepts writes. Returns the time for which the server was closed. If no answer
+    /// arrives, sends the request again: the script recognises an earlier run of itself.
     async fn finish(&self, closed: &Closed) -> Result<Duration, Unfinished> {
         let at = &closed.at;
         let apart = (2 * self.clock_error).as_millis().to_string();
@@ -421,7 +424,7 @@ impl Handover {
                             why
                         }
                         Err(refusal) => {
-                            // No request has changed anything.
+                            // The script refused, so no request has changed anything.
                             self.shut(Some(Shut::Closed(closed.clone())));
                             return Err(Unfinished::Failed(format!("{at}: {}", refusal.why)));
                         }
@@ -430,8 +433,8 @@ impl Handover {
                 Err(why) => why,
             };
             // If a request may have been executed, the loop repeats the request for some seconds
-            // after the end of the closing. An answer of the script then shows if the first request
-            // was executed.
+            // after the server has opened by itself. An answer of the script then shows if the
+            // first request was executed.
             let over = closed.since.elapsed().saturating_sub(self.closed_for);
             if sent && over > LAST_STEPS {
                 return Err(Unfinished::Unknown(why));

@@ -20,9 +20,11 @@ use palisade::internal::{self, check_prefix, is_ownerless, of_key};
 use palisade::node::spi::{Holder, LockKeys, OwnerToken};
 
 const READ: &str = include_str!("lua/held.lua");
-/// Number of names in one request. The metadata of this number of names fit into one answer.
+/// Number of names in one request. The metadata that the holders of these names have stored fit
+/// into one answer.
 const PAGE: usize = 64;
-/// The same for semaphores, each of which has up to 256 permits.
+/// Number of semaphores in one request. It is smaller than `PAGE`, because a semaphore has up to
+/// 256 permits.
 const SEMAPHORES: usize = 16;
 
 /// The locks, elections and permits that are held on the nodes.
@@ -47,11 +49,11 @@ pub struct Held {
     pub of: Resource,
     /// Slot of the permit; `None` for a lock or an election.
     pub slot: Option<u16>,
-    /// Number of readers: the largest number that each node of a majority has, or of all nodes that
-    /// have readers if these are no majority. Zero if one owner holds the name.
+    /// Number of readers. A majority of the nodes has at least this number. If fewer nodes have
+    /// readers, each of these nodes has at least this number. Zero if one owner holds the name.
     pub readers: usize,
-    /// The owner, in the form of [`LockHolder::owner`](palisade::LockHolder::owner). Of several
-    /// readers, one whose grant ends last.
+    /// The owner, in the form of [`LockHolder::owner`](palisade::LockHolder::owner). If several
+    /// readers hold the lock, one of the readers whose grant ends last on a node.
     pub owner: String,
     /// Largest fence (last fencing token of the name) on the nodes that grant the name to the
     /// owner. The owner's fencing token is this number or a smaller one.
@@ -65,7 +67,8 @@ pub struct Held {
     /// The facts that the leader of an election published about itself. `None` for a lock, if the
     /// leader has published nothing yet, or if it published more than 4 KiB.
     pub leader: Option<Leader>,
-    /// The reason that was given for a [takeover](palisade::Mutex::take_over) of the lock.
+    /// The reason that an operator gave when the lock was [taken](palisade::Mutex::take_over) from
+    /// its holder.
     pub note: Option<String>,
 }
 
@@ -85,7 +88,7 @@ struct Seen {
 }
 
 /// Lists the locks, elections and permits with this prefix that are held on any node now. An empty
-/// prefix selects those of all handles. The function reads the whole key space of each node in
+/// prefix selects the names of all handles. The function reads the whole key space of each node in
 /// steps (`SCAN`). That takes a while if the key space is large, but blocks no other client. The
 /// list does not contain the locks of other libraries' clients.
 ///
@@ -224,8 +227,8 @@ mod tests {
     }
 
     fn of(cells: &str) -> Held {
-        // A cell has the owner and the seconds until the end of the lease; that of readers, in
-        // capitals, has as many readers.
+        // A cell is a letter for the owner, and the seconds until the lease ends. A capital letter
+        // means that readers hold the lock; the number is then also the number of readers.
         let seen = |cell: &str| {
             let (letter, number) = (cell.as_bytes()[0], cell[1..].parse().unwrap());
             Seen {

@@ -1,5 +1,5 @@
-//! Losses of data that make idempotency keys forgotten, and the decisions of operators about the
-//! losses (idempotency 20).
+//! Losses of data after which nodes cannot tell if an idempotency key was used (the key is
+//! *forgotten*), and the decisions of operators about such losses (idempotency 20).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,10 +12,10 @@ use palisade::idempotency::{Decided, Decision, Idempotency, RunError};
 use palisade::internal::{self, Record, ask_each};
 use palisade::node::spi::{Loss, Reply};
 
-/// Longest time in milliseconds between two losses of one incident.
+/// Longest time in milliseconds between two losses of data that count as one incident.
 const APART: u64 = 60_000;
 
-/// A loss of data on one node.
+/// A loss of data on one node: the writes of a span of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeLoss {
@@ -29,9 +29,10 @@ pub struct NodeLoss {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incident {
-    /// The losses, ordered by the time when the data after the loss began.
+    /// The losses of data, ordered by the time at which the node continued without the lost writes.
     pub losses: Vec<NodeLoss>,
-    /// Time for which the incident makes keys without a birth (`created_at`) forgotten.
+    /// Time for which keys without a birth (`created_at`, the time of the request) still count as
+    /// forgotten because of the incident.
     pub remaining: Duration,
 }
 
@@ -48,7 +49,8 @@ pub struct Incidents {
     pub nodes: usize,
 }
 
-/// Result of an operator's decision about one loss.
+/// Result of an operator's decision to run or to park the keys that one loss of data made
+/// forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "another decision may stand"]
@@ -63,7 +65,8 @@ pub struct DecidedLoss {
     pub on: usize,
 }
 
-/// Reads from every node the losses of data that make keys of this namespace forgotten.
+/// Reads from every node the losses of data because of which the node cannot tell if keys of this
+/// namespace were used.
 ///
 /// # Cancellation safety
 /// The function only reads.
@@ -75,8 +78,9 @@ pub async fn incidents(keys: &Idempotency) -> Incidents {
             Ok((losses, remaining)) => {
                 let last = losses.iter().map(|loss| loss.to).max().unwrap_or_default();
                 all.extend(losses.into_iter().map(|loss| {
-                    // `remaining` is the time for the latest loss of the node. An earlier loss
-                    // ended earlier, so its time is shorter by the same amount.
+                    // Keys count as forgotten for `remaining` because of the latest loss of the
+                    // node. An earlier loss ended earlier, so its time is shorter by the same
+                    // amount.
                     let rest = remaining.saturating_sub(Duration::from_millis(last - loss.to));
                     (NodeLoss { node: Arc::clone(&node), loss }, rest)
                 }));
@@ -87,10 +91,10 @@ pub async fn incidents(keys: &Idempotency) -> Incidents {
     Incidents { incidents: together(all), unread, nodes }
 }
 
-/// Joins losses that overlap or are close to each other. If the beginning of a loss is not known
-/// (`from` is 0), only the end of the loss counts.
+/// Joins losses of data that overlap, or that follow each other within `APART`, to incidents. If
+/// the beginning of a loss is not known (`from` is 0), only the end of the loss counts.
 fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
-    // If the server's clock was set back, `loss.to` is smaller than `loss.from`.
+    // If the server's clock was set back, the loss ends (`loss.to`) before it begins (`loss.from`).
     let begin = |loss: &Loss| if loss.from == 0 { loss.to } else { loss.from.min(loss.to) };
     all.sort_by_key(|(one, _)| (begin(&one.loss), one.loss.to));
     let (mut joined, mut end) = (Vec::<Incident>::new(), 0);
@@ -133,15 +137,15 @@ impl Incident {
         Loss { from, began, to }
     }
 
-    /// Returns the losses without duplicates. Two nodes can have the same loss.
+    /// Returns the losses without duplicates, because two nodes can have the same loss.
     fn distinct(&self) -> Vec<Loss> {
         let mut losses: Vec<Loss> = self.losses.iter().map(|one| one.loss).collect();
         losses.dedup_by_key(|loss| (loss.from, loss.began));
         losses
     }
 
-    /// Reads the decision about each loss, for the keys of this namespace. Returns `None` for a
-    /// loss without a decision.
+    /// Reads the decision of an operator about each loss of data, for the keys of this namespace.
+    /// Returns `None` for a loss without a decision.
     ///
     /// # Errors
     /// [`RunError`] if too few nodes answered, or if a stored decision cannot be read.
@@ -160,9 +164,10 @@ impl Incident {
     }
 
     /// Decides about all losses of the incident. The decision applies to all forgotten keys of the
-    /// namespace, in every process that uses the namespace. Within seconds, each process runs the
-    /// held messages and parked requests that come again, or parks them for good. The decision is
-    /// written to the log, with its author and reason.
+    /// namespace, in every process that uses the namespace. Messages of such keys wait at their
+    /// broker, and requests are parked (refused, until a decision). Within seconds after the
+    /// decision, each process runs the messages and requests that come again, or parks them for
+    /// good. The decision is written to the log, with its author and reason.
     ///
     /// The first decision is valid. A later call with another decision changes nothing and returns
     /// the first decision. Only a decision to park can be replaced, by a decision to run
@@ -206,8 +211,9 @@ impl Incident {
     }
 }
 
-/// Returns, for each node, the losses that make keys without a birth (`created_at`) forgotten, and
-/// the time for which the latest loss does so. Returns the error of a node that failed.
+/// Returns, for each node, the losses because of which keys without a birth (`created_at`) count as
+/// forgotten, and the time until the latest loss has no such effect any more. Returns the error of
+/// a node that failed.
 async fn losses(keys: &Idempotency) -> Vec<(Arc<str>, Result<(Vec<Loss>, Duration), NodeError>)> {
     let losses = |answer| match answer {
         Ok(Reply::Record { losses, unsure, .. }) => Ok((losses, unsure)),

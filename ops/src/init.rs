@@ -1,12 +1,13 @@
 //! Marks the nodes of a deployment as new. Marked nodes grant at once, and their idempotency keys
 //! do not count as forgotten.
 //!
-//! A server without palisade's marker is new, or it lost its data. palisade cannot distinguish the
-//! two cases. So the server grants nothing for one quarantine, and every idempotency key that the
-//! server does not have counts as forgotten. Only the operator can know that the server is new.
-//! `init` writes the marker. `init` refuses a server that was initialised or used before, for
-//! example a server with a key from earlier use. Every client writes the marker before any other
-//! key, so no client can write a key between the check and the marker of `init`.
+//! A server without palisade's marker (the key `palisade:generation`) is new, or it lost its data.
+//! palisade cannot distinguish the two cases. So the server grants nothing for one quarantine, and
+//! every idempotency key that the server does not have counts as forgotten. Only the operator can
+//! know that the server is new. `init` writes the marker. `init` refuses a server that was
+//! initialised or used before, for example a server with a key from earlier use. Every client
+//! writes the marker before any other key, so no client can write a key between the check and the
+//! marker of `init`.
 //!
 //! Applications may have connected to the new server before `init`. Such a server has a marker with
 //! the loss of all earlier data. During the first quarantine `init` replaces that marker, because
@@ -30,7 +31,8 @@ use super::script::{self, Kind, Refusal};
 use palisade::ConfigError;
 use palisade::internal::{DECISIONS, MARKER};
 
-/// Longest wait until all replicas have the marker.
+/// Longest wait until all replicas have the marker (`palisade:generation`) that the master
+/// received.
 const REPLICAS: Duration = Duration::from_millis(1_500);
 
 /// The result of `init` for each node.
@@ -45,7 +47,7 @@ pub struct Initialised {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Init {
-    /// The server at `at` has a new marker. All its replicas have the marker too.
+    /// The server at `at` was marked as new. All its replicas have the marker too.
     Marked {
         /// Address of the server, `host:port`.
         at: String,
@@ -54,7 +56,7 @@ pub enum Init {
         /// Further information for the operator.
         note: Option<String>,
     },
-    /// The server had a marker before, so nothing was done.
+    /// The server was marked as new or was used before, so nothing was done.
     Already {
         /// Address of the server, `host:port`.
         at: String,
@@ -67,7 +69,8 @@ pub enum Init {
         at: String,
     },
     /// Nothing was written. Another node has data, so the deployment is not new, and this server
-    /// was replaced or emptied. The server grants by itself after one quarantine.
+    /// was replaced or emptied. The server grants by itself after one quarantine (a time without
+    /// grants).
     Replaced {
         /// Address of the server, `host:port`.
         at: String,
@@ -76,7 +79,8 @@ pub enum Init {
     Refused(String),
     /// The server could not be reached.
     Unreachable(String),
-    /// The server is marked, but not all its replicas have the marker. The text has an instruction.
+    /// The server is marked as new, but not all its replicas have the marker. The text has an
+    /// instruction.
     Doubtful(String),
 }
 
@@ -160,8 +164,8 @@ const LOST: &str = "`palisade idem incidents` shows for which loss keys wait; if
 /// the marker already, the call changes nothing and succeeds. The call replaces a marker that
 /// applications wrote before, if the node is still in its first quarantine. The call refuses a node
 /// that has a key with `prefix`. If `prefix` is empty, the call refuses a node that has a key of
-/// palisade's form, such as a fence or a record. The replicas of a group must be connected, because
-/// a server takes a new replication id when its first replica connects.
+/// palisade's form, such as a fence or a record. The replicas of a group must be connected: a
+/// server takes a new replication id when its first replica connects, and that begins a quarantine.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
@@ -181,16 +185,17 @@ pub async fn init(deployment: &Deployment, prefix: &str) -> Result<Initialised, 
 /// quarantine. It does not change nodes that still have their data.
 ///
 /// # Errors
-/// The same as for [`init`].
+/// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
 ///
 /// # Cancellation safety
-/// The same as for [`init`].
+/// If the future is dropped at an await, some of the nodes may be marked. The next call reports
+/// these nodes as already marked.
 pub async fn init_lost(deployment: &Deployment) -> Result<Initialised, ConfigError> {
     mark_all(deployment, None).await
 }
 
-/// Marks all nodes, or none. A server with a key that begins with `prefix` is not new. `None` means
-/// that all earlier data are lost, so no key is examined.
+/// Marks all nodes as new, or none. A server with a key that begins with `prefix` is not new.
+/// `None` means that all earlier data are lost, so no key is examined.
 async fn mark_all(
     deployment: &Deployment,
     prefix: Option<&str>,
@@ -207,7 +212,8 @@ async fn mark_all(
     let looks = join_all(looks).await;
     let has_data = |look: &Result<(), Not>| matches!(look, Err(Not::New(_) | Not::Marked(_)));
     let in_use = looks.iter().any(has_data);
-    // Nodes that are already marked are not changed.
+    // After a loss of all data, some nodes may be marked already. These nodes are not changed, and
+    // the other nodes are marked.
     let is_lost = prefix.is_none();
     let all_new =
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
@@ -227,7 +233,7 @@ async fn mark_all(
     Ok(Initialised { nodes })
 }
 
-/// Reason for which a server is not marked.
+/// Reason for which a server is not marked as new.
 enum Not {
     /// The server is marked already.
     Marked(Init),
@@ -237,8 +243,8 @@ enum Not {
     Now(Init),
 }
 
-/// Checks that the server may be marked. An unused server may have no key of palisade. A used
-/// server may have no record that is older than its data history.
+/// Checks that the server may be marked as new. An unused server must not have a key of palisade. A
+/// used server must not have a record that is older than the beginning of the server's data.
 async fn look(deployment: &Deployment, master: &Master, prefix: Option<&str>) -> Result<(), Not> {
     let unreachable = |why: String| Not::Now(Init::Unreachable(format!("{}: {why}", master.at)));
     let conn = master.open(deployment).await.map_err(unreachable)?;
@@ -285,7 +291,8 @@ fn flag(is: bool) -> &'static str {
     if is { "1" } else { "0" }
 }
 
-/// Returns the first of these keys that has a record older than the server's data history.
+/// Returns the first of these keys that has a record from before `began`, the time when the
+/// server's data began.
 async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Vec<u8>>, String> {
     if keys.is_empty() {
         return Ok(None);
@@ -296,15 +303,15 @@ async fn older(conn: &Conn, keys: Vec<Vec<u8>>, began: &str) -> Result<Option<Ve
     Ok(Some(key).filter(|key| !key.is_empty()))
 }
 
-/// Returns true for the key of a decision about a loss. Such a key shows that the deployment had
-/// data before.
+/// Returns true for the key of an operator's decision about a loss of data. Such a key shows that
+/// the deployment had data before.
 fn is_decision(key: &[u8]) -> bool {
     String::from_utf8_lossy(key).contains(&format!("idem:{DECISIONS}:"))
 }
 
 /// Returns true if the key belongs to a deployment with this prefix. If the prefix is empty,
-/// returns true if the key has a form that palisade uses. Returns false for the marker, because the
-/// script examines the marker.
+/// returns true if the key has a form that palisade uses. Returns false for the marker
+/// (`palisade:generation`), because the script examines the marker.
 fn is_palisades(key: &[u8], prefix: &str) -> bool {
     let key = String::from_utf8_lossy(key);
     if key == MARKER {

@@ -1,20 +1,22 @@
-//! A server's marker: the facts that decide if a node grants or refuses.
+//! A server's marker: the key `palisade:generation`, with the facts that decide if a node grants or
+//! refuses.
 
 use std::time::Duration;
 
 use palisade::FencingToken;
 use palisade::node::spi::Loss;
 
-/// The facts in a marker that decide if a node grants or refuses. Times are in milliseconds since
-/// 1970, by the server's clock.
+/// The facts in a server's marker (`palisade:generation`) that decide if a node grants or refuses.
+/// Times are in milliseconds since 1970, by the server's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptData {
     /// The data history in which the marker was written (the server's `master_replid`).
     pub history: String,
-    /// Time when the data history began; `None` if the server never lost data.
+    /// Time when the data history began (a restart, a promotion or a loss of data begins one);
+    /// `None` if the server never lost data.
     pub since: Option<u64>,
-    /// Age of the data history, if the history began without palisade data; else `None`.
+    /// Age of the server's data history, if the history began without palisade data; else `None`.
     pub empty_for: Option<Duration>,
     /// True if the server lost all data: its history began empty, although a client had seen
     /// earlier data.
@@ -22,8 +24,8 @@ pub struct KeptData {
     /// Length of a quarantine. A node grants nothing for this time after a restart or a change of
     /// the master.
     pub quarantine: Duration,
-    /// Time for which `quarantine` may not become shorter, although no client requires its length
-    /// any more.
+    /// Time for which the length of the quarantine may not become shorter, although no client
+    /// requires that length any more.
     pub(crate) agreed: Duration,
     /// Smallest fencing token that the node grants.
     pub floor: FencingToken,
@@ -38,13 +40,15 @@ pub struct KeptData {
 }
 
 impl KeptData {
-    /// Returns the end of the last quarantine in ms since 1970; `None` if there was no quarantine.
+    /// Returns the end of the last quarantine (a time without grants) in ms since 1970; `None` if
+    /// there was no quarantine.
     pub fn quarantine_until(&self) -> Option<u64> {
         let length = u64::try_from(self.quarantine.as_millis()).unwrap_or(u64::MAX);
         self.since.map(|since| since.saturating_add(length))
     }
 
-    /// Returns the time until the quarantine ends; zero if there is no quarantine now.
+    /// Returns the time until the quarantine (a time without grants) ends; zero if there is no
+    /// quarantine now.
     pub fn quarantine_left(&self) -> Duration {
         Duration::from_millis(self.quarantine_until().unwrap_or(0).saturating_sub(self.now))
     }
@@ -54,8 +58,8 @@ impl KeptData {
         Duration::from_millis(self.now.saturating_sub(self.note))
     }
 
-    /// Returns the latest loss, and the time for which the loss makes keys with this `retention`
-    /// forgotten. Returns `None` if that time is over.
+    /// Returns the latest loss of data, and the time for which keys with this `retention` count as
+    /// forgotten because of the loss. Returns `None` if that time is over.
     pub(crate) fn loss(&self, retention: Duration) -> Option<(Loss, Duration)> {
         let loss = *self.losses.last()?;
         let until = Duration::from_millis(loss.to).saturating_add(retention);
@@ -63,9 +67,9 @@ impl KeptData {
         (!left.is_zero()).then_some((loss, left))
     }
 
-    /// Parses a marker; `now_ms` is the server's time in ms. The quarantine cannot become shorter
-    /// while the server is in quarantine, so `agreed` lasts at least until the end of the
-    /// quarantine.
+    /// Parses a marker, the value of `palisade:generation`; `now_ms` is the server's time in ms.
+    /// The length of the quarantine cannot become shorter while the server is in quarantine, so
+    /// `agreed` lasts at least until the end of the quarantine.
     pub(crate) fn parse(text: &str, now_ms: u64) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let number = |at: usize| words.get(at)?.parse::<u64>().ok();
@@ -91,7 +95,8 @@ impl KeptData {
     }
 }
 
-/// Returns the loss of the writes from `from` to `to`, with a failover window (L) of zero.
+/// Returns the loss of the writes from `from` to `to`, as after a restart: no replaced master could
+/// still grant.
 #[cfg(test)]
 pub(crate) fn between(from: u64, to: u64) -> Loss {
     Loss { from, began: to, to }
@@ -120,7 +125,7 @@ mod tests {
         assert_eq!(lengths(read), (30_000, 60_000));
         let read = of(0, 30_000, 90_000, "s0000000123456 0000000000000");
         assert_eq!(lengths(read), (30_000, 0));
-        // In quarantine, the length stays the same until the quarantine ends.
+        // While the server is in quarantine, the length of the quarantine stays the same.
         assert_eq!(lengths(of(95_000, 30_000, 90_000, "-")), (30_000, 25_000));
         let two = "-0000000000000 0000000099000 0000000000000-0000000000007-0000000000007 \
                    0000000000006-0000000000009-0000000000009";

@@ -52,7 +52,8 @@ pub(super) struct Master {
     /// Addresses of the replicas. All of them follow this server. Empty if the replicas were not
     /// examined ([`find_masters`]).
     pub(super) replicas: Vec<String>,
-    /// True if the server begins a new data history as soon as its first replica connects.
+    /// True if the server gets a new replication id, and so a quarantine, as soon as its first
+    /// replica connects.
     pub(super) without_backlog: bool,
     /// Run id of the server process.
     pub(super) run_id: String,
@@ -170,8 +171,8 @@ fn known_replicas(group: &Group) -> BTreeSet<String> {
     group.heard().filter_map(|s| s.replicas.as_ref().ok()).flatten().filter_map(place).collect()
 }
 
-/// Returns the addresses of the server's replicas. All replicas must be online, and no Sentinel may
-/// report another replica.
+/// Returns the addresses of the server's replicas. Fails if a replica is not online, or if a
+/// Sentinel reports a replica that is not connected to the server.
 fn following(server: &Server, known: &BTreeSet<String>) -> Result<Vec<String>, Absent> {
     let refused = |why: String| Err(Absent::Refused(format!("{}: {why}", server.at)));
     let mut online = Vec::new();
@@ -212,7 +213,8 @@ impl Master {
     }
 }
 
-/// Opens a connection to a server, with the same time-out as [`Master::open`].
+/// Opens a connection to a server. All requests of the connection end after the deployment's
+/// time-out.
 pub(super) async fn open(target: &Endpoint, deployment: &Deployment) -> Result<Conn, String> {
     let until = tokio::time::Instant::now() + deployment.within;
     Conn::open(target, until).await

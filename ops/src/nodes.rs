@@ -1,5 +1,6 @@
-//! The marker of each node, for operators: data history, quarantine, token floor and losses. The
-//! functions only read.
+//! The marker of each node (the key `palisade:generation`), as text for operators: the data
+//! history, the quarantine, the smallest fencing token, and the losses of data. The functions only
+//! read.
 
 use std::fmt;
 
@@ -14,7 +15,8 @@ pub(super) const LOST_EVERYTHING: &str = "keys used before the loss wait or are 
     by `palisade idem incidents`, and decide about it by `palisade idem decide`; only where no \
     such key can come again, mark all nodes as new by `palisade init --lost-everything`";
 
-/// The marker of one node. `Display` writes some lines for people, with times in UTC.
+/// The marker of one node (the key `palisade:generation`). `Display` writes some lines for people,
+/// with times in UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeData {
@@ -26,12 +28,14 @@ pub struct NodeData {
     /// The fields of the server's marker, or the reason for which the marker could not be read.
     /// `None` if the server has no palisade data.
     pub kept: Result<Option<KeptData>, String>,
-    /// The server's present data history, if the server has palisade data. If the marker has
-    /// another history, the next request begins a quarantine and adds a loss to the marker.
+    /// The server's present data history (`master_replid`), if the server has palisade data. If the
+    /// marker has another history, the next request begins a quarantine and adds a loss to the
+    /// marker.
     pub history_now: String,
 }
 
-/// Reads the marker of each node.
+/// Reads the marker of each node: the key `palisade:generation`, with the history of the node's
+/// data.
 ///
 /// # Errors
 /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.

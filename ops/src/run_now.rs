@@ -11,10 +11,11 @@ use super::Audit;
 /// writes them to its log.
 ///
 /// # Errors
-/// The same as for [`Cron::request_run`].
+/// [`CronError`] if the name is invalid or the request was not stored. After
+/// [`CronError::NotConfirmed`] the request may be stored, and the job may be run.
 ///
 /// # Cancellation safety
-/// The same as for [`Cron::request_run`].
+/// If the future is dropped, the request may be stored, and the job may be run.
 pub async fn run_now(
     cron: &Cron,
     job: &str,
@@ -24,7 +25,7 @@ pub async fn run_now(
     let requested = cron.request_run(job, audit.by(), audit.reason(), wait).await;
     let stored = match &requested {
         Ok(Requested::Begun { .. } | Requested::Waits { .. }) => "true",
-        // Nodes may have the request, and may complete it later.
+        // Some nodes may have stored the request, so the job may still run.
         Ok(Requested::Undecided) | Err(CronError::NotConfirmed { .. }) => "unknown",
         _ => "false",
     };

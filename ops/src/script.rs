@@ -24,12 +24,12 @@ pub(super) struct Refusal {
 pub(super) enum Kind {
     /// The script refused, because a condition is not met.
     Refused,
-    /// The script refused, because the server has a marker already.
+    /// The script refused, because the server was marked as new or was used before.
     Marked,
     /// The script refused, because a client found the server's earlier data missing.
     Lost,
-    /// The script refused, because the marker is not the expected one. An earlier run may have
-    /// changed the marker.
+    /// The script refused, because the marker (`palisade:generation`) is not the expected one. An
+    /// earlier run may have changed the marker.
     Changed,
     /// The server refused the command or did not answer. Without an answer, the server may have
     /// executed the script.
@@ -52,8 +52,8 @@ pub(super) async fn run(conn: &Conn, script: &str, args: &[&str]) -> Result<Stri
     };
     let part = |n| parts.get(n).and_then(text).unwrap_or_default();
     let kind = match &*part(0) {
-        // The text may be a marker. A marker is compared as a whole later, so the text must not be
-        // changed here.
+        // The text may be a marker (the value of `palisade:generation`). A marker is compared as a
+        // whole later, so the text must not be changed here.
         "ok" => return Ok(parts.get(1).and_then(raw).unwrap_or_default()),
         "marked" => Kind::Marked,
         "lost" => Kind::Lost,

@@ -17,9 +17,9 @@ use palisade::node::spi::LockKeys;
 const QUEUES: &str = include_str!("lua/queues.lua");
 /// Shortest time between two searches for the masters, which cost many requests.
 const SEARCH: Duration = Duration::from_secs(2);
-/// Number of requests of a search to a server: the login, its role and `INFO`.
+/// Number of requests that a search sends to a server: the login, `ROLE` and `INFO`.
 const SEARCH_REQUESTS: u64 = 3;
-/// Length of one waiter in a queue's value.
+/// Length of one waiter in a queue's value, in bytes.
 const WAITER: usize = 48;
 
 /// A survey of the nodes of a deployment.
@@ -28,7 +28,8 @@ pub struct Survey {
     deployment: Deployment,
     nodes: Vec<Surveyed>,
     searched: Option<Instant>,
-    /// Number of requests to each node, with those of the searches.
+    /// Number of requests to each node since the last call of `take_sent`, with the requests of the
+    /// searches for the masters.
     sent: u64,
 }
 
@@ -87,7 +88,7 @@ pub struct Scanned {
 pub struct LockQueue {
     /// True if there is a value under the lock's key.
     pub is_there: bool,
-    /// The waiters, the longest wait first.
+    /// The handles that wait. The handle that has waited longest is the first.
     pub waiters: Vec<Waiter>,
 }
 
@@ -98,7 +99,7 @@ pub struct Waiter {
     pub handle: String,
     /// Start of the wait in ms since 1970, by the node's clock.
     pub since: u64,
-    /// True if it waits to read.
+    /// True if the handle waits for a shared lock, to read.
     pub is_shared: bool,
 }
 
@@ -112,7 +113,7 @@ impl Survey {
     }
 
     /// Returns the number of requests that each node has received since the last call, the searches
-    /// for the masters included. If the nodes differ, it is the largest number.
+    /// for the masters included. If the nodes differ, returns the largest number.
     pub fn take_sent(&mut self) -> u64 {
         std::mem::take(&mut self.sent)
     }
@@ -164,7 +165,8 @@ impl Survey {
         Ok(answers)
     }
 
-    /// Finds the masters if one is not known. It is called once before each request.
+    /// Finds the masters if the master of a node is not known. Each call of [`read`](Self::read)
+    /// calls this function once.
     async fn search(&mut self) -> Result<(), ConfigError> {
         self.sent += 1;
         let missing = self.nodes.is_empty() || self.nodes.iter().any(|node| node.master.is_err());
@@ -221,7 +223,7 @@ impl Surveyed {
         let queues = (!ask.locks.is_empty()).then(|| next().and_then(|all| queues(all, ask)));
         let records = ask.keys.map(|(_, keys)| next().and_then(|all| records(all, keys.len())));
         if let Some(scan) = &scan {
-            // After a failure the cursor may be another server's.
+            // After a failure the cursor may be another server's, so the scan begins again.
             scan.as_ref().map_or("0", |(_, cursor)| cursor).clone_into(&mut self.cursor);
         }
         let parts = Parts { scan, queues, records };

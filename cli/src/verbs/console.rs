@@ -34,7 +34,8 @@ pub(crate) struct ConsoleArgs {
     /// Start three servers with some traffic, and show them
     #[arg(long, conflicts_with = "embedded")]
     demo: bool,
-    /// Let visitors of the role act change things. Each action needs a reason and the typed name
+    /// Let visitors with the role `act` change things. For each action they have to give a reason
+    /// and to type the name of what they change
     #[arg(long)]
     allow_actions: bool,
     /// Show the stored results of idempotency keys
@@ -43,7 +44,7 @@ pub(crate) struct ConsoleArgs {
     /// File to which each action is appended as a line of JSON [default: standard error]
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
-    /// Keys that are read from each node per second, to find names
+    /// Number of keys that are read from each node per second, to find names
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     keys_per_second: usize,
     /// Maximum number of idempotency keys that are kept
@@ -87,7 +88,8 @@ fn listen(text: &str) -> Result<Listen, String> {
     at.map(Listen::Tcp).map_err(|_| "write 127.0.0.1:7420, [::1]:7420 or unix:/path".to_owned())
 }
 
-/// Returns the token from the file. If there is no file, returns the one from the environment.
+/// Returns the token from the file. If there is no file, returns the token from the environment
+/// variable.
 fn token(file: Option<&PathBuf>, variable: &str) -> Result<Option<String>, Fail> {
     let token = match file {
         Some(path) => {
@@ -163,7 +165,8 @@ impl ConsoleArgs {
             || options.tokens.act.is_some()
             || options.proxy.is_some();
         if self.allow_actions && !has_login && matches!(self.listen, Listen::Tcp(_)) {
-            // Every local user reaches a TCP address, also one of the loopback interface.
+            // Every local user reaches a TCP address, also an address of the loopback interface. So
+            // the console makes a token, and a visitor needs it to change things.
             let token = options.tokens.make_act();
             let text = format!("sign in with the token {token}, which is good until the end");
             say.warn("token", json!({ "token": token }), &text);
@@ -175,7 +178,8 @@ impl ConsoleArgs {
         Ok(options)
     }
 
-    /// Returns the function that writes the audit. If a line cannot be written, it is a message.
+    /// Returns the function that writes the audit: one line for each action of a visitor. Without
+    /// an audit file, or if the file cannot be written, the line is printed as a message.
     fn audit_sink(&self, say: Say) -> Result<Sink, Fail> {
         let show = move |line: &AuditLine| say.warn("action", line.to_json(), &line.to_string());
         let Some(path) = self.audit.clone() else { return Ok(Arc::new(show)) };

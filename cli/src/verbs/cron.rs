@@ -93,9 +93,9 @@ enum MissedArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OverlapArg {
-    /// The ticks are skipped
+    /// Ticks that are due while the command still runs are skipped
     Skip,
-    /// The first of the ticks is run afterwards
+    /// The first tick that is due while the command still runs is run after its end
     BufferOne,
     /// The running command gets TERM, and KILL after --grace. Then the tick is run
     CancelPrevious,
@@ -186,7 +186,7 @@ impl CronArgs {
     }
 }
 
-/// Returns the failure of a job. The job cannot be run, or its history cannot be read.
+/// Returns the failure for a job that cannot be run, or for a history that cannot be read.
 fn refused(e: &CronError) -> Fail {
     match e {
         CronError::Record(RunError::NoQuorum { error, .. }) => unavailable(error),

@@ -33,14 +33,15 @@ pub(crate) enum IdemArgs {
     Resolve(Box<ResolveArgs>),
     /// Lets a parked KEY run again at its next call, under any policy.
     ///
-    /// Use this command after a person has verified that the earlier run had no effect. The command
-    /// itself runs nothing.
+    /// A parked key is not run, because an earlier run may have had an effect. Use this command
+    /// after a person has verified that the earlier run had no effect. The command itself runs
+    /// nothing.
     #[command(after_help = change::HELP)]
     Rerun(Box<OneArgs>),
     /// Ends the claim of a run whose process is dead.
     ///
-    /// Then the key is parked, or it runs again, according to its policy. If the process is still
-    /// alive, it loses its claim. Its earlier effects remain.
+    /// Then the key is parked (not run until a person decides), or it runs again, according to its
+    /// policy. If the process is still alive, it loses its claim. Its earlier effects remain.
     #[command(after_help = change::HELP)]
     Release(Box<OneArgs>),
     #[command(after_help = change::HELP)]
@@ -64,10 +65,10 @@ pub(crate) struct ShowArgs {
 
 /// Stores a result under a parked KEY without running a command.
 ///
-/// This command is only for keys of `palisade once`. The keys of another program have results of
-/// another kind, and that program has to resolve them. Use this command if a person knows the
-/// result of the earlier run. A stored result is never changed. If the earlier run had no effect,
-/// use `palisade idem rerun`.
+/// A parked key is not run, because an earlier run may have had an effect. Use this command if a
+/// person knows the result of the earlier run. If the earlier run had no effect, use `palisade idem
+/// rerun`. A stored result is never changed. This command is only for keys of `palisade once`. The
+/// keys of another program have results of another kind, and that program has to resolve them.
 #[derive(Debug, Args)]
 pub(crate) struct ResolveArgs {
     #[command(flatten)]

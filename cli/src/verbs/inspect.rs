@@ -40,10 +40,10 @@ pub(crate) struct InspectArgs {
 /// Takes the lock NAME from a holder that hangs. A lock that is held for reading cannot be taken,
 /// nor can a permit of a semaphore: end the processes that have them.
 ///
-/// The fence rises at once. So a resource that checks fencing tokens refuses the old holder. The
-/// lock stays closed until the end of the old holder's lease. So two holders never rely on the lock
-/// at the same time. After that the lock is free, even if this command ends early. The command
-/// prints the time until then, and waits.
+/// The fence (the last fencing token) rises at once. So a resource that checks fencing tokens
+/// refuses the old holder. The lock stays closed until the end of the old holder's lease. So two
+/// holders never rely on the lock at the same time. After that the lock is free, even if this
+/// command ends early. The command prints the time until then, and waits.
 ///
 /// Exit code 0 if the lock was taken and is free again, 2 if readers hold it or permits are held,
 /// 75 if it is free.

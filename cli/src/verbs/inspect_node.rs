@@ -9,8 +9,9 @@ use crate::Done;
 use crate::codes::{Fail, UNAVAILABLE};
 use crate::settings::Settings;
 
-/// Prints the marker of each node: its data history, its quarantine, its token floor, and the
-/// writes that the node may have lost. Changes nothing.
+/// Prints the marker of each node: its data history, its quarantine (a time without grants), the
+/// smallest fencing token that it grants, and the writes that the node may have lost. Changes
+/// nothing.
 ///
 /// Exit code 69 if a node could not be read.
 #[derive(Debug, Args)]
@@ -56,8 +57,8 @@ fn node_json(node: &NodeData) -> Value {
     json!({ "node": name, "server": server, "data": data })
 }
 
-/// Returns a loss as JSON. If the length of the loss is not proved, the JSON has no beginning and
-/// no length.
+/// Returns a loss (the span of the writes that the node may have lost) as JSON. If the beginning of
+/// the span is not known, the JSON has no beginning and no length.
 fn loss_json(loss: &Loss) -> Value {
     let length = loss.length().map(|length| length.as_millis());
     json!({

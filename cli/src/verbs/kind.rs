@@ -56,10 +56,10 @@ impl KindArgs {
 /// A lock of any kind, not yet held.
 pub(super) enum Kind {
     Exclusive(Mutex),
-    /// Read by this process, beside other readers.
+    /// A lock that this process holds for reading, together with other readers.
     Reading(RwLock),
     Permit(Semaphore),
-    /// Several names together, with the mutex of each of them.
+    /// A lock of several names together, and the mutex of each name, to show its holder.
     Several(MultiMutex, Vec<Mutex>),
 }
 
@@ -83,7 +83,7 @@ impl Acquired {
 }
 
 impl Kind {
-    /// Returns the name; of several, the first one of the command line.
+    /// Returns the name. If there are several names, returns the first one of the command line.
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Exclusive(mutex) => mutex.name(),
@@ -133,7 +133,7 @@ impl Kind {
         })
     }
 
-    /// Acquires the lock by one call.
+    /// Acquires the lock, and waits for it within one call of the library.
     pub(super) async fn acquire(&self) -> Result<Acquired, AcquireError> {
         match self {
             Self::Exclusive(mutex) => mutex.acquire().await.map(Acquired::from),

@@ -17,9 +17,10 @@ use crate::say::Say;
 use crate::span::Span;
 use crate::warnings;
 
-/// Time for which a call waits for a holder if `--wait` is not given.
+/// Time for which a call waits, while another process holds the lock, if `--wait` is not given.
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Interval of the attempts by which a command that waits learns if a majority can still grant.
+/// Interval between the attempts with which a waiting command checks if a majority of the nodes can
+/// still grant.
 const TRY_EVERY: Duration = Duration::from_secs(10);
 
 /// Runs a command while no other process holds the lock NAME. With --read, other commands with
@@ -148,18 +149,20 @@ impl NotAcquired {
 /// The lock to acquire, and for how long to wait for it.
 struct Wanted {
     lock: Kind,
-    /// The same lock with the waiting time of this command: `--wait`, or `FOREVER` without it.
+    /// The same lock, with another waiting time: that of `--wait`, or `FOREVER` without `--wait`.
     patient: Kind,
     nonblock: bool,
     waits_forever: bool,
 }
 
 impl Wanted {
-    /// Acquires the lock. Without `--wait`, waits for another holder without a limit, and for nodes
-    /// as long as a failover takes. Does not wait if no node was ever reached.
+    /// Acquires the lock. Without `--wait`, waits without a limit while another process holds the
+    /// lock. If the nodes do not answer, waits as long as a failover takes; if no node was ever
+    /// reached, does not wait.
     ///
-    /// The wait for a holder is one call, because a call that gives up loses its place in the
-    /// nodes' queues: a writer that began again and again would never get past readers.
+    /// The wait for a holder is one call of the library. A call that ends loses its place in the
+    /// queues on the nodes. If a writer ended its call and began a new one again and again, readers
+    /// would always be ahead of it.
     async fn acquire(&self, say: Say) -> Result<Acquired, NotAcquired> {
         let waiting = match self.lock.try_once().await {
             Ok(TryAcquire::Acquired(acquired)) => return Ok(acquired),
@@ -191,8 +194,8 @@ impl Wanted {
         }
     }
 
-    /// Makes single attempts beside the call that waits. Returns `None` when two in a row have
-    /// failed because no majority of the nodes can grant.
+    /// Makes single attempts while another call waits for the lock. Returns `None` after two failed
+    /// attempts in a row: no majority of the nodes can grant.
     async fn try_again(&self) -> Option<Acquired> {
         let mut failed = 0;
         while failed < 2 {

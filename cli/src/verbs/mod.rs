@@ -94,7 +94,8 @@ impl CommandArgs {
             return Err(Fail::new(USAGE, "no command: write it after `--`, or as -c 'TEXT'"));
         }
         let grace = self.grace.map_or(lease / 4, |Span(grace)| grace);
-        // After the second failed renewal, half of the lease is left.
+        // After the second failed renewal, half of the lease is left, and the command is ended in
+        // that time. So the grace and the margin must not be longer.
         if grace + MARGIN > lease / 2 {
             let why = format!("--grace is {grace:?}: at most half of the lease ({lease:?})");
             return Err(Fail::new(USAGE, format!("{why} less {MARGIN:?}; make --ttl longer")));
@@ -122,8 +123,8 @@ impl GroundArgs {
         Ok(ground)
     }
 
-    /// Creates the parts for a command that has nothing to clean up. A signal ends the program at
-    /// once, even if nothing reads the program's output.
+    /// Creates the common parts of a command that has nothing to clean up. A signal ends the
+    /// program at once, even if nothing reads the program's output.
     pub(crate) fn without_signals(self) -> Result<Ground, Fail> {
         let say = Say::new(self.say.json, self.say.verbose);
         warnings::keep(say);

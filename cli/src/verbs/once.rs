@@ -57,7 +57,7 @@ pub(crate) struct OnceArgs {
     command: CommandArgs,
 }
 
-/// The key of a record, with its namespace and retention.
+/// The key of a record, with its namespace and the time for which results are kept.
 #[derive(Debug, Args)]
 pub(crate) struct KeyArgs {
     /// Name of the key

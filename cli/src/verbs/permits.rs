@@ -12,7 +12,8 @@ use crate::codes::{Fail, NOT_ACQUIRED, REFUSED, UNAVAILABLE};
 /// Number of permits that are printed one by one.
 const SHOWN: usize = 16;
 
-/// Prints the permits that are held of a semaphore, and those of each node.
+/// Prints the held permits of a semaphore, as a majority of the nodes reports them, and as each
+/// node reports them.
 pub(super) async fn inspect(
     ground: &Ground,
     name: &str,
@@ -24,8 +25,8 @@ pub(super) async fn inspect(
     Ok(Done { text: text + "\n", code: if is_known(&seen) { 0 } else { UNAVAILABLE } })
 }
 
-/// Returns the reason why no permit can be taken from its holder. The text names the holders, or
-/// says that there are none, or that no majority answers.
+/// Returns the reason for which no permit can be taken from its holder. The text names the holders,
+/// or reports that there are none, or that no majority of the nodes answers.
 pub(super) async fn cannot_be_taken(ground: &Ground, name: &str, permits: u16) -> Fail {
     let seen = match look(ground, name, permits).await {
         Ok(seen) => seen,

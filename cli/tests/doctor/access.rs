@@ -24,7 +24,7 @@ fn patient(ward: &Ward, user: &str) -> Patient {
     ward.patient().arg("--username").arg(user).secret("PALISADE_PASSWORD", PASSWORD)
 }
 
-/// Returns the rules of the minimal profile in the manual.
+/// Returns the ACL rules of the minimal profile in the manual.
 fn minimal_profile() -> String {
     let page = include_str!("../../../src/manual/deployment.md");
     let rules = page.split("ACL SETUSER palisade on >secret ").nth(1).expect("the profile");
@@ -84,8 +84,8 @@ fn rights_of_our_own_user() {
             || ward.servers.iter().for_each(acl(more)),
         );
     }
-    // One server gives the user fewer keys than the other servers. This can happen after a
-    // failover.
+    // On one server the user has rights to fewer keys than on the other servers. An application
+    // notices this only after a failover to that server.
     bench.exactly(
         "keys of others",
         &[("permissions", Error, ward.server(2))],
@@ -103,8 +103,8 @@ fn rights_of_our_own_user() {
     sight(&ward, &bench);
 }
 
-/// Check 16: the Sentinels log in to the data servers as the user `default`. This user is switched
-/// off.
+/// Tests the check `sentinel-sight`: the Sentinels log in to the data servers as the user
+/// `default`, and this user is switched off.
 fn sight(ward: &Ward, bench: &Bench) {
     let all = [0, 1, 2].map(|i| ("sentinel-sight", Error, ward.sentinel(i)));
     let as_joe = |command: &[&str]| {
@@ -133,8 +133,8 @@ fn what_is_closed_is_unknown_and_no_fault() {
     let managed = "~* &* +@all -config -acl -debug -replicaof -save -bgsave -shutdown -module";
     for (name, rules) in [("managed", managed), ("least", &minimal_profile())] {
         user(&ward, name, rules);
-        // The doctor takes no trial lock here. Without CONFIG the library judges the lag of
-        // replicas by the settings of the application, and reports errors itself.
+        // The doctor takes no trial lock here, because the trial would report errors of its own:
+        // without CONFIG the library judges the lag of replicas by the settings of the application.
         let patient = patient(&ward, name).arg("--no-trial");
         let report = patient.examine();
         let wrong = |v| v == Error || v == Warning;

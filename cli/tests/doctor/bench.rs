@@ -99,7 +99,8 @@ impl Bench {
         loop {
             let report = self.patient.examine();
             let now = report.complaints();
-            // A check that was better before now has a worse verdict.
+            // A finding that is no longer there is accepted if the same check reports an expected
+            // finding about the same subject instead.
             let replaced = |c: &Complaint| expected.iter().any(|e| e.0 == c.0 && e.2 == c.2);
             let more: Vec<_> = now.difference(all).collect();
             let less: Vec<_> = all.difference(&now).filter(|c| !replaced(c)).collect();

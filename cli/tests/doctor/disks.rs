@@ -31,7 +31,8 @@ fn files_that_cannot_be_written() {
         },
     );
     assert!(report.of("persistence", &subject).message.contains("takes no writes"));
-    // Redis cannot write a file in the place of a directory.
+    // Redis cannot write a file in the place of a directory, so the rewriting of the append-only
+    // file fails.
     let next = server.dir().join("appendonlydir/appendonly.aof.2.base.rdb");
     let rewrite = |status: &str| {
         server.cli(&["BGREWRITEAOF"]);
@@ -69,7 +70,7 @@ fn a_user_default_that_may_not_write() {
         || drop(server.cli(&["acl", "setuser", "default", "+@all"])),
     );
     assert!(report.of("aof-replay", &subject).message.contains("loses every lock"));
-    // The server behaves as the check reports. One script writes two keys.
+    // The server really loses the data of which the check warns. One script writes two keys.
     for (rights, kept) in [("+@all", "2"), ("-@all", "0")] {
         server.cli(&["acl", "setuser", "default", rights]);
         assert_eq!(server.cli(&["acl", "save"]), "OK");

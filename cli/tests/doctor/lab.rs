@@ -1,5 +1,6 @@
-//! Small Sentinel groups with any fault. Each machine of a group has its own loopback address. A
-//! group has any number of Sentinels. The data servers can have proxies in front of them.
+//! Small Sentinel groups that tests start and then break. Each machine of a group can have its own
+//! loopback address. A group has any number of Sentinels. The data servers can have proxies in
+//! front of them.
 
 use std::time::{Duration, Instant};
 
@@ -67,7 +68,7 @@ impl Default for Plan {
     }
 }
 
-/// A master, its replicas, and Sentinels. Dropping the value ends all of them.
+/// A master, its replicas, and Sentinels. Dropping the value ends all these servers.
 pub(crate) struct Lab {
     plan: Plan,
     /// The data servers. The first server is the master.
@@ -78,8 +79,8 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Starts the servers and the Sentinels. Returns when every Sentinel sees all servers without a
-    /// fault.
+    /// Starts the servers and the Sentinels. Returns when every Sentinel reports all servers, and
+    /// none as down.
     pub(crate) fn up(plan: &Plan) -> Self {
         let host = |i: usize| if plan.boxes { format!("127.0.0.{}", i + 2) } else { local() };
         let args = [SERVER, plan.server_args].concat();
@@ -184,7 +185,7 @@ fn authenticated(server: &Server, password: Option<&str>, command: &[&str]) -> S
     server.cli(&[login, command].concat())
 }
 
-/// Key of the marker.
+/// Key of the marker, in which palisade stores the history of a server's data.
 pub(crate) const MARKER: &str = "palisade:generation";
 
 /// Returns a marker for the server with this `INFO replication`. `since` is the time from which the

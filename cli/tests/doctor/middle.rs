@@ -67,7 +67,8 @@ fn firewall(lab: &Lab, bench: &Bench) {
     );
 }
 
-/// The replicas connect to the master through the master's proxy.
+/// The replicas connect to the master through the master's proxy. So the proxy can keep their
+/// acknowledgements back, and the master reports a lag.
 fn lag(lab: &Lab, bench: &Bench) {
     let both = [1, 2].map(|i| ("replicas", Warning, subject(&lab.known_as(i))));
     bench.exactly(

@@ -11,7 +11,8 @@ use crate::support::server::{Server, free_port};
 fn exit_codes() {
     let ward = Ward::new();
     let patient = ward.patient();
-    // This test ignores the warnings of the good deployment.
+    // The good deployment may have warnings already. Then `--strict` changes the exit code without
+    // any further fault.
     let warned = !patient.examine().all(crate::doctor::Verdict::Warning).is_empty();
     assert_eq!(patient.run(&[]).code, 0);
     assert_eq!(patient.run(&["--strict"]).code, i32::from(warned));

@@ -62,8 +62,8 @@ fn settings_of_data_servers() {
     links(&ward, &bench);
 }
 
-/// Checks 1 to 3, 9 and 10: the min-replicas check of the servers, and the priorities of the
-/// replicas for a promotion.
+/// Tests the checks `min-replicas` and `replica-priority`: the setting `min-replicas-to-write` of
+/// the servers, and the priorities of the replicas for a promotion.
 fn guard(ward: &Ward, bench: &Bench) {
     let set_all = |name: &str, value: &str| (0..3).for_each(|i| ward.set(i, name, value));
     for i in 0..3 {
@@ -89,7 +89,7 @@ fn guard(ward: &Ward, bench: &Bench) {
     );
 }
 
-/// Checks 11 and 12: the data that are left after a restart.
+/// Tests the check `persistence`: the data that are left after a restart.
 fn disks(ward: &Ward, bench: &Bench) {
     let report = bench.healed("no persistence", &[("persistence", Error, ward.server(1))], || {
         ward.set(1, "appendonly", "no");
@@ -104,7 +104,7 @@ fn disks(ward: &Ward, bench: &Bench) {
     bench.healed("snapshots alone", &[("persistence", Warning, ward.server(1))], || {
         both("no", "3600 1");
     });
-    // Redis cannot write a snapshot in the place of a directory.
+    // Redis cannot write a snapshot in the place of a directory, so the snapshot fails.
     let file = cli(&ward.servers[1], &["CONFIG", "GET", "dir"]);
     let file = format!("{}/dump.rdb", file.lines().last().expect("a directory"));
     bench.exactly(
@@ -129,7 +129,7 @@ fn disks(ward: &Ward, bench: &Bench) {
     );
 }
 
-/// Check 17: eviction.
+/// Tests the check `refused` with settings that make the server evict keys.
 fn memory(ward: &Ward, bench: &Bench) {
     let both = |policy: &str, limit: &str| {
         ward.set(0, "maxmemory-policy", policy);
@@ -141,11 +141,11 @@ fn memory(ward: &Ward, bench: &Bench) {
         || both("allkeys-lru", "100mb"),
         || both("noeviction", "0"),
     );
-    // A memory limit without an eviction policy evicts nothing.
+    // A memory limit without an eviction policy evicts nothing, so it is no fault.
     bench.exactly("a limit", &[], || both("noeviction", "100mb"), || both("noeviction", "0"));
 }
 
-/// Checks 21 and 23: replicas and their links.
+/// Tests the checks `replicas` and `two-masters`: the replicas and their links to the master.
 fn links(ward: &Ward, bench: &Bench) {
     bench.healed("a replica that takes writes", &[("replicas", Warning, ward.server(2))], || {
         ward.set(2, "replica-read-only", "no");
@@ -190,8 +190,8 @@ fn settings_of_sentinels() {
         &[("sentinel-disagreement", Error, ward.name.clone())],
         || ward.tell(2, "down-after-milliseconds", "6000"),
     );
-    // With such a short time no min-replicas check can be early enough. So each server has an
-    // error, too.
+    // After such a short `down-after-milliseconds` a replica is promoted before the setting
+    // `min-replicas-max-lag` stops the old master. So each server has an error, too.
     let hasty = [0, 1, 2].map(|i| ("sentinel-times", Warning, ward.sentinel(i)));
     let late = [0, 1, 2].map(|i| ("min-replicas", Error, ward.server(i)));
     bench.exactly(
@@ -203,8 +203,9 @@ fn settings_of_sentinels() {
     lost(&ward, &bench);
 }
 
-/// Check 6: two of three Sentinels are lost. So no failover is possible, and the third Sentinel
-/// reports this. The doctor does not connect to servers that only this Sentinel reports.
+/// Tests the check `sentinel-disagreement`: two of three Sentinels are lost. So no failover is
+/// possible, and the third Sentinel reports this. The doctor does not connect to servers that only
+/// this Sentinel reports.
 fn lost(ward: &Ward, bench: &Bench) {
     bench.exactly(
         "Sentinels that are lost",

@@ -24,7 +24,7 @@ fn a_group_grants_until_a_setting_forbids_it() {
     assert_eq!(trial().verdict, Error, "{:#?}", trial());
     ward.set(0, "min-replicas-to-write", "1");
     assert_eq!(trial().verdict, Fine, "{:#?}", trial());
-    // The trial lock leaves no keys except its fence.
+    // The trial lock leaves no keys except its fence, the key with its last fencing token.
     let keys = cli(&ward.servers[0], &["KEYS", "*doctor*"]);
     assert!(keys.lines().all(|k| k.is_empty() || k.ends_with(":fence")), "{keys}");
 }
@@ -60,14 +60,14 @@ fn a_node_in_quarantine_says_so_until_it_ends() {
     let found = patient.examine().of("trial", &subject).clone();
     assert_eq!(found.verdict, Warning, "{found:#?}");
     assert!(found.message.contains("grants nothing yet"), "{found:#?}");
-    // The quarantine ends by itself.
+    // The quarantine, in which the server grants nothing, ends by itself.
     crate::lab::wait_for("the end of the quarantine", || {
         patient.examine().of("trial", &subject).verdict == Fine
     });
 }
 
-/// Writes the marker of a server that has just lost its data. `length` is the length of the
-/// quarantine in ms. `agreed` is the time in ms for which this length is fixed.
+/// Writes the marker (`palisade:generation`) of a server that has just lost its data. `length` is
+/// the length of the quarantine in ms. `agreed` is the time in ms for which this length is fixed.
 fn keep(server: &Server, length: u64, agreed: u64) {
     let time = server.cli(&["TIME"]);
     let now = time.lines().next().expect("seconds").parse::<u64>().unwrap() * 1_000;

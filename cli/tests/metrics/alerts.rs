@@ -39,9 +39,10 @@ fn what_is_served_and_shipped_is_what_prometheus_reads() {
 fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
     let (ground, frozen, mut emptied) = (Ground::new(), Ground::new(), Ground::new());
     let sleep = ["--", "sleep", "120"];
-    // The only candidate of its election. The candidate's command ends with the candidate.
+    // This program is the only candidate of its election, so no other program leads after it was
+    // killed. The candidate's command ends with the candidate.
     let leader = Watched::start(&ground, &[&["elect", "lonely"][..], &sleep].concat());
-    // A job on two hosts that must not run twice for a tick.
+    // Two hosts run the same job, which must not run twice for a tick.
     let job = [
         "cron",
         "* * * * * *",
@@ -53,7 +54,7 @@ fn each_alert_is_silent_while_all_is_well_and_fired_by_its_fault() {
         "test ! -e hang || { echo $PPID >hanging; sleep 60; }",
     ];
     let hosts = [Watched::start(&ground, &job), Watched::start(&ground, &job)];
-    // A lease on a server that is frozen later.
+    // This program has its lease on a server that the test freezes later.
     let late = ["elect", "late", "--ttl", "3s", "--grace", "300ms"];
     let renewed = Watched::start(&frozen, &[&late[..], &sleep].concat());
 

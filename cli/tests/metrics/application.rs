@@ -11,8 +11,8 @@ use palisade::{Failed, Idempotency, Outcome, RedisNode, Redlock, RunError};
 use palisade_streams::{Consumer, Message, Publisher, Stream};
 use tokio::runtime::{Builder, Runtime};
 
-/// Keys of the namespace `orders` on one server. The application serves its metrics on its own
-/// page.
+/// An application that runs keys of the namespace `orders` on one server, and serves its metrics on
+/// a page of its own.
 pub(crate) struct Application {
     pub(crate) address: String,
     orders: Idempotency,
@@ -44,13 +44,14 @@ impl Application {
         Self { address, orders, runtime: runtime.expect("a runtime") }
     }
 
-    /// Runs a key whose request has no birth (`created_at`).
+    /// Runs the handler for a key. The request has no birth (`created_at`, the time at which it was
+    /// made).
     pub(crate) fn order(&self, key: &str) -> Result<Outcome<u32>, RunError> {
         self.runtime.block_on(self.orders.key(key).run(|_| async { Ok::<_, Failed>(7) }))
     }
 
-    /// Publishes one message with this key and a birth one hour ago. Then consumes the stream until
-    /// the application is dropped.
+    /// Publishes one message with this key and a birth (the time of its request) one hour ago. Then
+    /// consumes the stream until the application is dropped.
     pub(crate) fn consume(&self, url: &str, key: &str) {
         let hour_ago = SystemTime::now() - Duration::from_secs(3_600);
         let added = Publisher::new(url, "jobs");

@@ -101,7 +101,7 @@ fn clients_that_send_nothing_keep_no_other_one_from_an_answer_and_do_not_pile_up
     for _ in 0..10 {
         for n in 0..30 {
             let mut stream = TcpStream::connect(&watched.address).expect("it listens");
-            // Some clients send the beginning of a request and then continue too slowly.
+            // Some clients send the beginning of a request and then nothing more.
             if n % 2 == 0 {
                 let _ = stream.write_all(b"GET /met");
             }

@@ -54,8 +54,8 @@ async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
     }
 }
 
-/// Earlier locks and results are still there after the handover. New locks are granted at once, and
-/// new keys run at once.
+/// Asserts that earlier locks and results are still there after the handover, and that new locks
+/// are granted and new keys run at once.
 async fn nothing_is_lost(
     redlock: &Redlock,
     turn: &str,
@@ -71,7 +71,8 @@ async fn nothing_is_lost(
     let soon = fresh(redlock, &after).await;
     assert!(soon.fencing_token() > token);
     assert!(matches!(run(&orders, &before).await, Outcome::Replayed(42)));
-    // The request has no birth. The server has a complete record of all keys, so the new key runs.
+    // The request has no birth (`created_at`). The server has a complete record of all keys, so the
+    // new key runs.
     let new = run(&orders, &after).await;
     assert!(matches!(new, Outcome::Executed { value: 42, .. }), "{new:?}");
     held.extend().await.expect("the holder goes on");
@@ -114,7 +115,8 @@ async fn a_group_is_handed_over_twice_and_nothing_is_lost() {
     }
     assert_ne!(masters[0], masters[1]);
     assert_ne!(masters[0], groups.servers(0)[0]);
-    // The start time in the marker is 0. So the new master has a complete record of all keys.
+    // The start of the data history in the marker is 0: nothing was ever lost. So the new master
+    // has a complete record of all keys.
     let mark = cli(&masters[1], &["GET", "palisade:generation"]);
     assert!(mark.contains(" 0000000000000 "), "{mark}");
     // Operators read the keys of the new master.
@@ -162,8 +164,8 @@ async fn a_server_that_settles_is_not_closed_again_and_goes_on_settling() {
     assert_eq!(out.status.code(), Some(2), "{}", words(&out));
     assert!(words(&out).contains("still settling after another handover"), "{}", words(&out));
     assert!(server.cli(&["GET", "palisade:generation"]).contains(" s"), "it still settles");
-    // The test deletes the lock on the server. This is the state if the new server's clock is ahead
-    // of the old server's clock.
+    // The test deletes the lock on the server. The same happens if the new server's clock is ahead
+    // of the old server's clock: the lock's key expires before the lease ends.
     server.cli(&["DEL", "held"]);
     let got = on(&server).mutex("held").build().unwrap().try_acquire().await;
     let kept = matches!(got, Ok(TryAcquire::Taken(_)));
@@ -221,8 +223,8 @@ async fn handed_over_without(answer: &'static [u8], then_all: bool) -> (Server, 
     handed_over_and(answer, then_all, |_| ()).await
 }
 
-/// The same as [`handed_over_without`]. In addition calls `then` with the server's address when the
-/// reply is lost.
+/// Hands over a server as [`handed_over_without`] does, and calls `then` with the server's address
+/// when the reply is lost.
 async fn handed_over_and(
     answer: &'static [u8],
     then_all: bool,
@@ -379,7 +381,8 @@ async fn rights_are_looked_at_before_anything_is_closed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_throws_transactions_away_is_not_taken_for_whole() {
-    // Redis loads transactions from its append-only file with the rights of the user `default`.
+    // Redis loads its append-only file with the rights of the user `default`. This user may not
+    // write here, so Redis skips the transactions in the file.
     let acl = "user default off\nuser operator on >secret ~* &* +@all\n";
     let mut server = Server::start_with_users(acl, DURABLE, ("operator", "secret"));
     let url = server.url().replace("redis://", "redis://operator:secret@");
@@ -471,7 +474,8 @@ async fn what_is_not_ready_is_left_as_it_is() {
     assert!(done.to_string().contains("replicas of"), "{done}");
     groups.break_("resume", 0, &["--server", "a3"]);
     drop(fresh(&redlock, "resumed").await);
-    // After a restart the master's data history is new, and the master is in quarantine.
+    // After a restart the master's data history is new, and the master grants nothing for one
+    // quarantine.
     groups.break_("restart", 0, &["--server", "a1"]);
     let begun = Instant::now();
     loop {

@@ -18,7 +18,8 @@ async fn begun(deployment: &Deployment, prefix: &str) -> Initialised {
     init(deployment, prefix).await.unwrap()
 }
 
-/// A lock is granted at once. A new key runs, and then its result is replayed.
+/// Asserts that a lock is granted at once, that a new key runs, and that its result is then
+/// replayed.
 async fn serves(redlock: &Redlock) {
     let guard = redlock.mutex("job").build().unwrap().try_acquire().await.unwrap().acquired();
     assert!(guard.expect("granted at once").release().await.is_ok());
@@ -112,8 +113,8 @@ async fn a_server_that_programs_used_before_it_was_marked_is_marked_later() {
     assert!(begun(&lone(&server), "").await.is_done(), "a second time");
 }
 
-/// The server has a record that is older than its data history. This happens if a person deletes
-/// the marker.
+/// The server has a record that is older than its data history, as the marker has it. This happens
+/// if a person deletes the marker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_records_from_before_its_data_began_is_not_marked() {
     let server = Server::start(&[]);
@@ -213,7 +214,8 @@ async fn an_emptied_server_that_nobody_remembers_is_new_only_if_a_person_says_so
     let number = list["incidents"][0]["loss"].as_str().unwrap_or_else(|| panic!("{list}"));
     let decide = ["idem", "decide", "--namespace", "orders", "--loss", number, "--park"];
     let decide = [&decide[..], &["--reason", "in the ledger", "--node", &url]].concat();
-    // The program has the default `max_ttl`. So its quarantine is longer.
+    // The command `idem decide` uses the default `max_ttl`, so the quarantine of the server is
+    // longer now.
     let end = std::time::Instant::now() + 2 * SOON;
     while palisade(&decide).status.code() != Some(0) {
         assert!(std::time::Instant::now() < end, "{}", words(&palisade(&decide)));
@@ -232,7 +234,8 @@ async fn a_replaced_server_is_marked_for_who_lost_everything_and_keeps_its_quara
     let both = lone(&first).node(replaced.url());
     let refused = begun(&both, "").await.to_string();
     assert!(refused.contains("--lost-everything"), "{refused}");
-    // Only a program sets the length of a quarantine. No program has connected to the server yet.
+    // Only a program that connects sets the length of a server's quarantine. No program has
+    // connected to the replaced server yet, so the server cannot be marked.
     let done = init_lost(&both).await.unwrap();
     assert!(done.to_string().contains("no program has connected to it yet"), "{done}");
     let mut builder = Redlock::builder().allow_even_nodes();

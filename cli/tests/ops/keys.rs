@@ -1,5 +1,5 @@
-//! Idempotency keys for operators, on real servers. A search finds exactly the requested keys. A
-//! decision takes effect on a majority of the nodes or not at all.
+//! Operators list and change idempotency keys on real servers. A list has exactly the requested
+//! keys. A change takes effect on a majority of the nodes or not at all.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -186,7 +186,8 @@ async fn a_released_claim_is_parked_at_once_and_its_owner_stores_nothing() {
     lab.is("k", |s| s == KeyState::Running).await;
     let done = lab.records.change(Change::Release, "k", &audit()).await.unwrap();
     assert!(done.is_done(), "{done}");
-    // The call does not wait for the end of the lease, because the attempt has lapsed.
+    // The call does not wait for the end of the lease, because the released attempt counts as ended
+    // without a result.
     let Outcome::Parked(parked) = run(lab.orders.key("k"), 2).await else { panic!() };
     assert_eq!(parked.attempt, 1);
     assert!(lab.orders.key("k").resolve(&7).await.is_ok());
@@ -219,7 +220,7 @@ async fn a_purge_takes_what_is_finished_and_old_and_a_late_completion_brings_not
     assert_eq!(of(&purged), [("parked".to_owned(), true)]);
     assert_eq!(lab.state("running").await, Some(KeyState::Running));
     running.abort();
-    // The purged keys are free. Only their ballots are left.
+    // The purged keys are free. Only their ballots (the numbers of the last claims) are left.
     for key in ["done", "parked"] {
         assert_eq!(lab.state(key).await, Some(KeyState::Free), "{key}");
         assert!(matches!(run(lab.orders.key(key), 5).await, Outcome::Executed { value: 5, .. }));
@@ -256,7 +257,7 @@ async fn what_was_used_since_it_was_listed_is_not_purged() {
         let failed = || async { Err::<u32, _>(Failed::unknown("broken pipe")) };
         let _ = lab.orders.key(key).run(|_| failed()).await.unwrap_err();
     }
-    // The additional keys make the list of the keys slow.
+    // The additional keys make the listing of the keys slow.
     for server in &lab.servers {
         server.cli(&["debug", "populate", "200000", "other", "1"]);
     }
@@ -290,8 +291,9 @@ async fn what_was_used_since_it_was_listed_is_not_purged() {
     }
 }
 
-/// Changes the markers as a planned handover does. With `c` the server is closed, and with `s` the
-/// server is settling. Both last a minute.
+/// Changes the markers as a planned handover does, for one minute. With `c` the servers are closed:
+/// they refuse requests. With `s` the servers are settling: leases may last longer than the
+/// servers' clocks show.
 fn handed_over(lab: &Lab, kind: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     for server in &lab.servers {
@@ -404,7 +406,7 @@ async fn a_change_without_an_answer_is_not_called_refused_and_takes_no_effect_la
     let deployment = lab.servers.iter().fold(Deployment::new(), |d, s| d.node(s.url()));
     let deployment = deployment.timeout(Duration::from_millis(1_500));
     let records = Records::new(&deployment, "app:", "orders").unwrap();
-    // Two servers stop to execute scripts after they were read.
+    // Two servers stop executing scripts after their records were read.
     let stall = |_: Option<&palisade_ops::KeyFacts>| {
         for server in &lab.servers[1..] {
             server.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]);

@@ -1,4 +1,5 @@
-//! `palisade inspect-node`: the marker of a server before and after a loss of data.
+//! The command `palisade inspect-node`: it prints the marker of a server (`palisade:generation`),
+//! here before and after a loss of data.
 
 use palisade::{RedisNode, Redlock};
 use serde_json::Value;
@@ -8,7 +9,8 @@ use super::*;
 async fn lock(server: &Server) {
     let node = RedisNode::new(server.url()).unwrap();
     let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(5)).build().unwrap();
-    // After a loss the server refuses the lock. After this request the marker shows the loss.
+    // The server refuses the lock after a loss of data, so the result is ignored. The request
+    // itself adds the loss to the marker.
     let _ = redlock.mutex("job").build().unwrap().try_acquire().await;
 }
 

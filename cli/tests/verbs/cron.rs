@@ -196,7 +196,8 @@ fn a_job_whose_server_is_not_there_or_refuses_the_login_says_so() {
 #[test]
 fn warnings_of_a_job_are_lines_or_objects_of_the_program() {
     let ground = Ground::new();
-    // A run with the first schedule stores this schedule on the server.
+    // A run with the first schedule stores this schedule on the server. So the second schedule
+    // counts as edited.
     let first = ground.spawn(&["cron", EACH, "job", "-c", "echo 1 1 >>ran"]);
     until("a run", SOON, || !runs(&ground).is_empty());
     drop(first);
@@ -264,7 +265,8 @@ fn an_operator_runs_a_job_now_if_it_allows_that() {
         let said: Value = serde_json::from_str(&run.out).unwrap();
         said["outcome"].as_str().unwrap().to_owned()
     };
-    // The first process stores that the job allows it.
+    // The process of the job stores on the server that the job allows requests. Until then the
+    // command is refused.
     until("it is run", SOON, || now("job").code == 0);
     until("the command ran", SOON, || text(&ground.file("ran")).starts_with('1'));
     let silent = now("silent");

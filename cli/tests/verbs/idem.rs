@@ -295,10 +295,11 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     let table = ground.run(&["idem", "incidents", "--namespace", "once"]).out;
     assert!(table.contains("\"once\": run, by alice: the ledger has none"), "{table}");
 
-    // A second loss needs another decision.
+    // A second loss of data needs another decision of an operator.
     std::thread::sleep(Duration::from_millis(1_100));
     ground.server.restart_empty();
-    // This command has no memory of the server's data. So it cannot decide if the server is new.
+    // The command has not seen the server's earlier data. So it cannot decide if the server is new
+    // or was emptied.
     until("it grants again, and asks", SOON, || {
         once(&ground, "later").1.contains("no operator has said whether")
     });

@@ -1,5 +1,5 @@
-//! Permits of semaphores, and several names: `lock`, and what `list`, `inspect` and `force-release`
-//! report of them and of readers.
+//! Permits of semaphores, locks of several names, and locks that are held for reading: the commands
+//! `lock`, `list`, `inspect` and `force-release`.
 
 use std::time::Duration;
 
@@ -120,7 +120,7 @@ fn several_names_are_held_together_or_not_at_all() {
         assert!(refused.err.contains(words), "{words}: {}", refused.err);
     }
     assert!(!refused.err.contains("\"d\" by "), "{}", refused.err);
-    // The name that was free is still free.
+    // The refused call does not keep the lock `d`, which was free before.
     assert_eq!(ground.run(&["lock", "d", "-n", "--", "true"]).code, 0);
     let now = ground.run(&["lock", "d", "--also", "c", "-n", "--", "true"]);
     assert!(now.code == 75 && now.err.contains("another owner holds one of them"), "{now:?}");

@@ -40,7 +40,8 @@ fn a_leader_steps_down_its_command_is_dead_first_and_others_come_first() {
     assert!(number("one.term") <= number("two.began"), "two at work");
     assert!(number("one.token") < number("two.token"));
 
-    // The second case: the output is a table for people, and the command ignores TERM.
+    // The first candidate campaigns again one lease (2 s) after it resigned. So it leads when the
+    // second candidate has ended.
     std::thread::sleep(Duration::from_secs(3));
     two.signal("TERM");
     assert_eq!(two.end(SOON).code, 0, "the command's own code");

@@ -65,7 +65,8 @@ fn a_frozen_leaders_command_is_dead_before_the_next_leaders_starts() {
     }
 }
 
-/// Returns the watchdogs of the program with this process id.
+/// Returns the watchdogs of the program with this process id: the processes that kill the command
+/// when its lease ends.
 fn watchdogs(of: u32) -> Vec<u32> {
     let children = text(format!("/proc/{of}/task/{of}/children").as_ref());
     let children = children.split_whitespace().map(|pid| pid.parse().expect("a process id"));
@@ -140,7 +141,8 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
         assert_eq!(both.len(), 2);
         (run, pid, both)
     };
-    // The lease is renewed. The stopped watchdogs continue after the first deadline of the lease.
+    // First case: the lease is renewed, and the stopped watchdogs continue after the first deadline
+    // of the lease.
     let (run, pid, both) = start(&ground, "renewed");
     std::thread::sleep(TTL * 3 / 2);
     assert!(is_alive(pid));
@@ -151,7 +153,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
     }
     assert_eq!(run.end(SOON).code, 137, "they end the command, and its exit code says so");
     assert!(!is_alive(pid));
-    // The program of the stopped watchdogs is killed.
+    // Second case: the program that started the stopped watchdogs is killed.
     let (run, pid, both) = start(&ground, "killed");
     run.signal("KILL");
     until("the command is dead", SOON, || !is_alive(pid));
@@ -159,7 +161,8 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
         signal(*pid, "CONT");
     }
     until("they are, too", SOON, || !both.iter().any(|pid| is_alive(*pid)));
-    // The program and both watchdogs are stopped. The command ends when one watchdog continues.
+    // Third case: the program and both watchdogs are stopped. The command ends when one watchdog
+    // continues.
     let (run, pid, both) = start(&ground, "stopped");
     run.signal("STOP");
     std::thread::sleep(TTL);
@@ -167,7 +170,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
     until("the command is dead", SOON, || !is_alive(pid));
     run.signal("CONT");
     assert_eq!(run.end(SOON).code, 200);
-    // The server is killed, and the lease ends.
+    // Fourth case: the server is killed, and the lease ends.
     let (run, pid, _) = start(&ground, "lost");
     let died = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     ground.server.kill();
@@ -244,7 +247,8 @@ fn force_release_is_ended_while_it_waits_and_says_what_may_be_closed() {
     let forced = forced.end(SOON);
     assert_eq!(forced.code, 143, "{}", forced.err);
     assert!(forced.err.contains("at most"), "{}", forced.err);
-    // If that client renewed its lease, the program would wait in vain.
+    // If that client renewed its lease, the program would wait in vain. So the message advises a
+    // longer `--max-ttl`.
     assert!(forced.err.contains("--max-ttl"), "{}", forced.err);
     assert_eq!(ground.server.cli(&["GET", "a"]), owner);
 }

@@ -52,7 +52,7 @@ fn weak(ground: &Ground, script: &str) -> Option<Weak> {
     until("a process id", SOON, || text(&ground.file("pid")).ends_with('\n'));
     let pid = text(&ground.file("pid")).trim().parse().expect("a number");
     weak.other = Some(pid);
-    // Before that, the process is the shell, and then `setpriv`.
+    // At first the process is the shell, and then `setpriv`.
     let exe = format!("/proc/{pid}/comm");
     until("it is another user's", SOON, || text(exe.as_ref()) == "sleep\n");
     Some(weak)

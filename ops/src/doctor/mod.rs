@@ -83,13 +83,15 @@ impl Doctor {
     }
 
     /// Sets the application's `max_ttl`; default 15 s, as in the library. Set it if the application
-    /// uses another value: a node keeps the longest `max_ttl` of all its clients.
+    /// uses another value: each node stores the longest value that its clients use, and the doctor
+    /// compares the two.
     pub fn max_ttl(mut self, max_ttl: Duration) -> Self {
         self.max_ttl = max_ttl;
         self
     }
 
-    /// Sets the application's `clock_error`. The default depends on `max_ttl`, as in the library.
+    /// Sets the application's `clock_error`, the largest error of any clock. The default depends on
+    /// `max_ttl`, as in the library.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = Some(error);
         self
@@ -113,9 +115,9 @@ impl Doctor {
 
     /// Queries all servers and Sentinels, runs all checks, and returns the report.
     ///
-    /// The call takes at most about three time-outs: for the named Sentinels, for the Sentinels
-    /// that those name, and for the data servers. If nodes do not answer, the trial lock adds about
-    /// eight seconds.
+    /// The call takes at most about three time-outs: one for the Sentinels that the user named, one
+    /// for further Sentinels that the named ones report, and one for the data servers. If nodes do
+    /// not answer, the trial lock adds about eight seconds.
     ///
     /// # Errors
     /// [`ConfigError`] if the settings are invalid: no node, an invalid address, a value out of

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use palisade::internal::{SENTENCE_MAX, Secrets};
 
-/// Largest length of a command in characters. Commands must not be cut, so this limit is larger
-/// than the limit of a sentence.
+/// Largest length of a command in characters. A command must not be cut, so this limit is larger
+/// than `SENTENCE_MAX`, the limit of the other texts.
 const COMMAND_MAX: usize = 8_000;
 
 /// The verdict of a check for one subject. The verdicts are ordered from the worst to the best.
@@ -113,8 +113,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Creates a report. Removes secrets and control characters from sentences, because sentences
-    /// contain text from servers.
+    /// Creates a report. Removes secrets and control characters from the texts of the findings,
+    /// because these texts contain text from servers.
     pub(crate) fn new(reached: bool, findings: Vec<Finding>, secrets: &Secrets) -> Self {
         let clean = |text: String| secrets.sentence(&text, SENTENCE_MAX);
         let cleaned = |f: Finding| Finding {

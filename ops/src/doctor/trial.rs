@@ -58,8 +58,9 @@ impl Plan {
         Ok(Self { nodes, groups, all })
     }
 
-    /// Runs the trial concurrently on each node that is not in `alone`. If `alone` is empty, then
-    /// runs the trial on all nodes together.
+    /// Runs the trial concurrently on each node, except the nodes in `alone`: they are new, and a
+    /// trial would make them look used. If `alone` is empty, runs the trial also on all nodes
+    /// together.
     pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Trial> {
         let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
             let name = node.name();

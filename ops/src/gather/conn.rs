@@ -22,7 +22,8 @@ impl Conn {
         Self::opened(at, internal::open(at), until).await
     }
 
-    /// Connects as [`Self::open`] does, for answers with many long keys.
+    /// Connects as [`Self::open`] does, but accepts longer answers, for example with many long
+    /// keys.
     pub(crate) async fn open_wide(at: &Endpoint, until: Instant) -> Result<Self, String> {
         Self::opened(at, internal::open_wide(at), until).await
     }
@@ -80,7 +81,7 @@ impl Conn {
         }
     }
 
-    /// Returns the server's time in ms since 1970 at which the requests of this connection end.
+    /// Returns the deadline of this connection as a time of the server's clock, in ms since 1970.
     pub(crate) async fn deadline_at_server(&self) -> Result<u64, String> {
         let (s, us): (u64, u64) = self.read(&redis::cmd("TIME"), "TIME").await?;
         let left = self.until.saturating_duration_since(Instant::now());

@@ -1,8 +1,8 @@
 //! Reads the facts of a deployment. The sources are: the Sentinels that the user named, the
 //! Sentinels that most of the named Sentinels report, the data servers that most of all Sentinels
 //! report, and the lone servers. The servers of one kind are queried concurrently, each with one
-//! deadline. If only one Sentinel reports an address, the address is listed, but no login is sent
-//! there.
+//! deadline. If no majority of the Sentinels reports an address, the address is listed, but no
+//! login is sent there.
 
 pub(super) mod conn;
 #[cfg(test)]
@@ -33,9 +33,9 @@ pub(super) async fn everything(
     gather(Gather { deployment, depth: Depth::All(whose) }, access).await
 }
 
-/// Reads as [`everything`] does, but only what shows which server is the master: of each group the
-/// Sentinels and the server that most of them report as the master, and of each server its role and
-/// `INFO`.
+/// Reads only the facts that show which server is the master. Of each group, these are the answers
+/// of the Sentinels and of the server that most Sentinels report as the master. Of each server,
+/// these are its role and its `INFO`.
 pub(super) async fn masters(deployment: &Deployment, access: &Access) -> (Vec<Group>, Vec<Server>) {
     gather(Gather { deployment, depth: Depth::Role }, access).await
 }
@@ -55,7 +55,7 @@ async fn gather(gather: Gather<'_>, access: &Access) -> (Vec<Group>, Vec<Server>
 enum Depth<'a> {
     /// The role and `INFO`.
     Role,
-    /// All facts. The rights are those of this user; if it is `None`, those of the user that the
+    /// All facts, with the rights of this user at the server. `None` selects the user that the
     /// connection logs in as.
     All(Option<&'a str>),
 }

@@ -14,8 +14,8 @@ use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Sends the requests of this depth to a data server, and returns the answers. A request that has
-/// no answer at the deadline `until` counts as failed.
+/// Sends the requests for the facts that `depth` selects to a data server, and returns the answers.
+/// A request that has no answer at the deadline `until` counts as failed.
 pub(super) async fn ask(
     at: String,
     given: bool,
@@ -154,8 +154,8 @@ async fn rehearse(conn: &Conn, name: &str, command: &str) -> Read<Option<String>
     Ok(Some(answer).filter(|answer| answer != "OK"))
 }
 
-/// Parses a server's marker; `now` is the server's time in ms. Returns `None` if the server has no
-/// marker.
+/// Parses a server's marker, the value of the key `palisade:generation`; `now` is the server's time
+/// in ms. Returns `None` if the server has no marker.
 pub(super) fn read_marker(value: &Value, now: u64) -> Read<Option<KeptData>> {
     if *value == Value::Nil {
         return Ok(None);

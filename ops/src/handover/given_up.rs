@@ -13,10 +13,10 @@ pub(super) enum Shut {
     /// The request to close the server was sent. No answer has arrived.
     Asked,
     Closed(Closed),
-    /// The last request was sent to this server. The server may have continued the data history
-    /// already.
+    /// The last request was sent to this server: to open, and to continue its data history. The
+    /// server may have executed the request already.
     Finishing(Closed),
-    /// The server has continued the data history.
+    /// The handover is done: the server has opened and continues its data history.
     Done {
         at: String,
         closed: Duration,
@@ -30,10 +30,10 @@ impl Handover {
     }
 
     /// Ends a handover after the drop of its future. Opens the server that is still closed: the old
-    /// master or the promoted replica. A promoted replica then begins its quarantine at once.
-    /// Returns the result of the handover: `Done` if the handover was done before its future was
-    /// dropped, `Unknown` if the last step was not answered. Returns `None` if no server was
-    /// closed.
+    /// master or the promoted replica. A promoted replica then begins its quarantine (a time
+    /// without grants) at once. Returns the result of the handover: `Done` if the handover was done
+    /// before its future was dropped, `Unknown` if the last step was not answered. Returns `None`
+    /// if no server was closed.
     ///
     /// # Cancellation safety
     /// If the future is dropped at an await, the server opens by itself after `closed_for`.

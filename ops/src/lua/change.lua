@@ -1,12 +1,14 @@
 -- Changes records of idempotency keys, if the records were not changed since they were read. A
--- record keeps its ballot, so that the node refuses late requests. The owner in the record is
--- removed, so that the node refuses requests of an attempt that is under way.
+-- record keeps its ballot (the number of its last claim), so that the node refuses late requests.
+-- The owner in the record is removed, so that the node refuses requests of an attempt that is under
+-- way.
 -- KEYS     1 palisade:generation, the marker (node/lua/history.lua), then records
--- ARGV     1 the change: release, rerun or purge   2 1: purge also records without a result
+-- ARGV     1 the change: release, rerun or purge   2 '1' to purge also records without a result
 --          3 the server's time in ms after which the script changes nothing
 --          then for each record the ballot that was read, or '' for no record
 -- Returns  a word for each record: done | as it is | none | changed | running | settling | stored |
 --          unfinished | foreign | closed | late | broken | stopped
+--          (`said` in records/change.rs has a sentence for each word)
 local what, time = ARGV[1], redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local marker = redis.call('GET', KEYS[1]) or ''
@@ -18,9 +20,9 @@ local kind, till = string.match(marker, '^ ([cs])(%d+) ', 112)
 if kind and now >= tonumber(till) then kind = nil end
 local longer = kind == 's' and tonumber(string.sub(marker, 73, 81)) or 0
 
--- Writes one record. If the server refuses the first write of the script, nothing was changed, and
--- the script fails. If it refuses a later one, this record may be changed in part (`broken`), and
--- the script changes no further record.
+-- Runs one write command of a record. If the server refuses the first write of the script, nothing
+-- was changed, and the script fails. If the server refuses a later write, this record may be
+-- changed in part (`broken`), and the script changes no further record.
 local wrote, broken = false, false
 local function write(...)
   if not wrote then

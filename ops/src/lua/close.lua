@@ -1,4 +1,5 @@
--- Closes a master for a planned handover. node/lua/history.lua describes the marker's form.
+-- Closes a master for a planned handover: it then refuses all requests of palisade.
+-- node/lua/history.lua describes the marker's form.
 -- KEYS  1 palisade:generation
 -- ARGV  1 time for which the server is closed, in ms
 -- Returns  {'ok', the marker as it is now} | {'no', why}
@@ -24,17 +25,17 @@ if kind ~= '-' then
   if left > 0 and kind == 'c' then
     return {'no', 'it is closed by another handover for at most ' .. left .. ' ms: try again then'}
   end
-  -- The mark of the closing would replace the mark of settling. After a stopped handover the server
-  -- would then have no record that leases may last longer than its clock shows.
+  -- Both states are stored in the same field of the marker. If the server were closed again, it
+  -- would no longer have the record that leases may last longer than its clock shows (settling).
   if left > 0 then
     return {'no', 'it is still settling after another handover: try again in ' .. left .. ' ms'}
   end
 end
 marker = string.sub(marker, 1, 112)
   .. string.format('c%013.0f', now + tonumber(ARGV[1])) .. string.sub(marker, 127)
--- Two writes make the append-only file contain a transaction, as for every grant. Some servers skip
--- transactions while they load that file. Such a server then skips the mark of the closing too, so
--- the mark cannot claim that the loaded data are complete.
+-- Two writes make the append-only file contain a transaction, as each grant is one. Some servers
+-- skip transactions while they load that file. Such a server then skips this marker too. So the
+-- marker is never loaded together with data that lack grants.
 redis.call('SET', KEYS[1], marker)
 redis.call('SET', KEYS[1], marker)
 return {'ok', marker}

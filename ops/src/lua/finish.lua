@@ -1,10 +1,11 @@
--- Opens the new server, if its data contain the mark of the closing. The data then contain every
--- write before the closing, and the server has answered no batch since the closing.
+-- Opens the new master of a planned handover, if its data contain the mark that closed the old
+-- master. The data then contain every write before the closing, and the server has answered no
+-- batch since the closing.
 -- KEYS  1 palisade:generation   2 palisade:settled
--- ARGV  1 the marker that the closing wrote   2 twice E in ms
+-- ARGV  1 the marker that close.lua wrote   2 twice E (the largest clock error) in ms
 -- Returns  {'ok', beginning of the data history in ms}, also if an earlier run opened the server
 --          and its answer was lost
---          {'changed', why}: neither the closing nor this script wrote the marker, or the server is
+--          {'changed', why}: neither close.lua nor this script wrote the marker, or the server is
 --          no master, so the result of an earlier run is unknown
 --          {'no', why}
 local info = redis.call('INFO', 'replication')

@@ -1,10 +1,10 @@
 -- Reads who holds locks, elections and semaphores. Changes nothing.
--- KEYS  per name: 1 lock   2 fence   3 meta
+-- KEYS  per name: 1 lock   2 fence (the last fencing token)   3 meta
 -- ARGV  per name: 1 if it is a semaphore, else 0
--- Returns  for each name its grants, in a list: the owner's token, the fence, ms until the grant
---          ends, the holder's metadata or an empty text, the slot or -1, the number of readers.
---          Several readers have one grant in the list: the grant of the reader that ends last. The
---          list is empty for a name that no owner token of palisade holds
+-- Returns  for each name a list of its grants; the list is empty for a name that no owner of
+--          palisade holds. A grant is: the owner's token, the fence, ms until the grant ends, the
+--          holder's metadata or an empty text, the slot or -1, the number of readers. Several
+--          readers have one grant in the list: the grant of the reader that ends last
 local out = {}
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)

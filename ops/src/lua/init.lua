@@ -41,8 +41,8 @@ if marker then
     return {'changed', 'it was restarted or replaced, and no program has connected to it since: '
       .. 'let one connect, and run this again'}
   end
-  -- A new server grants nothing in its first quarantine. If other nodes have data (ARGV 2), this
-  -- server may have lost leases that are still held.
+  -- A new server grants nothing in its first quarantine, so its marker may be replaced as a whole.
+  -- With ARGV 2, this server may have lost leases that are still held, so its quarantine stays.
   if ARGV[2] == '1' or #marker ~= 182 or now >= since + q then
     used = sub(marker, 156, 168) -- when the data after the first loss began
   end

@@ -1,8 +1,9 @@
 -- Reads which locks are there, and who waits for them. Changes nothing.
 -- KEYS  per name: 1 lock   2 queue
 -- ARGV  none
--- Returns  for each name: ms until the lock's key ends (-1 without an end, -2 without a key), and
---          the value of its queue (its form is in the library's wake.lua) or an empty text
+-- Returns  for each name two values. The first is the time in ms until the lock's key expires; -1
+--          if the key does not expire, -2 if there is no key. The second is the value of the queue
+--          (the library's wake.lua describes its form), or an empty text
 local out = {}
 for i = 1, #KEYS, 2 do
   local queue = redis.pcall('GETRANGE', KEYS[i + 1], 0, 3120)

@@ -1,10 +1,11 @@
 -- Reads records of idempotency keys. Changes nothing.
 -- KEYS     1 palisade:generation, the marker, then records
 -- ARGV     none
--- Returns  the server's run id, then for each record: attempts, ms until its lease ends or 0, 1 if
---          there is a result else 0, ms until the record expires, the highest ballot as text, age
---          of that ballot in ms, 1 if the server stored that ballot in its present data history
---          else 0; an empty list for a key that is no record of palisade
+-- Returns  the server's run id, then a list for each record; the list is empty for a key that is no
+--          record of palisade. Its values: the number of attempts; ms until the claim's lease ends,
+--          or 0; 1 if there is a result, else 0; ms until the record expires; the highest ballot
+--          (the number of the last claim) as text; the age of that ballot in ms; 1 if the server
+--          stored that ballot in its present data history, else 0
 local info = redis.call('INFO', 'replication')
 if not string.find(info, 'role:master', 1, true) then
   return redis.error_reply('READONLY it is a replica by now')
@@ -20,8 +21,9 @@ for i = 2, #KEYS do
   out[i] = {}
   local h = redis.pcall('HMGET', KEYS[i], 'till', 'att', 'rf', 'fence', 'g')
   local fence = not h.err and tonumber(h[4])
-  -- A ballot has at most 20 digits. Another program may have stored a longer value. A too long
-  -- value would make the answer too large to read, and all its records would be lost.
+  -- A ballot (the number of a claim) has at most 20 digits. Another program may have stored a
+  -- longer value. A too long value would make the answer too large to read, and the answer's other
+  -- records could not be read either.
   if fence and #h[4] <= 20 and h[2] then
     local left = math.max((tonumber(h[1]) or 0) - now, 0)
     local ago = math.max(math.floor((now_us - fence) / 1000), 0)

@@ -53,16 +53,18 @@ impl Audit {
 #[non_exhaustive]
 pub enum Change {
     /// Ends the running claim of the key, for example if the process of the claim is dead. The
-    /// attempt counts as lapsed. The next call does not wait for the end of the lease: its policy
-    /// or its probe decides at once. If the process of the claim is still alive, the next renewal
-    /// of the claim fails, and the process loses the claim. Effects before that remain.
+    /// attempt counts as lapsed: it began and left no result. The next call does not wait for the
+    /// end of the lease: its policy or its probe decides at once. If the process of the claim is
+    /// still alive, the next renewal of the claim fails, and the process loses the claim. Effects
+    /// before that remain.
     Release,
     /// Removes the attempts of the key from its records, if no attempt left a result. Make sure
     /// first that the attempts had no effect. The next call runs the handler, under any policy. The
     /// change runs no handler. The recorded steps and the fingerprint stay.
     ///
-    /// A forgotten key stays parked, because the nodes have no record of its attempts. To run such
-    /// a key, use [`Call::rerun`] or decide about the loss ([`Incident::decide`]).
+    /// A key that the nodes have forgotten after a loss of data stays parked (not run), because the
+    /// nodes have no record of its attempts. To run such a key, use [`Call::rerun`] or decide about
+    /// the loss ([`Incident::decide`]).
     ///
     /// [`Incident::decide`]: crate::Incident::decide
     Rerun,
@@ -142,7 +144,7 @@ impl Records {
     /// Makes a change to one key.
     ///
     /// # Errors
-    /// The same as for [`list`](Self::list).
+    /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
     /// # Cancellation safety
     /// If the future is dropped, some nodes may have made the change. Calling again is safe.
@@ -160,10 +162,11 @@ impl Records {
 
     /// Empties records: removes the results, the attempts and the fingerprints. A later copy of a
     /// request runs again if the record of the request was emptied. An emptied record keeps its
-    /// ballot until the record expires, so that the nodes refuse late requests of earlier attempts.
+    /// ballot (the number of its last claim) until the record expires, so that the nodes refuse
+    /// late requests of earlier attempts.
     ///
     /// # Errors
-    /// The same as for [`list`](Self::list).
+    /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
     /// # Cancellation safety
     /// If the future is dropped, some keys may be purged on some nodes. Calling again is safe.
@@ -199,14 +202,14 @@ impl Records {
     /// Makes a change to one key, as [`change`](Self::change) does, if `is_meant` returns true for
     /// the facts about the key; they are `None` if no node has a record. Returns `None` if a
     /// majority of the nodes was read and `is_meant` returned false. Each node changes its record
-    /// only if the record is still the one that was read. So an operator's page can name the
-    /// attempt that the operator saw.
+    /// only if the record is still the one that was read. So a page for operators can change
+    /// exactly the attempt that it showed.
     ///
     /// # Errors
-    /// The same as for [`list`](Self::list).
+    /// [`ConfigError`] if a setting is invalid. Failures of the nodes are in the result.
     ///
     /// # Cancellation safety
-    /// The same as for [`change`](Self::change).
+    /// If the future is dropped, some nodes may have made the change. Calling again is safe.
     pub async fn change_if(
         &self,
         change: Change,
@@ -218,7 +221,8 @@ impl Records {
         let (mut nodes, keys) = (find_masters(&self.deployment).await?, [key.to_owned()]);
         let seen = self.seen(&mut nodes, &keys).await;
         let is_meant = is_meant(Self::combine(keys.to_vec(), &seen).first());
-        // Too few answers do not show that the key differs. The nodes are reported then.
+        // If too few nodes answered, the key may still be the one that is meant. So the nodes that
+        // failed are reported, and not `None`.
         if !is_meant && 2 * seen.iter().flatten().count() > seen.len() {
             return Ok(None);
         }
@@ -265,7 +269,8 @@ impl Records {
         keys.iter().enumerate().map(of).collect()
     }
 
-    /// Sends the change to a node. Returns its result for each key, or the one for all of them.
+    /// Sends the change to a node. Returns the node's result for each key. An error is the result
+    /// for all keys.
     async fn tell(
         &self,
         master: &Master,
@@ -274,7 +279,8 @@ impl Records {
         (seen, meant): (&[Option<Seen>], &[bool]),
     ) -> Result<Vec<NodeChange>, NodeChange> {
         let conn = master.open(&self.deployment).await.map_err(NodeChange::Unreachable)?;
-        // A request that waits at the server until then changes nothing after the report.
+        // The script changes nothing after the deadline. So a request that waits too long at the
+        // server cannot change a record after its failure was reported.
         let deadline = conn.deadline_at_server().await.map_err(NodeChange::Unreachable)?;
         let mut command = redis::cmd("EVAL");
         command.arg(CHANGE).arg(keys.len() + 1).arg(MARKER);
@@ -283,8 +289,8 @@ impl Records {
         }
         command.arg(change.word()).arg(u8::from(unfinished)).arg(deadline);
         for (seen, meant) in seen.iter().zip(meant) {
-            // No record has the ballot `used`. So the script does not change the records of keys
-            // that are not `meant`.
+            // The script changes a record only if the ballot matches, and no record has the ballot
+            // `used`. So the records of keys that are not `meant` stay as they are.
             let ballot = seen.as_ref().map_or("", |seen| &seen.fence);
             command.arg(if *meant { ballot } else { "used" });
         }
@@ -323,13 +329,14 @@ fn said(word: &str) -> Option<NodeChange> {
 }
 
 /// Stores a result for a key as [`Call::resolve`] does, and writes the author and the reason to the
-/// log. Use this function for a key with a known effect.
+/// log. Use this function if the effect of an earlier attempt did happen.
 ///
 /// # Errors
-/// The same as for [`Call::resolve`].
+/// [`RunError`] if the result was not stored, because a setting is invalid or too few nodes
+/// answered. After `NotRecorded` the result may be stored.
 ///
 /// # Cancellation safety
-/// The same as for [`Call::resolve`].
+/// If the future is dropped, the result may be stored. Calling again is safe.
 pub async fn resolve<T>(call: Call, value: &T, audit: &Audit) -> Result<Resolved<T>, RunError>
 where
     T: Serialize + DeserializeOwned,

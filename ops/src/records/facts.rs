@@ -44,9 +44,9 @@ pub enum KeyState {
     Unsettled,
     /// A claim runs.
     Running,
-    /// An attempt began and left no result. With `at_most_once` the key is parked. To store a
-    /// result, use [`Call::resolve`](palisade::idempotency::Call::resolve). To let the key run
-    /// again, use [`Change::Rerun`](super::Change::Rerun).
+    /// An attempt began and left no result. With `at_most_once` the key is parked: its calls do not
+    /// run. To store a result, use [`Call::resolve`](palisade::idempotency::Call::resolve). To let
+    /// the key run again, use [`Change::Rerun`](super::Change::Rerun).
     Lapsed,
     /// Every attempt was taken back. The next call runs as if it were the first.
     Free,
@@ -72,10 +72,11 @@ pub(crate) struct Seen {
     pub(super) left: Duration,
     pub(super) result: bool,
     pub(super) expires: Duration,
-    /// The highest ballot, as text from the server.
+    /// The highest ballot (the number of the last claim), as text from the server.
     pub(super) fence: String,
     pub(super) age: Duration,
-    /// True if the node stored the ballot in its present data history.
+    /// True if the node stored the ballot after its last loss of data (in its present data
+    /// history).
     pub(super) current: bool,
 }
 
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_key_that_too_few_nodes_have_in_their_present_history_may_be_forgotten() {
-        // -: the node stored the ballot in an earlier data history.
+        // A minus means that the node stored the record before its last loss of data.
         for (cells, forgotten) in [
             ("l1 l1 l1-", false),
             ("l1 l1- l1-", true),

@@ -47,7 +47,7 @@ pub struct Records {
 pub struct Select {
     /// The selected states. An empty list selects all states.
     pub states: Vec<KeyState>,
-    /// If true, selects only keys with attempts that may be forgotten ([`KeyFacts::forgotten`]).
+    /// If true, selects only keys whose attempts the nodes may have lost ([`KeyFacts::forgotten`]).
     pub forgotten: bool,
     /// Smallest selected [age](KeyFacts::age) of the last claim.
     pub older_than: Duration,
@@ -283,7 +283,7 @@ async fn namespaces_on(
     Ok(())
 }
 
-/// Reads one record in the answer of `records.lua`; `None` if there is none.
+/// Reads one record in the answer of `records.lua`; `None` if the node has no record.
 pub(crate) fn seen_of(record: Value) -> Option<Seen> {
     let (attempts, left, result, expires, fence, age, current): Numbers =
         redis::from_redis_value(record).ok()?;

@@ -64,7 +64,8 @@ pub(crate) struct PurgeArgs {
     /// Namespace of the keys
     #[arg(long, value_name = "NAME", default_value = "once")]
     namespace: String,
-    /// Only records whose claim is at least this old: choose an age after which no copy can arrive
+    /// Only records whose claim is at least this old: choose an age after which no copy of a
+    /// request can arrive
     #[arg(long, value_name = "SPAN", required_unless_present = "late_copies_run_again")]
     older_than: Option<Span>,
     /// Records of any age: I know that a late copy of a purged request runs again

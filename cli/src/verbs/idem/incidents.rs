@@ -1,5 +1,6 @@
-//! The commands `palisade idem incidents` and `decide`. `incidents` lists losses of data by which
-//! nodes have forgotten keys. `decide` decides about all keys of a loss.
+//! The commands `palisade idem incidents` and `decide`. After a loss of data, nodes cannot tell if
+//! a key was used (the key is forgotten). `incidents` lists the losses. `decide` decides about all
+//! keys that a loss made forgotten.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -20,7 +21,7 @@ use crate::codes::{Fail, REFUSED, UNAVAILABLE};
 use crate::settings::HandleArgs;
 use crate::span::Span;
 
-/// Namespace of the losses if no namespace is found.
+/// Namespace with which the losses are read if no namespace was found on the nodes.
 const NO_NAMESPACE: &str = "once";
 
 pub(super) const HELP: &str = "Examples:
@@ -55,7 +56,8 @@ pub(crate) struct IncidentsArgs {
 /// Decides about all forgotten keys of a namespace. The nodes have forgotten these keys by a loss
 /// of data.
 ///
-/// Without a decision, the requests and messages with these keys wait, or they are parked.
+/// Without a decision, the requests and messages with these keys wait, or they are parked (not
+/// run).
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("decision").required(true).args(["runs", "parks"]))]
 pub(crate) struct DecideArgs {
@@ -70,7 +72,7 @@ pub(crate) struct DecideArgs {
     /// The keys run: their requests took no effect, or they may be repeated
     #[arg(id = "runs", long = "run")]
     runs: bool,
-    /// The keys are parked: a person examines each key
+    /// The keys are parked (not run): a person examines each key
     #[arg(id = "parks", long = "park")]
     parks: bool,
     /// Run the keys even if an earlier decision parked them

@@ -35,8 +35,8 @@ pub(crate) struct ListArgs {
     /// Keys with a running claim
     #[arg(long)]
     running: bool,
-    /// Keys whose earlier attempt left no result: the next call finds the key parked, or runs it
-    /// again
+    /// Keys whose earlier attempt left no result: the next call does not run the key (it is
+    /// parked), or runs it again
     #[arg(long)]
     parked: bool,
     /// Keys with a result

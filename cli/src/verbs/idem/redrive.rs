@@ -29,7 +29,8 @@ const GOES_ON: &str = "some may have been moved: the same command goes on";
 const URL: &str =
     "Server of the stream; set a URL with a password by PALISADE_STREAM_URL, which is the default";
 
-/// Moves forgotten dead letters of a Redis Stream back into the stream. Run it after a decision.
+/// Moves dead letters of a Redis Stream back into the stream: messages whose keys the nodes had
+/// forgotten after a loss of data. Run this command after a decision about the loss.
 #[derive(Debug, Args)]
 pub(crate) struct RedriveArgs {
     #[command(flatten)]

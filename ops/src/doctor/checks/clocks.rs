@@ -6,9 +6,9 @@ use super::super::facts::{Clock, Facts};
 use super::super::report::Finding;
 use super::{Check, Run};
 
-/// Reports clocks that differ from the other clocks by more than half a second, or by more than
-/// `clock_error` if that is shorter. The error of the measurement is subtracted from the
-/// difference.
+/// Reports clocks that differ from the other clocks by more than half a second. If `clock_error`
+/// (the setting for the largest error of any clock) is shorter, the limit is `clock_error`. The
+/// error of the measurement is subtracted from the difference.
 pub(super) const CLOCK_SKEW: Check = Check {
     id: "clock-skew",
     why: "locks expire by the server's wall clock, at an absolute time that replicas copy: after \

@@ -1,4 +1,6 @@
-//! Checks of a node's marker: a new node, lost data, and the length of the quarantine.
+//! Checks of the marker, the key `palisade:generation` that palisade writes on each node. The
+//! checks find a new node, a loss of data, and a quarantine (a time without grants) that is too
+//! long.
 
 use std::time::Duration;
 
@@ -29,8 +31,8 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let init = || [format!("palisade init --new {servers}  # if it never had any data")];
     let kept = match server.marker.as_ref()? {
         Some(kept) => kept,
-        // The library refuses some servers, for example a Redis Cluster, so `init` cannot mark
-        // them.
+        // The library refuses some servers, for example a Redis Cluster, so `palisade init` cannot
+        // write a marker there.
         None if server.info_text().is_ok_and(|info| objection(&info).is_some()) => {
             return Err("the library refuses this server".to_owned());
         }
@@ -70,7 +72,7 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
     })
 }
 
-/// Returns the options that name the node in `palisade init` and other commands.
+/// Returns the command-line options that name the node in `palisade init` and other commands.
 fn named(facts: &Facts, subject: &str, server: &Server) -> String {
     let Some(group) = facts.groups.iter().find(|g| g.name == subject) else {
         return format!("--node redis://{}", server.at);
@@ -87,12 +89,13 @@ pub(super) const DATA_LOSS: Check = Check {
     run: Run::Masters(data_loss),
 };
 
-/// Longest loss, in seconds, for which the finding proposes the setting `accept_loss`. The loss of
-/// a restart or a failover is shorter.
+/// Longest loss (span of lost writes), in seconds, for which the finding proposes the setting
+/// `accept_loss`. A restart or a failover loses the writes of a shorter span.
 const SHORT: u128 = 60;
 
 fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
-    // The library extends a loss by the same margin (idempotency 6).
+    // Two clocks differ by at most twice `clock_error`. So the library extends a loss by that much
+    // (idempotency 6), and this check does the same.
     let margin = 2 * facts.clock_error;
     let Some(marker) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
@@ -104,7 +107,8 @@ fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
         marker.history,
         marker.floor
     );
-    // If the data history began without data, the check `not-initialised` reports the server.
+    // A server whose data history began without data is no finding here, because the check
+    // `not-initialised` reports it.
     let began_so = |loss: &Loss| loss.from == 0 && marker.empty_for.is_some();
     let Some((loss, left)) = marker.loss(RETENTION).filter(|(loss, _)| !began_so(loss)) else {
         return Ok(Finding::fine(evidence));
@@ -144,15 +148,15 @@ fn quarantine_long(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let Some(KeptData { quarantine, agreed, .. }) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
     };
-    // A client that cannot read the server's settings uses a failover window (L) of at least
-    // `unread`.
+    // The failover window (L) is the time for which a replaced master may still grant. A client
+    // that cannot read the server's settings uses an L of at least `unread`.
     let unread = MinReplicasRule::default().max_lag + LAG_SLACK;
     let group = facts.groups.iter().find(|g| g.name == subject);
     let window = group.map_or(Duration::ZERO, |g| g.window().unwrap_or(unread).max(unread));
     let asked = facts.max_ttl.saturating_add(window);
     let evidence = format!("quarantine {quarantine:?}; max_ttl {:?}, L {window:?}", facts.max_ttl);
-    // A node rounds the quarantine up to whole milliseconds. So a quarantine that is one
-    // millisecond too long is no finding.
+    // A node rounds the length of its quarantine (the time without grants after a restart) up to
+    // whole milliseconds. So a quarantine that is one millisecond too long is no finding.
     if *quarantine <= asked.saturating_add(Duration::from_millis(1)) {
         return Ok(Finding::fine(evidence));
     }
@@ -194,7 +198,8 @@ mod tests {
         let group = format!("--node sentinel://{sentinels}/orders-a");
         let fix = format!("palisade init --new {group}  # if it never had any data");
         assert_eq!(found.fix, [fix]);
-        // A replica copies its marker from its master, so a replica without a marker is no finding.
+        // A replica copies its marker (`palisade:generation`) from its master, so a replica without
+        // a marker is no finding.
         let replica = |f: &mut Facts| f.groups[0].servers[1].marker = Ok(None);
         with("not-initialised", replica, |_| {});
         let closed = |f: &mut Facts| {
@@ -203,7 +208,7 @@ mod tests {
         assert_eq!(unknown("not-initialised", closed).message, "unknown (GET not allowed)");
     }
 
-    /// Replaces the group by two lone servers with these markers.
+    /// Replaces the group in the facts by two lone servers, each with one of these markers.
     fn two(f: &mut Facts, markers: [Option<KeptData>; 2]) {
         let group = f.groups.remove(0);
         for (mut server, marker) in group.servers.into_iter().zip(markers) {
@@ -246,8 +251,8 @@ mod tests {
         assert!(found.message.contains("grants nothing for another 10s"), "{found:?}");
         let found = of(Some(60 * 60));
         assert!(found.message.contains("count as forgotten for another 23.0 h"), "{found:?}");
-        // The node began empty and has been used. A server that lost all data looks the same, so
-        // the first command lists the losses of the server.
+        // The node began without data and has granted locks since. A server that lost all data
+        // looks the same, so the first command lists the losses of the server.
         assert!(found.fix[0].starts_with("palisade idem incidents"), "{found:?}");
         assert!(found.fix[1].starts_with("palisade init --new"), "{found:?}");
         let old = Some(kept(Some(25 * 60 * 60)));
@@ -282,7 +287,8 @@ mod tests {
         fine("data-loss");
         let short = found(&[(1, 2), (NOON + 100, NOON + 1_399)], NOON + 3_600_000);
         assert_eq!((short.verdict, &*short.subject), (Verdict::Info, "orders-a"));
-        // The message extends the loss by twice `clock_error`, here 4 s.
+        // The message extends the loss (the span of lost writes) by twice `clock_error`, here by 4
+        // s.
         assert_eq!(
             short.message,
             "lost at most 1.3 s of writes, 2025-11-23 14:03:20.1–14:03:21.4 UTC; keys whose \
@@ -348,10 +354,12 @@ mod tests {
         assert!(found.message.contains("gets shorter in 42 s, unless"), "{found:?}");
         assert!(found.fix[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
         assert!(group(31, 0).message.ends_with("with the next request that requires less"));
-        // A client that cannot read `min-replicas-max-lag` uses a failover window (L) of 12 s.
+        // A client that cannot read `min-replicas-max-lag` adds 12 s to its `max_ttl` of 15 s for a
+        // replaced master that may still grant. So a quarantine of 27 s is right.
         let edge = |f: &mut Facts| f.groups[0].servers[0].marker = Ok(Some(marker(27, 0)));
         with("quarantine-long", edge, |_| {});
-        // A quarantine of 90 s is right if the application has a `max_ttl` of 78 s.
+        // A quarantine of 90 s is right if the application has a `max_ttl` of 78 s, because the 12
+        // s are added.
         let asked = |f: &mut Facts| {
             f.groups[0].servers[0].marker = Ok(Some(marker(90, 0)));
             f.max_ttl = Duration::from_secs(78);

@@ -151,7 +151,7 @@ pub(super) const REPLICAS: Check = Check {
 const LAG: Duration = Duration::from_secs(3);
 
 fn replicas(group: &Group, server: &Server) -> Answer {
-    // The check `two-masters` reports a second master.
+    // A second master is no fault here, because the check `two-masters` reports it.
     if server.info("role")? == "master" {
         return Ok(Finding::fine("role:master"));
     }
@@ -299,8 +299,8 @@ mod tests {
             assert_eq!(found.fix[0], format!("{fix} min-replicas-to-write 1"));
             assert_eq!(found.fix[2], format!("{fix} min-replicas-max-lag 2"));
         }
-        // `CONFIG` is not allowed. If the check is off, `INFO` shows that. If the check is on, its
-        // settings are unknown.
+        // The server does not allow `CONFIG`. If the min-replicas check is off, `INFO` shows that.
+        // If it is on, its settings are unknown.
         let found = broken("min-replicas", |f| {
             off(f, 0);
             close_config(f);

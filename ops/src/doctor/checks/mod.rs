@@ -1,4 +1,5 @@
-//! The checks: pure functions from facts to findings. Each kind of subject has one file.
+//! The checks of the doctor: pure functions from facts (values that were read from the servers) to
+//! findings. There is one file for each kind of thing that is checked.
 
 mod clocks;
 mod data;

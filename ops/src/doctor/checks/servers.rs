@@ -188,8 +188,9 @@ pub(super) const PERMISSIONS: Check = Check {
     run: Run::Servers(permissions),
 };
 
-/// Commands that a node does not need to grant locks. Without `PUBLISH` and `SUBSCRIBE`, waiters
-/// poll. Without `WAIT`, no durability level above `Primary` is possible.
+/// Commands that a node does not need to grant locks. Without `PUBLISH` and `SUBSCRIBE`, waiting
+/// clients poll. Without `WAIT`, no grant can wait until replicas have it (a durability level above
+/// `Primary`).
 const SPARED: [&str; 3] = ["PUBLISH", "SUBSCRIBE", "WAIT"];
 
 fn permissions(_: &Facts, server: &Server) -> Answer {

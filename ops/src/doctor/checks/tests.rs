@@ -1,5 +1,5 @@
-//! A deployment without faults. Functions that change a copy of the deployment and run a check on
-//! it.
+//! The facts of a deployment without faults, for tests, and functions that change a copy of these
+//! facts and run one check on it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -215,8 +215,8 @@ pub(crate) fn with(id: &str, change: impl FnOnce(&mut Facts), look: impl FnOnce(
     look(&all);
 }
 
-/// Returns the first fault that check `id` reports after `change`. Asserts that the finding has a
-/// sentence and the values that were read.
+/// Returns the first fault that check `id` reports after `change`. Asserts that the finding's
+/// message and evidence are not empty.
 pub(crate) fn broken(id: &str, change: impl FnOnce(&mut Facts)) -> Finding {
     let mut facts = good();
     change(&mut facts);
