@@ -78,7 +78,8 @@ async fn the_keyboard_is_enough_and_motion_can_be_turned_off() {
     }
     assert_eq!(reached, 7);
 
-    // A new row moves for a moment. A row that is only made for this question does, too.
+    // The cell of a new row has an animation. The script adds such a row for a moment, only to read
+    // the animation's name.
     let moves = "(() => { const table = document.createElement('table'); \
                  const row = table.insertRow(); row.className = 'new'; \
                  const cell = row.insertCell(); document.body.append(table); \

@@ -1,5 +1,5 @@
-//! Figures of all tests, as two JSON files: those that `make test-console` has in its last line,
-//! and the others.
+//! Figures of all browser tests, in two JSON files: one has the figures that `make test-console`
+//! prints in its last line, and one has the others.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -56,7 +56,7 @@ pub(crate) fn live(took: Duration) {
     add(|tally| tally.live.push(took));
 }
 
-/// Adds what the browser reported of a page.
+/// Adds the numbers of errors and foreign requests that the browser reported of a page.
 pub(crate) fn reported(console_errors: usize, foreign_requests: usize) {
     add(|tally| {
         tally.console_errors += console_errors;

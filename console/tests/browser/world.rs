@@ -1,4 +1,4 @@
-//! Real servers, a console that watches them, and a client that knows nothing of the console.
+//! Real servers, a console that watches them, and an independent client of the servers.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl World {
         Self::start_on(servers, max_ttl, options).await
     }
 
-    /// Does the same with servers that are there.
+    /// Starts a world as `start` does, on servers that are already running.
     pub(crate) async fn start_on(
         servers: Vec<Server>,
         max_ttl: Duration,
@@ -55,7 +55,7 @@ impl World {
         Self { servers, client, base, settings, end: Some(end), console }
     }
 
-    /// Returns another client, as another process would have.
+    /// Returns another handle, such as another process would have.
     pub(crate) fn other(&self) -> Redlock {
         self.settings.build().expect("valid settings")
     }
@@ -65,7 +65,7 @@ impl World {
         keys.at_most_once().build().expect("valid settings")
     }
 
-    /// Ends the console, and waits until its process would have ended.
+    /// Ends the console, and waits until it has ended.
     pub(crate) async fn end_console(&mut self) {
         drop(self.end.take());
         let _ = (&mut self.console).await;
@@ -96,7 +96,7 @@ impl Drop for World {
     }
 }
 
-/// Options of a console that may act.
+/// Options of a console in which visitors may act.
 pub(crate) fn acting() -> Options {
     let mut options = Options::default();
     options.allow_actions = true;
