@@ -67,8 +67,8 @@ impl State {
         self.windows.values().map(|(_, window)| window.open()).sum()
     }
 
-    /// Returns the window of the message's partition. Fails if this consumer has lost the partition
-    /// since the message was read.
+    /// Returns the window (the offsets) of the message's partition. Fails if this consumer has lost
+    /// the partition since the message was read.
     fn ours(&mut self, read: &Read) -> Result<&mut Window, BrokerError> {
         match self.windows.get_mut(&read.raw.partition()) {
             Some((term, window)) if *term == read.term => Ok(window),
@@ -199,8 +199,9 @@ impl Group {
 
     /// Stores for each partition the offset before which all messages are finished. librdkafka
     /// commits the stored offsets (`topic.rs`). It commits an offset again if the commit failed, or
-    /// if an older commit arrived after it. This function could not see such a failure, because
-    /// librdkafka 2 reports the result of an asynchronous commit only to a C callback.
+    /// if an older commit reached the broker later. This function does not commit by itself,
+    /// because it could not see such a failure: librdkafka 2 reports the result of an asynchronous
+    /// commit only to a C callback.
     ///
     /// librdkafka never commits a lower offset than before. So this function commits an offset
     /// itself, once, if the offset may be below the committed one.
@@ -252,8 +253,8 @@ impl ConsumerContext for Callbacks {
                 // librdkafka commits the stored offsets before the partitions go to another
                 // consumer. The next consumer then begins after the finished messages. Do not wait
                 // for running handlers, because the whole group waits for this callback. The next
-                // consumer reads the messages of running handlers again, and finds their keys in
-                // flight.
+                // consumer reads the messages of running handlers again, and finds that their keys
+                // are claimed.
                 self.0.store(consumer);
                 self.0.revoked(list);
             }

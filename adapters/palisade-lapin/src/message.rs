@@ -20,8 +20,8 @@ use tokio::time::{sleep, timeout};
 use crate::error::Unconfirmed;
 use crate::session::{Link, PATIENCE};
 
-/// Headers with the names of further queues. A message that is published again goes without them,
-/// because the broker would send a copy to those queues, too.
+/// Headers that name further queues. A copy of a message does not have these headers, because the
+/// broker would send the copy to the further queues, too.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
 /// Maximum time for which this process holds a message back and then returns the message to its
 /// queue. The process holds a message back if it could not put a copy of the message into a delay
@@ -237,8 +237,8 @@ impl Delivery for Message {
         let settled = timeout(PATIENCE, self.apply(how, failures)).await;
         let Err(error) = settled.unwrap_or_else(|_| Err(no_answer())) else { return Ok(()) };
         match &error {
-            // Give up the whole session. The broker delivers an unacknowledged message again only
-            // after the message's channel was closed.
+            // Mark the whole session as broken, so that its channels are closed. The broker
+            // delivers an unacknowledged message again only after the message's channel was closed.
             Unconfirmed::Gone(_) => self.link.give_up(),
             Unconfirmed::NotStored(error) => {
                 tracing::warn!(
