@@ -1,4 +1,5 @@
-//! Roles of visitors: those that may see the console, and those that may act.
+//! Access to the console: which requests are accepted, and which role a visitor has. The roles are
+//! `read` and `act`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -184,7 +185,8 @@ impl Access {
         }
     }
 
-    /// Returns the visitor of a request.
+    /// Returns the visitor who sent a request, with the role. Fails if the console does not know
+    /// the visitor.
     pub(crate) fn visitor(&self, peer: &Peer, headers: &HeaderMap) -> Result<Visitor, Refusal> {
         let (user, found) = match (&self.proxy, self.has_tokens()) {
             (Some(proxy), has_tokens) => {

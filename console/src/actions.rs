@@ -49,7 +49,7 @@ pub(crate) struct Request {
     expect: Option<String>,
     #[serde(default)]
     reason: String,
-    /// The name of the target, typed by the visitor.
+    /// The name of the target, which the visitor typed to confirm the action.
     #[serde(default)]
     confirm: String,
 }
@@ -201,7 +201,7 @@ pub(crate) async fn act(
         }
     };
     let name = act.name().to_owned();
-    // After this entry, the pages of other visitors read the audit again and show that the action
+    // This entry makes the pages of other visitors read the audit again and show that the action
     // has begun.
     let begins = format!("{} of {name:?} by {} begins", line.action, line.by);
     let id = shared.audits.begun(line);
@@ -468,7 +468,7 @@ async fn run_job(shared: &Shared, job: &str, audit: &Audit) -> Result<Ended, Ref
         Ok(other) => Ended::new("unknown", format!("{other:?}")),
         Err(e @ CronError::Config(_)) => return Err(Refusal::bad_request(e.to_string())),
         Err(e @ CronError::Record(_)) => Ended::new("failed", format!("no request is stored: {e}")),
-        // The message contains the time before which another request may run the job twice.
+        // The error's text contains the time until which another request could run the job twice.
         Err(e) => Ended::new("unknown", e.to_string()),
     })
 }

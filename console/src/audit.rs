@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::history::now_ms;
 
-/// Number of lines that the console keeps for its page.
+/// Number of lines that the console keeps for the page of the audit.
 const KEPT: usize = 200;
 /// Maximum number of refused requests that are written within `WINDOW`.
 const REFUSED: u32 = 30;

@@ -30,7 +30,7 @@ use names::Names;
 const REQUEST: Duration = Duration::from_millis(220);
 /// Shortest interval of readings while a page is open. Most readings send two requests to a node.
 pub(crate) const EVERY: Duration = Duration::from_millis(440);
-/// Interval of readings while no page is open. These readings only ask for the votes.
+/// Interval of readings while no page is open. These readings only ask which nodes vote.
 const SLOW: Duration = Duration::from_secs(10);
 /// Interval at which the votes are read, that is, which nodes vote. After an event of a node the
 /// votes are read at once.
@@ -39,8 +39,8 @@ const VOTES: Duration = Duration::from_millis(1_900);
 const TICK: Duration = Duration::from_secs(2);
 /// Interval at which the incidents are counted.
 const INCIDENTS: Duration = Duration::from_secs(30);
-/// Time-out for each request of the survey, shorter than that of the command line, so that a frozen
-/// node does not hold up the others.
+/// Time-out for each request of the survey, which reads the nodes' keys. It is shorter than that of
+/// the command line, so that a frozen node does not hold up the others.
 pub(crate) const SURVEY: Duration = Duration::from_millis(900);
 
 /// State of the collector that no page needs.

@@ -6,7 +6,7 @@ use palisade_ops::{KeyChange, NodeChange};
 
 /// Result of an action.
 pub(crate) struct Ended {
-    /// The result in the audit.
+    /// The word for the audit, such as `done` or `refused`.
     pub(crate) word: &'static str,
     pub(crate) text: String,
 }

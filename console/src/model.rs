@@ -247,9 +247,9 @@ pub(crate) struct ScanProgress {
     pub(crate) rounds: u64,
     /// Length of the last complete round.
     pub(crate) round: Option<Duration>,
-    /// Keys that this round has read, by node.
+    /// Number of keys that the present round has read, by node.
     pub(crate) progress: BTreeMap<String, u64>,
-    /// Keys that the last complete round read, by node.
+    /// Number of keys that the last complete round read, by node.
     pub(crate) totals: BTreeMap<String, u64>,
     /// Number of names that are known.
     pub(crate) names: usize,

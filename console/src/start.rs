@@ -30,7 +30,8 @@ const LAST: Duration = Duration::from_secs(5);
 pub struct Options {
     /// Address at which the console listens. Default: `127.0.0.1`, any free port.
     pub listen: Listen,
-    /// Host names under which browsers may reach the console, besides addresses and localhost.
+    /// Host names under which browsers may reach the console. IP addresses and `localhost` are
+    /// always allowed.
     pub hosts: Vec<String>,
     /// Tokens of the two roles. Without a token, everyone who reaches the address may read and act:
     /// on a loopback address, each local user.

@@ -1,4 +1,4 @@
-//! Effects and their rows in one transaction.
+//! Tests of the inbox: an effect and its row are written in one transaction.
 
 use std::time::Duration;
 

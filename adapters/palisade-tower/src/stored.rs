@@ -202,7 +202,8 @@ mod tests {
             headers.append(header::LINK, HeaderValue::from_static("<abcd>"));
         }
         let of = |limit| StoredResponse::of(StatusCode::OK, &headers, &kept, Some(&body), limit);
-        // The stored headers count as ten bytes, and the body as four bytes.
+        // Each of the twelve headers has ten bytes (name and value), and the body has four: 124 in
+        // all.
         assert!(of(124).response().is_some());
         let stored = of(123);
         assert!(stored.response().is_none());

@@ -12,7 +12,7 @@ use crate::start::Shared;
 /// Number of failovers that are kept.
 const KEPT: usize = 100;
 
-/// Notes all events of the nodes until the handle is closed.
+/// Stores all events of the nodes until the handle is closed.
 pub(super) async fn listen(shared: &Shared) {
     let mut events = shared.redlock.events();
     while let Some(NamedEvent { node, event, .. }) = events.next().await {

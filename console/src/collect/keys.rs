@@ -60,7 +60,7 @@ fn choose(shared: &Shared, is_meant: impl Fn(&KeyRow) -> bool) -> Option<Chosen>
     Some((records, keys.into_iter().map(|(_, key)| key.clone()).collect()))
 }
 
-/// Notes the records of these keys. `unread` are the nodes that could not be read.
+/// Stores the records of these keys in the model. `unread` are the nodes that could not be read.
 pub(super) fn note(
     shared: &Shared,
     (records, keys): Chosen,

@@ -17,7 +17,7 @@ use super::{Collector, keys};
 use crate::model::{LeftOut, LockId, Model, Vote};
 use crate::pages;
 
-/// Number of lock names that are checked in one request.
+/// Number of lock names that one request checks for a holder and waiters.
 const CHECKED: usize = 200;
 /// Upper limit of the time since the last page of the scan. The next page has as many keys as the
 /// budget (keys per second) allows for this time.
@@ -229,7 +229,8 @@ impl Names {
         }
     }
 
-    /// Returns the number of names that an earlier round found and that were never checked.
+    /// Returns the number of lock names that an earlier round of the scan found and that were never
+    /// checked.
     fn unchecked(&self) -> usize {
         let is_due = |name: &&Name| name.checked == 0 && name.first < self.round;
         self.locks.values().filter(is_due).count()

@@ -35,7 +35,7 @@ impl Vote {
     }
 }
 
-/// Asks all nodes for their votes, once.
+/// Asks all nodes once if they vote (grant locks), and stores the answers in the model.
 pub(super) async fn read(shared: &Shared) {
     let health = shared.redlock.health().await;
     let mut changes = Vec::new();
@@ -75,7 +75,7 @@ pub(super) async fn read(shared: &Shared) {
     }
 }
 
-/// Notes the answer of a node in its vote.
+/// Stores the answer of a node in its vote.
 fn note(vote: &mut Vote, node: &NodeHealth) {
     vote.losses = node.losses.to_vec();
     vote.is_changed = false;

@@ -1,4 +1,5 @@
-//! Incidents: losses of data, and the one decision about each of them.
+//! Incidents, and an operator's decisions about them. An incident is the losses of data on several
+//! nodes that belong together.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::model::Model;
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Shortest time between two examinations in ms.
+/// Shortest time between two examinations by the doctor, in ms.
 const APART: u64 = 30_000;
 /// Age in ms after which the markers (the nodes' records of their data history) are read again.
 /// Reading them costs many requests.

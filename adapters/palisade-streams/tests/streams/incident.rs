@@ -1,6 +1,6 @@
-//! Entries whose keys the nodes have forgotten. In one test the entries are held and run once after
-//! a decision. In the other test a first decision parks the entries. After a second decision they
-//! are moved back and run once.
+//! Entries with forgotten keys: the nodes cannot say whether there was an attempt for such a key.
+//! In one test the entries are held and run once after an operator's decision. In the other test a
+//! first decision parks the entries. After a second decision they are moved back and run once.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
