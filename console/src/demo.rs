@@ -29,7 +29,7 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// Starts three servers and marks them as new.
+    /// Starts three servers and initialises them as new servers.
     ///
     /// # Errors
     /// [`ServerError`] if `redis-server` is missing or does not start.

@@ -25,7 +25,7 @@ const BEHIND: usize = 128;
 const STREAMS: usize = 64;
 /// Maximum number of streams of one visitor, so that the others can have streams, too.
 const OF_ONE: usize = 24;
-/// Interval of the comments that keep a stream open.
+/// Interval of the SSE comments that keep a quiet stream open.
 const KEEP: Duration = Duration::from_secs(10);
 /// Age of a page that is too old: no stream begins with it, and a request for it waits for a new
 /// one.
@@ -307,8 +307,8 @@ impl Subscription {
                     return Some((topic.word(), page));
                 }
                 // A session ends when it expires or when its visitor signs out. The stream then
-                // ends. The browser connects again, and the reply says that the visitor must sign
-                // in.
+                // ends. The browser connects again, and the console replies that the visitor must
+                // sign in.
                 Ok(Message::Other("tick", _)) if !(self.is_allowed)() => return None,
                 Ok(Message::Other(name, data)) => return Some((name, data)),
                 Err(RecvError::Closed) => return None,

@@ -1,4 +1,4 @@
-//! Settings with which a console must not start, because others could see it or act in it.
+//! Settings with which a console must not start, because strangers could see it or perform actions.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,8 @@ use crate::access::{Listen, Proxy, Tokens};
 /// Shortest token in bytes.
 const TOKEN_MIN: usize = 16;
 
-/// Returns true if connections from this machine have the address.
+/// Returns true if the address belongs to this machine, so that a local process can connect from
+/// it.
 fn is_of_this_machine(address: IpAddr) -> bool {
     // Only an address of this machine can be bound, so binding it is the test.
     address.is_loopback() || std::net::UdpSocket::bind((address, 0)).is_ok()

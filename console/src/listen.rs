@@ -50,7 +50,8 @@ pub(crate) enum Bound {
 /// Activity of one connection.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    /// Number of requests of known visitors whose answers are not complete.
+    /// Number of requests whose answers are not complete. Requests of visitors who are not signed
+    /// in do not count.
     busy: AtomicUsize,
     since: Mutex<Instant>,
 }

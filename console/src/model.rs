@@ -39,7 +39,8 @@ pub(crate) struct Model {
     pub(crate) locks_unchecked: usize,
     pub(crate) failovers: VecDeque<Failover>,
     pub(crate) markers: Vec<NodeData>,
-    /// Time of the last reading of the markers; 0 before the first one.
+    /// Time of the last reading of the markers (the nodes' records of their data history); 0 before
+    /// the first one.
     pub(crate) markers_at: u64,
     pub(crate) doctor: Examination,
     /// Nodes that the last reading could not read, with the reasons.
@@ -92,7 +93,7 @@ pub(crate) struct Vote {
     pub(crate) latency: Option<Duration>,
     pub(crate) latencies: VecDeque<Duration>,
     pub(crate) losses: Vec<Loss>,
-    /// True if an event of the node came after the vote was read.
+    /// True if an event of the node came after its vote was read. Then the vote is read again.
     pub(crate) is_changed: bool,
 }
 
@@ -174,7 +175,7 @@ pub(crate) struct JobRow {
 /// One idempotency key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyRow {
-    /// The facts of the last reading; `None` before the first one.
+    /// State of the key at the last reading; `None` before the first one.
     pub(crate) facts: Option<KeyFacts>,
     /// Time of the last reading.
     pub(crate) at: u64,
@@ -245,7 +246,7 @@ impl LeftOut {
 pub(crate) struct ScanProgress {
     /// Number of complete rounds.
     pub(crate) rounds: u64,
-    /// Length of the last complete round.
+    /// Duration of the last complete round.
     pub(crate) round: Option<Duration>,
     /// Number of keys that the present round has read, by node.
     pub(crate) progress: BTreeMap<String, u64>,

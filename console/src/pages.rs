@@ -146,7 +146,7 @@ fn head(shared: &Shared, model: &Model, mut page: Value) -> Value {
     page
 }
 
-/// Returns the facts about the collector's readings.
+/// Returns the state of the collector's readings, such as the progress of the scan.
 pub(crate) fn poll(shared: &Shared, model: &Model) -> Value {
     let scan = &model.scan;
     let progress = scan.progress.keys().chain(scan.totals.keys());

@@ -111,8 +111,7 @@ fn audit_refused(shared: &Shared, visitor: Option<&Visitor>, from: String, refus
     });
 }
 
-/// Checks the origin and the visitor of a request to the interface, and adds the visitor to the
-/// request.
+/// Checks the origin and the visitor of a request to the API, and adds the visitor to the request.
 async fn guard(
     State(shared): Of,
     Extension(connection): Extension<Connection>,

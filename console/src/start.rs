@@ -40,7 +40,7 @@ pub struct Options {
     pub proxy: Option<Proxy>,
     /// Certificate chain and key (PEM) for HTTPS. Needs the feature `tls`.
     pub tls: Option<(Vec<u8>, Vec<u8>)>,
-    /// If true, visitors with the role act may act.
+    /// If true, visitors with the role `act` may perform actions.
     pub allow_actions: bool,
     /// If true, the results of idempotency keys are shown.
     pub show_results: bool,

@@ -93,7 +93,7 @@ async fn an_incident_has_one_decision() {
         body["expect"] = incident["shown"].clone();
         body
     };
-    // The nodes do not store a decision before the quarantine is over.
+    // A node in quarantine, the time after a loss of data, does not store a decision.
     let parked = loop {
         let answer = world.act(&decide("park", false), &[]).await.json();
         if answer["result"] != "unknown" {
@@ -287,7 +287,7 @@ async fn a_loss_of_all_records_waits_for_a_decision() {
             _ => tokio::time::sleep(Duration::from_millis(300)).await,
         }
     };
-    // Two more rounds of the scan find no record.
+    // Wait until two more rounds of the scan have found no record.
     let rounds = |page: &Value| page["poll"]["scan"]["rounds"].as_u64().unwrap();
     let before = rounds(&world.get("overview").await);
     world.until("keys", |page| page["total"] == 0 && rounds(page) > before + 1).await;

@@ -1,8 +1,8 @@
 //! The state of a member of a Kafka consumer group: its partitions, the messages read from them,
 //! and the messages that wait for another delivery to the handler.
 //!
-//! One thread of the session reads the messages and stores the offsets. Any thread can settle a
-//! delivery.
+//! One thread of the session reads the messages and stores the offsets. Any thread can finish a
+//! delivery or have it delivered again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +31,8 @@ pub(crate) struct Read {
     pub(crate) term: u64,
     /// Number of failures of the handler for this record in this process.
     pub(crate) failures: u32,
-    /// Number of consecutive deliveries of this record that were dropped and not settled.
+    /// Number of consecutive deliveries of this record that were dropped before the consumer had
+    /// finished or delayed them.
     pub(crate) unsettled: u32,
 }
 

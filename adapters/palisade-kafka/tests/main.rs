@@ -1,5 +1,6 @@
 //! Guarantees of the consumers, on librdkafka's mock cluster. The sockets and the groups are real,
-//! but the broker is not. The tests of `broker-demo` kill processes at each crash point.
+//! but the broker is not. The tests of `broker-demo` kill processes at each crash point, that is,
+//! after each step of the handling of a message.
 
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]

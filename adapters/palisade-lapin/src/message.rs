@@ -1,4 +1,5 @@
-//! One delivery of a RabbitMQ message, and the code that settles the delivery.
+//! One delivery of a RabbitMQ message, and the code that settles it: the code acknowledges the
+//! message, has it delivered again, or makes it a dead letter.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,8 +26,8 @@ use crate::session::{Link, PATIENCE};
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
 /// Maximum time for which this process holds a message back and then returns the message to its
 /// queue. The process holds a message back if it could not put a copy of the message into a delay
-/// queue. The time must be less than 30 s, because the consumer waits 30 s for a message to be
-/// settled.
+/// queue. The time must be less than 30 s, because the consumer waits at most 30 s until a message
+/// is acknowledged or returned.
 const HELD_MAX: Duration = Duration::from_secs(15);
 
 /// One delivery of a RabbitMQ message to a handler.

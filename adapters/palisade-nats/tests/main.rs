@@ -1,5 +1,5 @@
 //! Guarantees of the consumers, on a real server. The tests of `broker-demo` kill processes at each
-//! crash point.
+//! crash point, that is, after each step of the handling of a message.
 
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]

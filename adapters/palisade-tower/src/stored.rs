@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 
 /// The result that [`IdempotencyLayer`](crate::IdempotencyLayer) stores under a key: the status,
-/// the stored headers and the body of a response. A probe returns such a result. An operator can
-/// store such a result for a parked key:
+/// the stored headers and the body of a response. A probe returns such a result. For a parked key,
+/// which waits for a person's decision, an operator can store such a result:
 ///
 /// ```
 /// # async fn settle(layer: palisade_tower::IdempotencyLayer)

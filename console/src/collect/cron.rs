@@ -13,9 +13,9 @@ use crate::history::{Entry, Level, millis, now_ms};
 use crate::model::{JobRow, Model};
 use crate::start::Shared;
 
-/// Namespace of the records of ticks and schedules.
+/// Namespace of the idempotency keys that record ticks and schedules.
 pub(crate) const NAMESPACE: &str = "cron";
-/// Number of ticks that are kept of each job.
+/// Number of ticks (times at which a job is due) that are kept of each job.
 const TICKS: usize = 20;
 /// Minimum number of ticks that one reading requests.
 const STEP: usize = 3;
@@ -33,7 +33,7 @@ struct Revision {
     since: i64,
 }
 
-/// Returns the name of the job in the key of a schedule's record.
+/// Returns the job's name if the key is that of a schedule's record (`job/schedule/number/number`).
 fn job_of(key: &str) -> Option<&str> {
     let mut parts = key.rsplitn(4, '/');
     let (number, quarter, word) = (parts.next()?, parts.next()?, parts.next()?);
@@ -42,7 +42,7 @@ fn job_of(key: &str) -> Option<&str> {
     parts.next().filter(|_| is_one)
 }
 
-/// Returns the key of a job's last schedule among the keys of the namespace.
+/// Returns the key of a job's newest schedule among these keys of the namespace.
 fn last_schedule<'a>(keys: impl Iterator<Item = &'a str>, job: &str) -> Option<&'a str> {
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
     let order = |key: &str| {

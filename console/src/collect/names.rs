@@ -34,7 +34,7 @@ const NAMESPACES: usize = 1_000;
 /// Largest number of prefixes of other handles that are shown.
 const PREFIXES: usize = 8;
 
-/// The names of one console, and the progress of the scan.
+/// The names that the console has found, and the progress of the scan that finds them.
 #[derive(Default)]
 pub(super) struct Names {
     pub(super) round: u64,
@@ -354,7 +354,8 @@ impl Collector {
     }
 }
 
-/// Joins the queues of all nodes: each handle once, with its longest wait.
+/// Merges the queues of all nodes into one list. Each waiting handle is in it once, with its
+/// longest wait.
 fn waiters(seen: &[&LockQueue]) -> Vec<Waiter> {
     let mut all: Vec<Waiter> = seen.iter().flat_map(|seen| seen.waiters.clone()).collect();
     all.sort_by(|a, b| (&a.handle, a.is_shared, a.since).cmp(&(&b.handle, b.is_shared, b.since)));

@@ -22,7 +22,7 @@ pub(super) async fn run(handles: &[Redlock]) {
     futures_util::future::join_all(each).await;
 }
 
-/// Returns a time of some hundred milliseconds that differs from call to call.
+/// Returns a random time of half to one and a half times `ms`.
 fn some(ms: u64) -> Duration {
     Duration::from_millis(ms / 2 + rand::random::<u64>() % ms)
 }

@@ -1,4 +1,4 @@
-//! Cron jobs: the next tick, and how the last ones ended.
+//! Cron jobs: the next tick (time at which the job is due), and the results of the last ticks.
 
 use palisade::cron::{Cancelled, End, Run, RunRequest, Skipped, TickState};
 use serde_json::{Value, json};

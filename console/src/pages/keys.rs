@@ -118,7 +118,7 @@ fn sentence(facts: &KeyFacts) -> String {
     if facts.forgotten { format!("{text}; nodes may have lost attempts of it") } else { text }
 }
 
-/// The record of one key, as the nodes had it.
+/// The record of one key, as the nodes reported it.
 #[derive(Clone)]
 pub(crate) struct KeyNow {
     pub(crate) facts: Option<KeyFacts>,

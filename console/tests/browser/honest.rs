@@ -1,5 +1,5 @@
-//! Pages never show more than the console knows: partial lists, old events, and data that they
-//! cannot draw.
+//! Tests that a page does not show partial lists as complete, or old events as live. A page also
+//! shows if it cannot draw its data.
 
 use palisade_console::Options;
 

@@ -1,4 +1,5 @@
-//! Contrast, names, landmarks, keyboard, narrow windows, and motion that can be turned off.
+//! Tests of accessibility: contrast, names, landmarks, keyboard, narrow windows, and motion that
+//! can be turned off.
 
 use crate::SOON;
 use crate::chrome::{Chrome, Tab};
@@ -69,7 +70,7 @@ async fn the_keyboard_is_enough_and_motion_can_be_turned_off() {
     tab.until("help", SOON, "!!document.querySelector('dialog[open]')").await;
     tab.press("Escape").await;
     tab.until("no help", SOON, "!document.querySelector('dialog')").await;
-    // The links of the pages can be reached one after the other.
+    // The Tab key reaches the links of all pages one after the other.
     tab.run("document.getElementById('skip').focus()").await;
     let mut reached = 0;
     for _ in 0..16 {

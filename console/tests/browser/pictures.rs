@@ -12,7 +12,8 @@ use crate::chrome::{Chrome, Tab};
 use crate::server::Server;
 use crate::world::{World, acting};
 
-/// Longest lease. It makes the quarantine long enough to be seen in all pictures.
+/// Longest lease. It makes the quarantine of the killed server long enough to be seen in all
+/// pictures.
 const MAX_TTL: Duration = Duration::from_secs(20);
 const DESK: (i64, i64) = (1280, 800);
 const PHONE: (i64, i64) = (390, 844);

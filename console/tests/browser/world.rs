@@ -12,7 +12,8 @@ use tokio::task::JoinHandle;
 
 use crate::server::Server;
 
-/// Longest lease. A node's quarantine is a little longer.
+/// Longest lease. A node's quarantine, the time after a loss of data in which the node grants
+/// nothing, is a little longer.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(6);
 
 /// Servers, a console and a client. Dropping this value ends the console and the servers.
@@ -26,7 +27,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts servers, marks them as new, and starts a console with these options.
+    /// Starts servers, initialises them as new servers, and starts a console with these options.
     pub(crate) async fn start(nodes: usize, max_ttl: Duration, options: Options) -> Self {
         let servers = (0..nodes).map(|_| Server::start(&[])).collect();
         Self::start_on(servers, max_ttl, options).await

@@ -23,7 +23,7 @@ use self::server::Server;
 /// Maximum time until the console shows a change. It is long, because test machines are busy.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// Servers that are marked as new, and a console over them.
+/// Servers that were initialised as new servers, and a console over them.
 pub struct World {
     pub servers: Vec<Server>,
     pub at: SocketAddr,
@@ -46,7 +46,7 @@ fn settings(servers: &[Server], prefix: &str, max_ttl: Duration) -> Settings {
     let mut settings = Settings::new(servers.iter().map(Server::url));
     settings.prefix = Some(prefix.to_owned());
     (settings.ttl, settings.max_ttl) = (Some(TTL), Some(max_ttl));
-    // On a busy machine a server replies late.
+    // On a busy machine a server replies late, so the nodes have more time.
     settings.node_deadline = Some(Duration::from_millis(700));
     settings
 }
