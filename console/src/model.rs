@@ -15,7 +15,7 @@ use palisade_ops::{KeyFacts, NodeData, Waiter};
 /// count as complete.
 const SHORT: Duration = Duration::from_secs(30);
 
-/// Everything that the console knows.
+/// The deployment as the console has read it.
 #[derive(Default)]
 pub(crate) struct Model {
     /// Time of the last complete reading.
@@ -77,7 +77,7 @@ impl VoteState {
     }
 }
 
-/// One node and its vote.
+/// One node, and its vote: whether it grants locks.
 #[derive(Clone, Debug)]
 pub(crate) struct Vote {
     pub(crate) node: String,

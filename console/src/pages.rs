@@ -91,7 +91,7 @@ impl Params {
     }
 }
 
-/// Returns a page by its name in the address.
+/// Returns the page of this name, which is a part of the request's path.
 pub(crate) async fn answer(shared: &Shared, name: &str, params: &Params) -> Result<Value, Refusal> {
     if let Some(topic) = Topic::named(name) {
         shared.hub.look(topic, FRESH).await;

@@ -95,8 +95,8 @@ async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
     };
     claimed.notified().await;
     let judge = async {
-        // At most 2 s of the lease are left. So the consumer uses only the delay queues for 250 ms
-        // to 2 s.
+        // At most 2 s of the other call's lease are left. So the consumer uses only the delay
+        // queues for 250 ms to 2 s.
         let waits = async || {
             let mut waits = 0;
             for n in 0..4 {

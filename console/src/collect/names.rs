@@ -1,6 +1,6 @@
-//! Names that the scan found among the keys of the nodes. A name counts only if the nodes have a
-//! fence (its last fencing token), candidates or a record for it. So a key of another program is
-//! scanned, but causes no further requests.
+//! Names of locks, elections and keys that the scan found on the nodes. A name counts only if the
+//! nodes have a fence (the name's last fencing token), candidates or a record for it. So a key of
+//! another program is scanned, but causes no further requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
