@@ -213,7 +213,7 @@ pub(crate) struct Failover {
     pub(crate) ran_out: Option<usize>,
 }
 
-/// The doctor's last examination.
+/// The last examination of the nodes by the doctor, which checks them and explains what is wrong.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Examination {
     pub(crate) is_running: bool,

@@ -13,8 +13,9 @@ const MOST: usize = 200;
 /// Time in ms after which a key that may change is read again.
 const FRESH: u64 = 300;
 
-/// Time in ms by which a key that may change is read before a key that does not. The latter is read
-/// again nevertheless, because a call or another operator may change it.
+/// Advantage in ms of a key that may change: it is read before another key whose last reading is
+/// older by less than this. The other keys are read again nevertheless, because a call or another
+/// operator may change them.
 const PREFERRED: u64 = 2_000;
 
 /// Returns the place of a key in the order of readings: the key with the smallest place is read
