@@ -1,4 +1,5 @@
-//! Roles of visitors: those that may see the console, and those that may act.
+//! Access to the console: which requests are accepted, and which role a visitor has. The roles are
+//! `read` and `act`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -14,14 +15,15 @@ use sha2::{Digest as _, Sha256};
 use crate::refusal::Refusal;
 use crate::visitor::{Peer, Role, Visitor};
 
-/// Header that every change must have. No page of another site can send it without permission.
+/// Header that every change must have. A browser lets a page of another site send this header only
+/// with permission, which the console never gives.
 const OWN_HEADER: &str = "x-palisade-console";
-/// Prefix of the name of the session cookie. The port follows, because browsers send a cookie to
-/// all ports of a host.
+/// Prefix of the name of the session cookie. The console's port follows the prefix: browsers send a
+/// cookie to all ports of a host, so two consoles on one host need two names.
 const SESSION: &str = "palisade_console";
 /// Time after which a session ends.
 const SESSION_LIFE: Duration = Duration::from_secs(12 * 3_600);
-/// Largest number of sessions; the oldest one ends.
+/// Maximum number of sessions. If there would be more, the oldest session ends.
 const SESSIONS: usize = 1_024;
 /// The address at which the console listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +72,8 @@ impl std::fmt::Debug for Tokens {
     }
 }
 
-/// The rules of one console.
+/// Access rules of one console: from where requests are accepted, how visitors log in, and the open
+/// sessions.
 #[derive(Debug)]
 pub(crate) struct Access {
     listen: Listen,
@@ -160,7 +163,8 @@ impl Access {
             }
         }
         let reads = [Method::GET, Method::HEAD].contains(method);
-        // A browser may add `Authorization: Basic` by itself, but no `Bearer`.
+        // A browser may send `Authorization: Basic` by itself, but never `Bearer`. So a request
+        // with a bearer token comes from a program, and does not need `OWN_HEADER`.
         let bearer = |value: &HeaderValue| value.as_bytes().starts_with(b"Bearer ");
         let is_tool = headers.get(AUTHORIZATION).is_some_and(bearer);
         if !reads && headers.get(OWN_HEADER).is_none() && !is_tool {
@@ -181,11 +185,13 @@ impl Access {
         }
     }
 
-    /// Returns the visitor of a request.
+    /// Returns the visitor who sent a request, with the role. Fails if the console does not know
+    /// the visitor.
     pub(crate) fn visitor(&self, peer: &Peer, headers: &HeaderMap) -> Result<Visitor, Refusal> {
         let (user, found) = match (&self.proxy, self.has_tokens()) {
             (Some(proxy), has_tokens) => {
-                // A proxy that adds its header to the one of its client lets the client choose.
+                // If the proxy adds its header without removing the client's, the client can choose
+                // its user name. So two headers of this name are refused.
                 if headers.get_all(&*proxy.header).iter().count() > 1 {
                     let why = format!(
                         "the header {} is there twice: the proxy has to replace it, and not to \
@@ -301,7 +307,8 @@ impl Access {
     }
 
     fn cookie(&self, id: &str, life: Duration) -> String {
-        // A browser sends a cookie with `Secure` only over TLS, and to loopback addresses.
+        // Not every browser sends a cookie with `Secure` without TLS, and a console at a loopback
+        // address or a unix socket may have no TLS. At other addresses the visitor has TLS.
         let is_local = match &self.listen {
             Listen::Tcp(at) => at.ip().is_loopback(),
             Listen::Unix(_) => true,

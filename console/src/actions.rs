@@ -1,5 +1,5 @@
-//! Actions of operators. The server refuses an action without permission, and writes each request
-//! to the audit, also one that it refused.
+//! Actions of operators, such as taking a lock from its holder. The console refuses an action
+//! without permission, and writes each request to the audit, even one that it refused.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -42,13 +42,14 @@ const CHANGED: &str = "it changed hands since the page showed it; look again";
 pub(crate) struct Request {
     #[serde(flatten)]
     act: Act,
-    /// The holder, the term, the claim of the key or the losses that the page showed. Only programs
-    /// leave it out, and act on what is there when the request arrives.
+    /// State of the target when the page showed it: the holder, the term, the claim of the key, or
+    /// the losses. If the state has changed since, the action is refused. Only programs leave it
+    /// out: their action applies to the state at the arrival of the request.
     #[serde(default)]
     expect: Option<String>,
     #[serde(default)]
     reason: String,
-    /// The name of the target, typed by the visitor.
+    /// The name of the target, which the visitor typed to confirm the action.
     #[serde(default)]
     confirm: String,
 }
@@ -108,7 +109,7 @@ impl Act {
         }
     }
 
-    /// Returns the name that the visitor has to type.
+    /// Returns the name that the visitor has to type to confirm the action.
     fn name(&self) -> &str {
         match self {
             Self::ForceRelease { name } | Self::StepDown { name } => name,
@@ -135,8 +136,8 @@ impl Act {
 }
 
 impl Act {
-    /// Returns the parts of the request that decide about its effect, for the audit. Of a result
-    /// only the digest is written, because results may be secret.
+    /// Returns, for the audit, the parts of the request that decide about its effect. Results may
+    /// be secret, so only the digest of a result is written.
     fn detail(&self, expect: Option<&str>) -> String {
         let shown = expect.map(|expect| format!("shown: {expect}"));
         let more = match self {
@@ -172,7 +173,7 @@ pub(crate) fn refused(shared: &Shared, role: Option<Role>) -> Option<Refusal> {
     None
 }
 
-/// Acts, and writes the action to the audit.
+/// Performs an action, and writes it to the audit.
 pub(crate) async fn act(
     shared: &Arc<Shared>,
     visitor: &Visitor,
@@ -200,7 +201,8 @@ pub(crate) async fn act(
         }
     };
     let name = act.name().to_owned();
-    // The pages of other visitors read the audit again, and show what is under way.
+    // This entry makes the pages of other visitors read the audit again and show that the action
+    // has begun.
     let begins = format!("{} of {name:?} by {} begins", line.action, line.by);
     let id = shared.audits.begun(line);
     shared.happened(Entry::of(Level::Info, "action", &name, begins));
@@ -208,10 +210,11 @@ pub(crate) async fn act(
         let shared = Arc::clone(shared);
         async move { perform(&shared, act, expect.as_deref(), &audit).await }
     };
-    // The action goes on if the visitor closes the page, so that the audit has its result.
+    // The action runs in its own task, which continues if the visitor closes the page. So the audit
+    // always receives the result.
     let shared = Arc::clone(shared);
     let noted = tokio::spawn(async move {
-        // A panic in the action has a line, too.
+        // The inner task catches a panic of the action, so that the audit has a result even then.
         let done = tokio::spawn(work).await;
         let done = done.unwrap_or_else(|e| Ok(Ended::new("unknown", e.to_string())));
         let ended = match &done {
@@ -300,7 +303,8 @@ async fn perform(
                 let why = "no loss of this number makes keys of the namespace forgotten";
                 return Ok(Ended::new("refused", why));
             };
-            // A loss that joined the incident later is not what the visitor has decided about.
+            // If a loss joined the incident after the page showed it, the visitor has not decided
+            // about this loss, so the decision is refused.
             let losses = incident.losses.iter().map(|one| one.loss);
             if expect.is_some_and(|expect| expect != losses_shown(losses)) {
                 return Ok(Ended::new("refused", CHANGED));
@@ -317,7 +321,7 @@ async fn perform(
     }
 }
 
-/// Returns true if the key is as the page has shown it.
+/// Returns true if the key is in the state that the page showed, or if the request names no state.
 fn is_as_shown(facts: Option<&KeyFacts>, expect: Option<&str>) -> bool {
     expect.is_none_or(|expect| facts.is_some_and(|facts| shown_as(facts) == expect))
 }
@@ -330,7 +334,8 @@ async fn force_release(
     expect: Option<&str>,
     audit: &Audit,
 ) -> Result<Ended, Refusal> {
-    // The guard is not renewed, so the end of its lease is right even if this process dies.
+    // The guard is not renewed, so that its lease ends at the reported time even if this process
+    // dies.
     let mutex = shared.redlock.mutex(name).auto_renew(false).acquire_timeout(WAIT).build()?;
     let seen = mutex.inspect().await.map_err(|e| Refusal::nodes(e.to_string()))?;
     let Some(holder) = seen.holder() else {
@@ -343,7 +348,8 @@ async fn force_release(
             Ended::new("failed", "no majority of the nodes names a holder")
         });
     };
-    // The nodes take the lock from this holder alone.
+    // The visitor wants to take the lock from the holder that the page showed. If the holder
+    // changes after this check, `take_over` fails: it takes the lock from this holder only.
     if expect.is_some_and(|expect| expect != holder.owner) {
         return Ok(Ended::new("refused", CHANGED));
     }
@@ -374,7 +380,8 @@ async fn force_release(
     );
     tokio::spawn(async move {
         tokio::time::sleep(taken.closed_for).await;
-        // The lease has ended here. The release wakes the waiters a little sooner.
+        // The guard's lease ends now, so the lock becomes free even without a release. The release
+        // only wakes the waiters a little sooner.
         drop(taken.guard.release().await);
     });
     let left = span(left.as_millis() as u64);
@@ -395,7 +402,7 @@ async fn step_down(
     let election = shared.redlock.election(name).build()?;
     let reason = format!("{} ({})", audit.reason(), audit.by());
     let asked = match expect.map(str::parse::<u64>) {
-        // The request names the term that the page showed, and a later leader does not follow it.
+        // The request names the term that the page showed, so a later leader does not obey it.
         Some(Ok(term)) => election.step_down_from(FencingToken::new(term), &reason, WAIT).await,
         Some(Err(_)) => return Err(Refusal::bad_request("expect: the number of a term")),
         None => election.step_down(&reason, WAIT).await,
@@ -425,7 +432,7 @@ async fn step_down(
     Ok(ended)
 }
 
-/// Requests a run of a job. Its leader looks for requests every two seconds.
+/// Requests a run of a job. The job's leader looks for requests every two seconds.
 async fn run_job(shared: &Shared, job: &str, audit: &Audit) -> Result<Ended, Refusal> {
     let cron = Cron::new(&shared.redlock);
     Ok(match run_now(&cron, job, BEGINS, audit).await {
@@ -461,7 +468,7 @@ async fn run_job(shared: &Shared, job: &str, audit: &Audit) -> Result<Ended, Ref
         Ok(other) => Ended::new("unknown", format!("{other:?}")),
         Err(e @ CronError::Config(_)) => return Err(Refusal::bad_request(e.to_string())),
         Err(e @ CronError::Record(_)) => Ended::new("failed", format!("no request is stored: {e}")),
-        // The message contains the time before which another request may run the job twice.
+        // The error's text contains the time until which another request could run the job twice.
         Err(e) => Ended::new("unknown", e.to_string()),
     })
 }

@@ -1,4 +1,5 @@
-//! The files of the pages, which are in the program. Nothing is loaded from elsewhere.
+//! Files of the web pages. They are compiled into the program, so that nothing is loaded from
+//! elsewhere.
 
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use axum::http::{HeaderMap, StatusCode};
@@ -41,7 +42,8 @@ pub(crate) fn file(path: &str, headers: &HeaderMap) -> Option<Response> {
     let path = path.trim_start_matches('/');
     let path = if path.is_empty() { "index.html" } else { path };
     let (_, bytes) = FILES.iter().find(|(name, _)| *name == path)?;
-    // A browser asks each time if its copy is still good, so no page is older than the program.
+    // With `no-cache`, a browser asks each time if its copy is still current. So a page is never
+    // older than the program.
     let tag = format!("\"{}\"", hex(&Sha256::digest(bytes)[..12]));
     let head = [(CACHE_CONTROL, "no-cache".to_owned()), (ETAG, tag.clone())];
     if headers.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
@@ -96,7 +98,7 @@ mod tests {
         assert!(FILES.iter().all(|(name, _)| kind(name) != "application/octet-stream"));
     }
 
-    /// Returns the paths in a file that stand between `before` and a quotation mark.
+    /// Returns each text of a file that is between `before` and the next quotation mark.
     fn named<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
         text.split(before).skip(1).filter_map(|rest| rest.split('"').next())
     }
@@ -118,7 +120,8 @@ mod tests {
             let absolute =
                 ["href=\"/", "src=\"/"].into_iter().flat_map(|before| named(text, before));
             waits.extend(absolute.filter(|path| !path.is_empty()).map(ToOwned::to_owned));
-            // Modules that are loaded later are no part of the first page.
+            // Only static imports are followed: a module that is loaded later does not delay the
+            // first page.
             for module in named(text, "from \"").chain(named(text, "\nimport \"")) {
                 waits.push(match (module.strip_prefix("../"), module.strip_prefix("./")) {
                     (Some(rest), _) => rest.to_owned(),

@@ -12,9 +12,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::history::now_ms;
 
-/// Number of lines that the console keeps for its page.
+/// Number of lines that the console keeps for the page of the audit.
 const KEPT: usize = 200;
-/// Number of refused requests in `WINDOW` that are written.
+/// Maximum number of refused requests that are written within `WINDOW`.
 const REFUSED: u32 = 30;
 /// Time over which refused requests are counted.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -24,7 +24,8 @@ const WINDOW: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AuditLine {
-    /// Number of the action, which both of its lines have. 0 if it was refused at once.
+    /// Number of the action, the same in both of its lines. 0 if the request was refused before an
+    /// action began.
     pub id: u64,
     /// Time in ms since 1970.
     pub at: u64,
@@ -36,14 +37,15 @@ pub struct AuditLine {
     pub from: String,
     /// The action, such as `force-release`.
     pub action: String,
-    /// The lock, election, key, loss or job.
+    /// The lock, election, key, loss or job that the action is about.
     pub target: String,
     /// The reason that the user gave.
     pub reason: String,
     /// Parts of the request that decide about its effect: the holder that was to lose its lock, the
     /// digest of a result, the kind of a decision.
     pub detail: String,
-    /// `begun`; or `done`, `unchanged`, `partly`, `refused`, `unknown` or `failed`.
+    /// `begun` in the line before the action. In the line with the result: `done`, `unchanged`,
+    /// `partly`, `refused`, `unknown` or `failed`.
     pub result: &'static str,
     /// The result as a sentence.
     pub text: String,
@@ -82,7 +84,7 @@ pub(crate) struct Audits {
     /// Actions that are under way, by number.
     running: watch::Sender<BTreeMap<u64, AuditLine>>,
     last: Mutex<u64>,
-    /// Beginning of the present window, and the number of refused requests in it.
+    /// Beginning of the present `WINDOW`, and the number of refused requests since then.
     refused: Mutex<(Option<Instant>, u32)>,
 }
 
@@ -96,7 +98,7 @@ impl Audits {
         Self { sink, kept: Mutex::default(), running, last, refused: Mutex::default() }
     }
 
-    /// Writes that an action begins, and returns its number.
+    /// Writes the line that an action begins, and returns the action's number.
     pub(crate) fn begun(&self, mut line: AuditLine) -> u64 {
         let id = {
             let mut last = locked(&self.last);
@@ -109,7 +111,8 @@ impl Audits {
         id
     }
 
-    /// Writes the result of an action, and returns its line; `None` if the action has ended.
+    /// Writes the result of an action, and returns its line; `None` if the action already has a
+    /// result.
     pub(crate) fn ended(&self, id: u64, result: &'static str, text: &str) -> Option<AuditLine> {
         let mut line = None;
         self.running.send_modify(|all| line = all.remove(&id));
@@ -120,8 +123,8 @@ impl Audits {
         Some(line)
     }
 
-    /// Writes a request that was refused before an action began. Many of them are one line, so that
-    /// a stranger cannot fill the audit.
+    /// Writes a request that was refused before an action began. Within `WINDOW`, only `REFUSED` of
+    /// these requests are written, so that a stranger cannot fill the audit.
     pub(crate) fn refused(&self, mut line: AuditLine) {
         let n = {
             let mut refused = locked(&self.refused);
@@ -138,15 +141,15 @@ impl Audits {
         if n == REFUSED {
             line.text += "; further refused requests of this minute are not written";
         }
-        // A refused request may be of any length.
+        // The texts of a refused request may be of any length, so they are cut.
         for text in [&mut line.target, &mut line.reason, &mut line.detail] {
             *text = text.chars().take(SENTENCE_MAX).collect();
         }
         self.write(line);
     }
 
-    /// Waits until no action is under way, at most for this time. Writes then that the results of
-    /// the others are unknown.
+    /// Waits until no action is under way, at most for `limit`. Then writes the result `unknown`
+    /// for each action that is still under way.
     pub(crate) async fn end(&self, limit: Duration) {
         let mut running = self.running.subscribe();
         drop(timeout(limit, running.wait_for(BTreeMap::is_empty)).await);
@@ -176,7 +179,8 @@ impl Audits {
             sink(&line);
         }
         let mut kept = locked(&self.kept);
-        // The page shows an action once, with its result as soon as there is one.
+        // The page shows an action only once, so the line with the result replaces the line of the
+        // beginning.
         kept.retain(|one| line.id == 0 || one.id != line.id);
         kept.truncate(KEPT - 1);
         kept.push_front(line);

@@ -1,8 +1,8 @@
 //! Reads the deployment, several times a second while a page is open and every ten seconds
 //! otherwise. All pages share this one collector. The number of its requests does not depend on the
-//! number of pages, of locks or of keys: each reading has a budget, and what it leaves out follows
-//! in the next ones. A reading that sent more requests than usual is followed by a longer pause, so
-//! that no node receives more than five a second.
+//! number of pages, of locks or of keys: each reading has a budget of requests, and the next
+//! readings read what this reading left out. After a reading that sent more requests than usual,
+//! the pause is longer, so that no node receives more than five requests a second.
 
 pub(crate) mod cron;
 mod elections;
@@ -25,24 +25,25 @@ use crate::pages::{self, Params};
 use crate::start::Shared;
 use names::Names;
 
-/// Pause for each request to a node. The requests of a reading leave together, so with 0.2 s there
-/// would be seconds with more than five.
+/// Pause after a reading, for each request that the reading sent to a node. A reading sends all its
+/// requests at once, so with 200 ms some seconds would contain more than five requests.
 const REQUEST: Duration = Duration::from_millis(220);
-/// Shortest interval of readings while a page is open. Most of them send two requests to a node.
+/// Shortest interval of readings while a page is open. Most readings send two requests to a node.
 pub(crate) const EVERY: Duration = Duration::from_millis(440);
-/// Interval of readings while no page is open. These readings only ask for the votes.
+/// Interval of readings while no page is open. These readings only ask which nodes vote.
 const SLOW: Duration = Duration::from_secs(10);
-/// Interval of the readings of the votes. An event of a node has them read at once.
+/// Interval at which the votes are read, that is, which nodes vote. After an event of a node the
+/// votes are read at once.
 const VOTES: Duration = Duration::from_millis(1_900);
-/// Interval of the ticks that show that a stream is alive.
+/// Interval of the event `tick`, which shows a browser that its stream is alive.
 const TICK: Duration = Duration::from_secs(2);
-/// Interval of the counts of incidents.
+/// Interval at which the incidents are counted.
 const INCIDENTS: Duration = Duration::from_secs(30);
-/// Time-out for each request of the survey, shorter than that of the command line, so that a frozen
-/// node does not hold up the others.
+/// Time-out for each request of the survey, which reads the nodes' keys. It is shorter than that of
+/// the command line, so that a frozen node does not hold up the others.
 pub(crate) const SURVEY: Duration = Duration::from_millis(900);
 
-/// The collector's own memory, which no page needs.
+/// State of the collector that no page needs.
 struct Collector {
     shared: Arc<Shared>,
     survey: Survey,
@@ -52,12 +53,13 @@ struct Collector {
     votes_at: Option<Instant>,
     tick_at: Option<Instant>,
     incidents_at: Option<Instant>,
-    /// Time of the last page of the scan.
+    /// Time at which the last page of the scan was read. The scan finds names among the nodes'
+    /// keys.
     scanned_at: Option<Instant>,
     sent: votes::Sent,
 }
 
-/// Reads until the future is dropped.
+/// Reads the deployment until the future is dropped.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let deployment = shared.deployment.clone().timeout(SURVEY);
     let mut collector = Collector {
@@ -96,7 +98,8 @@ impl Collector {
             self.votes_at = None;
         }
         let shared = Arc::clone(&self.shared);
-        // The votes cost one request more. A reading that found new names already sent one more.
+        // Reading the votes costs one more request to each node. If the survey found new names, it
+        // has already sent an additional request, so the votes are read less often then.
         let found_new = is_watched && self.survey().await;
         let every = if found_new { 2 * VOTES } else { VOTES };
         let asks_votes = !is_watched || self.votes_at.is_none_or(|at| at.elapsed() >= every);
@@ -106,7 +109,7 @@ impl Collector {
             }
         };
         if is_watched {
-            // They begin together, so their requests to a node travel together.
+            // The readings begin together, so that their requests to a node travel in one batch.
             tokio::join!(locks::read(&shared), cron::read(&shared), votes);
             if self.incidents_at.is_none_or(|at| at.elapsed() >= INCIDENTS) {
                 self.incidents_at = Some(Instant::now());
@@ -129,7 +132,7 @@ impl Collector {
         self.publish().await;
     }
 
-    /// Sends the pages that are watched, and the tick.
+    /// Sends the pages that are watched, and the event `tick`, to the streams.
     async fn publish(&mut self) {
         self.shared.recent.forget_names();
         for topic in Topic::ALL {

@@ -13,7 +13,8 @@ use palisade_ops::{Deployment, init};
 pub use self::servers::ServerError;
 use self::servers::Servers;
 
-/// Lease of the demo's locks: short, so that a quarantine is short, too.
+/// Lease of the demo's locks. It is short, because a server grants nothing for about a lease after
+/// its restart (its quarantine).
 const TTL: Duration = Duration::from_secs(4);
 /// Time until the first restart of a server, and the pause between two restarts.
 const RESTART: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(75));
@@ -21,14 +22,14 @@ const RESTART: (Duration, Duration) = (Duration::from_secs(20), Duration::from_s
 const AWAY: Duration = Duration::from_secs(4);
 const PREFIX: &str = "demo:";
 
-/// The servers of a demo. They end with this value, and also if this process is killed.
+/// The servers of a demo. They end when this value is dropped, and also if this process is killed.
 #[derive(Debug)]
 pub struct Demo {
     servers: Servers,
 }
 
 impl Demo {
-    /// Starts three servers and marks them as new.
+    /// Starts three servers and initialises them as new servers.
     ///
     /// # Errors
     /// [`ServerError`] if `redis-server` is missing or does not start.

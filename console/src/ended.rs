@@ -6,7 +6,7 @@ use palisade_ops::{KeyChange, NodeChange};
 
 /// Result of an action.
 pub(crate) struct Ended {
-    /// The result in the audit.
+    /// The word for the audit, such as `done` or `refused`.
     pub(crate) word: &'static str,
     pub(crate) text: String,
 }
@@ -17,8 +17,8 @@ impl Ended {
     }
 }
 
-/// Returns the result of a decision. Each loss has a decision of its own, so a new one may be
-/// stored for some of them.
+/// Returns the result of a decision about an incident. Each loss of the incident has its own
+/// decision, so a new decision may be stored for only some of the losses.
 pub(crate) fn of_decision(all: &[(Loss, &Decided, bool)], decision: Decision) -> Ended {
     let new = all.iter().filter(|(.., is_new)| *is_new).map(|(loss, ..)| loss.number());
     let new = new.collect::<Vec<_>>().join(", ");

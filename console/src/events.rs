@@ -1,6 +1,6 @@
-//! Server-sent events. One collector sends each event once, as text, and all streams share it. Only
-//! the newest text of each page is kept. A stream that is too slow receives the event `lagged`, and
-//! then the newest pages: never a silent gap.
+//! Server-sent events. The collector sends each event once, as text, and all streams share this
+//! text. Only the newest text of each page is kept. A stream that is too slow receives the event
+//! `lagged`, and then the newest pages, so that it always learns that events are missing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -19,17 +19,18 @@ use tokio::time::Instant;
 use crate::history::now_ms;
 use crate::listen::Busy;
 
-/// Number of events that a stream may be behind.
+/// Number of events that a stream may be behind before events are missing and it receives `lagged`.
 const BEHIND: usize = 128;
 /// Maximum number of streams.
 const STREAMS: usize = 64;
 /// Maximum number of streams of one visitor, so that the others can have streams, too.
 const OF_ONE: usize = 24;
-/// Interval of the comments that keep a stream open.
+/// Interval of the SSE comments that keep a quiet stream open.
 const KEEP: Duration = Duration::from_secs(10);
-/// Age of a page with which no stream begins, and at which a request for it waits for a new one.
+/// Age of a page that is too old: no stream begins with it, and a request for it waits for a new
+/// one.
 pub(crate) const FRESH: Duration = Duration::from_millis(2_500);
-/// Time for which one request for a page counts as a look at it.
+/// Time for which a topic counts as watched after one request for its page.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// A page, as a topic of events.
@@ -76,7 +77,8 @@ impl Topic {
 /// One event for all streams.
 #[derive(Clone, Debug)]
 enum Message {
-    /// The topic has a new page. It is not in the message, so that slow streams keep no old pages.
+    /// The topic has a new page. The message does not contain the page, so that slow streams keep
+    /// no old pages in memory.
     Changed(Topic),
     Other(&'static str, Arc<str>),
 }
@@ -84,10 +86,10 @@ enum Message {
 /// The newest page of a topic.
 #[derive(Clone, Debug)]
 struct Page {
-    /// Number of changes until this page.
+    /// Version of the page: the number of changes until this text.
     number: u64,
     text: Arc<str>,
-    /// The text without the parts that always change.
+    /// The text without the fields that change with each reading. Two pages are compared by it.
     shown: String,
     at: Instant,
 }
@@ -99,7 +101,7 @@ struct Looking {
     /// Time until which the topic counts as watched because of a request without a stream; `None`
     /// before the first such request.
     until: Option<Instant>,
-    /// Number of changes of the page.
+    /// Number of times that the page has changed.
     changes: u64,
     newest: Option<Page>,
 }
@@ -129,7 +131,8 @@ impl Hub {
         }
     }
 
-    /// Counts a stream; false if there are too many, of all visitors or of this one.
+    /// Counts a new stream. Returns false if there are too many streams, of all visitors or of this
+    /// one.
     fn begin(&self, visitor: &str) -> bool {
         let mut visitors = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
         let own = visitors.get(visitor).copied().unwrap_or_default();
@@ -174,7 +177,8 @@ impl Hub {
         self.streams.load(Ordering::Relaxed)
     }
 
-    /// Notes that a program looks at a topic, and waits until the data are fresh.
+    /// Counts the topic as watched because a program requests its page, and waits until the data
+    /// are fresh.
     pub(crate) async fn look(&self, topic: Topic, fresh: Duration) {
         let was_watched = self.is_watched(topic);
         self.topics().entry(topic).or_default().until = Some(Instant::now() + LOOK);
@@ -184,14 +188,15 @@ impl Hub {
             return;
         }
         self.wake.notify_one();
-        // A reading that was under way may have begun before the look, so the one after it counts.
+        // If the topic was not watched, the reading that is under way may have begun before this
+        // request. So the complete reading after it is awaited.
         let enough = if was_watched { number + 1 } else { number + 2 };
         let wait = readings.wait_for(|(number, _)| *number >= enough);
         drop(tokio::time::timeout(2 * fresh, wait).await);
     }
 
-    /// Sends a page to its streams, if `shown` differs from the last one. `shown` is the page
-    /// without the parts that always change.
+    /// Stores a page, and sends it to the streams of its topic if it has changed. `shown` is the
+    /// page without the fields that always change; it is compared with that of the last page.
     pub(crate) fn page(&self, topic: Topic, page: &str, shown: String) {
         let mut topics = self.topics();
         let looking = topics.entry(topic).or_default();
@@ -202,7 +207,7 @@ impl Hub {
         looking.newest = Some(Page { number, text, shown, at: Instant::now() });
         drop(topics);
         if is_new {
-            // Without a stream there is no receiver.
+            // The result is ignored: an error only means that no stream is open.
             let _ = self.sender.send(Message::Changed(topic));
         }
     }
@@ -214,7 +219,8 @@ impl Hub {
         }
     }
 
-    /// Returns the newest page and its number, if a stream with the page `sent` has not sent it.
+    /// Returns the newest page and its number. `sent` is the number of the page that a stream sent
+    /// last. `None` if the stream has already sent the newest page.
     fn newer(&self, topic: Topic, sent: Option<u64>) -> Option<(u64, Arc<str>)> {
         let topics = self.topics();
         let page = topics.get(&topic)?.newest.as_ref()?;
@@ -225,14 +231,14 @@ impl Hub {
 /// Check that returns true if the visitor of a stream is still allowed to see the stream.
 pub(crate) type IsAllowed = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// A stream's part in the hub.
+/// One stream: its visitor, its topics, and the events that it receives from the hub.
 struct Subscription {
     hub: Arc<Hub>,
     visitor: String,
-    /// The topics, with the numbers of the pages that were sent last.
+    /// The topics of the stream, each with the number of the page that was sent last.
     topics: BTreeMap<Topic, Option<u64>>,
     events: broadcast::Receiver<Message>,
-    /// Events that are sent before the next received one.
+    /// Events that are sent before those that `events` receives.
     first: VecDeque<Message>,
     is_allowed: IsAllowed,
     _busy: Option<Busy>,
@@ -246,7 +252,8 @@ impl Drop for Subscription {
             if let Some(looking) = topics.get_mut(topic) {
                 looking.streams -= 1;
                 if looking.streams == 0 {
-                    // The next stream receives a fresh page and not this old one.
+                    // No stream of the topic is left, so the page will be out of date. The next
+                    // stream must receive a fresh page.
                     looking.newest = None;
                 }
             }
@@ -255,7 +262,7 @@ impl Drop for Subscription {
 }
 
 impl Subscription {
-    /// Creates a stream's part; `None` if there are too many streams.
+    /// Creates the subscription of a stream; `None` if there are too many streams.
     fn new(
         hub: &Arc<Hub>,
         visitor: String,
@@ -272,7 +279,8 @@ impl Subscription {
             for topic in &topics {
                 let looking = known.entry(*topic).or_default();
                 looking.streams += 1;
-                // A stream does not begin with an old page. The next reading brings a new one.
+                // A stream must not begin with an old page, so an old page is removed. The next
+                // reading brings a new one.
                 looking.newest.take_if(|page| page.at.elapsed() >= FRESH);
             }
         }
@@ -299,8 +307,8 @@ impl Subscription {
                     return Some((topic.word(), page));
                 }
                 // A session ends when it expires or when its visitor signs out. The stream then
-                // ends. The browser connects again, and the reply says that the visitor must sign
-                // in.
+                // ends. The browser connects again, and the console replies that the visitor must
+                // sign in.
                 Ok(Message::Other("tick", _)) if !(self.is_allowed)() => return None,
                 Ok(Message::Other(name, data)) => return Some((name, data)),
                 Err(RecvError::Closed) => return None,
@@ -311,7 +319,8 @@ impl Subscription {
                     );
                     let data = json!({ "now_ms": now_ms(), "missed": missed, "text": text });
                     let data: Arc<str> = data.to_string().into();
-                    // The events that are left are older than the newest pages.
+                    // The events that are left in the channel are older than the newest pages, so
+                    // they are skipped.
                     self.events = self.events.resubscribe();
                     self.first.extend(self.topics.keys().copied().map(Message::Changed));
                     return Some(("lagged", data));
@@ -322,7 +331,7 @@ impl Subscription {
 }
 
 /// Returns a visitor's stream of the events of these topics, beginning with `hello`; `None` if
-/// there are too many streams. It ends when its visitor is no longer allowed to see it.
+/// there are too many streams. The stream ends when the visitor is no longer allowed to see it.
 pub(crate) fn stream(
     hub: &Arc<Hub>,
     visitor: String,
@@ -368,7 +377,8 @@ mod tests {
         }
         let pinned = hub.newer(Topic::Locks, None).unwrap().1;
         assert_eq!(Arc::strong_count(&pinned), 2, "no other page is kept");
-        // The event about the first page came from before the stream was behind.
+        // Each stream begins with an event about its page, which was queued before the stream was
+        // behind. It is skipped here.
         let (name, data) = loop {
             let event = next(&mut slow).await;
             if event.0 != "locks" {
@@ -409,7 +419,7 @@ mod tests {
         hub.topics().get_mut(&Topic::Locks).unwrap().newest.as_mut().unwrap().at = old;
         let mut stream = subscribe(&hub, Topic::Locks).unwrap();
         assert_eq!(next(&mut stream).await.0, "hello");
-        // The new page is sent although it is the same as the old one.
+        // The old page was not sent, so the new page is sent although both pages are the same.
         hub.page(Topic::Locks, "new", "same".to_owned());
         assert_eq!(next(&mut stream).await.1, "new");
     }

@@ -1,4 +1,4 @@
-//! Settings with which a console must not start, because others could see it or act in it.
+//! Settings with which a console must not start, because strangers could see it or perform actions.
 
 use std::net::IpAddr;
 
@@ -9,15 +9,16 @@ use crate::access::{Listen, Proxy, Tokens};
 /// Shortest token in bytes.
 const TOKEN_MIN: usize = 16;
 
-/// Returns true if connections from this machine have the address.
+/// Returns true if the address belongs to this machine, so that a local process can connect from
+/// it.
 fn is_of_this_machine(address: IpAddr) -> bool {
-    // Only an address of this machine can be bound.
+    // Only an address of this machine can be bound, so binding it is the test.
     address.is_loopback() || std::net::UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Returns the reason for which a console with these settings must not start: it could be reached
-/// from elsewhere without encryption or without login, or each local user could act by the name of
-/// another one.
+/// Checks that a console with these settings may start. The error is the reason against it: the
+/// console could be reached from elsewhere without encryption or without login, or each local user
+/// could act in the name of another user.
 pub(crate) fn check(
     listen: &Listen,
     has_tls: bool,
@@ -130,7 +131,7 @@ mod tests {
             assert!(!refused(&tcp, local, &[], true), "the act token decides");
             assert!(!refused(&Listen::Unix("/run/x".into()), local, &["alice"], true));
         }
-        // An address of TEST-NET, which no machine has.
+        // An address of TEST-NET, which no machine has. So the proxy cannot be on this machine.
         assert!(!refused(&tcp, "192.0.2.1", &["alice"], true));
     }
 }

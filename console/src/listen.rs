@@ -50,16 +50,18 @@ pub(crate) enum Bound {
 /// Activity of one connection.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    /// Number of requests of known visitors whose answers are not complete.
+    /// Number of requests whose answers are not complete. Requests of visitors who are not signed
+    /// in do not count.
     busy: AtomicUsize,
     since: Mutex<Instant>,
 }
 
-/// A request that is being answered. Dropping this value ends its part in the activity.
+/// A request that is being answered. The connection counts as busy until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Busy(Arc<Activity>);
 
-/// The activity of the connection, as an extension of each request.
+/// Peer and activity of a connection. Each request of the connection has this value as an
+/// extension.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) peer: Peer,
@@ -97,13 +99,14 @@ impl Drop for Busy {
     }
 }
 
-/// Binds an address. A unix socket is for the user of this process alone.
+/// Binds an address. Only the user of this process, or root, may connect to a unix socket.
 pub(crate) async fn bind(listen: &Listen) -> io::Result<Bound> {
     match listen {
         Listen::Tcp(at) => Ok(Bound::Tcp(TcpListener::bind(at).await?)),
         Listen::Unix(path) => {
             use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-            // A socket file without a listener is left from an earlier process.
+            // If the file is a socket and no process listens at it, an earlier process has left it
+            // behind.
             let is_socket =
                 std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
             if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
@@ -137,7 +140,8 @@ pub(crate) async fn serve(bound: Bound, tls: Tls, access: Arc<Access>, router: R
     loop {
         let accepted = match &bound {
             Bound::Tcp(listener) => listener.accept().await.map(|(stream, at)| {
-                // Events are small and have to arrive at once.
+                // Events are small and have to arrive at once, so the system must not delay small
+                // packets.
                 let _ = stream.set_nodelay(true);
                 (Stream::Tcp(stream), Peer::Tcp(at))
             }),
@@ -166,7 +170,8 @@ pub(crate) async fn serve(bound: Bound, tls: Tls, access: Arc<Access>, router: R
     }
 }
 
-/// Returns true if a peer is the user of the unix socket, or root. Other addresses have no user.
+/// Returns true if the peer may connect. At a unix socket, only the user of the socket and root
+/// may; at a TCP address, every peer may.
 fn is_of_user(bound: &Bound, peer: &Peer) -> bool {
     match (bound, peer) {
         (Bound::Unix(_, user), Peer::Unix(peer)) => {
@@ -181,7 +186,7 @@ enum Stream {
     Unix(tokio::net::UnixStream),
 }
 
-/// The open connections. They end with this value.
+/// The open connections. Dropping this value ends all of them.
 #[derive(Default)]
 struct OpenConnections(Vec<Open>);
 
@@ -226,7 +231,8 @@ where
 {
     let activity = Arc::clone(&of.activity);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        // The request counts as busy as soon as its visitor is known.
+        // The idle time of the connection begins anew. The connection counts as busy later, as soon
+        // as the visitor of the request is known.
         of.activity.touch();
         request.extensions_mut().insert(of.clone());
         hyper::service::Service::call(&TowerToHyperService::new(router.clone()), request)

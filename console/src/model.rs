@@ -11,10 +11,11 @@ use palisade::{Ability, Inspection, SemaphoreInspection};
 use palisade_ops::doctor::Report;
 use palisade_ops::{KeyFacts, NodeData, Waiter};
 
-/// Longest round of the scan after which a list counts as complete.
+/// Longest duration of a round of the scan. If a round takes longer, the lists of names do not
+/// count as complete.
 const SHORT: Duration = Duration::from_secs(30);
 
-/// Everything that the console knows.
+/// The deployment as the console has read it.
 #[derive(Default)]
 pub(crate) struct Model {
     /// Time of the last complete reading.
@@ -22,22 +23,24 @@ pub(crate) struct Model {
     /// Number of nodes that form a majority.
     pub(crate) needed: usize,
     pub(crate) votes: Vec<Vote>,
-    /// Time until locks can be acquired, and until new keys without a birth can be claimed.
+    /// Time until locks can be acquired; and time until new keys can be claimed by calls that have
+    /// no birth (the time at which the call's request was made).
     pub(crate) abilities: Option<(Ability, Ability)>,
     pub(crate) locks: BTreeMap<LockId, LockRow>,
     pub(crate) elections: BTreeMap<String, ElectionRow>,
     pub(crate) jobs: BTreeMap<String, JobRow>,
     pub(crate) keys: BTreeMap<(String, String), KeyRow>,
-    /// Namespaces of which a record or a decision was found. They stay when the last record is
-    /// gone, because a loss of data may have removed it.
+    /// Namespaces of which a record or a decision was found. A namespace stays when its last record
+    /// is gone, because a loss of data may have removed the record.
     pub(crate) namespaces: BTreeSet<String>,
     /// Numbers of names that were found but are not kept, because there are too many.
     pub(crate) left_out: LeftOut,
-    /// Number of names of locks that an earlier round found and that were never checked.
+    /// Number of lock names that an earlier round of the scan found and that were never checked.
     pub(crate) locks_unchecked: usize,
     pub(crate) failovers: VecDeque<Failover>,
     pub(crate) markers: Vec<NodeData>,
-    /// Time of the last reading of the markers; 0 before the first one.
+    /// Time of the last reading of the markers (the nodes' records of their data history); 0 before
+    /// the first one.
     pub(crate) markers_at: u64,
     pub(crate) doctor: Examination,
     /// Nodes that the last reading could not read, with the reasons.
@@ -74,7 +77,7 @@ impl VoteState {
     }
 }
 
-/// One node and its vote.
+/// One node, and its vote: whether it grants locks.
 #[derive(Clone, Debug)]
 pub(crate) struct Vote {
     pub(crate) node: String,
@@ -85,11 +88,12 @@ pub(crate) struct Vote {
     pub(crate) until: Option<u64>,
     /// Time since which the console sees this state.
     pub(crate) since: u64,
-    /// Duration of the last request to the node, and of the longest one of the last minute.
+    /// Duration of the last request to the node. The next field has the durations of about the last
+    /// minute, the latest first.
     pub(crate) latency: Option<Duration>,
     pub(crate) latencies: VecDeque<Duration>,
     pub(crate) losses: Vec<Loss>,
-    /// True if an event of the node came after the vote was read.
+    /// True if an event of the node came after its vote was read. Then the vote is read again.
     pub(crate) is_changed: bool,
 }
 
@@ -115,13 +119,13 @@ pub(crate) struct LockRow {
     pub(crate) at: u64,
     /// The waiters, the longest wait first; `None` if no node could be read.
     pub(crate) waiters: Option<Vec<Waiter>>,
-    /// True if a node has a value under the main key.
+    /// True if a node has a value under the main key of the lock.
     pub(crate) is_there: bool,
-    /// End of each holder's lease, smoothed, by owner.
+    /// End of each holder's lease, by owner. Small differences between readings do not change it.
     pub(crate) ends: BTreeMap<String, u64>,
 }
 
-/// A term that the console saw.
+/// A term (one leadership of an election) that the console saw.
 #[derive(Clone, Debug)]
 pub(crate) struct Term {
     /// Fencing token of the leadership.
@@ -145,7 +149,7 @@ pub(crate) struct ElectionRow {
     pub(crate) at: u64,
     pub(crate) until: u64,
     pub(crate) terms: VecDeque<Term>,
-    /// Times without a leader that the console saw.
+    /// Times without a leader that the console saw: the beginning, and the end if it is over.
     pub(crate) gaps: VecDeque<(u64, Option<u64>)>,
     /// Round of the scan in which the election was found last.
     pub(crate) round: u64,
@@ -171,7 +175,7 @@ pub(crate) struct JobRow {
 /// One idempotency key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyRow {
-    /// The facts of the last reading; `None` before the first one.
+    /// State of the key at the last reading; `None` before the first one.
     pub(crate) facts: Option<KeyFacts>,
     /// Time of the last reading.
     pub(crate) at: u64,
@@ -200,16 +204,16 @@ pub(crate) struct Failover {
     pub(crate) steps: Vec<Step>,
     pub(crate) loss: Option<Loss>,
     pub(crate) reasserted: u64,
-    /// Leases at the beginning, as pairs of a name and an owner; `None` if the console did not
-    /// watch leases then.
+    /// Leases that were held when the failover began, as pairs of a name and an owner; `None` if
+    /// the console did not watch leases then.
     pub(crate) held: Option<BTreeSet<(String, String)>>,
-    /// Number of these owners that held the same name when the vote was back.
+    /// Number of owners in `held` that still held the same name when the node voted again.
     pub(crate) same: Option<usize>,
-    /// Number of these leases that the console saw run out before the vote was back.
+    /// Number of leases in `held` that the console saw run out before the node voted again.
     pub(crate) ran_out: Option<usize>,
 }
 
-/// The doctor's last examination.
+/// The last examination of the nodes by the doctor, which checks them and explains what is wrong.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Examination {
     pub(crate) is_running: bool,
@@ -217,8 +221,8 @@ pub(crate) struct Examination {
     pub(crate) report: Option<Result<Report, String>>,
 }
 
-/// Numbers of names that the console does not keep. If a node has several keys of a name, each of
-/// them counts.
+/// Numbers of names that the console does not keep, because there are too many. If a node has
+/// several keys of a name, the name counts once for each of the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     pub(crate) locks: usize,
@@ -242,33 +246,35 @@ impl LeftOut {
 pub(crate) struct ScanProgress {
     /// Number of complete rounds.
     pub(crate) rounds: u64,
-    /// Length of the last complete round.
+    /// Duration of the last complete round.
     pub(crate) round: Option<Duration>,
-    /// Keys that this round has read, by node.
+    /// Number of keys that the present round has read, by node.
     pub(crate) progress: BTreeMap<String, u64>,
-    /// Keys that the last complete round read, by node.
+    /// Number of keys that the last complete round read, by node.
     pub(crate) totals: BTreeMap<String, u64>,
     /// Number of names that are known.
     pub(crate) names: usize,
 }
 
 impl Model {
-    /// Returns true if the names on a majority of the nodes are known, and none of them was left
-    /// out: a complete round has read them, and rounds are so short that a new name is found soon.
+    /// Returns true if the console has all names. Then a complete round of the scan has read a
+    /// majority of the nodes, no name was left out, and rounds are so short that a new name is
+    /// found soon.
     pub(crate) fn is_scanned(&self, left_out: usize) -> bool {
         let majority = 2 * self.unread.len() < self.votes.len();
         let is_short = self.scan.round.is_some_and(|round| round <= SHORT);
         self.scan.rounds > 0 && is_short && left_out == 0 && majority
     }
 
-    /// Returns the number of votes.
+    /// Returns the number of nodes that vote.
     pub(crate) fn voting(&self) -> usize {
         self.votes.iter().filter(|vote| vote.state == VoteState::Votes).count()
     }
 }
 
-/// Returns the earlier time if both are close to each other, so that a time that is computed from
-/// each reading anew does not change with the duration of the requests.
+/// Returns the earlier time if the two times are close to each other. Each reading computes such a
+/// time anew from the time that is left, so the time would change with the duration of the
+/// requests.
 pub(crate) fn steady(earlier: Option<u64>, new: u64) -> u64 {
     earlier.filter(|earlier| earlier.abs_diff(new) < 400).unwrap_or(new)
 }

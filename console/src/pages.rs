@@ -1,4 +1,5 @@
-//! The pages as JSON. Each page has its file, and all of them read the model alone.
+//! The pages as JSON, one file for each page. Most pages only read the model. A few pages, such as
+//! that of a single lock, ask the nodes themselves.
 
 pub(crate) mod cron;
 pub(crate) mod elections;
@@ -24,7 +25,7 @@ use crate::recent::Recent;
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Longest list of one answer.
+/// Maximum length of a list in one answer.
 const LIMIT: usize = 500;
 /// Length of a list if the request names none.
 const PAGE: usize = 100;
@@ -38,28 +39,29 @@ pub(crate) struct Readings {
     locks: Recent<LockId, Option<(View, u64)>>,
     /// Records of keys, by namespace and key.
     keys: Recent<(String, String), Result<keys::KeyNow, Refusal>>,
-    /// The incidents with this retention for this namespace; all namespaces if it is empty.
+    /// The incidents, by retention and namespace. An empty namespace stands for all namespaces.
     incidents: Recent<(Duration, String), Result<incidents::Seen, Refusal>>,
 }
 
 impl Default for Readings {
     fn default() -> Self {
         let second = Duration::from_secs(1);
-        // A reading of incidents sends several requests for each namespace.
+        // A reading of incidents sends several requests for each namespace. So only one runs at a
+        // time, and its result is used for ten seconds.
         let (locks, keys) = (Recent::new(second, 4), Recent::new(second, 4));
         Self { locks, keys, incidents: Recent::new(10 * second, 1) }
     }
 }
 
 impl Readings {
-    /// Forgets the readings of locks and keys, because the collector has read newer states. If a
-    /// page reads after an event, it then shows the new state.
+    /// Discards the readings of locks and keys, because the collector has read newer states. A page
+    /// that is requested after an event then shows the new state.
     pub(crate) fn forget_names(&self) {
         self.locks.forget();
         self.keys.forget();
     }
 
-    /// Forgets all readings, because an action may have changed the items that were read.
+    /// Discards all readings, because an action may have changed the items that were read.
     pub(crate) fn forget(&self) {
         self.forget_names();
         self.incidents.forget();
@@ -89,7 +91,7 @@ impl Params {
     }
 }
 
-/// Returns a page by its name in the address.
+/// Returns the page of this name, which is a part of the request's path.
 pub(crate) async fn answer(shared: &Shared, name: &str, params: &Params) -> Result<Value, Refusal> {
     if let Some(topic) = Topic::named(name) {
         shared.hub.look(topic, FRESH).await;
@@ -134,7 +136,7 @@ pub(crate) async fn answer_of(
     Ok(head(shared, &model, page))
 }
 
-/// Adds the fields that all pages have.
+/// Adds the fields that every page has.
 fn head(shared: &Shared, model: &Model, mut page: Value) -> Value {
     let unread = model.unread.iter().map(|(node, why)| json!({ "node": node, "why": why }));
     page["now_ms"] = now_ms().into();
@@ -144,7 +146,7 @@ fn head(shared: &Shared, model: &Model, mut page: Value) -> Value {
     page
 }
 
-/// Returns the facts about the collector's readings.
+/// Returns the state of the collector's readings, such as the progress of the scan.
 pub(crate) fn poll(shared: &Shared, model: &Model) -> Value {
     let scan = &model.scan;
     let progress = scan.progress.keys().chain(scan.totals.keys());
@@ -168,12 +170,12 @@ pub(crate) fn poll(shared: &Shared, model: &Model) -> Value {
 /// Returns the time of day in UTC, for sentences: `12:03:20 UTC`.
 pub(crate) fn clock(ms: u64) -> String {
     let text = until_utc(ms);
-    // `2025-11-23 14:03:20.0 UTC`
+    // `text` has the form `2025-11-23 14:03:20.0 UTC`.
     let time = text.split(' ').nth(1).and_then(|time| time.split('.').next());
     time.map_or_else(|| text.clone(), |time| format!("{time} UTC"))
 }
 
-/// Returns a length of time for people, with one unit or two.
+/// Returns a length of time as text, in one unit.
 pub(crate) fn span(ms: u64) -> String {
     match ms / 1_000 {
         0..10 => format!("{:.1} s", ms as f64 / 1_000.0),
@@ -184,20 +186,20 @@ pub(crate) fn span(ms: u64) -> String {
     }
 }
 
-/// Returns a text of a node or another process without characters that control a terminal or turn
-/// the direction of the text.
+/// Removes the characters that control a terminal or reverse the direction of text. The text comes
+/// from a node or another process, which could otherwise change the display.
 pub(crate) fn clean(text: &str) -> String {
     Secrets::default().clean(text)
 }
 
-/// Returns a text as [`clean`] does, cut to a greater length: names and reasons of visitors, and
-/// sentences about all nodes.
+/// Cleans a text as [`clean`] does, but keeps up to `SENTENCE_MAX` characters. It is for names and
+/// reasons of visitors, and for sentences about all nodes.
 pub(crate) fn clean_sentence(text: &str) -> String {
     Secrets::default().sentence(text, SENTENCE_MAX)
 }
 
-/// Returns true if a node of a survey is the one with this name in the handle. The survey calls a
-/// server `node` and its address.
+/// Returns true if both names mean the same node: `surveyed` in a survey, `name` in the handle. The
+/// survey calls a server `node` and its address.
 pub(crate) fn is_node(surveyed: &str, name: &str) -> bool {
     surveyed == name || surveyed.strip_prefix("node ") == Some(name)
 }

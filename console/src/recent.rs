@@ -14,7 +14,7 @@ const MANY: usize = 64;
 /// A reading, and its time; `None` before it is complete.
 type Cell<V> = Arc<tokio::sync::Mutex<Option<(Instant, V)>>>;
 
-/// The last readings, by what was read.
+/// The last readings, by the item that was read.
 pub(crate) struct Recent<K, V> {
     /// Time for which a reading counts as recent.
     life: Duration,
@@ -35,8 +35,8 @@ impl<K: Ord, V: Clone> Recent<K, V> {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the recent reading. If there is none, reads, one caller at a time. If the future is
-    /// dropped, the next caller reads.
+    /// Returns the recent reading of `key`. If there is none, reads with `read`, while other
+    /// callers for the same key wait. If the future is dropped, the next caller reads.
     pub(crate) async fn get(&self, key: K, read: impl Future<Output = V>) -> V {
         let cell = {
             let mut cells = self.cells();
@@ -62,7 +62,7 @@ impl<K: Ord, V: Clone> Recent<K, V> {
         value
     }
 
-    /// Forgets all readings, because an action may have changed the items that were read.
+    /// Discards all readings, because an action may have changed the items that were read.
     pub(crate) fn forget(&self) {
         self.cells().clear();
     }

@@ -21,7 +21,7 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", text)
     }
 
-    /// Returns the refusal for a request that too few nodes answered.
+    /// Returns the refusal of a request for which too few nodes answered.
     pub(crate) fn nodes(text: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "nodes", text)
     }

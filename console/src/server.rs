@@ -36,7 +36,8 @@ use crate::visitor::{Peer, Role, Visitor};
 
 /// Maximum size of a request's body in bytes.
 const BODY: usize = 64 << 10;
-/// Maximum time for a request, the reading of its body included. An action waits for nodes.
+/// Maximum time for a request, including the reading of its body. It is long, because an action
+/// waits for nodes.
 const REQUEST: Duration = Duration::from_secs(40);
 /// Maximum time for a request of a visitor who is not signed in, the reading of its body included.
 const STRANGER: Duration = Duration::from_secs(5);
@@ -110,8 +111,7 @@ fn audit_refused(shared: &Shared, visitor: Option<&Visitor>, from: String, refus
     });
 }
 
-/// Checks the origin and the visitor of a request to the interface, and adds the visitor to the
-/// request.
+/// Checks the origin and the visitor of a request to the API, and adds the visitor to the request.
 async fn guard(
     State(shared): Of,
     Extension(connection): Extension<Connection>,
@@ -130,7 +130,8 @@ async fn guard(
     let visitor = access.visitor(&connection.peer, request.headers());
     // A stranger's connection counts as idle, so it is closed first if there are too many.
     let busy = visitor.is_ok().then(|| connection.busy());
-    // The session tells visitors that they have to sign in, and lets them.
+    // A visitor who is not signed in may use only `/session`: it reports that a login is needed,
+    // and signs the visitor in.
     let is_session = request.uri().path() == "/session";
     match visitor {
         Ok(visitor) => drop(request.extensions_mut().insert(Ok::<_, Refusal>(visitor))),
@@ -176,7 +177,7 @@ fn hello(shared: &Shared, who: &Result<Visitor, Refusal>) -> Value {
     let visitor = who.as_ref().ok();
     let role = visitor.map(|visitor| visitor.role);
     let why = actions::refused(shared, role).map(|refusal| refusal.text().to_owned());
-    // Of a console without permission, a stranger learns only how to sign in.
+    // If the console needs a login, a visitor who is not signed in learns only how to sign in.
     let mut all = json!({
         "now_ms": now_ms(), "version": env!("CARGO_PKG_VERSION"), "login": shared.access.login(),
         "signed_in": visitor.is_some(), "role": role.map(Role::word),

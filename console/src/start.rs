@@ -30,7 +30,8 @@ const LAST: Duration = Duration::from_secs(5);
 pub struct Options {
     /// Address at which the console listens. Default: `127.0.0.1`, any free port.
     pub listen: Listen,
-    /// Host names under which browsers may reach the console, besides addresses and localhost.
+    /// Host names under which browsers may reach the console. IP addresses and `localhost` are
+    /// always allowed.
     pub hosts: Vec<String>,
     /// Tokens of the two roles. Without a token, everyone who reaches the address may read and act:
     /// on a loopback address, each local user.
@@ -39,7 +40,7 @@ pub struct Options {
     pub proxy: Option<Proxy>,
     /// Certificate chain and key (PEM) for HTTPS. Needs the feature `tls`.
     pub tls: Option<(Vec<u8>, Vec<u8>)>,
-    /// If true, visitors with the role act may act.
+    /// If true, visitors with the role `act` may perform actions.
     pub allow_actions: bool,
     /// If true, the results of idempotency keys are shown.
     pub show_results: bool,
@@ -114,13 +115,13 @@ pub(crate) struct Shared {
     pub(crate) is_demo: bool,
     pub(crate) keys_per_second: usize,
     pub(crate) keys: usize,
-    /// Time since which this console watches.
+    /// Time at which this console began to watch.
     pub(crate) since: u64,
     pub(crate) hub: Arc<Hub>,
     pub(crate) history: History,
     pub(crate) audits: Audits,
     pub(crate) recent: Readings,
-    /// Survey of the pages of single keys. The collector has its own one.
+    /// Survey with which the pages of single keys read records. The collector has its own survey.
     pub(crate) survey: tokio::sync::Mutex<Survey>,
     /// Number of requests to each node by surveys.
     pub(crate) requests: AtomicU64,
@@ -165,8 +166,8 @@ impl fmt::Debug for Console {
 }
 
 impl Console {
-    /// Binds the address, after a check that these settings let no one in who should not be. The
-    /// handle and the deployment must have the same nodes.
+    /// Binds the address, after a check that these settings give no access to strangers. The handle
+    /// and the deployment must have the same nodes.
     ///
     /// # Errors
     /// [`StartError`] if the settings are refused or the address cannot be bound.
@@ -184,7 +185,7 @@ impl Console {
             .map_err(StartError::Refused)?;
         let acceptor = acceptor(tls).map_err(StartError::Refused)?;
         let bound = listen::bind(&listen).await.map_err(StartError::Bind)?;
-        // With port 0, the port is known only now.
+        // With port 0, the system chooses the port, which is known only after the bind.
         let listen = match &bound {
             Bound::Tcp(listener) => Listen::Tcp(listener.local_addr().map_err(StartError::Bind)?),
             Bound::Unix(..) => listen,
@@ -226,9 +227,9 @@ impl Console {
         }
     }
 
-    /// Serves the pages until the future `end` is ready. Tells then all streams that the console
-    /// ends, and waits for a few seconds until the actions that are under way have their results in
-    /// the audit. The result of a later one is written as unknown.
+    /// Serves the pages until the future `end` is ready. Then sends all streams an event that the
+    /// console ends, and waits a few seconds for the results of the actions that are under way, so
+    /// that the audit has them. An action that takes longer gets the result `unknown`.
     ///
     /// # Cancellation safety
     /// If the future is dropped, all connections end.
@@ -247,7 +248,7 @@ impl Console {
         }
         shared.hub.send("closing", &json!({ "text": "the console ends", "now_ms": now_ms() }));
         shared.audits.end(LAST).await;
-        // The connections get a moment to send the last event, and the results of actions.
+        // The connections get a moment to send the last event and the results of actions.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Each page shows what an independent client did on real servers.
+//! Tests that each page shows what an independent client did on real servers.
 
 mod common;
 
@@ -32,7 +32,7 @@ async fn locks_show_their_holder_and_their_waiters() {
     let lock = found(&page, "locks", "name", "deploy").unwrap();
     assert_eq!((&lock["kind"], &lock["state"]), (&json!("mutex"), &json!("held")));
     let holder = &lock["holders"][0];
-    // Facts that no node stores are no fields.
+    // The nodes store no host or process id of the holder, so the page has no such fields.
     assert!(["host", "pid"].iter().all(|field| holder.get(field).is_none()), "{holder}");
     assert_eq!(holder["token"], held.fencing_token().to_string());
     assert_eq!((&holder["on"], &holder["of"]), (&json!(3), &json!(3)));
@@ -194,7 +194,7 @@ async fn a_killed_server_shows_and_recovers() {
             break page;
         }
     };
-    // The promise is three seconds on a machine of its own.
+    // The console promises three seconds. A debug build on a busy machine may need longer.
     assert!(at.elapsed() < Duration::from_secs(3) || cfg!(debug_assertions), "{:?}", at.elapsed());
     common::measured("killed_node_shown_ms", at.elapsed().as_millis() as f64);
     assert_eq!(lost["verdict"]["state"], "degraded");
@@ -273,7 +273,8 @@ async fn many_foreign_keys_are_read_within_the_budget() {
     assert!(keys as f64 <= 550.0 * (took + 2.0), "{keys} keys in {took:.1} s");
     assert!(read(&tick) < 20_000, "the round is not over: {tick:#}");
     assert!(tick["poll"]["requests_per_second"].as_f64().unwrap() <= 5.5, "{tick:#}");
-    // No foreign key is a lock, and each page of the list follows the one before.
+    // Keys of other programs are not shown as locks, and each page of the list continues the last
+    // one.
     let locks = world.get("locks").await;
     let names = locks["locks"].as_array().unwrap().iter();
     assert!(names.clone().all(|lock| lock["name"].as_str().unwrap().starts_with("job-")));
@@ -311,14 +312,14 @@ fn requests(world: &World) -> u64 {
     stats.lines().find_map(field).expect("a field of INFO")
 }
 
-/// Returns the requests per second in this time, without those of this function.
+/// Returns the requests per second during `within`, without the request of this function.
 async fn rate(world: &World, within: Duration) -> f64 {
     let (before, began) = (requests(world), Instant::now());
     tokio::time::sleep(within).await;
     (requests(world) - before - 1) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Returns the time of all processors that this process has used.
+/// Returns the processor time in seconds that this process has used, on all processors.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("a system with /proc");
     let (_, fields) = stat.rsplit_once(')').expect("the name of the program");
@@ -330,8 +331,8 @@ fn cpu_seconds() -> f64 {
 async fn ten_pages_share_one_reader_and_none_costs_almost_nothing() {
     const HOUR: Duration = Duration::from_secs(3_600);
     let world = World::lasting(1, HOUR).await;
-    // One of each kind, and no client that asks the server while the console is measured: the lock
-    // is a copy, which no handle keeps.
+    // The deployment has one item of each kind. During the measurement only the console may send
+    // requests, so the locks are copied keys, which no handle renews or releases.
     let client = world.client();
     let mutex = client.mutex("deploy").ttl(HOUR).auto_renew(false).build().unwrap();
     let held = mutex.acquire().await.unwrap();
@@ -360,7 +361,7 @@ async fn ten_pages_share_one_reader_and_none_costs_almost_nothing() {
     let (cpu, began) = (cpu_seconds(), Instant::now());
     let with_pages = rate(&world, Duration::from_secs(10)).await;
     let cpu = (cpu_seconds() - cpu) / began.elapsed().as_secs_f64() * 100.0;
-    // Of an unoptimised build, with the readers of this test.
+    // The figures are those of a debug build, and include the work of this test's ten readers.
     common::measured("cpu_percent_with_ten_pages", (cpu * 10.0).round() / 10.0);
     common::measured("requests_per_second_with_ten_pages", (with_pages * 10.0).round() / 10.0);
     assert!(with_pages <= 5.0, "{with_pages:.1} requests a second");
@@ -393,7 +394,7 @@ async fn a_lock_is_not_free_because_a_minority_has_its_holder() {
     for server in &world.servers[1..] {
         server.freeze();
     }
-    // One node has the holder, and the others do not answer.
+    // One node reports the holder, and the other nodes do not answer.
     let unknown = world.until("lock?name=deploy", |page| page["state"] != "held").await;
     assert_eq!(
         (&unknown["state"], &unknown["sentence"], &unknown["holders"]),
@@ -414,14 +415,14 @@ async fn a_page_of_a_key_asks_each_node_for_little() {
     let server = &world.servers[0];
     server.cli(&["CONFIG", "RESETSTAT"]);
     for n in 0..10 {
-        // Each key needs a reading of its own.
+        // Each key is another one, so each page needs a reading of its own.
         drop(world.request("GET", &format!("key?namespace=orders&key={n}"), &[], "").await);
     }
     let logins = server.cli(&["INFO", "stats"]);
     let logins = logins.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
     // The only new connection is that of this INFO command.
     assert_eq!(logins.unwrap().trim(), "1", "the pages share a connection");
-    // A node is away, so the masters are searched again and again.
+    // One node does not answer, so the survey searches for the masters again and again.
     world.servers[2].freeze();
     world
         .until("overview", |page| page["unread"].as_array().is_some_and(|of| !of.is_empty()))

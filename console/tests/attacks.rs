@@ -1,4 +1,4 @@
-//! Attacks on the console: each one is refused, and the audit has what was tried.
+//! Attacks on the console. Each attack is refused, and the audit contains what was tried.
 
 mod common;
 
@@ -61,10 +61,10 @@ async fn another_sites_page_can_neither_act_nor_read() {
         &[json, own, ("Origin", "null")],
         &[json, own, ("Sec-Fetch-Site", "cross-site")],
         &[json, own, ("Sec-Fetch-Site", "same-site")],
-        // A form of another page cannot send the header.
+        // A form on another site's page cannot send the console's own header.
         &[json],
         &[("Content-Type", "text/plain"), ("Origin", "https://evil.example")],
-        // A browser adds this one by itself.
+        // A browser adds `Authorization: Basic` by itself.
         &[json, ("Authorization", "Basic YTpi")],
     ] {
         let refused = world.request("POST", "actions", headers, &body).await;
@@ -169,7 +169,7 @@ async fn without_a_token_nothing_is_shown_and_the_read_role_does_not_act() {
     );
     assert!(line.from.starts_with("127.0.0.1:"), "{}", line.from);
 
-    // A session has the role of its token, and its cookie is out of reach of scripts.
+    // A session has the role of its token, and scripts cannot read its cookie.
     let own = [("X-Palisade-Console", "1"), ("Content-Type", "application/json")];
     let sign_in = |token: &str| json!({ "token": token }).to_string();
     let bad = world.request("POST", "session", &own, &sign_in("wrong")).await;
@@ -190,7 +190,7 @@ async fn without_a_token_nothing_is_shown_and_the_read_role_does_not_act() {
          Connection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // Its head is read before the session ends.
+    // Wait until the stream has begun: it must begin before the session ends.
     stream.readable().await.unwrap();
     let out = [own[0], own[1], ("Cookie", cookie)];
     assert_eq!(world.request("DELETE", "session", &out, "").await.status, 204);
@@ -279,7 +279,7 @@ async fn an_action_needs_a_reason_and_the_typed_name() {
     let last = world.audit.lock().unwrap().last().unwrap().clone();
     assert_eq!((&*last.by, last.result), ("local", "refused"));
     assert!(last.text.contains("drop-tables"), "{}", last.text);
-    // Its lease ends first.
+    // The action is refused until the lease of the dropped claim has ended.
     let done = loop {
         let answer = world.act(&body("7", "seen on paper"), &[]).await.json();
         if answer["result"] != "refused" {
@@ -310,12 +310,12 @@ async fn an_action_needs_a_reason_and_the_typed_name() {
 async fn idle_connections_do_not_keep_others_out() {
     let _attack = Attack::begin();
     let world = World::new(1).await;
-    // The limit of open files of a test machine may be lower than ten thousand.
+    // The test may be allowed fewer than ten thousand open files, so it closes old connections.
     let (mut idle, mut made) = (Vec::new(), 0_u32);
     for _ in 0..10_000 {
         match TcpStream::connect(world.at).await {
             Ok(stream) => idle.push(stream),
-            // This process has no file left: let the oldest go, as the console does.
+            // No file is free: close the oldest connections, as the console does.
             Err(_) => idle.drain(..idle.len().min(200)).for_each(drop),
         }
         made += 1;
@@ -486,7 +486,7 @@ async fn strangers_with_slow_bodies_do_not_end_the_streams_of_visitors() {
     let late = answer(strangers.last_mut().unwrap()).await;
     assert_eq!((late.status, &*late.code()), (408, "late"), "the body is not awaited for long");
     assert_eq!(world.get("session").await["signed_in"], false);
-    // The stream has sent ticks until now, and was not closed.
+    // The stream was not closed by the connections of strangers, and still sends ticks.
     let mut seen = vec![0; 1 << 20];
     let read = async {
         let mut text = String::new();

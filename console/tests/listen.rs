@@ -1,5 +1,6 @@
-//! Addresses at which a console listens. A console does not start at an open address. Its unix
-//! socket accepts only its own user and root. With a certificate it accepts only TLS.
+//! Addresses at which a console listens. A console does not start at an address that strangers
+//! could use. Its unix socket accepts only its own user and root. With a certificate it accepts
+//! only TLS.
 
 #![cfg_attr(not(feature = "tls"), allow(unused_imports, reason = "one test needs the feature"))]
 

@@ -1,4 +1,4 @@
-//! An operator settles a deployment in the console: keys, incidents, leaders.
+//! Tests of an operator's work in the console: keys, incidents, leaders.
 
 mod common;
 
@@ -61,7 +61,7 @@ async fn an_incident_has_one_decision() {
     assert_eq!((&none["incidents"], &none["whole"]), (&json!([]), &json!(true)), "{none:#}");
     world.servers[0].restart();
     let page = loop {
-        // The page is refused until the server answers again.
+        // The console refuses the page of incidents until the server answers again.
         let answer = world.request("GET", "incidents", &[], "").await;
         match answer.json()["incidents"].as_array().map(Vec::len) {
             Some(1..) => break answer.json(),
@@ -81,7 +81,8 @@ async fn an_incident_has_one_decision() {
         json!({ "action": "decide", "namespace": "orders", "loss": loss, "decision": decision,
                 "replace": replace, "confirm": loss, "reason": "no order was lost" })
     };
-    // Another loss may have joined the incident since the page showed it.
+    // The request names another loss than the page showed, as if a loss had joined the incident
+    // since then.
     let mut joined = decide("run", false);
     joined["expect"] = json!("20200101-000000 from 1");
     let refused = world.act(&joined, &[]).await.json();
@@ -92,7 +93,7 @@ async fn an_incident_has_one_decision() {
         body["expect"] = incident["shown"].clone();
         body
     };
-    // The nodes do not store a decision before the quarantine is over.
+    // A node in quarantine, the time after a loss of data, does not store a decision.
     let parked = loop {
         let answer = world.act(&decide("park", false), &[]).await.json();
         if answer["result"] != "unknown" {
@@ -178,7 +179,7 @@ async fn an_action_changes_only_what_the_page_showed() {
     let mut resolve = key("resolve", "7");
     (resolve["expect"], resolve["value"]) = (parked["shown"].clone(), json!(9));
     assert_eq!(world.act(&resolve, &[]).await.json()["result"], "done");
-    // The page of a key asks the nodes, and does not show the state of an earlier reading.
+    // The page of a key asks the nodes each time, so it shows the new state at once.
     let shown = world.get("key?namespace=orders&key=7").await;
     assert_eq!(shown["state"], "done");
     let mut purge = key("purge", "7");
@@ -190,7 +191,7 @@ async fn an_action_changes_only_what_the_page_showed() {
     assert_eq!(refused.count(), 6);
     let detail = |n: usize| lines["lines"][n]["detail"].as_str().unwrap().to_owned();
     assert!(detail(0).starts_with("shown: done:"), "{}", detail(0));
-    // The digest of `9`, and not the value.
+    // The audit has the digest of the result `9`, and not the result itself.
     let digest =
         "SHA-256 of the value: 19581e27de7ced00ff1ce50b2047e7a567c76b1cbaebabe5ef03f7c3017bb5b7";
     assert_eq!(detail(1), format!("{digest}; shown: {}", parked["shown"].as_str().unwrap()));
@@ -233,7 +234,7 @@ async fn a_change_that_one_of_three_nodes_made_is_done_in_part() {
     let purged = world.act(&key("purge", "7"), &[]).await.json();
     assert_eq!(purged["result"], "partly", "{purged}");
     assert!(purged["text"].as_str().unwrap().contains("done on too few nodes"), "{purged}");
-    // The node that answers cannot show that no node has a record.
+    // Only one node answers. It cannot show that the other nodes have no record of this key.
     let absent = world.act(&key("rerun", "unheard of"), &[]).await.json();
     assert_eq!(absent["result"], "failed", "{absent}");
     let page = world.get("happened").await;
@@ -286,7 +287,7 @@ async fn a_loss_of_all_records_waits_for_a_decision() {
             _ => tokio::time::sleep(Duration::from_millis(300)).await,
         }
     };
-    // Two more rounds of the scan find no record.
+    // Wait until two more rounds of the scan have found no record.
     let rounds = |page: &Value| page["poll"]["scan"]["rounds"].as_u64().unwrap();
     let before = rounds(&world.get("overview").await);
     world.until("keys", |page| page["total"] == 0 && rounds(page) > before + 1).await;
@@ -362,14 +363,15 @@ async fn a_job_runs_now_once_for_each_request_although_its_leader_goes() {
     let refused = world.act(&run("silent"), &[]).await.json();
     assert_eq!(refused["result"], "refused", "{refused}");
     assert!(refused["text"].as_str().unwrap().contains("does not allow requests"), "{refused}");
-    // From here on one of the two others leads.
+    // The leader that allows no requests ends, so one of the two other processes leads now.
     drop(silent.close(2 * SECOND).await);
 
     for n in 1..=2 {
         let done = world.act(&run("report"), &[]).await.json();
         assert_eq!(done["result"], "done", "{done}");
         let again = world.act(&run("report"), &[]).await.json();
-        // In the next ten seconds it would be another request.
+        // Within the same ten seconds, the second request counts as the first one: `unchanged`. If
+        // the next ten seconds have begun, it is a new request: `done`.
         assert!(again["result"] == "done" || again["result"] == "unchanged", "{again}");
         // Stop the leader. In the first round it closes its handle, and in the second round its
         // task is aborted. Then the other process must continue. On a busy machine it is possible

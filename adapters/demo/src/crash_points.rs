@@ -1,5 +1,6 @@
-//! Kills a consumer process at each of the five crash points, one after the other. After each death
-//! the demo compares the ledger, the records on the nodes, and the broker with the expected counts.
+//! Kills a consumer process at each of the five crash points, that is, after each step of the
+//! handling of a message. After each death the demo compares the ledger, the records on the nodes,
+//! and the broker with the expected counts.
 //!
 //! The consumer handles one message at a time and dies at the third message. Then another process
 //! consumes the remaining messages.

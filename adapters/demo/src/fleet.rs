@@ -66,7 +66,7 @@ struct Inner {
     /// Number of consumers that were started for each crash point.
     started: [u64; POINTS],
     killed: u64,
-    /// If true, new consumers get no crash point and do not abort.
+    /// If true, new consumers get no crash point, so they do not abort themselves.
     no_crash_points: bool,
 }
 

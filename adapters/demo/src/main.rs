@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! broker-demo rabbitmq               18,532 invoices, each published one to three times
-//! broker-demo rabbitmq --limit 500   fewer of them
-//! broker-demo streams                the same on Redis Streams
-//! broker-demo nats                   on NATS JetStream
-//! broker-demo kafka                  on librdkafka's mock cluster, which is no broker: see README
-//! broker-demo crash-points kafka     one consumer after the other is killed, each at another point
+//! broker-demo rabbitmq --limit 500   only the first 500 invoices
+//! broker-demo streams                18,532 invoices, on Redis Streams
+//! broker-demo nats                   18,532 invoices, on NATS JetStream
+//! broker-demo kafka                  18,532 invoices, on librdkafka's mock cluster (see README)
+//! broker-demo crash-points kafka     kills one consumer at each of the five crash points
 //! ```
 //!
 //! Four consumer processes handle the messages. The demo kills them at random moments. Each of them

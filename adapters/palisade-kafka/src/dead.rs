@@ -50,7 +50,7 @@ impl DeadLetters {
         let raw = &of.raw;
         let origin = format!("{}/{}:{}", raw.topic(), raw.partition(), raw.offset());
         let ours = why.headers(&origin);
-        // The copy never has the key header of the record. If the consumer used a key, `ours`
+        // The copy does not have the key header of the record. If the consumer used a key, `ours`
         // contains that key.
         let is_ours = |name: &str| name == KEY || ours.iter().any(|(ours, _)| *ours == name);
         let copied = of.headers.iter().filter(|(name, _)| !is_ours(name));

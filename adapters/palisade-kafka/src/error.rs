@@ -17,8 +17,8 @@ pub(crate) fn failed(what: &'static str, cause: KafkaError) -> BrokerError {
     error.because(cause)
 }
 
-/// Returns the error for a message that this consumer cannot settle any more, because another
-/// consumer got the message's partition.
+/// Returns the error for a message that this consumer can neither finish nor deliver again, because
+/// another consumer got the message's partition.
 pub(crate) fn revoked() -> BrokerError {
     BrokerError::passing("the partition was given to another consumer, which reads it again")
 }

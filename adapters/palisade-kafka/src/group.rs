@@ -1,8 +1,8 @@
 //! The state of a member of a Kafka consumer group: its partitions, the messages read from them,
 //! and the messages that wait for another delivery to the handler.
 //!
-//! One thread of the session reads the messages and stores the offsets. Any thread can settle a
-//! delivery.
+//! One thread of the session reads the messages and stores the offsets. Any thread can finish a
+//! delivery or have it delivered again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +31,8 @@ pub(crate) struct Read {
     pub(crate) term: u64,
     /// Number of failures of the handler for this record in this process.
     pub(crate) failures: u32,
-    /// Number of consecutive deliveries of this record that were dropped and not settled.
+    /// Number of consecutive deliveries of this record that were dropped before the consumer had
+    /// finished or delayed them.
     pub(crate) unsettled: u32,
 }
 
@@ -67,8 +68,8 @@ impl State {
         self.windows.values().map(|(_, window)| window.open()).sum()
     }
 
-    /// Returns the window of the message's partition. Fails if this consumer has lost the partition
-    /// since the message was read.
+    /// Returns the window (the offsets) of the message's partition. Fails if this consumer has lost
+    /// the partition since the message was read.
     fn ours(&mut self, read: &Read) -> Result<&mut Window, BrokerError> {
         match self.windows.get_mut(&read.raw.partition()) {
             Some((term, window)) if *term == read.term => Ok(window),
@@ -199,8 +200,9 @@ impl Group {
 
     /// Stores for each partition the offset before which all messages are finished. librdkafka
     /// commits the stored offsets (`topic.rs`). It commits an offset again if the commit failed, or
-    /// if an older commit arrived after it. This function could not see such a failure, because
-    /// librdkafka 2 reports the result of an asynchronous commit only to a C callback.
+    /// if an older commit reached the broker later. This function does not commit by itself,
+    /// because it could not see such a failure: librdkafka 2 reports the result of an asynchronous
+    /// commit only to a C callback.
     ///
     /// librdkafka never commits a lower offset than before. So this function commits an offset
     /// itself, once, if the offset may be below the committed one.
@@ -252,8 +254,8 @@ impl ConsumerContext for Callbacks {
                 // librdkafka commits the stored offsets before the partitions go to another
                 // consumer. The next consumer then begins after the finished messages. Do not wait
                 // for running handlers, because the whole group waits for this callback. The next
-                // consumer reads the messages of running handlers again, and finds their keys in
-                // flight.
+                // consumer reads the messages of running handlers again, and finds that their keys
+                // are claimed.
                 self.0.store(consumer);
                 self.0.revoked(list);
             }

@@ -1,4 +1,5 @@
-//! One delivery of a Kafka record, and the code that settles the delivery.
+//! One delivery of a Kafka record, and the code that settles it: the code finishes the record, has
+//! it delivered again, or makes it a dead letter.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -108,8 +109,8 @@ impl Delivery for Message {
 }
 
 impl Drop for Message {
-    /// Delivers the record again if it was not settled. Otherwise the record would stay unfinished,
-    /// and no later offset of its partition could be committed.
+    /// Delivers the record again if its handling did not come to an end. Otherwise the record would
+    /// stay unfinished, and no later offset of its partition could be committed.
     fn drop(&mut self) {
         if !self.settled.load(Ordering::Acquire) {
             let unsettled = self.read.unsettled.saturating_add(1);

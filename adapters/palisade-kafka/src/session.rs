@@ -23,8 +23,8 @@ use crate::message::Message;
 use crate::topic::Topic;
 
 /// Maximum number of unfinished messages for each message that may be handled at the same time. A
-/// message is unfinished from the moment it is read until it is settled. In that time the message
-/// may wait for a handler or for its next delivery.
+/// message is unfinished from the moment it is read until it is handled or a dead letter. In that
+/// time the message may wait for a handler or for its next delivery.
 const AHEAD: usize = 16;
 /// Maximum time that `next` waits for a message.
 const POLL: Duration = Duration::from_millis(500);

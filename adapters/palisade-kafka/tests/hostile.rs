@@ -67,13 +67,13 @@ fn send(broker: &str, letter: &Letter) {
     let key = letter.key.as_deref().expect("it has one");
     let (name, value) = letter.header.expect("it has one");
     let headers = [long(KEY.as_bytes()), long(key), long(name), long(value)].concat();
-    // Attributes, timestamp delta, offset delta, no key.
+    // Start of the record: attributes, timestamp delta, offset delta, no key.
     let start = [&[0_u8][..], &varint(0), &varint(0), &varint(-1)].concat();
     let record = [start, long(&letter.body), varint(2), headers].concat();
-    // Leader epoch, magic, checksum (not verified by the mock cluster), attributes, last offset
-    // delta.
+    // Start of the batch: leader epoch, magic, checksum (not verified by the mock cluster),
+    // attributes, last offset delta.
     let mut batch = [&0_i32.to_be_bytes()[..], &[2], &[0; 4], &[0; 2], &[0; 4]].concat();
-    // Two timestamps; no producer id, epoch and base sequence; one record.
+    // Rest of the batch: two timestamps; no producer id, epoch and base sequence; one record.
     batch.extend([&[0; 16][..], &[0xff; 14], &1_i32.to_be_bytes(), &long(&record)].concat());
     let batch = [&[0; 8][..], &sized(&batch)].concat();
     let topic = [&u16::try_from(TOPIC.len()).unwrap().to_be_bytes()[..], TOPIC.as_bytes()].concat();

@@ -1,5 +1,6 @@
 //! Guarantees of the consumers, on librdkafka's mock cluster. The sockets and the groups are real,
-//! but the broker is not. The tests of `broker-demo` kill processes at each crash point.
+//! but the broker is not. The tests of `broker-demo` kill processes at each crash point, that is,
+//! after each step of the handling of a message.
 
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]
@@ -153,7 +154,7 @@ async fn nothing_is_committed_that_is_behind_something_open() {
     }
     let (done, gate) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
     let (counted, open) = (Arc::clone(&done), Arc::clone(&gate));
-    // The fifth message runs until the gate is open.
+    // The handler of the fifth message runs until the gate is open.
     let book = move |cx: Context, _: Arc<Message>| {
         let (counted, open) = (Arc::clone(&counted), Arc::clone(&open));
         async move {
@@ -243,7 +244,7 @@ async fn a_message_at_work_elsewhere_is_not_committed() {
     let (kafka, node) = (Kafka::start(1), MemoryNode::new());
     let redlock = handle(&node);
     kafka.publish("order-1", "10 GBP").await;
-    // Another caller holds the claim for more than a lease.
+    // Another caller claims the key of the message, and runs for more than a lease.
     let claimed = Arc::new(Notify::new());
     let elsewhere = {
         let (of, claimed) = (repeatable(&redlock), Arc::clone(&claimed));

@@ -1,4 +1,5 @@
-//! One delivery of a RabbitMQ message, and the code that settles the delivery.
+//! One delivery of a RabbitMQ message, and the code that settles it: the code acknowledges the
+//! message, has it delivered again, or makes it a dead letter.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,13 +21,13 @@ use tokio::time::{sleep, timeout};
 use crate::error::Unconfirmed;
 use crate::session::{Link, PATIENCE};
 
-/// Headers with the names of further queues. A message that is published again goes without them,
-/// because the broker would send a copy to those queues, too.
+/// Headers that name further queues. A copy of a message does not have these headers, because the
+/// broker would send the copy to the further queues, too.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
 /// Maximum time for which this process holds a message back and then returns the message to its
 /// queue. The process holds a message back if it could not put a copy of the message into a delay
-/// queue. The time must be less than 30 s, because the consumer waits 30 s for a message to be
-/// settled.
+/// queue. The time must be less than 30 s, because the consumer waits at most 30 s until a message
+/// is acknowledged or returned.
 const HELD_MAX: Duration = Duration::from_secs(15);
 
 /// One delivery of a RabbitMQ message to a handler.
@@ -237,8 +238,8 @@ impl Delivery for Message {
         let settled = timeout(PATIENCE, self.apply(how, failures)).await;
         let Err(error) = settled.unwrap_or_else(|_| Err(no_answer())) else { return Ok(()) };
         match &error {
-            // Give up the whole session. The broker delivers an unacknowledged message again only
-            // after the message's channel was closed.
+            // Mark the whole session as broken, so that its channels are closed. The broker
+            // delivers an unacknowledged message again only after the message's channel was closed.
             Unconfirmed::Gone(_) => self.link.give_up(),
             Unconfirmed::NotStored(error) => {
                 tracing::warn!(

@@ -55,9 +55,9 @@ impl Queue {
 
     /// Gives the consumer the value of the broker's setting `consumer_timeout`. Call this method if
     /// the value differs from the default of 30 minutes. After this time the broker no longer waits
-    /// for an acknowledgement and delivers the message again. The new delivery finds the key in
-    /// flight and waits for the running handler. So no effect is doubled. But the broker delivers
-    /// the message once more for each lease that the handler still runs.
+    /// for an acknowledgement and delivers the message again. The new delivery finds that the key
+    /// is claimed, and waits for the running handler. So no effect is doubled. But the broker
+    /// delivers the message once more for each lease that the handler still runs.
     #[must_use]
     pub fn consumer_timeout(mut self, timeout: Duration) -> Self {
         self.consumer_timeout = timeout;

@@ -84,8 +84,8 @@ pub(crate) async fn ensure_dead(connection: &Connection, queue: &str) -> Result<
 /// Declares a durable quorum queue, unless a queue of any kind has this name.
 ///
 /// If the queue is missing, the broker closes the channel of the check, and lapin logs an error. So
-/// the check uses its own channel. After lapin's error the log has another line: the queue was
-/// declared.
+/// the check uses its own channel. This function then logs that it has declared the queue, so that
+/// a reader of the log understands lapin's error.
 async fn declare(connection: &Connection, queue: &str, arguments: FieldTable) -> Result<(), Error> {
     let look = connection.create_channel().await?;
     let passive = QueueDeclareOptions { passive: true, ..durable() };

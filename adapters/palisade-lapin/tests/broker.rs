@@ -1,5 +1,5 @@
 //! Guarantees of the consumers, on a real RabbitMQ. The tests of `broker-demo` kill processes at
-//! each crash point.
+//! each crash point, that is, after each step of the handling of a message.
 
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]
@@ -95,8 +95,8 @@ async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
     };
     claimed.notified().await;
     let judge = async {
-        // At most 2 s of the lease are left. So the consumer uses only the delay queues for 250 ms
-        // to 2 s.
+        // At most 2 s of the other call's lease are left. So the consumer uses only the delay
+        // queues for 250 ms to 2 s.
         let waits = async || {
             let mut waits = 0;
             for n in 0..4 {
@@ -113,7 +113,7 @@ async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
             sleep(Duration::from_millis(20)).await;
         }
         // The consumer has received the message from the delay queue. Before it stops, the consumer
-        // settles the message.
+        // acknowledges the message or returns it.
         sleep(Duration::from_millis(200)).await;
     };
     let never = |_: Context, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("it ran")) };

@@ -1,4 +1,5 @@
-//! Messages whose keys the nodes have forgotten, on a real server.
+//! Messages with forgotten keys, on a real server. A key is forgotten if the nodes cannot say
+//! whether there was an attempt for it.
 
 #[path = "../../../tests/support/held.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs)]

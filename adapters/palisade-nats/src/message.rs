@@ -1,4 +1,5 @@
-//! One delivery of a NATS message, and the code that settles the delivery.
+//! One delivery of a NATS message, and the code that settles it: the code acknowledges the message,
+//! has it delivered again, or makes it a dead letter.
 
 use std::borrow::Cow;
 use std::error::Error as _;

@@ -1,5 +1,5 @@
 //! Guarantees of the consumers, on a real server. The tests of `broker-demo` kill processes at each
-//! crash point.
+//! crash point, that is, after each step of the handling of a message.
 
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]
@@ -56,8 +56,8 @@ async fn a_message_at_work_elsewhere_is_not_acknowledged() {
     let slow = move |_: Context, _: Arc<Message>| {
         let (counted, context) = (Arc::clone(&counted), context.clone());
         async move {
-            // During this sleep the server delivers the copy. The copy's delivery finds this call
-            // in flight.
+            // During this sleep the server delivers the copy. The copy's delivery finds that this
+            // call has claimed the key.
             sleep(LEASE / 2).await;
             let found = context.get_consumer_from_stream(DURABLE, STREAM).await;
             let mut found: async_nats::jetstream::consumer::PullConsumer =
@@ -115,6 +115,7 @@ fn freezes(url: &str, node: &MemoryNode, taken: &Arc<Notify>) -> ConsumerReport 
 }
 
 /// The server applies an acknowledgement to the newest delivery of the message (nats-server#4786).
+/// So a consumer that is late must not acknowledge its old delivery.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_acknowledgement_does_not_settle_what_was_delivered_to_another() {
     let (nats, node) = (Nats::start().await, MemoryNode::new());

@@ -20,9 +20,10 @@
 //! [`raise`]. `raise` stores the resource's newest token in another table. All later writes of the
 //! transaction are fenced.
 //!
-//! Readers of a read-write lock are fenced, too. The resource keeps the largest token that it was
-//! written with in `fence`, and the largest that it was read with in `read_fence`. A reader is
-//! refused if a later writer has written, and a writer also if a later reader has read:
+//! Readers of a read-write lock are fenced, too. For each resource, `fence` is the largest token of
+//! its writers, and `read_fence` is the largest token of its readers. A reader is refused if a
+//! later writer has written. A writer is refused if a later writer has written or a later reader
+//! has read:
 //!
 //! ```no_run
 //! # async fn demo(mut conn: sqlx::PgConnection, reader: palisade::FencingToken,
@@ -41,9 +42,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! In the table it is [`raise_read`] for a reader, and [`raise`] for a writer. A writer that reads
-//! under its own token sets no `read_fence`, or its next write would be refused. Who does not want
-//! to write with each read leaves `read_fence` out, and only readers are refused.
+//! With the table `palisade_fence`, a reader calls [`raise_read`] and a writer calls [`raise`]. A
+//! writer that reads under its own token must not set `read_fence`, because its next write would
+//! then be refused. If a read should not have to write, leave `read_fence` out. Then a late reader
+//! is still refused, but a late writer is not refused because of a later reader.
 //!
 //! Without a lock, use a column with the version of the row. Then a write that is based on an older
 //! version of the row is refused: see [`unchanged`].
@@ -106,13 +108,13 @@ pub async fn raise(
     store(conn, raise, resource, token).await
 }
 
-/// Stores `token` of a reader in the table `palisade_fence`, unless a larger one of a reader is
-/// there. Locks the row of the resource until the transaction ends, as [`raise`] does. So readers
-/// of one resource wait for each other: keep the transaction short.
+/// Stores `token` of a reader in the table `palisade_fence`, unless another reader has stored a
+/// larger token there. Locks the row of the resource until the transaction ends, as [`raise`] does.
+/// So readers of one resource wait for each other: keep the transaction short.
 ///
 /// Call this function first in a transaction, under the token of a
-/// [`ReadGuard`](palisade::ReadGuard). After a downgrade the guard is a reader's, and can write no
-/// more.
+/// [`ReadGuard`](palisade::ReadGuard). After a downgrade (a writer becomes a reader) the guard is a
+/// reader's, so do not write under its token any more.
 ///
 /// # Errors
 /// The outer error comes from the database. The inner error is [`Stale`]: a later writer has

@@ -1,4 +1,4 @@
-//! Effects and their rows in one transaction.
+//! Tests of the inbox: an effect and its row are written in one transaction.
 
 use std::time::Duration;
 
@@ -286,7 +286,8 @@ async fn another_request_under_the_same_key_is_a_mismatch_until_the_row_is_over(
     let other = sell(&of("shop:"), &lab.pool, "a piano").await.expect_err("not its row");
     assert!(other.contains("its fingerprint differs"), "{other}");
     assert_eq!(lab.effects("order-7").await, 1);
-    // A probe does not return the other request's row either. So the key is parked.
+    // A probe does not return the other request's row either. So the key is parked: its handler
+    // does not run until a person has decided.
     let keys =
         Redlock::builder().node(MemoryNode::new()).prefix("shop:").build().expect("settings");
     let keys = keys.idempotency("orders").at_most_once().build().expect("settings");

@@ -20,7 +20,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 const CLIENTS: usize = 6;
 const KEYS: usize = 25;
 
-/// Runs a statement of the user. This statement must not have a name either.
+/// Runs a statement of the application. Like the statements of this crate, it must not have a name,
+/// because several clients share a connection of the pooler.
 async fn effect(tx: &mut PgConnection, key: String) -> Result<i64, BoxError> {
     let insert = sqlx::query_scalar("INSERT INTO effects (key) VALUES ($1) RETURNING id");
     Ok(insert.bind(key).persistent(false).fetch_one(tx).await?)

@@ -31,8 +31,8 @@ pub(crate) fn address(stream: &str, cause: &ConfigError) -> BrokerError {
     BrokerError::refused(format!("stream {stream:?}: {cause}")).because(cause.clone())
 }
 
-/// Returns the error for an entry that this consumer cannot settle any more. Another consumer has
-/// taken over the entry.
+/// Returns the error for an entry that this consumer can no longer acknowledge or delay, because
+/// another consumer has taken over the entry.
 pub(crate) fn lost(stream: &str) -> BrokerError {
     BrokerError::passing(format!("stream {stream:?}: another consumer has taken the entry over"))
 }

@@ -1,4 +1,5 @@
-//! One delivery of an entry of a Redis stream, and the code that settles the delivery.
+//! One delivery of an entry of a Redis stream, and the code that settles it: the code acknowledges
+//! the entry, has it delivered again, or makes it a dead letter.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -12,8 +12,8 @@ use serde::Serialize;
 use crate::key::InvalidKey;
 use crate::stored::StoredResponse;
 
-/// Value of `Retry-After` for a key that is parked after a loss of data. No operator has decided
-/// about the loss yet.
+/// Value of `Retry-After` for a key whose requests do not run after a loss of data, because no
+/// operator has decided about the loss yet.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
 /// The reason for an error response of the layer itself.
@@ -34,13 +34,15 @@ pub(crate) enum Problem {
     CreatedLater,
     InProgress(Duration),
     KeyReused,
-    /// The key is parked, because an earlier attempt left no result and may have taken effect.
+    /// The key is parked (its requests do not run until a person decides), because an earlier
+    /// attempt left no result and may have taken effect.
     OutcomeUnknown,
-    /// The key is parked after a loss of data. The nodes cannot tell if the key was used before.
-    /// Contains the time until the nodes can tell it again.
+    /// The key is parked (its requests do not run) after a loss of data. The nodes cannot tell if
+    /// the key was used before. Contains the time until the nodes can tell it again.
     PastUnknown(Duration),
-    /// The key is parked as for [`PastUnknown`](Self::PastUnknown), but no operator has decided yet
-    /// if such keys run. So the client can try the request again later.
+    /// The key is parked after a loss of data, as for [`PastUnknown`](Self::PastUnknown). But no
+    /// operator has decided yet if the requests of such keys run. So the client can try the request
+    /// again later.
     PastUndecided,
     /// The request ran before, and its response could not be stored. Contains the status of this
     /// response, if the status was stored.
@@ -295,7 +297,7 @@ pub(crate) fn problem_of(outcome: &Outcome<StoredResponse>) -> Problem {
     }
 }
 
-/// Returns the error response for a request whose key is parked.
+/// Returns the error response for a request whose key is parked, so that its handler does not run.
 fn problem_of_parked(parked: &Parked) -> Problem {
     match parked.reason {
         ParkedReason::Forgotten if parked.undecided => Problem::PastUndecided,

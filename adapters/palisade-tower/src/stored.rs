@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 
 /// The result that [`IdempotencyLayer`](crate::IdempotencyLayer) stores under a key: the status,
-/// the stored headers and the body of a response. A probe returns such a result. An operator can
-/// store such a result for a parked key:
+/// the stored headers and the body of a response. A probe returns such a result. For a parked key,
+/// which waits for a person's decision, an operator can store such a result:
 ///
 /// ```
 /// # async fn settle(layer: palisade_tower::IdempotencyLayer)
@@ -202,7 +202,8 @@ mod tests {
             headers.append(header::LINK, HeaderValue::from_static("<abcd>"));
         }
         let of = |limit| StoredResponse::of(StatusCode::OK, &headers, &kept, Some(&body), limit);
-        // The stored headers count as ten bytes, and the body as four bytes.
+        // Each of the twelve headers has ten bytes (name and value), and the body has four: 124 in
+        // all.
         assert!(of(124).response().is_some());
         let stored = of(123);
         assert!(stored.response().is_none());

@@ -44,7 +44,7 @@ pub(crate) struct Wish {
     pub(crate) status: Option<u16>,
     /// Length of the response's body in bytes.
     pub(crate) bytes: usize,
-    /// Text without a meaning for the handler.
+    /// Text that the handler ignores. It makes the bodies of two requests different.
     pub(crate) note: String,
     pub(crate) panic: bool,
     pub(crate) keep: Option<String>,
@@ -108,7 +108,7 @@ impl Shop {
         Self::with_ledger(layer, Ledger::default()).await
     }
 
-    /// Starts another process with the same ledger.
+    /// Starts a server with a given ledger. Two servers with one ledger stand for two processes.
     pub(crate) async fn with_ledger(layer: IdempotencyLayer, ledger: Ledger) -> Self {
         let app = Router::new()
             .route("/orders", post(act).patch(act).get(|| async { "open" }))

@@ -228,7 +228,7 @@ async fn a_request_that_says_when_it_was_made_may_be_too_old_or_too_young() {
     let made = |at: u64| shop.order(&format!("made-{at}"), &Wish::default()).header("x-made", at);
     assert_eq!(got(made(now)).await.status, 201);
     refused(&shop, made(now + 3_600), (400, "created-later")).await;
-    // The retention is one day.
+    // The retention is one day, so a request that was made two days ago is too old.
     refused(&shop, made(now - 2 * 86_400), (410, "too-old")).await;
 }
 
@@ -244,7 +244,7 @@ async fn keys_that_nodes_forgot_are_answered_503_as_long_as_it_is_undecided() {
     loop {
         let got = shop.send("after", &Wish::default()).await;
         match (got.status, &*got.problem()) {
-            // The node is in quarantine.
+            // In its quarantine the node grants no keys.
             (503, "unavailable") => seen.push(got.retry_after().expect("a wait")),
             (503, "past-undecided") => {
                 assert_eq!(got.retry_after(), Some(10));

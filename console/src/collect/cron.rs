@@ -1,4 +1,5 @@
-//! Cron jobs, as the nodes have them: their schedules, and the records of their ticks.
+//! Cron jobs as the nodes store them: their schedules, and the records of their ticks. A tick is a
+//! time at which the job is due.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,15 +13,15 @@ use crate::history::{Entry, Level, millis, now_ms};
 use crate::model::{JobRow, Model};
 use crate::start::Shared;
 
-/// Namespace of the records of ticks and schedules.
+/// Namespace of the idempotency keys that record ticks and schedules.
 pub(crate) const NAMESPACE: &str = "cron";
-/// Number of ticks that are kept of each job.
+/// Number of ticks (times at which a job is due) that are kept of each job.
 const TICKS: usize = 20;
-/// Number of ticks that one reading asks for at least.
+/// Minimum number of ticks that one reading requests.
 const STEP: usize = 3;
-/// Age of a schedule's reading after which it is read again.
+/// Time in ms after which a schedule is read again.
 const SCHEDULE: u64 = 30_000;
-/// Time in seconds after which a requested run does not begin.
+/// Time in seconds after the request of a run. Later than this the run does not begin.
 const LATEST: u64 = 60;
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 
@@ -32,7 +33,7 @@ struct Revision {
     since: i64,
 }
 
-/// Returns the name of the job in the key of a schedule's record.
+/// Returns the job's name if the key is that of a schedule's record (`job/schedule/number/number`).
 fn job_of(key: &str) -> Option<&str> {
     let mut parts = key.rsplitn(4, '/');
     let (number, quarter, word) = (parts.next()?, parts.next()?, parts.next()?);
@@ -41,7 +42,7 @@ fn job_of(key: &str) -> Option<&str> {
     parts.next().filter(|_| is_one)
 }
 
-/// Returns the key of a job's last schedule among the keys of the namespace.
+/// Returns the key of a job's newest schedule among these keys of the namespace.
 fn last_schedule<'a>(keys: impl Iterator<Item = &'a str>, job: &str) -> Option<&'a str> {
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
     let order = |key: &str| {
@@ -52,14 +53,15 @@ fn last_schedule<'a>(keys: impl Iterator<Item = &'a str>, job: &str) -> Option<&
     keys.filter(|key| job_of(key) == Some(job)).max_by_key(|key| order(key))
 }
 
-/// Returns true if the nodes have the sign of today or yesterday that the job allows requests.
+/// Returns true if the nodes have the record of today or yesterday which shows that the job allows
+/// requested runs.
 pub(crate) fn allows_requests(model: &Model, job: &str) -> bool {
     let today = now_ms() / 86_400_000;
     let key = |day: u64| (NAMESPACE.to_owned(), format!("{job}/on-request/{day}"));
     model.keys.contains_key(&key(today)) || model.keys.contains_key(&key(today - 1))
 }
 
-/// Reads the job that was read the longest time ago: its schedule, and its last ticks.
+/// Reads the schedule and the last ticks of one job: the job whose last reading is the oldest.
 pub(super) async fn read(shared: &Shared) {
     let (job, key) = {
         let mut model = shared.model();
@@ -71,7 +73,8 @@ pub(super) async fn read(shared: &Shared) {
         let oldest = jobs.iter().min_by_key(|job| model.jobs.get(*job).map_or(0, |row| row.at));
         let key = oldest.and_then(|job| last_schedule(keys(), job)).map(ToOwned::to_owned);
         let oldest = oldest.cloned();
-        // A round of the scan has not found the schedules of the others.
+        // The last round of the scan found no schedule of the other jobs, so their rows are
+        // removed.
         model.jobs.retain(|job, _| jobs.contains(job));
         let Some(job) = oldest else { return };
         for job in jobs {
@@ -102,13 +105,14 @@ pub(super) async fn read(shared: &Shared) {
     shared.all_happened(happened);
 }
 
-/// Returns the number of the last ticks to read: all of those since the oldest one that ran at its
-/// last reading, because its run may be over.
+/// Returns how many of the last ticks to read: all since the oldest tick that was running at its
+/// last reading, because this run may be over.
 fn due(ticks: &[TickReport]) -> usize {
     until_oldest(ticks.iter().map(|tick| tick.state == TickState::Running))
 }
 
-/// Returns the number of ticks to read, for ticks of which these run, the latest first.
+/// Returns how many of the last ticks to read. `runs` has an entry for each tick, the latest first,
+/// which is true if the tick is running.
 fn until_oldest(mut runs: impl DoubleEndedIterator<Item = bool> + ExactSizeIterator) -> usize {
     // Other ticks can have become due since the last reading, so `STEP` more ticks are read.
     runs.rposition(|runs| runs).map_or(STEP, |at| (at + 1 + STEP).min(TICKS))
@@ -125,7 +129,8 @@ fn is_quiet(row: &JobRow, now: u64) -> bool {
 
 async fn schedule(shared: &Shared, key: &str, row: &mut JobRow) -> Result<(), String> {
     let keys = shared.redlock.idempotency(NAMESPACE).retention(YEAR).at_least_once().build();
-    // With a birth the nodes do not report that they may have forgotten the key.
+    // The birth of the call (`created_at`) is now: no node can have lost a record of a call that is
+    // this new, so none reports that it may have forgotten the key.
     let call = keys.map_err(|e| e.to_string())?.key(key).created_at(SystemTime::now());
     match call.lookup::<Revision>().await {
         Ok(Status::Stored(Revision { schedule, since })) => {
@@ -142,7 +147,7 @@ async fn schedule(shared: &Shared, key: &str, row: &mut JobRow) -> Result<(), St
     }
 }
 
-/// Reads the last requests of a job, and what became of them.
+/// Reads the last requests to run a job, and the state of each requested run.
 async fn requested(shared: &Shared, job: &str, row: &mut JobRow) -> Result<(), String> {
     let begins = format!("{job}/request/");
     let mut numbers: Vec<i64> = {
@@ -156,7 +161,8 @@ async fn requested(shared: &Shared, job: &str, row: &mut JobRow) -> Result<(), S
     numbers.sort_unstable_by_key(|number| std::cmp::Reverse(*number));
     numbers.truncate(TICKS / 2);
     let now = now_ms() / 1_000;
-    // A later look does not change a run that is over, and none begins that late.
+    // A run that is over does not change any more, and a run that is late does not begin. So these
+    // requests are not read again.
     row.requested.retain(|(request, state)| {
         let is_late = request.at.unsigned_abs() + 2 * LATEST < now;
         let is_final = matches!(state, TickState::Over(_)) || is_late;
@@ -189,7 +195,7 @@ async fn requested(shared: &Shared, job: &str, row: &mut JobRow) -> Result<(), S
     Ok(())
 }
 
-/// Reads the last ticks of a job, and returns what changed.
+/// Reads the last ticks of a job, and returns entries about the changes.
 async fn ticks(shared: &Shared, name: &str, row: &mut JobRow) -> Result<Vec<Entry>, String> {
     let cron = Cron::new(&shared.redlock);
     let job = Job::new(name, &*row.schedule).zone(&*row.zone);
@@ -221,7 +227,7 @@ async fn ticks(shared: &Shared, name: &str, row: &mut JobRow) -> Result<Vec<Entr
     Ok(happened)
 }
 
-/// Returns the entry about a tick that is over.
+/// Returns the history's entry about a tick whose run is over; `None` otherwise.
 fn over(job: &str, report: &TickReport) -> Option<Entry> {
     let at = crate::pages::clock(millis(report.at));
     let (level, text) = match &report.state {

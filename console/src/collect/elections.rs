@@ -1,4 +1,4 @@
-//! Leaders, candidates, and the terms that the console saw.
+//! Leaders and candidates of elections, and the terms (leaderships) that the console saw.
 
 use futures_util::future::{join, join_all};
 use palisade::election::{Candidate, Leader};
@@ -7,17 +7,17 @@ use crate::history::{Entry, Level, millis, now_ms};
 use crate::model::{ElectionRow, Term, steady};
 use crate::start::Shared;
 
-/// Number of terms and gaps that are kept of each election.
+/// Number of terms, and of gaps without a leader, that are kept of each election.
 const KEPT: usize = 50;
 
-/// Reports of the nodes about an election.
+/// Leader and candidates of an election, as the nodes reported them.
 pub(super) struct Seen {
     name: String,
     leader: Result<Option<Leader>, String>,
     candidates: Option<Vec<Candidate>>,
 }
 
-/// Asks the nodes about these elections.
+/// Asks the nodes for the leaders and candidates of these elections.
 pub(super) async fn read(shared: &Shared, names: Vec<String>) -> Vec<Seen> {
     let one = |name: String| async move {
         let election = match shared.redlock.election(&name).build() {
@@ -30,7 +30,8 @@ pub(super) async fn read(shared: &Shared, names: Vec<String>) -> Vec<Seen> {
     join_all(names.into_iter().map(one)).await
 }
 
-/// Notes the leaders, and what changed since the last reading.
+/// Stores the leaders in the model, and adds an entry to the history for each change since the last
+/// reading.
 pub(super) fn note(shared: &Shared, all: Vec<Seen>) {
     for seen in all {
         let entry = {

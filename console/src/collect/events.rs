@@ -1,5 +1,5 @@
-//! Events of the nodes, and the failovers that follow from them. The handle reports events even if
-//! no page is open.
+//! Events of the nodes, and the failovers that the console infers from the events. The handle
+//! reports events even if no page is open.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::start::Shared;
 /// Number of failovers that are kept.
 const KEPT: usize = 100;
 
-/// Notes all events of the nodes until the handle is closed.
+/// Stores all events of the nodes until the handle is closed.
 pub(super) async fn listen(shared: &Shared) {
     let mut events = shared.redlock.events();
     while let Some(NamedEvent { node, event, .. }) = events.next().await {
@@ -27,12 +27,14 @@ fn note(shared: &Shared, node: &str, event: &NodeEvent) {
         let mut model = shared.model();
         let is_gone = |vote: &Vote| vote.node == node && vote.state == VoteState::Unreachable;
         if *event == NodeEvent::Down && model.votes.iter().any(is_gone) {
-            // Each of the node's connections reports its end.
+            // The handle has several connections to a node, and each of them reports its end. Only
+            // the first report counts.
             return;
         }
         step(&mut model, node, event, kind, &text);
         if let Some(vote) = model.votes.iter_mut().find(|vote| vote.node == node) {
-            // The next reading asks the node. Until then a node that went down has no vote.
+            // `is_changed` makes the next reading ask the node for its vote. Until then, a node
+            // that went down counts as unreachable.
             vote.is_changed |= !matches!(event, NodeEvent::Reasserted { .. });
             if *event == NodeEvent::Down {
                 vote.state = VoteState::Unreachable;
@@ -100,7 +102,7 @@ fn cause_word(cause: HistoryCause) -> &'static str {
     }
 }
 
-/// Returns the owners of all leases, by name.
+/// Returns the owners of all leases, as pairs of a name and an owner.
 fn owners(model: &Model) -> BTreeSet<(String, String)> {
     let of_row = |name: &str, row: &LockRow| match &row.view {
         Some(View::Lock(seen)) => {
@@ -120,7 +122,8 @@ fn owners(model: &Model) -> BTreeSet<(String, String)> {
     locks.chain(led).collect()
 }
 
-/// Notes an event in the failover of its node, and begins a failover if there is none.
+/// Adds an event to the open failover of its node. If there is none, and the event is one with
+/// which a failover begins, opens a failover.
 fn step(model: &mut Model, node: &str, event: &NodeEvent, kind: &'static str, text: &str) {
     let begins = matches!(
         event,
@@ -129,7 +132,8 @@ fn step(model: &mut Model, node: &str, event: &NodeEvent, kind: &'static str, te
     let now = now_ms();
     let open = model.failovers.iter().any(|one| one.node == node && one.ended.is_none());
     if !open {
-        // A node is new to the handle at first, and a first connection is no failover.
+        // Before the votes were read for the first time, events come from the handle's first
+        // connections, which are no failover.
         if !begins || model.votes.is_empty() {
             return;
         }
@@ -187,8 +191,8 @@ fn begin(model: &mut Model, node: &str, now: u64) {
     });
 }
 
-/// Notes that a node's vote changed: a vote that is back ends the node's failover, and a vote that
-/// is lost begins one.
+/// Stores that a node's vote changed: if the node votes again, its failover ends; if the node
+/// stopped voting, a failover begins.
 pub(super) fn of_vote(shared: &Shared, vote: &Vote) {
     let mut model = shared.model();
     let model = &mut *model;
@@ -227,7 +231,8 @@ pub(super) fn of_vote(shared: &Shared, vote: &Vote) {
     }
 }
 
-/// Notes a lease that ran out while its holder still held it, in the failovers under way.
+/// Counts a lease that ran out without a release, in each open failover that began while this owner
+/// held the lease.
 pub(super) fn lease_lost(model: &mut Model, name: &str, owner: &str) {
     let of = (name.to_owned(), owner.to_owned());
     for one in model.failovers.iter_mut().filter(|one| one.ended.is_none()) {

@@ -10,21 +10,23 @@ use crate::start::Shared;
 
 /// Number of keys in one request.
 const MOST: usize = 200;
-/// Age of a reading after which a key that may change is read again.
+/// Time in ms after which a key that may change is read again.
 const FRESH: u64 = 300;
 
-/// Time in ms by which the reading of a key that may change is preferred. A key that does not
-/// change is read again nevertheless, because a call or another operator may change it.
+/// Advantage in ms of a key that may change: it is read before another key whose last reading is
+/// older by less than this. The other keys are read again nevertheless, because a call or another
+/// operator may change them.
 const PREFERRED: u64 = 2_000;
 
-/// Returns the place of a key in the order of readings, of which the smallest is next. `at` is the
-/// time of its last reading.
+/// Returns the place of a key in the order of readings: the key with the smallest place is read
+/// next. `at` is the time of the key's last reading.
 fn place(at: u64, may_change: bool, now: u64) -> u64 {
     let is_due = may_change && now.saturating_sub(at) > FRESH;
     at + if is_due { 0 } else { PREFERRED }
 }
 
-/// Returns true if the key may change without a further call.
+/// Returns true if the key may change without a further call, because it was not read yet or a
+/// claim is running.
 fn may_change(row: &KeyRow) -> bool {
     row.facts.as_ref().is_none_or(|facts| facts.state == KeyState::Running)
 }
@@ -32,7 +34,8 @@ fn may_change(row: &KeyRow) -> bool {
 /// A namespace, and some of its keys.
 pub(super) type Chosen = (Records, Vec<String>);
 
-/// Returns the keys to read now: those of the namespace that needs it most.
+/// Returns the keys to read now, all of one namespace: that of the key which is next in the order
+/// of readings.
 pub(super) fn to_read(shared: &Shared) -> Option<Chosen> {
     choose(shared, |_| true)
 }
@@ -58,7 +61,7 @@ fn choose(shared: &Shared, is_meant: impl Fn(&KeyRow) -> bool) -> Option<Chosen>
     Some((records, keys.into_iter().map(|(_, key)| key.clone()).collect()))
 }
 
-/// Notes the records of these keys. `unread` are the nodes that could not be read.
+/// Stores the records of these keys in the model. `unread` are the nodes that could not be read.
 pub(super) fn note(
     shared: &Shared,
     (records, keys): Chosen,
@@ -78,8 +81,8 @@ pub(super) fn note(
                 if unread.is_empty() {
                     model.keys.remove(&id);
                 } else if let Some(row) = model.keys.get_mut(&id) {
-                    // The row counts as just read. So the other keys are read before this key is
-                    // tried again.
+                    // Some nodes could not be read, so the key may be stored there. The row counts
+                    // as just read, so that the other keys are read before this key is tried again.
                     row.at = now_ms();
                 }
                 continue;

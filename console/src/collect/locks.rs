@@ -1,5 +1,5 @@
-//! The holders of locks and semaphores, and the leaders of elections, by the handle's own requests.
-//! All requests of a reading leave together, so each node receives one batch.
+//! Reads the holders of locks and semaphores, and the leaders of elections, with requests of the
+//! handle. All requests of a reading are sent together, so each node receives one batch.
 
 use std::time::Duration;
 
@@ -11,14 +11,15 @@ use crate::history::{Entry, Level, now_ms};
 use crate::model::{LockId, LockRow, View, steady};
 use crate::start::Shared;
 
-/// Number of requests to a node in one reading. They fit into one batch.
+/// Maximum number of requests to a node in one reading. They fit into one batch.
 const MOST: usize = 96;
-/// Number of requests to a node about one election, and number of elections in one reading.
+/// Number of requests to a node about one election, and maximum number of elections in one reading.
 const EACH: usize = 3;
 const ELECTIONS: usize = MOST / (2 * EACH);
 /// Largest number of slots that a semaphore may have.
 const SLOTS: u16 = 256;
-/// A lease that was seen with less time left than this may have run out.
+/// Time in ms. If an owner is gone and its lease had less time left than this, the lease may have
+/// run out; otherwise it was released.
 const SOON: u64 = 700;
 
 /// Reads the locks and the elections that were read the longest time ago.
@@ -113,7 +114,8 @@ impl View {
     }
 }
 
-/// Notes the holders of a lock, and what changed since its last reading.
+/// Stores the holders of a lock in the model, and adds an entry to the history for each change
+/// since the last reading.
 fn note(shared: &Shared, id: &LockId, view: View) {
     let now = now_ms();
     let holders = view.holders();
@@ -148,7 +150,8 @@ fn note(shared: &Shared, id: &LockId, view: View) {
                 }
             }
         } else {
-            // Too few nodes answered, so a holder that is not named may still hold it.
+            // Too few nodes answered, so an owner that no node reported may still hold the lock.
+            // The end of its lease is kept.
             for (owner, end) in before {
                 row.ends.entry(owner).or_insert(end);
             }

@@ -1,5 +1,6 @@
-//! The names that the scan found on the nodes. A foreign key costs nothing but its part of the
-//! scan: a name counts only if the nodes keep a fence, a candidate or a record for it.
+//! Names of locks, elections and keys that the scan found on the nodes. A name counts only if the
+//! nodes have a fence (the name's last fencing token), candidates or a record for it. So a key of
+//! another program is scanned, but causes no further requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,12 +17,13 @@ use super::{Collector, keys};
 use crate::model::{LeftOut, LockId, Model, Vote};
 use crate::pages;
 
-/// Number of lock names that are checked in one request.
+/// Number of lock names that one request checks for a holder and waiters.
 const CHECKED: usize = 200;
-/// Longest time since the last page of the scan that counts. The next page has as many keys as the
-/// budget allows for this time.
+/// Upper limit of the time since the last page of the scan. The next page has as many keys as the
+/// budget (keys per second) allows for this time.
 const LONGEST: Duration = Duration::from_secs(2);
-/// Beginnings of the names of trial locks.
+/// Beginnings of the names of trial locks. A health check or the doctor takes such a lock to see
+/// that locking works.
 const TRIALS: [&str; 2] = ["palisade:health", "palisade:doctor:"];
 /// Largest number of names of locks that are kept.
 const LOCKS: usize = 50_000;
@@ -32,14 +34,15 @@ const NAMESPACES: usize = 1_000;
 /// Largest number of prefixes of other handles that are shown.
 const PREFIXES: usize = 8;
 
-/// The names of one console, and the progress of the scan.
+/// The names that the console has found, and the progress of the scan that finds them.
 #[derive(Default)]
 pub(super) struct Names {
     pub(super) round: u64,
     began: Option<Instant>,
     ended: BTreeSet<String>,
     locks: BTreeMap<LockId, Name>,
-    /// Names that this round left out, by node, and those of the last complete round.
+    /// Numbers of names that this round of the scan left out because it had too many, by node. The
+    /// next field has the numbers of the last complete round.
     left_out: BTreeMap<String, LeftOut>,
     last_left_out: LeftOut,
 }
@@ -47,10 +50,11 @@ pub(super) struct Names {
 /// A name of a lock or a semaphore.
 #[derive(Clone, Copy, Default)]
 struct Name {
-    /// Rounds in which the name was found first and last.
+    /// Round of the scan in which the name was found first. The next field is the round in which it
+    /// was found last.
     first: u64,
     round: u64,
-    /// True if the last check found a value or a waiter.
+    /// True if the last check found a value or a waiter for the name.
     is_live: bool,
     /// Number of the reading that checked the name last.
     checked: u64,
@@ -71,20 +75,21 @@ impl<'a> From<&'a Scanned> for Page<'a> {
     }
 }
 
-/// Kind and name that a key of a node belongs to.
+/// Object to which a key of a node belongs, with its name.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Lock(LockId),
     Election(String),
     Record(String, String),
-    /// A decision about a loss, for the keys of this namespace.
+    /// An operator's decision about a loss of data, for the keys of this namespace.
     Decision(String),
-    /// A key of a handle with this prefix.
+    /// A key of another handle, which has this prefix.
     Other(String),
 }
 
-/// Returns the lock, election, record or other object of a key. Returns `None` for a foreign key,
-/// for a key of a trial lock, and for a side key that shows no further object.
+/// Returns the lock, election, record or other object to which a key belongs. Returns `None` for a
+/// key of another program, for a key of a trial lock, and for a secondary key of an object that is
+/// found by another key.
 fn found(prefix: &str, key: &str) -> Option<Found> {
     if let Some((namespace, name)) = of_record(prefix, key) {
         if namespace == DECISIONS {
@@ -105,7 +110,8 @@ fn found(prefix: &str, key: &str) -> Option<Found> {
         }
         return match of_key(prefix, main)? {
             Resource::Election(name) => of_label(prefix, main, "election:", &name),
-            // The trial locks of health checks and of the doctor come and go all the time.
+            // Health checks and the doctor create and remove trial locks all the time, so the
+            // console does not show these locks.
             Resource::Lock(name)
                 if fence && !TRIALS.iter().any(|trial| name.starts_with(trial)) =>
             {
@@ -120,8 +126,8 @@ fn found(prefix: &str, key: &str) -> Option<Found> {
     }
 }
 
-/// Returns the election or semaphore; or the prefix of its handle, if the console has no prefix and
-/// its handle has one.
+/// Returns the election or semaphore of a key. If the console has no prefix and the key's handle
+/// has one, returns that prefix.
 fn of_label(prefix: &str, main: &str, label: &str, name: &str) -> Option<Found> {
     let is_own = main.strip_prefix(prefix)?.starts_with(label);
     if !is_own {
@@ -135,7 +141,8 @@ fn of_label(prefix: &str, main: &str, label: &str, name: &str) -> Option<Found> 
 }
 
 impl Names {
-    /// Notes the keys of one page of each node.
+    /// Stores the names on one page of keys of each node. If all nodes were read to the end, ends
+    /// the round of the scan.
     fn note(&mut self, scanned: &[Page], prefix: &str, most_keys: usize, model: &mut Model) {
         let began = *self.began.get_or_insert_with(Instant::now);
         for page in scanned {
@@ -156,7 +163,7 @@ impl Names {
                 self.ended.insert(node);
             }
         }
-        // Each node has most of the names, so the numbers of the nodes are not added up.
+        // Most names are on each node, so the largest number of a node counts, and not the sum.
         let left_out = self.left_out.values().copied().fold(LeftOut::default(), LeftOut::max);
         model.left_out = left_out.max(self.last_left_out);
         let readable = scanned.iter().filter(|page| page.keys.is_ok());
@@ -164,7 +171,8 @@ impl Names {
             && readable.clone().all(|page| self.ended.contains(page.node));
         if is_over {
             let last = self.round;
-            // A minority of the nodes does not show that a name is gone.
+            // A name is removed only if a majority was read: a minority of the nodes does not show
+            // that the name is gone.
             if 2 * readable.count() > scanned.len() {
                 self.locks.retain(|_, name| name.is_live || name.round >= last);
                 model.keys.retain(|_, key| key.round >= last);
@@ -221,14 +229,15 @@ impl Names {
         }
     }
 
-    /// Returns the number of names that an earlier round found and that were never checked.
+    /// Returns the number of lock names that an earlier round of the scan found and that were never
+    /// checked.
     fn unchecked(&self) -> usize {
         let is_due = |name: &&Name| name.checked == 0 && name.first < self.round;
         self.locks.values().filter(is_due).count()
     }
 
-    /// Returns the names to check now: those that are in use, then those whose last check is the
-    /// longest ago.
+    /// Returns the names to check now: first those in use, then the others, each part beginning
+    /// with the name whose last check is the oldest.
     fn to_check(&self) -> Vec<LockId> {
         let mut all: Vec<_> = self.locks.iter().collect();
         all.sort_by_key(|(_, name)| name.checked);
@@ -260,8 +269,9 @@ pub(crate) fn main_key(prefix: &str, id: &LockId) -> String {
 }
 
 impl Collector {
-    /// Reads the next page of names, the queues of locks and records of keys, in one round trip.
-    /// News on the page are read at once, in a second one; returns true if there were any.
+    /// Reads the next page of keys, the queues of locks, and the records of keys, in one round
+    /// trip. If the page has new names, reads them at once in a second round trip, and returns
+    /// true.
     pub(super) async fn survey(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let elapsed = self.scanned_at.map_or(super::EVERY, |at| at.elapsed().min(LONGEST));
@@ -297,7 +307,7 @@ impl Collector {
         }
     }
 
-    /// Notes the names on a page of each node.
+    /// Stores the names on a page of each node, and the time that the node needed.
     fn scanned(&mut self, scanned: &[Scanned]) {
         let shared = &self.shared;
         let pages: Vec<Page> = scanned.iter().map(Page::from).collect();
@@ -314,7 +324,7 @@ impl Collector {
         }
     }
 
-    /// Notes the queues of these locks on each node.
+    /// Stores the waiters of these locks, from the queues on each node.
     fn queues(&mut self, ids: Vec<LockId>, all: &OfEach<Vec<LockQueue>>) {
         if ids.is_empty() {
             return;
@@ -327,7 +337,7 @@ impl Collector {
             let waiters = waiters(&seen);
             let is_there = seen.iter().any(|seen| seen.is_there);
             if seen.is_empty() {
-                // No node could be read, so nothing is known anew.
+                // No node could be read, so the waiters are not known.
                 if let Some(row) = model.locks.get_mut(&id) {
                     row.waiters = None;
                 }
@@ -344,7 +354,8 @@ impl Collector {
     }
 }
 
-/// Joins the queues of all nodes: each handle once, with its longest wait.
+/// Merges the queues of all nodes into one list. Each waiting handle is in it once, with its
+/// longest wait.
 fn waiters(seen: &[&LockQueue]) -> Vec<Waiter> {
     let mut all: Vec<Waiter> = seen.iter().flat_map(|seen| seen.waiters.clone()).collect();
     all.sort_by(|a, b| (&a.handle, a.is_shared, a.since).cmp(&(&b.handle, b.is_shared, b.since)));
@@ -406,17 +417,18 @@ mod tests {
         let all = [page("a", Ok(&*keys)), page("b", Ok(&keys))];
         let left_out = LeftOut { locks: 0, elections: 5, keys: 3 };
         assert_eq!(note(&all), (ELECTIONS, 4, left_out));
-        // The beginning of the next round does not make the list whole.
+        // The beginning of the next round does not reset the number of names that were left out.
         let begins = [Page { is_last: false, ..page("a", Ok(&[])) }];
         assert_eq!(note(&begins).2, left_out);
         assert_eq!(note(&all), (ELECTIONS, 4, left_out));
-        // Half of the nodes do not show that a name is gone.
+        // If only half of the nodes can be read, no name is removed.
         let half = [page("a", Ok(&[])), page("b", Err("it is gone"))];
         assert_eq!(note(&half).0, ELECTIONS);
         let gone = [page("a", Ok(&[])), page("b", Ok(&[]))];
         assert_eq!(note(&gone), (0, 0, LeftOut::default()));
         assert_eq!(model.scan.rounds, 4);
-        // A total loss of the data does not hide what there is to decide.
+        // The namespace stays although all its records are gone, because an operator has to decide
+        // about the loss of the records.
         assert!(model.namespaces.contains("orders"));
     }
 

@@ -1,4 +1,4 @@
-//! The votes: which node votes, and for which reason another one does not.
+//! The votes: which nodes vote (grant locks), and for which reason the other nodes do not.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::start::Shared;
 
 /// Number of latencies that are kept of each node, about those of a minute.
 pub(super) const LATENCIES: usize = 150;
-/// Time over which requests are counted.
+/// Time over which the rate of requests is measured.
 const WINDOW: Duration = Duration::from_secs(10);
 
 impl Vote {
@@ -35,7 +35,7 @@ impl Vote {
     }
 }
 
-/// Asks all nodes for their votes, once.
+/// Asks all nodes once if they vote (grant locks), and stores the answers in the model.
 pub(super) async fn read(shared: &Shared) {
     let health = shared.redlock.health().await;
     let mut changes = Vec::new();
@@ -75,7 +75,7 @@ pub(super) async fn read(shared: &Shared) {
     }
 }
 
-/// Notes the answer of a node in its vote.
+/// Stores the answer of a node in its vote.
 fn note(vote: &mut Vote, node: &NodeHealth) {
     vote.losses = node.losses.to_vec();
     vote.is_changed = false;
@@ -123,7 +123,7 @@ fn millis(span: Duration) -> u64 {
 pub(super) struct Sent {
     /// Number of requests that [`spent`](Self::spent) has returned.
     counted: u64,
-    /// Times of readings, with the number of all requests until then.
+    /// Times of readings, each with the number of all requests until that time.
     totals: VecDeque<(Instant, u64)>,
 }
 

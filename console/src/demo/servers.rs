@@ -31,7 +31,7 @@ impl fmt::Display for ServerError {
 
 impl std::error::Error for ServerError {}
 
-/// Servers and their directory, which is removed with them.
+/// Servers and their directory. Dropping this value ends the servers and removes the directory.
 #[derive(Debug)]
 pub(super) struct Servers {
     dir: PathBuf,
@@ -81,7 +81,8 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        // The end of the standard input of a shell has it kill its server.
+        // Dropping a server closes the standard input of its shell, and the shell then kills the
+        // server.
         self.all.clear();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
@@ -138,7 +139,8 @@ wait $p 2>/dev/null"#;
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // A signal of the terminal ends the console, and the console ends the server.
+        // In a process group of its own, the shell does not receive the signals of the terminal. So
+        // Ctrl-C ends only the console, and the console then ends the server.
         .process_group(0)
         .spawn();
     shell.map_err(|e| ServerError::new(format!("cannot start a shell: {e}")))

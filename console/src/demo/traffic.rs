@@ -22,13 +22,13 @@ pub(super) async fn run(handles: &[Redlock]) {
     futures_util::future::join_all(each).await;
 }
 
-/// Returns a time of some hundred milliseconds that differs from call to call.
+/// Returns a random time of half to one and a half times `ms`.
 fn some(ms: u64) -> Duration {
     Duration::from_millis(ms / 2 + rand::random::<u64>() % ms)
 }
 
-/// Books an order every second. Now and then a process dies while it books, and leaves a key behind
-/// that a person has to decide about.
+/// Books an order every second. Now and then the booking is dropped half-way, as if the process had
+/// died. The key that it leaves behind needs a person's decision.
 async fn orders(handle: &Redlock, number: u32) {
     let Ok(keys) = handle.idempotency("orders").at_most_once().build() else { return };
     for n in 1_u32.. {
@@ -39,7 +39,7 @@ async fn orders(handle: &Redlock, number: u32) {
             Ok::<_, Failed>(format!("booked {n}"))
         });
         if n % 25 == 7 {
-            // The process dies in the middle of the work.
+            // Dropping the future in the middle of the work has the effect of a process that dies.
             drop(tokio::time::timeout(Duration::from_millis(250), work).await);
         } else {
             drop(work.await);
@@ -99,7 +99,8 @@ async fn upload(handle: &Redlock, number: u32) {
     }
 }
 
-/// Campaigns, leads for half a minute, and resigns. The second process hangs in place of resigning.
+/// Campaigns, leads for about half a minute, and resigns. The second process never resigns, as if
+/// it hung.
 async fn lead(handle: &Redlock, number: u32) {
     let value = format!("10.0.0.{}:8080", number + 1);
     loop {
@@ -112,7 +113,8 @@ async fn lead(handle: &Redlock, number: u32) {
                 _ = leadership.asked_to_resign() => {}
             }
             if number == 1 {
-                // Without a release the others wait until its lease is over: a gap.
+                // Without a resignation the other candidates wait until the lease ends, so there is
+                // a gap without a leader.
                 drop(leadership);
             } else {
                 drop(leadership.resign().await);

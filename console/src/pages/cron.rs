@@ -1,4 +1,4 @@
-//! Cron jobs: the next tick, and how the last ones ended.
+//! Cron jobs: the next tick (time at which the job is due), and the results of the last ticks.
 
 use palisade::cron::{Cancelled, End, Run, RunRequest, Skipped, TickState};
 use serde_json::{Value, json};
@@ -19,12 +19,14 @@ pub(super) fn page(model: &Model) -> Value {
 }
 
 fn job(model: &Model, name: &str, row: &JobRow) -> Value {
-    // The command `palisade cron` has an election for each job, a program one for all its jobs.
+    // With the command `palisade cron`, each job has its own election. A program has one election
+    // for all its jobs.
     let own = format!("cron:{name}:lead");
     let elections = [&*own, "cron:lead"];
     let known = elections.into_iter().find_map(|id| Some((id, model.elections.get(id)?)));
     let leader = known.and_then(|(_, row)| Some(leader_json(row.leader.as_ref()?, row.until)));
-    // A sign that was not found yet is no reason: the action looks for it again.
+    // If the record that the job allows requests was not found, it may still exist as long as the
+    // scan is not complete. The action itself looks for this record again.
     let may_run = allows_requests(model, name) || !model.is_scanned(model.left_out.keys);
     let ticks = row.ticks.iter().map(|report| (millis(report.at), &report.state, None));
     let requested = row.requested.iter();

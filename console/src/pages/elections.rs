@@ -1,4 +1,4 @@
-//! Elections: the leader, the candidates, and the terms with the gaps between them.
+//! Elections: the leader, the candidates, the terms, and the times without a leader.
 
 use palisade::election::{Candidate, Leader};
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ fn candidate(one: &Candidate, at: u64) -> Value {
         "eligible": one.eligible, "since_ms": millis(one.since),
         "host": clean(&one.identity.host), "pid": one.identity.pid,
         "boot": format!("{:x}", one.identity.boot),
-        // A whole number of seconds, because each reading computes the end anew.
+        // Each reading computes the end anew. Whole seconds hide the small differences.
         "until_ms": (at + one.remaining.as_millis() as u64) / 1_000 * 1_000,
     })
 }

@@ -1,5 +1,5 @@
-//! Failovers. For each failover: the loss of the node's vote, its quarantine, the return of its
-//! vote, and the lost data.
+//! Failovers. For each failover: the loss of the node's vote, its quarantine (the time in which it
+//! grants nothing), the return of its vote, and the lost data.
 
 use serde_json::{Value, json};
 

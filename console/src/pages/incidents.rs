@@ -1,4 +1,5 @@
-//! Incidents: losses of data, and the one decision about each of them.
+//! Incidents, and an operator's decisions about them. An incident consists of the losses of data,
+//! on one or several nodes, that belong together.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +18,8 @@ use crate::history::now_ms;
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Namespace of the request if there is none. Its keys are not used.
+/// Namespace with which the incidents are read if the console has found no namespace. The keys of
+/// this namespace are not used.
 const NO_NAMESPACE: &str = "palisade-console";
 /// Largest number of namespaces whose decisions are read.
 const NAMESPACES: usize = 64;
@@ -32,12 +34,12 @@ pub(crate) fn keys_of(
     Ok(keys?)
 }
 
-/// Returns the retention that a request names.
+/// Returns the retention that a request names, or the default.
 pub(crate) fn retention(ms: Option<u64>) -> Duration {
     ms.map_or(RETENTION, Duration::from_millis)
 }
 
-/// The incidents as the nodes had them.
+/// Incidents as the nodes reported them.
 #[derive(Clone)]
 pub(crate) struct Seen {
     incidents: Vec<Value>,
@@ -63,12 +65,13 @@ async fn recent(shared: &Shared, retention: Duration, namespace: &str) -> Result
     shared.recent.incidents.get(key, read(shared, retention, namespace)).await
 }
 
-/// Reads the losses and the decisions about them: for the keys of this namespace, or of all known
-/// ones if it is empty.
+/// Reads the losses, and the decisions about them for the keys of `namespace`. If `namespace` is
+/// empty, reads the decisions for all known namespaces.
 async fn read(shared: &Shared, retention: Duration, namespace: &str) -> Result<Seen, Refusal> {
     let (names, is_over) = {
         let model = shared.model();
-        // The keys of ticks have a birth, so no loss makes them forgotten.
+        // The calls of cron ticks have a birth (the time at which the request was made), so no loss
+        // makes their keys forgotten, and no decision is needed.
         let all: BTreeSet<String> =
             model.namespaces.iter().filter(|name| *name != CRON).cloned().collect();
         (all, model.scan.rounds > 0 && model.left_out.keys == 0)
@@ -106,8 +109,8 @@ async fn read(shared: &Shared, retention: Duration, namespace: &str) -> Result<S
     Ok(Seen { undecided, whole, left_out, unread, at: now_ms(), incidents: all })
 }
 
-/// Returns true if an incident waits for a decision about a namespace, or if that is not known. If
-/// no namespace is known, the loss may have been one of all records.
+/// Returns true if an incident waits for a decision about a namespace, or if that is not known. An
+/// incident without a namespace also waits, because the loss may have removed all records.
 fn waits(incident: &Value) -> bool {
     let all = incident["namespaces"].as_array().filter(|all| !all.is_empty());
     all.is_none_or(|all| {
@@ -115,10 +118,11 @@ fn waits(incident: &Value) -> bool {
     })
 }
 
-/// Returns the losses of an incident as its page shows them. A decision names them, so that it is
-/// about no loss that joined the incident later.
+/// Returns the losses of an incident as its page shows them. A decision contains this text, so that
+/// it does not apply to a loss that joined the incident later.
 pub(crate) fn losses_shown(losses: impl Iterator<Item = Loss>) -> String {
-    // Two losses of one second have the same number, and two nodes may have the same loss.
+    // Two losses that end in the same second have the same number, so the text has the beginning,
+    // too. Two nodes may have the same loss, so the set removes duplicates.
     let all = losses.map(|loss| format!("{} from {}", loss.number(), loss.from));
     all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,5 @@
-//! Idempotency keys: running, parked, unsettled, done; by namespace and age.
+//! Idempotency keys, selected by state, namespace and age. A parked key waits for a person's
+//! decision. An unsettled key has a result on fewer than a majority of the nodes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use crate::model::{KeyRow, Model};
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Returns the state as the word of this page.
+/// Returns the word that this page uses for a state.
 fn word(state: KeyState) -> &'static str {
     match state {
         KeyState::Stored => "done",
@@ -22,14 +23,15 @@ fn word(state: KeyState) -> &'static str {
     }
 }
 
-/// Returns the state, the attempts and the last claim of a key as its page shows them. An action
-/// names them, so that it changes only what the page has shown. The number of attempts alone may be
-/// the same again, because an attempt can be taken back.
+/// Returns the state, the number of attempts and the last claim of a key, as its page shows them.
+/// An action contains this text, and is refused if the key has changed. The number of attempts
+/// alone would not show each change, because an attempt can be taken back.
 pub(crate) fn shown_as(facts: &KeyFacts) -> String {
     format!("{}:{}:{}", word(facts.state), facts.attempts, facts.ballot)
 }
 
-/// Returns the place of a state in the list: what needs a person comes first.
+/// Returns the rank of a state in the list, of which the smallest is first: running keys, and then
+/// the keys that need a person's decision.
 fn rank(state: KeyState) -> u8 {
     match state {
         KeyState::Running => 0,
@@ -87,7 +89,8 @@ fn key(namespace: &str, row: &KeyRow, facts: &KeyFacts, model: &Model) -> Value 
     json!({
         "namespace": namespace, "key": facts.key, "state": word(facts.state),
         "attempts": facts.attempts,
-        // The claim's time does not differ between two readings, and so the age does not jump.
+        // The time of the claim is the same in each reading. So the age is computed from it, and
+        // does not jump when the key is read again.
         "age_ms": now_ms().saturating_sub(row.at.saturating_sub(ms(facts.age))) / 1_000 * 1_000,
         "until_ms": facts.remaining.map(|left| (row.at + ms(left)) / 1_000 * 1_000),
         "expires_ms": (row.at + ms(facts.expires_in)) / 10_000 * 10_000,
@@ -115,7 +118,7 @@ fn sentence(facts: &KeyFacts) -> String {
     if facts.forgotten { format!("{text}; nodes may have lost attempts of it") } else { text }
 }
 
-/// The record of one key, as the nodes had it.
+/// The record of one key, as the nodes reported it.
 #[derive(Clone)]
 pub(crate) struct KeyNow {
     pub(crate) facts: Option<KeyFacts>,

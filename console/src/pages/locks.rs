@@ -11,7 +11,7 @@ use crate::model::{LockId, LockRow, Model, View};
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Number of holders and of waiters of a lock in the list.
+/// Maximum number of holders, and of waiters, that the list shows of one lock.
 const SHOWN: usize = 16;
 
 pub(super) fn page(shared: &Shared, model: &Model, params: &Params) -> Result<Value, Refusal> {
@@ -31,11 +31,12 @@ pub(super) fn page(shared: &Shared, model: &Model, params: &Params) -> Result<Va
                "left_out": left_out, "poll": super::poll(shared, model) }))
 }
 
-/// Returns the page of one name. The nodes are asked now, also for a name that the console does not
-/// know.
+/// Returns the page of one name. The nodes are asked now, even for a name that the console has not
+/// found.
 pub(super) async fn one(shared: &Shared, params: &Params) -> Result<Value, Refusal> {
     let id = LockId { name: params.name.clone(), is_semaphore: params.kind == "semaphore" };
-    // A name that is no lock's is refused with the rule that it breaks.
+    // `build` refuses a name that no lock may have. The error contains the rule that the name
+    // breaks.
     shared.redlock.mutex(&id.name).build()?;
     let read = async { Some((view(shared, &id).await?, now_ms())) };
     let seen = shared.recent.locks.get(id.clone(), read).await;
@@ -115,8 +116,8 @@ pub(super) fn state(row: &LockRow, holders: &[Holder]) -> &'static str {
     }
 }
 
-/// Returns true if an owner that is on too few of the nodes that answered has the lock or a permit
-/// on a majority, if it is also on the nodes that did not answer.
+/// Returns true if an owner may hold the lock or a permit, although too few of the nodes that
+/// answered have it. With the nodes that did not answer, this owner could have a majority.
 fn may_be_held(view: &View) -> bool {
     // The owners and slots of each node; `None` for a node that did not answer.
     let nodes: Vec<Option<Vec<(&str, u16)>>> = match view {
@@ -146,7 +147,7 @@ fn may_be_held(view: &View) -> bool {
     is_undecided(&nodes)
 }
 
-/// Returns true if the nodes that did not answer (`None`) can decide if an owner has a majority.
+/// Returns true if an owner would have a majority with the nodes that did not answer (`None`).
 fn is_undecided<T: PartialEq>(nodes: &[Option<Vec<T>>]) -> bool {
     let unknown = nodes.iter().filter(|node| node.is_none()).count();
     let on = |owner: &T| nodes.iter().flatten().filter(|node| node.contains(owner)).count();
@@ -190,6 +191,7 @@ fn holder(row: &LockRow, one: &Holder) -> Value {
     let until = row.ends.get(&one.owner).copied();
     let until = until.unwrap_or(row.at + one.remaining.as_millis() as u64);
     // A fencing token is the time of the grant in microseconds, or one more than an earlier token.
+    // So a large token shows when the lock was granted.
     let since = (one.fence > 1_000_000_000_000_000).then_some(one.fence / 1_000);
     json!({
         "owner": one.owner,
@@ -310,7 +312,8 @@ mod tests {
 
     #[test]
     fn nodes_that_did_not_answer_may_decide_who_holds_a_lock() {
-        // a, b: an owner, -: free, ?: no answer.
+        // Each character is the answer of a node. a, b: the owner that it reports, -: free, ?: no
+        // answer.
         for (nodes, expected) in [
             ("a??", true),
             ("a?-", true),

@@ -15,9 +15,10 @@ use crate::model::Model;
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Shortest time between two examinations in ms.
+/// Shortest time between two examinations by the doctor, in ms.
 const APART: u64 = 30_000;
-/// Age of the markers in ms after which they are read again. They cost many requests.
+/// Age in ms after which the markers (the nodes' records of their data history) are read again.
+/// Reading them costs many requests.
 const MARKERS: u64 = 30_000;
 
 pub(super) fn page(shared: &Shared, model: &Model) -> Value {
@@ -83,8 +84,8 @@ fn doctor(model: &Model) -> Value {
     })
 }
 
-/// Reads the markers of all nodes, if the last reading is old. Only the pages that show them cause
-/// a reading.
+/// Reads the markers (records of the data history) of all nodes if the last reading is old. Only
+/// the pages that show markers call this.
 pub(super) async fn read_markers(shared: &Shared) {
     let is_due = {
         let mut model = shared.model();
@@ -99,7 +100,7 @@ pub(super) async fn read_markers(shared: &Shared) {
     }
 }
 
-/// Starts an examination by the doctor, which only reads.
+/// Starts an examination of the nodes by the doctor, which changes nothing.
 pub(crate) fn examine(shared: &Arc<Shared>) -> Result<(), Refusal> {
     {
         let mut model = shared.model();

@@ -40,7 +40,8 @@ async fn an_action_needs_a_reason_and_the_typed_name() {
     tab.go("/").await;
     tab.shows("the host is gone", SOON).await;
 
-    // The console itself checks again, whoever asks.
+    // The console checks the reason and the typed name again, because a request need not come from
+    // a page.
     let ask = |reason: &str, confirm: &str| {
         json!({ "action": "force-release", "name": "deploy", "reason": reason, "confirm": confirm })
             .to_string()
@@ -80,7 +81,8 @@ async fn an_action_is_about_what_its_dialog_shows() {
     let shown: String = tab.eval(DIALOG).await;
     assert!(shown.contains(&*owner), "{shown}");
     assert!(shown.contains(&guard.fencing_token().to_string()), "{shown}");
-    // The console refuses it about another holder. The dialog shows that, and the page reads again.
+    // The console answers that the action is refused, as it does if another owner holds the lock by
+    // now. The dialog must show the answer, and the page must read the lock again.
     tab.run(
         "window.acts = (body) => { window.sent = body; return { result: 'refused', \
          text: 'it changed hands since the page showed it; look again' }; }",
@@ -93,7 +95,8 @@ async fn an_action_is_about_what_its_dialog_shows() {
     tab.until("it is refused", SOON, &format!("{DIALOG}.includes('it changed hands')")).await;
     assert_eq!(tab.eval::<String>("window.sent.expect").await, *owner);
     tab.until("the page reads again", SOON, &format!("{reads} > {before}")).await;
-    // Another owner holds the lock: what was typed was meant for the first one.
+    // The lock now has another owner than the one for which the name was typed, so the dialog must
+    // not send the action.
     guard.release().await.unwrap();
     let _other = world.other().mutex("deploy").build().unwrap().acquire().await.unwrap();
     tab.until("it is told", SOON, &format!("{DIALOG}.includes('It has changed since')")).await;
@@ -126,7 +129,7 @@ async fn the_end_of_an_action_is_shown_also_if_its_dialog_is_gone() {
     tab.press("Escape").await;
     let closable = "!document.querySelector('dialog button[type=button]').disabled";
     assert!(!tab.eval::<bool>(closable).await, "nothing closes it while it is sent");
-    // The browser may close it nevertheless.
+    // The page keeps the dialog open, but the browser may close it nevertheless.
     tab.run("document.querySelector('dialog').close()").await;
     tab.until("the dialog is gone", SOON, "!document.querySelector('dialog')").await;
     tab.run("window.answer({ result: 'failed', text: 'no majority names a holder' })").await;
@@ -149,7 +152,7 @@ async fn a_result_that_is_not_known_is_named_so() {
     tab.until("the result is unknown", SOON, &told).await;
     assert!(tab.eval::<String>(DIALOG).await.contains("The nodes did not answer."));
     tab.click("dialog button[type=button]").await;
-    // A proxy ends the request, and its answer is no JSON.
+    // A proxy between page and console ends the request, with an answer that is not JSON.
     tab.run(
         "const through = window.fetch; window.fetch = async (path, options) => options.body \
          ? new Response('gateway time-out', { status: 504 }) : through(path, options)",
@@ -175,7 +178,8 @@ async fn a_parked_key_runs_again_by_its_page() {
     tab.until("the key is listed", SOON, listed).await;
     let first = "[...document.querySelectorAll('select')].map(s => s.selectedIndex).join()";
     assert_eq!(tab.eval::<String>(first).await, "0,0", "every namespace, of any age");
-    // The namespace of the address is chosen, although the names come later than the page.
+    // The page selects the namespace that its address contains, although the list of namespaces
+    // arrives after the page.
     tab.go("/keys/mail").await;
     let chosen = "document.querySelector('select[aria-label=Namespace]').value === 'mail'";
     tab.until("its namespace", SOON, &format!("!!document.querySelector('select') && {chosen}"))
@@ -210,8 +214,8 @@ async fn without_permission_no_action_can_be_pressed_or_sent() {
     let all = "[...document.querySelectorAll('[data-action]')]";
     let off = "b => b.getAttribute('aria-disabled') === 'true' && !b.disabled";
     assert!(tab.eval::<bool>(&format!("{all}.length > 0 && {all}.every({off})")).await);
-    // A disabled action can be reached by keyboard. Its reason is read out with it, and is shown
-    // when the action is pressed.
+    // A disabled action can be reached by keyboard. A screen reader reads out why it is disabled,
+    // and the page shows the reason when the action is pressed.
     let reason = "document.getElementById(document.activeElement.getAttribute(\
                   'aria-describedby')).textContent";
     tab.run("document.querySelector('[data-action=force-release]').focus()").await;

@@ -28,7 +28,7 @@ use crate::tally;
 /// Time limit for the start of the browser.
 const START: Duration = Duration::from_secs(30);
 static COUNT: AtomicU32 = AtomicU32::new(0);
-/// The tests take turns: a machine for tests has no room for several browsers.
+/// The tests run one after the other, because a test machine has no room for several browsers.
 static TURN: Turn<()> = Turn::const_new(());
 
 /// A browser. Dropping this value ends its processes.
@@ -80,7 +80,7 @@ wait $p 2>/dev/null"#;
         self.open_after(base, hash, "").await
     }
 
-    /// Does the same, and runs this script in the tab before those of the page.
+    /// Opens a tab as `open` does, and runs this script in the tab before the scripts of the page.
     pub(crate) async fn open_after(&self, base: &str, hash: &str, script: &str) -> Tab {
         let page = self.browser.new_page("about:blank").await.expect("a tab");
         let tab = Tab { page, base: base.to_owned(), reported: Arc::default() };
@@ -122,7 +122,7 @@ async fn address(shell: &mut Child, profile: &std::path::Path) -> String {
     }
 }
 
-/// Reports of the browser about a tab.
+/// Errors and foreign requests of a tab, as the browser reported them.
 #[derive(Default)]
 struct Reported {
     errors: Vec<String>,
@@ -266,7 +266,7 @@ impl Tab {
         let feature = |(name, value): &(&str, &str)| MediaFeature::new(*name, *value);
         let media = SetEmulatedMediaParams::builder().features(features.iter().map(feature));
         self.page.execute(media.build()).await.expect("media features");
-        // Layout follows, and the page draws itself for its new size.
+        // The new layout takes a moment, and then the page draws itself for its new size.
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
 
@@ -275,7 +275,8 @@ impl Tab {
         self.page.screenshot(params.build()).await.expect("a picture")
     }
 
-    /// Closes the tab, and checks that the browser reported no error and no request to elsewhere.
+    /// Closes the tab, and checks that the browser reported no error and no request to another
+    /// host.
     pub(crate) async fn close(self) {
         let _ = self.page.close().await;
         let Reported { errors, foreign } = std::mem::take(&mut *self.reported.lock().unwrap());
@@ -284,7 +285,8 @@ impl Tab {
         assert!(foreign.is_empty(), "requests to elsewhere: {foreign:#?}");
     }
 
-    /// Drops what was reported up to now: the caller has just ended the console on purpose.
+    /// Discards the errors that were reported until now, because the test has caused them on
+    /// purpose.
     pub(crate) fn forgive(&self) {
         self.reported.lock().unwrap().errors.clear();
     }

@@ -1,4 +1,4 @@
-//! Nodes that are lost and come back, and a console that ends.
+//! Nodes that fail and return, and a console that ends.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ async fn a_killed_server_is_shown_its_quarantine_counts_down_and_it_votes_again(
     let title = tab.eval::<String>("document.title").await;
     assert!(title.starts_with("2/3"), "{title}");
 
-    // It comes back without its data. It grants nothing for one quarantine, and says until when.
+    // The server starts again without its data. For one quarantine (a time after the loss) it
+    // grants nothing, and the page shows until when.
     world.servers[2].again();
     tab.shows("quarantine", SOON).await;
     let seconds = "(parseInt((document.querySelector('.vote .countdown') || {}).innerText) || 0)";
@@ -69,7 +70,8 @@ async fn a_console_that_ends_is_never_taken_for_silence() {
 async fn a_stream_that_left_events_out_says_so_and_the_page_reads_anew() {
     let chrome = Chrome::start().await;
     let world = World::start(1, MAX_TTL, Options::default()).await;
-    // The test has the page's streams at hand, and plays a console that left events out.
+    // The script gives the test the page's streams. With them the test acts as a console that left
+    // out events.
     let script = "window.streams = []; const Real = EventSource; \
                   window.EventSource = class extends Real { \
                   constructor(url) { super(url); window.streams.push(this); } };";

@@ -1,5 +1,5 @@
-//! Pages never show more than the console knows: partial lists, old events, and data that they
-//! cannot draw.
+//! Tests that a page does not show partial lists as complete, or old events as live. A page also
+//! shows if it cannot draw its data.
 
 use palisade_console::Options;
 
@@ -7,8 +7,8 @@ use crate::SOON;
 use crate::chrome::{Chrome, Tab};
 use crate::world::{MAX_TTL, World};
 
-/// Gives the test the streams of the page, and changes each answer and event by
-/// `change(name, data)` before the page receives it.
+/// Script for the start of a page. It gives the test the streams of the page, and passes each
+/// answer and event through `change(name, data)` before the page receives it.
 pub(crate) const BETWEEN: &str = r"
 window.streams = [];
 window.change = (name, data) => data;
@@ -35,7 +35,7 @@ window.fetch = async (path, options) => {
   const { status } = response;
   return new Response(JSON.stringify(window.change(name, await response.json())), { status });
 };";
-/// Script that returns the text about the freshness of the data.
+/// Script that returns the page's text about how fresh its data are.
 const LIVE: &str = "document.getElementById('live').innerText.trim()";
 
 async fn live(tab: &Tab) {
@@ -122,7 +122,7 @@ async fn an_incident_is_settled_only_if_each_namespace_is_decided() {
         let chooses: bool = tab.eval("!!document.querySelector('input[name=namespace]')").await;
         assert!(chooses, "one that is not known can be chosen");
     }
-    // The list depends on the retention of the keys. The visitor chooses the retention.
+    // The list of incidents depends on the retention of the keys, which the visitor chooses.
     tab.shows("1 incident for keys that are kept for", SOON).await;
     tab.run(
         "const f = document.querySelector('input[name=retention]'); f.focus(); f.value = '720'; \
@@ -146,7 +146,8 @@ async fn data_that_cannot_be_drawn_are_never_live_over_old_content() {
     let tab = chrome.open_after(&world.base, "/elections", BETWEEN).await;
     tab.shows("10.0.0.7:8080", SOON).await;
     live(&tab).await;
-    // No calendar has this time: it is left out, and the rest is drawn.
+    // 9e15 ms is after the last date of JavaScript. The page leaves this time out, and draws the
+    // rest.
     let with = |change: &str| {
         format!(
             "window.change = (name, data) => {{ if (name === 'elections') {{ \
@@ -170,7 +171,8 @@ async fn data_that_cannot_be_drawn_are_never_live_over_old_content() {
     tab.shows("10.0.0.7:8080", SOON).await;
     live(&tab).await;
     tab.forgive(); // the page reports its error
-    // An event that the page cannot take is as bad as a cut.
+    // If the page cannot use an event, it must show the stream as cut off, because its content may
+    // be old.
     tab.run("window.change = (name, data) => name === 'overview' ? { votes: 7 } : data").await;
     let _held = world.client.mutex("ledger").build().unwrap().acquire().await.unwrap();
     tab.until("it is cut off", SOON, &format!("{LIVE}.startsWith('cut')")).await;
@@ -205,7 +207,8 @@ async fn events_from_the_past_set_neither_the_clock_nor_the_page_back() {
     assert!(!text.contains("two hours ago"), "{text}");
     let after: u32 = tab.eval(hours).await;
     assert!(after == before || after == (before + 1) % 24, "{before} became {after}");
-    // A stream that is behind is opened anew; it begins with the time of now.
+    // If the events of a stream are too old, the page opens the stream again. The new stream begins
+    // with the present time.
     tab.run(
         "window.change = (name, data) => name === 'hello' ? data \
          : { ...data, now_ms: data.now_ms - 7200000 }",
@@ -237,7 +240,8 @@ async fn a_hidden_page_has_no_stream_and_no_read_lasts_for_ever() {
     tab.run("hide(false)").await;
     tab.until("it is opened again", SOON, &format!("streams.length > {opened}")).await;
     live(&tab).await;
-    // An answer never comes. The page reads again nevertheless.
+    // The first request for the lock never receives an answer. The page must read again
+    // nevertheless.
     tab.run(
         "const through = window.fetch; window.hangs = 0; window.fetch = (path, options) => \
          path.includes('/lock?') && window.hangs++ === 0 ? new Promise((_, fail) => \

@@ -10,7 +10,9 @@ use crate::world::World;
 
 const LOCKS: usize = 10_000;
 const KEYS: usize = 100_000;
-/// Copies each key whose name ends in the given one, under names with all other numbers.
+/// Lua script that copies keys. ARGV: the end of a key's name, which is a number, and the count.
+/// Each key with this end is copied under the names with all other numbers below the count. Returns
+/// the number of copies.
 const COPY: &str = r"
 local made, name, copies = 0, ARGV[1], tonumber(ARGV[2])
 local digits = #name:match('%d+$')
@@ -24,7 +26,8 @@ for _, key in ipairs(redis.call('keys', '*' .. name .. '*')) do
     made = made + copies
 end
 return made";
-/// Time limit for a whole round of the scan and of the checks, within their budgets.
+/// Time limit for a whole round of the scan and of the checks, which read only so many keys per
+/// second.
 const LONG: Duration = Duration::from_secs(300);
 /// Number of keys that the console has read before the test scrolls through them.
 const LISTED: usize = 30_000;
@@ -71,7 +74,8 @@ async fn ten_thousand_locks_and_a_hundred_thousand_keys_scroll() {
     let mut options = Options::default();
     (options.keys, options.keys_per_second) = (2 * KEYS, 10_000);
     let world = World::start(1, HOUR, options).await;
-    // One lock and one record are real; the server copies them, as a client under load could not.
+    // A client makes one lock and one record. The server copies them, because a client would need
+    // too long for so many.
     let mutex = world.client.mutex("lock:00000").ttl(HOUR).auto_renew(false).build().unwrap();
     let _held = mutex.acquire().await.unwrap();
     let call = world.keys("load");
@@ -90,12 +94,13 @@ async fn ten_thousand_locks_and_a_hundred_thousand_keys_scroll() {
     tab.shows("lock:09999", SOON).await;
     tab.shows("All 10\u{202f}000 locks are here.", SOON).await;
     tab.shows("keys a second on each node", SOON).await;
-    // A change far down is shown there.
+    // A change of a row far down in the list is shown there.
     assert_eq!(world.servers[0].cli(&["del", "lock:09990"]), "1");
     tab.hides("lock:09990", LONG).await;
 
     tab.go("/keys").await;
-    // The console reads them within its budget, and says how far it is.
+    // The console reads a limited number of keys per second, and the page shows how many it has
+    // read.
     let listed = r"Number((document.body.innerText.match(/of ([\d\u202f]+) keys/) || ['', '0'])[1]
         .replace(/\D/g, ''))";
     tab.until("many keys are found", LONG, &format!("{listed} >= {LISTED}")).await;

@@ -1,4 +1,4 @@
-//! Each page shows what an independent client did, without a reload.
+//! Tests that each page shows without a reload what an independent client did.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::chrome::{Chrome, Tab, quoted};
 use crate::world::{MAX_TTL, World};
 use crate::{SOON, tally};
 
-/// Number of locks that are taken and given back, one after the other.
+/// Number of locks that the test takes and releases, one after the other.
 const CHANGES: usize = 24;
 
 /// Waits for a text on the page, and records the time since the client's call began.
@@ -49,7 +49,7 @@ async fn overview(world: &World, tab: &Tab) {
     tally::page("overview");
 }
 
-/// The first page is small. How long it took is reported.
+/// Checks that the first page is small, and records the time until it was shown.
 async fn first_page(tab: &Tab) {
     let bytes: u64 = tab
         .eval(
@@ -79,7 +79,7 @@ async fn locks(world: &World, tab: &Tab) {
         tab.hides(&name, SOON).await;
         tally::live(began.elapsed());
     }
-    // A name is text, whatever it looks like.
+    // The page shows a name as text, even if it looks like HTML.
     let markup = "<img src=x onerror=alert(1)>&amp;";
     let guard = world.client.mutex(markup).build().unwrap().acquire().await.unwrap();
     tab.shows(markup, SOON).await;
@@ -176,8 +176,8 @@ async fn keys(world: &World, tab: &Tab) {
              tr.innerText.includes({key}) && tr.innerText.includes({state}))"
         )
     };
-    // A process dies in the middle of a handler. Its run is dropped, and its claim is no longer
-    // renewed.
+    // Aborting the task has the effect of a process that dies in the middle of a handler: the run
+    // is dropped, and its claim is no longer renewed.
     let other = world.other();
     let dies = tokio::spawn(async move {
         let keys = other.idempotency("payments").lease(Duration::from_secs(2));
@@ -203,7 +203,8 @@ async fn nodes(world: &World, tab: &Tab) {
     let port = world.servers[0].port().to_string();
     tab.shows(&port, SOON).await;
     tab.click("main button").await; // "Examine now"
-    // These servers keep nothing over a restart, and the doctor has the command that mends it.
+    // These servers do not keep their data over a restart. The doctor shows the command that
+    // changes this.
     tab.shows("CONFIG SET appendonly yes", 3 * SOON).await;
     tally::page("nodes");
 }

@@ -1,4 +1,5 @@
-//! Contrast, names, landmarks, keyboard, narrow windows, and motion that can be turned off.
+//! Tests of accessibility: contrast, names, landmarks, keyboard, narrow windows, and motion that
+//! can be turned off.
 
 use crate::SOON;
 use crate::chrome::{Chrome, Tab};
@@ -69,7 +70,7 @@ async fn the_keyboard_is_enough_and_motion_can_be_turned_off() {
     tab.until("help", SOON, "!!document.querySelector('dialog[open]')").await;
     tab.press("Escape").await;
     tab.until("no help", SOON, "!document.querySelector('dialog')").await;
-    // The links of the pages can be reached one after the other.
+    // The Tab key reaches the links of all pages one after the other.
     tab.run("document.getElementById('skip').focus()").await;
     let mut reached = 0;
     for _ in 0..16 {
@@ -78,7 +79,8 @@ async fn the_keyboard_is_enough_and_motion_can_be_turned_off() {
     }
     assert_eq!(reached, 7);
 
-    // A new row moves for a moment. A row that is only made for this question does, too.
+    // The cell of a new row has an animation. The script adds such a row for a moment, only to read
+    // the animation's name.
     let moves = "(() => { const table = document.createElement('table'); \
                  const row = table.insertRow(); row.className = 'new'; \
                  const cell = row.insertCell(); document.body.append(table); \

@@ -12,7 +12,8 @@ use crate::chrome::{Chrome, Tab};
 use crate::server::Server;
 use crate::world::{World, acting};
 
-/// The quarantine of the pictures is long enough to be seen in all of them.
+/// Longest lease. It makes the quarantine of the killed server long enough to be seen in all
+/// pictures.
 const MAX_TTL: Duration = Duration::from_secs(20);
 const DESK: (i64, i64) = (1280, 800);
 const PHONE: (i64, i64) = (390, 844);
@@ -26,7 +27,7 @@ async fn save(tab: &Tab, name: &str) {
     std::fs::write(folder.join(name).with_extension("png"), picture).expect("a file");
 }
 
-/// Traffic in the deployment; it ends when this value is dropped.
+/// Traffic in the deployment. It ends when this value is dropped.
 struct Busy {
     handles: Vec<Redlock>,
     tasks: Vec<JoinHandle<()>>,
@@ -144,12 +145,12 @@ async fn keys(world: &World, busy: &mut Busy) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pictures() {
-    // They are files of the repository, which a test does not change unasked.
+    // The pictures are files of the repository, so they are replaced only on request.
     if std::env::var_os("CONSOLE_PICTURES").is_none() {
         return;
     }
     let chrome = Chrome::start().await;
-    // The one that is killed has kept its data but for the last second.
+    // The server that is killed later keeps its data on disk, except for those of the last second.
     let keeps: &[&str] = &["--appendonly", "yes"];
     let servers = [&[][..], &[], keeps].map(Server::start);
     let mut world = World::start_on(servers.into(), MAX_TTL, acting()).await;
@@ -160,7 +161,7 @@ async fn pictures() {
     let parked = "[...document.querySelectorAll('.figure')].some(f => /^3\\s+keys parked/.test(\
                   f.innerText))";
     tab.until("the keys are parked", 6 * SOON, parked).await;
-    // A leader steps down, so that there are two terms.
+    // A leader steps down, so that the election has two terms.
     let (status, body) = world
         .request(
             "POST",

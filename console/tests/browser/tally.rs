@@ -1,5 +1,5 @@
-//! Figures of all tests, as two JSON files: those that `make test-console` has in its last line,
-//! and the others.
+//! Figures of all browser tests, in two JSON files: one has the figures that `make test-console`
+//! prints in its last line, and one has the others.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -42,7 +42,7 @@ fn add(change: impl FnOnce(&mut Tally)) {
     }
 }
 
-/// Adds a page that showed what a client did.
+/// Records that this page showed what a client did.
 pub(crate) fn page(name: &'static str) {
     add(|tally| {
         if !tally.pages.contains(&name) {
@@ -51,12 +51,12 @@ pub(crate) fn page(name: &'static str) {
     });
 }
 
-/// Adds a change that a page showed without a reload.
+/// Records the time until a page showed a change without a reload.
 pub(crate) fn live(took: Duration) {
     add(|tally| tally.live.push(took));
 }
 
-/// Adds what the browser reported of a page.
+/// Adds the numbers of errors and of foreign requests that the browser reported for one page.
 pub(crate) fn reported(console_errors: usize, foreign_requests: usize) {
     add(|tally| {
         tally.console_errors += console_errors;
@@ -64,7 +64,7 @@ pub(crate) fn reported(console_errors: usize, foreign_requests: usize) {
     });
 }
 
-/// Sets the size of the first page, and the time until it was shown.
+/// Records the size of the first page in bytes, and the time in ms until it was shown.
 pub(crate) fn first_page(bytes: u64, ms: f64) {
     add(|tally| (tally.first_page_bytes, tally.first_page_ms) = (bytes, ms));
 }

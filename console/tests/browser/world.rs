@@ -1,4 +1,4 @@
-//! Real servers, a console that watches them, and a client that knows nothing of the console.
+//! Real servers, a console that watches them, and an independent client of the servers.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use tokio::task::JoinHandle;
 
 use crate::server::Server;
 
-/// Longest lease. A node's quarantine is a little longer.
+/// Longest lease. A node's quarantine, the time after a loss of data in which the node grants
+/// nothing, is a little longer.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(6);
 
 /// Servers, a console and a client. Dropping this value ends the console and the servers.
@@ -26,13 +27,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts servers, marks them as new, and starts a console with these options.
+    /// Starts servers, initialises them as new servers, and starts a console with these options.
     pub(crate) async fn start(nodes: usize, max_ttl: Duration, options: Options) -> Self {
         let servers = (0..nodes).map(|_| Server::start(&[])).collect();
         Self::start_on(servers, max_ttl, options).await
     }
 
-    /// Does the same with servers that are there.
+    /// Starts a world as `start` does, on servers that are already running.
     pub(crate) async fn start_on(
         servers: Vec<Server>,
         max_ttl: Duration,
@@ -55,7 +56,7 @@ impl World {
         Self { servers, client, base, settings, end: Some(end), console }
     }
 
-    /// Returns another client, as another process would have.
+    /// Returns another handle, such as another process would have.
     pub(crate) fn other(&self) -> Redlock {
         self.settings.build().expect("valid settings")
     }
@@ -65,7 +66,7 @@ impl World {
         keys.at_most_once().build().expect("valid settings")
     }
 
-    /// Ends the console, and waits until its process would have ended.
+    /// Ends the console, and waits until it has ended.
     pub(crate) async fn end_console(&mut self) {
         drop(self.end.take());
         let _ = (&mut self.console).await;
@@ -96,7 +97,7 @@ impl Drop for World {
     }
 }
 
-/// Options of a console that may act.
+/// Options of a console in which visitors may act.
 pub(crate) fn acting() -> Options {
     let mut options = Options::default();
     options.allow_actions = true;

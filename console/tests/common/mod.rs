@@ -20,10 +20,10 @@ use tokio::task::JoinHandle;
 
 use self::server::Server;
 
-/// Maximum time for a change to show. It is long, because test machines are busy.
+/// Maximum time until the console shows a change. It is long, because test machines are busy.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// Servers that are marked as new, and a console over them.
+/// Servers that were initialised as new servers, and a console over them.
 pub struct World {
     pub servers: Vec<Server>,
     pub at: SocketAddr,
@@ -39,30 +39,32 @@ impl Drop for World {
     }
 }
 
-/// Length of leases of most tests.
+/// Lease duration of most tests.
 const TTL: Duration = Duration::from_secs(3);
 
 fn settings(servers: &[Server], prefix: &str, max_ttl: Duration) -> Settings {
     let mut settings = Settings::new(servers.iter().map(Server::url));
     settings.prefix = Some(prefix.to_owned());
     (settings.ttl, settings.max_ttl) = (Some(TTL), Some(max_ttl));
-    // On a busy machine a server replies late.
+    // On a busy machine a server replies late, so the nodes have more time.
     settings.node_deadline = Some(Duration::from_millis(700));
     settings
 }
 
 impl World {
-    /// Starts `n` servers and a console that only shows.
+    /// Starts `n` servers and a console that allows no actions.
     pub async fn new(n: usize) -> Self {
         Self::with(n, "", Options::default()).await
     }
 
-    /// Starts `n` servers and a console. The longest lease on the servers is `max_ttl`.
+    /// Starts `n` servers and a console that allows no actions. The longest lease on the servers is
+    /// `max_ttl`.
     pub async fn lasting(n: usize, max_ttl: Duration) -> Self {
         Self::start(n, "", Options::default(), max_ttl).await
     }
 
-    /// Starts `n` servers and a console with these options, for handles with this prefix.
+    /// Starts `n` servers and a console with these options. The handles of the tests have this
+    /// prefix.
     pub async fn with(n: usize, prefix: &'static str, options: Options) -> Self {
         Self::start(n, prefix, options, TTL).await
     }
@@ -121,7 +123,7 @@ impl World {
         self.request("POST", "actions", &headers, &body.to_string()).await
     }
 
-    /// Sends a request to the interface.
+    /// Sends a request to the console's API.
     pub async fn request(
         &self,
         method: &str,
@@ -133,13 +135,13 @@ impl World {
     }
 }
 
-/// Sets a figure in the JSON file of what the tests measured. `make test-console` prints the file.
+/// Stores a measured figure in a JSON file, which `make test-console` prints.
 pub fn measured(name: &str, value: f64) {
     change("console-more.json", |all| drop(all.insert(name.to_owned(), value.into())));
 }
 
-/// Changes a JSON file of figures. A lock within this process is enough, because the test binaries
-/// run one after the other.
+/// Changes a JSON file of figures. The test binaries run one after the other, so a lock within this
+/// process is enough.
 fn change(file: &str, change: impl FnOnce(&mut serde_json::Map<String, Value>)) {
     static FILES: Mutex<()> = Mutex::new(());
     let _lock = FILES.lock().unwrap();
@@ -150,8 +152,9 @@ fn change(file: &str, change: impl FnOnce(&mut serde_json::Map<String, Value>)) 
     std::fs::write(path, Value::Object(all).to_string()).unwrap();
 }
 
-/// A test that attacks the console. It counts as one of `attacks` from its beginning, and as one of
-/// `refused` if it ends without a failed assertion. `make test-console` prints both numbers.
+/// A test that attacks the console. Its beginning adds one to the figure `attacks`. If it ends
+/// without a failed assertion, it adds one to the figure `refused`. `make test-console` prints
+/// both.
 #[must_use = "it counts the attack when it is dropped"]
 pub struct Attack;
 
@@ -174,7 +177,7 @@ fn count(name: &str) {
     change("console-attacks.json", |all| {
         let known = all.get(name).and_then(Value::as_u64).unwrap_or_default();
         all.insert(name.to_owned(), (known + 1).into());
-        // If no request was refused, the count is zero.
+        // The figure must exist even if no attack was refused.
         all.entry("refused").or_insert(0.into());
     });
 }
@@ -257,7 +260,7 @@ fn joined(mut body: &str) -> String {
     all
 }
 
-/// A stream of events.
+/// A stream of server-sent events.
 pub struct Events {
     stream: TcpStream,
     text: String,
@@ -278,7 +281,8 @@ impl Events {
             loop {
                 while let Some(end) = self.text.find("\n\n") {
                     let event: String = self.text.drain(..end + 2).collect();
-                    // The parts of the head and of the chunks stand on lines of their own.
+                    // The HTTP head and the sizes of chunks are on lines of their own, so these
+                    // lines are skipped.
                     let is = |line: &&str| line.strip_prefix("event: ") == Some(name);
                     let data = || event.lines().find_map(|line| line.strip_prefix("data: "));
                     if event.lines().any(|line| is(&line))

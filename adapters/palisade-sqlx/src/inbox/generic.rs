@@ -85,8 +85,8 @@ where
     if !D::enter(&mut unit, cx).await.map_err(sql)? {
         let found = read(cx, D::find(&mut unit, cx, true).await)?;
         unit.rollback().await.map_err(sql)?;
-        // The row was deleted between the two statements. Its effect may have happened. So the
-        // effect does not run here, and the caller gets an error.
+        // The row was deleted after `enter` had found it and before `find` read it. Its effect may
+        // have happened. So the effect does not run here, and the caller gets an error.
         return found.ok_or_else(|| InboxError::NoResult { key: name(cx) }.into());
     }
     let value = match effect(&mut unit).await {

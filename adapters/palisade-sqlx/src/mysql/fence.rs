@@ -33,8 +33,8 @@ pub async fn raise(
     Ok(judge(good, resource, token, written.max(read)))
 }
 
-/// Stores `token` of a reader in the table `palisade_fence`, unless a larger one of a reader is
-/// there; see [`fence::raise_read`](crate::fence::raise_read).
+/// Stores `token` of a reader in the table `palisade_fence`, unless another reader has stored a
+/// larger token there; see [`fence::raise_read`](crate::fence::raise_read).
 ///
 /// # Errors
 /// The outer error comes from the database. The inner error is [`Stale`]: a later writer has

@@ -320,7 +320,8 @@ async fn a_late_reader_and_a_late_writer_are_refused() {
     let late = read(reader).await.expect_err("a later writer has written");
     assert_eq!((late.token, late.seen), (reader, Some(value(later))));
     read(last).await.expect("the last reader");
-    // A reader with a smaller token than another reader's is not refused, and lowers nothing.
+    // A reader is not refused if another reader had a larger token, and it does not lower the
+    // stored token.
     read(later).await.expect("a reader that was granted before");
     write(last).await.expect_err("the largest token of readers is still there");
 }

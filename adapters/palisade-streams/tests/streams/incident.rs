@@ -1,6 +1,6 @@
-//! Entries whose keys the nodes have forgotten. In one test the entries are held and run once after
-//! a decision. In the other test a first decision parks the entries. After a second decision they
-//! are moved back and run once.
+//! Entries with forgotten keys: the nodes cannot say whether there was an attempt for such a key.
+//! In one test the entries are held and run once after an operator's decision. In the other test a
+//! first decision parks the entries. After a second decision they are moved back and run once.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -72,7 +72,7 @@ async fn entries_are_held_parked_by_a_decision_and_run_once_after_a_redrive() {
             ["key", "x", "reason", "forgotten", "detail", "no", "id", "1-1", "left_out", "y"];
         ask(&server, &[&["XADD", "{orders}:dead", "*"][..], &left].concat());
         seen[0].decide(&of, Decision::Run, true, &audit).await.unwrap();
-        // Nodes cache a decision for some seconds.
+        // A decision is cached for some seconds. Wait until the new decision is used.
         sleep(Duration::from_secs(6)).await;
         let url = server.url();
         let moves = || redrive(&url, "orders");

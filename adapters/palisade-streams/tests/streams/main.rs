@@ -1,5 +1,5 @@
 //! Redis Streams on a real server. If a consumer dies, another consumer handles its entries. A slow
-//! consumer does not settle an entry that another consumer has taken over.
+//! consumer changes nothing about an entry that another consumer has taken over.
 
 #[path = "../../examples/orders.rs"]
 #[allow(dead_code, reason = "its `main` is not called here")]
@@ -148,7 +148,7 @@ async fn late(answer: Result<(), Failed>) -> (Server, ConsumerReport) {
         let id = ask(&server, &["XPENDING", "orders", "billing", "-", "+", "1"]);
         let id = id.lines().next().unwrap().to_owned();
         ask(&server, &["XCLAIM", "orders", "billing", "other", "0", &id]);
-        // The other consumer has settled the entry.
+        // The other consumer has acknowledged the entry.
         ask(&server, &["XACK", "orders", "billing", &id]);
         let_go.send(()).unwrap();
         sleep(Duration::from_millis(300)).await;
@@ -160,13 +160,13 @@ async fn late(answer: Result<(), Failed>) -> (Server, ConsumerReport) {
 
 #[tokio::test]
 async fn who_is_late_takes_nothing_away_from_others() {
-    // The handler asks for a retry of an entry that another consumer has settled.
+    // The handler asks for a retry of an entry that another consumer has acknowledged.
     let (server, ended) = late(Err(Failed::no_effect("the bank is closed"))).await;
     assert_eq!((ended.unsettled, ended.retried), (1, 0), "{ended:?}");
     let pending = ask(&server, &["XPENDING", "orders", "billing"]);
     assert!(pending.starts_with('0'), "{pending}");
-    // The handler asks for a dead letter of an entry that another consumer has settled. No dead
-    // letter is added.
+    // The handler asks for a dead letter of an entry that another consumer has acknowledged. No
+    // dead letter is added.
     let (server, _) = late(Err(Failed::permanent("no such customer"))).await;
     assert_eq!(ask(&server, &["XLEN", "{orders}:dead"]), "0");
 }
@@ -221,8 +221,9 @@ async fn a_refusal_ends_the_consumer_with_what_to_check() {
     assert!(text.contains("stream \"orders\"") && text.contains("check the login"), "{text}");
 }
 
-/// Some entries are delivered again and again, for example held entries. Such entries can be
-/// claimed at each read.
+/// Some entries are delivered again and again, for example those that wait for an operator's
+/// decision. The consumer can claim such entries at each read, and must read new entries
+/// nevertheless.
 #[tokio::test]
 async fn new_entries_go_on_beside_many_that_were_left() {
     let (server, of) = (Server::start(&[]), orders());
