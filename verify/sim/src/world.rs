@@ -34,12 +34,12 @@ struct Inner {
     beliefs: Vec<Believer>,
     next_hold: HoldId,
     next_value: u64,
-    /// Grants that the replicas have confirmed, each with the node, the name and the fence.
+    /// Grants that the replicas have confirmed: node, number of the name, and fence.
     kept: BTreeSet<(usize, u16, u64)>,
     /// For each name, the largest token of a write at the resource, and the largest token of a
     /// read.
     resources: BTreeMap<u16, (u64, u64)>,
-    /// For each name, the largest token that a takeover got.
+    /// For each name, the largest token of a holder that took the lock over.
     overruled: BTreeMap<u16, u64>,
 }
 
@@ -55,9 +55,9 @@ struct Believer {
     /// True if the lock was taken over from a holder. This holder may still believe that it holds
     /// the lock.
     is_taker: bool,
-    /// True for a reader.
+    /// True if the holder is a reader.
     shared: bool,
-    /// True after the belief was found invalid once.
+    /// True after the holder's lease was found invalid once. It must never be valid again.
     lapsed: bool,
 }
 
@@ -174,8 +174,8 @@ impl World {
     pub(crate) fn vacant(&self, (client, name): (usize, u16), requested_at: u64) {
         let at = self.micros();
         let mut inner = self.inner();
-        // An invalid belief never becomes valid again. So this belief was valid from before the
-        // request until now.
+        // A lease that ended never becomes valid again. So a holder that began before the request
+        // and is valid now was valid in between.
         let believer = inner.beliefs.iter().find(|b| {
             let is_valid = || (b.belief)().is_some_and(|left| !left.is_zero());
             b.name == name && b.since < requested_at && !b.lapsed && is_valid()
@@ -196,12 +196,12 @@ impl World {
         inner.next_value
     }
 
-    /// Sends a ticket to all clients; it may be delivered more than once.
+    /// Sends a hand-over ticket to all clients. It may be delivered more than once.
     pub(crate) fn send_ticket(&self, name: u16, ticket: HandOver) {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner).push((name, ticket));
     }
 
-    /// Returns the latest ticket for the name.
+    /// Returns the latest hand-over ticket for the name.
     pub(crate) fn ticket(&self, name: u16) -> Option<HandOver> {
         let tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.iter().rfind(|(of, _)| *of == name).map(|(_, ticket)| ticket.clone())
@@ -229,8 +229,8 @@ impl World {
         let accepted = token >= *written && (shared || token > *read);
         let largest = if shared { read } else { written };
         *largest = token.max(*largest);
-        // After a takeover, the earlier holder does not count as valid, even if it does not know
-        // about the takeover yet.
+        // After a takeover, the earlier holder does not count as valid, even if it has not detected
+        // the takeover yet.
         let overruled = inner.overruled.get(&name).is_some_and(|most| token < *most);
         let valid = !overruled
             && inner.beliefs.iter().any(|b| {
@@ -291,7 +291,8 @@ impl Inner {
         }
     }
 
-    /// Compares the beliefs of all guards. Called after each event.
+    /// Looks for two valid holders that exclude each other, and for a lease that became valid
+    /// again. Called after each event.
     fn compare(&mut self, at: u64) {
         if self.beliefs.is_empty() || self.violation.is_some() {
             return;

@@ -54,7 +54,8 @@ pub(crate) fn all(promises: Promises) -> Vec<Rule> {
     let mut all = reported::always(promises.served);
     all.extend([quarantine::quarantine(), requests::requests()]);
     if promises.accepts > 0 {
-        // If a claim and its result were lost in an accepted loss, the key may get a second result.
+        // A claim and its result may both be in an accepted loss. Then the key may get a second
+        // result.
         all.push(accepted::accepted(promises.accepts, promises.window));
     } else {
         let one = promises.once || promises.clocks != Clocks::Apart;

@@ -1,5 +1,5 @@
 //! Observers receive terms and values in order. If an observer may have missed some of them, the
-//! next one is marked with a gap (election 5).
+//! next value that it receives is marked with a gap (election 5).
 
 use std::collections::BTreeMap;
 

@@ -45,7 +45,7 @@ impl Theme {
         }
     }
 
-    /// Draws the number of nodes.
+    /// Draws the number of nodes of the world.
     fn nodes(self, d: &mut Dice) -> usize {
         let most: &[usize] = match self {
             Self::Mixed | Self::Reruns => &[1, 3, 3, 3, 3, 3, 3, 5],
@@ -57,7 +57,7 @@ impl Theme {
         d.pick(most)
     }
 
-    /// Returns the number of groups per thousand nodes.
+    /// Returns the number of nodes per thousand that are groups.
     fn groups(self) -> u64 {
         match self {
             Self::Mixed | Self::Reruns | Self::Steps => 0,
@@ -165,8 +165,9 @@ impl Plan {
         if let Some(order @ (Order::MaxTtlUp | Order::MaxTtlDown)) = unsafe_order {
             plan.long_and_short(&mut Dice::new(seed, 11), order);
         }
-        // A finished handler may run again with `Policy::Least` if a node loses data or has an
-        // unknown past. The user accepts this risk, so it breaks no rule.
+        // With `Policy::Least`, a finished handler may run again if a node loses data or has an
+        // unknown past. The user accepts this risk, so such plans would break the rules without a
+        // bug.
         let loses = plan.faults.iter().any(|(_, f)| f.loses());
         let of_unknown_past = plan.nodes.iter().any(|node| !node.is_new);
         if plan.orders.policy == Policy::Least && (loses || of_unknown_past) {
@@ -234,8 +235,8 @@ impl Plan {
                 let phase = d.pick(&[0, 2 * bound]);
                 client.clock.wall = Wave { bound, ppm: 0, phase };
                 if d.chance(400) {
-                    // The nodes correct the times that a client proposes, so the client's wall
-                    // clock may be wrong.
+                    // The nodes correct the times that a client proposes, so even a very wrong wall
+                    // clock of a client does no harm.
                     let (wrong, by) = (900_000, d.pick(&[-900_000, 900_000]));
                     client.clock.wall = Wave::constant(wrong, by);
                 }
@@ -306,8 +307,8 @@ fn net(d: &mut Dice, deadline: Ms) -> NetPlan {
 }
 
 impl ClockPlan {
-    /// Reduces the rate errors of the clock. So clients notice large steps, and small steps do no
-    /// harm.
+    /// Reduces the rate errors of the clocks. So clients notice large steps of server clocks, and
+    /// small steps do not exceed the drift.
     pub(super) fn quiet(&mut self) {
         self.ppm /= 4;
         self.wall.ppm /= 4;
