@@ -122,8 +122,8 @@ async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failur
     let clients =
         Clients::start_as("cron-client", Rc::clone(&world), Rc::clone(&ledger), 1, PROCESSES)?;
     let begun = Instant::now();
-    // The first tick can run only after the first quarantine of the servers. Wait for the first
-    // leader.
+    // The first tick can run only after the first quarantine of the servers (a time without
+    // grants). So the faults begin after the first process leads.
     while leader(&ledger).is_none() && begun.elapsed() < LATE {
         sleep(Duration::from_millis(100)).await;
     }

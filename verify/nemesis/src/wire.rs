@@ -32,8 +32,8 @@ pub(crate) enum LedgerRequest {
     Write { name: Arc<str>, token: u64 },
     /// Books the effect of an order. The reply is yes if the ledger accepts the effect.
     Book { key: Arc<str>, token: u64, value: Arc<str> },
-    /// Asks for the booked effect of this order. From then on, the ledger refuses smaller tokens
-    /// for this order.
+    /// Asks for the booked effect of this order. After that, the ledger refuses bookings of this
+    /// order with smaller tokens.
     Probe { key: Arc<str>, token: u64 },
     /// Asks for an order to process.
     Next,
@@ -42,7 +42,7 @@ pub(crate) enum LedgerRequest {
     Settle { key: Arc<str> },
     /// Asks for the keys of a batch.
     Batch,
-    /// Performs the effect of a batch key. The ledger accepts all such effects.
+    /// Performs the effect of a batch key. The ledger accepts all effects of batch keys.
     Act { key: Arc<str>, token: u64, value: Arc<str> },
     /// Asks for the effect of this parked key, for the operator's decision. If there is none, the
     /// operator runs the key again.

@@ -31,8 +31,8 @@ pub(crate) const CLOCK_ERROR: Duration = Duration::from_millis(500);
 /// Default lease of a client.
 const TTL: Duration = Duration::from_millis(1_500);
 
-/// Work under locks of other kinds than mutexes: each kind, and the number of the task among those
-/// of the kind.
+/// Tasks that use locks of other kinds than mutexes: the kind, and the number of the task among the
+/// tasks of this kind.
 const KINDS: [(Kind, u8); 6] = [
     (Kind::ReadWrite, 0),
     (Kind::Semaphore, 0),
@@ -41,7 +41,7 @@ const KINDS: [(Kind, u8); 6] = [
     (Kind::HandOver, 1),
     (Kind::Fair, 0),
 ];
-/// Pace of the tasks that use these locks.
+/// Pace of the tasks that use locks of other kinds than mutexes.
 const PACE: Pace = Pace { rest: (10, 120), long: 10 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;

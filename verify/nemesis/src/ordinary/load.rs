@@ -19,7 +19,7 @@ const BEAT: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time after which a request without an outcome is delivered again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Loss of data that half of the requests accept. The guide recommends this value.
+/// Length of a loss of data that half of the requests accept. The guide recommends this value.
 pub(super) const ACCEPTED: Duration = palisade::IdempotencyBuilder::SHORT_LOSS;
 /// Number of backlog requests: they are made before the event and delivered after it.
 pub(super) const BACKLOG: usize = 1_000;
@@ -36,14 +36,15 @@ const WELL: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Executed,
-    /// The request was parked. Contains the time for which new keys of this kind will be parked.
+    /// The request was parked, so its handler did not run. Contains the time for which new keys of
+    /// this kind will be parked.
     Parked(Duration),
 }
 
 /// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// True if the requests have a birth (`created_at`).
+    /// True if the requests have a birth: their creation time (`created_at`).
     pub(super) births: bool,
     /// True if the namespace of the requests accepts a loss of [`ACCEPTED`].
     pub(super) accepts: bool,
@@ -137,7 +138,8 @@ pub(super) struct Load {
     tasks: JoinSet<()>,
     enough: Arc<AtomicBool>,
     redlock: Redlock,
-    /// The namespace without an accepted loss, and the namespace with one.
+    /// Namespace of the requests that accept no loss of data, and namespace of the requests that
+    /// accept a short one.
     orders: [Orders; 2],
 }
 

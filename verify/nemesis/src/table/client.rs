@@ -138,7 +138,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reports the votes that the witness has recorded to the ledger.
+/// Sends to the ledger the votes (grants and renewals of servers) that the witness has recorded.
 async fn tell(
     mut ledger: Ledger,
     mut seen: UnboundedReceiver<(Nanos, EventKind)>,

@@ -5,9 +5,9 @@
 //!
 //! 1. Another holder of the name was valid from before the request until after the vote.
 //! 2. The vote was a grant, and the marker of the server forbade grants. (Old holders may renew.)
-//! 3. At the time of the request, the server had been replaced for longer than L. A server is
-//!    replaced if another server has accepted a plain write and this server was not promoted later.
-//!    A server that accepts plain writes so late has one wrong vote, too.
+//! 3. At the time of the request, the server had been replaced for longer than L, the failover
+//!    window. A server is replaced if another server has accepted a plain write and this server was
+//!    not promoted later. A server that accepts plain writes so late has one wrong vote, too.
 //! 4. The token of the vote was not larger than all tokens that were granted before the request. Or
 //!    the holder relied on the lock after its own deadline.
 
@@ -31,7 +31,7 @@ pub(super) struct Case {
     /// Time of the fault.
     pub(super) struck: Nanos,
     pub(super) healed: Option<Nanos>,
-    /// L, the failover window.
+    /// Failover window L: the time for which a replaced master may still grant.
     pub(super) window: Nanos,
     /// Clients on the side of the new master during a cut. Empty without a cut.
     pub(super) far: Vec<u8>,

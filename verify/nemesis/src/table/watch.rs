@@ -169,8 +169,8 @@ impl Marker {
             ledger.report(EventKind::Process { server, run_id }).await?;
             self.replid = Some(replid);
         }
-        // Clients update the note in the marker each second. The fields of the quarantine come
-        // before the note.
+        // The end of the marker, a time of the server, changes each second. The quarantine is
+        // stored at the beginning, so only that part is compared.
         if text.get(..QUARANTINE) != self.text.get(..QUARANTINE)
             && of_this(&self.replid)
             && let Some((from, ends)) = quarantine(&text)
@@ -183,7 +183,7 @@ impl Marker {
     }
 }
 
-/// Number of bytes at the beginning of a marker that decide the quarantine.
+/// Length of the first part of a marker, in bytes. This part decides the quarantine.
 const QUARANTINE: usize = 81;
 
 /// Returns the beginning and the end of the quarantine in a marker `replid since floor length`, by
