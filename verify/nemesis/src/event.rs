@@ -137,8 +137,8 @@ pub(crate) enum EventKind {
     Booked { key: Arc<str>, token: u64, value: Arc<str>, accepted: bool },
     /// A call returned the result of an order or key.
     Result { key: Arc<str>, value: Arc<str>, executed: bool },
-    /// A client will call a batch next. At most `turns` keys of the batch are claimed at the same
-    /// time.
+    /// A client will call a batch of keys next. At most `turns` keys of the batch are claimed at
+    /// the same time.
     Batch { keys: Vec<Arc<str>>, turns: u16 },
     /// A handler performed the effect of a batch key. The ledger accepts all effects of batch keys.
     Acted { key: Arc<str>, token: u64, value: Arc<str> },

@@ -128,7 +128,8 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn heavy(seed: u64) -> Self {
-        // A failover and the quarantine after it take about ten seconds.
+        // A failover and the quarantine after it, in which the group grants nothing, take about ten
+        // seconds.
         Self::new(HEAVY, seed, Duration::from_secs(10))
     }
 

@@ -67,7 +67,7 @@ pub(crate) struct Ledger {
     open: Vec<Arc<str>>,
     done: VecDeque<Arc<str>>,
     made: u64,
-    /// The newest batch keys, at most [`KEYS`].
+    /// The newest idempotency keys for batches, at most [`KEYS`].
     keys: VecDeque<Item>,
     /// First effect of each batch key.
     acted: BTreeMap<Arc<str>, Arc<str>>,

@@ -24,13 +24,14 @@ pub enum Bug {
     OvertakenRenewed,
     /// A failed renewal releases the lock (renewal 2).
     FailureReleases,
-    /// A node in quarantine restores each lock that a holder asks to extend (quarantine 6).
+    /// A node in quarantine (it may have lost leases, so it grants nothing) restores each lock that
+    /// a holder asks to extend (quarantine 6).
     RecreateInQuarantine,
     /// Renewals count on a new master while the old master may still grant (quarantine 6).
     TwoMastersVote,
-    /// A new master in quarantine accepts a renewal that does not name the quarantine. This happens
-    /// if the master's copy of the lock lasts longer than the failover window of the old master
-    /// (quarantine 6).
+    /// A new master in quarantine accepts a renewal that does not ask it to restore the lease. This
+    /// happens if its copy of the lock lasts longer than the old master may still grant (quarantine
+    /// 6).
     ExtendByCopy,
     /// A renewal asks a node in quarantine to restore a lease, although this lease ends before the
     /// replaced server stops granting (quarantine 6).
@@ -52,8 +53,8 @@ pub enum Bug {
     PromisesExpireEarly,
     /// The extension of a claim does not extend the ttl of the record (idempotency 9).
     ExtensionsKeepNothing,
-    /// An operator can take back a running claim, or another claim than the one that the operator
-    /// read (idempotency 17).
+    /// An operator's change also applies to a claim that still runs, or to a later claim than the
+    /// one that the operator read (idempotency 17).
     ChangesUnfenced,
     /// Only claims send the fingerprint of the request to the nodes. Other ops do not, so a node
     /// that lost the claim does not have the fingerprint (idempotency 8).
@@ -84,7 +85,8 @@ pub enum Bug {
     /// A promoted server continues without a check that its data contain the mark by which the
     /// handover closed the old server (quarantine 11).
     HandoverUnchecked,
-    /// A reply of a node in quarantine counts as a proof that a name has no holder (quarantine 9).
+    /// A reply of a node in quarantine, which may have lost leases, counts as a proof that a name
+    /// has no holder (quarantine 9).
     QuarantinedWitness,
     /// After an attempt, only the nodes that have replied get a release (locks 8).
     LateGrantsStay,
@@ -94,7 +96,8 @@ pub enum Bug {
     DriftForgotten,
     /// The data history is identified by the server's process, not by its data (quarantine 1).
     ProcessAsHistory,
-    /// The quarantine is one millisecond too short (quarantine 4).
+    /// The quarantine (the time without grants after a loss of data) is one millisecond too short
+    /// (quarantine 4).
     QuarantineShort,
     /// After a loss of data, tokens have no floor, so they may be smaller than lost tokens
     /// (quarantine 8).
@@ -122,7 +125,8 @@ pub enum Bug {
     TakeoversRelease,
     /// A server pauses inside a batch, and executes other batches during the pause (overview 2).
     BatchesYield,
-    /// Each process has its own records of a job's ticks (cron 1).
+    /// Each process has its own records of a job's ticks, so a tick can run once in each process
+    /// (cron 1).
     TicksByProcess,
     /// An acquire counts a lock of another program as free (locks 9).
     ForeignOverwritten,

@@ -1,5 +1,5 @@
-//! Actions of client processes on locks. A client acquires a lock, holds it and writes to a fenced
-//! resource. Then it releases the lock, or leaves it.
+//! Actions of client processes on locks. A client acquires a lock, holds it, and writes to a
+//! resource that checks tokens. Then the client releases the lock, or leaves it.
 
 use std::any::Any;
 use std::future::Future;

@@ -125,7 +125,7 @@ impl NetPlan {
 pub(crate) enum Copy {
     /// The master's data as they were this time ago. Zero means all data.
     Behind(Ms),
-    /// No data, not even the marker.
+    /// No data, not even the marker (the key with the data history).
     Empty,
 }
 
@@ -313,7 +313,8 @@ pub(crate) struct OrdersPlan {
     /// Maximum size of a stored result, in bytes. Zero means no limit.
     pub(crate) max_result: usize,
     pub(crate) policy: Policy,
-    /// Maximum length of an accepted loss, in milliseconds. Zero means no accepted loss.
+    /// Longest loss of data that the keys accept, in milliseconds. Zero means that they accept
+    /// none.
     pub(crate) accepts: Ms,
 }
 

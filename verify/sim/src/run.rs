@@ -380,7 +380,8 @@ impl Stage {
         let p = &self.plan;
         let silent = p.most(|s| s.max_ttl) + p.window();
         sleep(ms(silent) * 5 / 4 + ms(2 * p.deadline + 400 + p.clocks_apart())).await;
-        // If a server is still closed, its quarantine begins only after the end of the closing.
+        // If a planned handover has closed a server, its quarantine begins only after the closed
+        // time has ended.
         sleep(p.longest_closing() * 9 / 4).await;
         for n in 0..p.names {
             self.must_be_gone(&names::lock(n), "its ttl is long over");

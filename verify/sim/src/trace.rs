@@ -107,8 +107,8 @@ pub(crate) enum Event {
         task: usize,
         name: u16,
     },
-    /// The user's code begins to acquire a fair lock (callers wait in the order of tickets). The
-    /// event `Queued` follows when the call is told its position.
+    /// The user's code begins to acquire a fair lock, whose callers wait in the order of tickets.
+    /// The event `Queued` follows when the call receives its position.
     AsksFairly {
         client: usize,
         task: usize,
@@ -154,8 +154,7 @@ pub(crate) enum Event {
         late: u64,
     },
     /// The user's code received a guard with `left` microseconds of validity. If `is_taker` is
-    /// true, the guard came from a takeover. The earlier holder, whose request was earlier, may
-    /// still believe that it holds the lock.
+    /// true, the guard came from a takeover, and the earlier holder may not have detected it yet.
     Holds {
         hold: HoldId,
         client: usize,
@@ -278,7 +277,7 @@ pub(crate) enum Event {
         executed: bool,
         kept: bool,
     },
-    /// A caller learned that there is a result, but that its value was not stored.
+    /// A caller received the reply that there is a result, but that its value was not stored.
     NotKept {
         client: usize,
         name: u16,

@@ -1,5 +1,5 @@
-//! The world outside the processes: true time, the trace, the invariants, and the beliefs of the
-//! holders.
+//! The world outside the processes: true time, the trace, the rules, and the leases on which the
+//! holders rely.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,8 @@ use crate::invariants::{Rule, Violation, all};
 use crate::plan::Promises;
 use crate::trace::{Event, HoldId, Trace};
 
-/// A belief: a function that returns the remaining validity of a guard by the clock of its process,
-/// without side effects. It returns `None` after the guard was dropped.
+/// Remaining validity of a guard, as its holder sees it: a function that reads the clock of its
+/// process and has no side effects. It returns `None` after the guard was dropped.
 pub(crate) type Belief = Box<dyn Fn() -> Option<Duration> + Send>;
 
 /// World of one run.
@@ -50,10 +50,9 @@ struct Believer {
     belief: Belief,
     token: u64,
     requested_at: u64,
-    /// Time at which the belief began.
+    /// Time since which the holder has relied on its lease.
     since: u64,
-    /// True if the lock was taken over from a holder. This holder may still believe that it holds
-    /// the lock.
+    /// True if the lock was taken over from a holder, which may not have detected the takeover yet.
     is_taker: bool,
     /// True if the holder is a reader.
     shared: bool,
@@ -117,7 +116,7 @@ impl World {
         self.nanos() / 1_000
     }
 
-    /// Records an event. Then compares all beliefs.
+    /// Records an event. Then compares all holders that rely on a lease.
     pub(crate) fn tell(&self, event: Event) {
         let at = self.micros();
         let mut inner = self.inner();
@@ -155,7 +154,7 @@ impl World {
         hold
     }
 
-    /// Registers the claim of a handler and its belief.
+    /// Registers the claim of a handler, and the function for its remaining validity.
     pub(crate) fn claims(
         &self,
         (client, name): (usize, u16),
@@ -207,12 +206,13 @@ impl World {
         tickets.iter().rfind(|(of, _)| *of == name).map(|(_, ticket)| ticket.clone())
     }
 
-    /// Removes the belief of a holder. Call this before the holder gives up its lease.
+    /// Removes a holder, which no longer counts as valid. Call this before the holder gives up its
+    /// lease.
     pub(crate) fn parts(&self, hold: HoldId) {
         self.inner().beliefs.retain(|b| b.hold != hold);
     }
 
-    /// Removes all beliefs of a process that has died.
+    /// Removes all holders of a process that has died.
     pub(crate) fn forget_client(&self, client: usize) {
         self.inner().beliefs.retain(|b| b.client != client);
     }

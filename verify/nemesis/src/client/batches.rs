@@ -150,8 +150,8 @@ impl Task {
         Ok(outcomes)
     }
 
-    /// Sends an event with the outcome of a key's call to the ledger. Returns true if the key is
-    /// parked.
+    /// Sends to the ledger an event with the outcome of a key's call. Returns true if the key is
+    /// parked, which means that an operator has to decide.
     async fn report_outcome(
         &mut self,
         key: &Arc<str>,
@@ -183,8 +183,9 @@ impl Task {
         Ok(parked)
     }
 
-    /// Decides about a parked key as an operator would, after reading the ledger. A handler must
-    /// not decide this way, because another handler that hangs may act after the decision.
+    /// Decides about a parked key as an operator would, after reading the ledger, which records the
+    /// effects. A handler must not decide this way, because another handler that hangs may act
+    /// after the decision.
     async fn decide(&mut self, keys: &Idempotency, item: &Item, of: &Batch) -> io::Result<()> {
         let LedgerReply::Value(effect) =
             self.ledger.request(LedgerRequest::Decide { key: item.key.clone() }).await?

@@ -1,5 +1,6 @@
 //! A client: a process with its own handle that runs all kinds of work concurrently. A client
-//! reports each observation to the ledger before it acts on the observation.
+//! reports each observation to the ledger, the process that logs all events, before it acts on the
+//! observation.
 
 mod batches;
 mod elections;
@@ -55,7 +56,7 @@ pub(crate) struct Args {
     pub(crate) life: u16,
     #[arg(long)]
     seed: u64,
-    /// Socket of the ledger.
+    /// Socket of the ledger (the process that logs all events).
     #[arg(long)]
     pub(crate) ledger: PathBuf,
     /// One group as `name=host:port,host:port,…`. Repeated for each group.

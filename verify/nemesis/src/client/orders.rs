@@ -125,7 +125,8 @@ impl Delivery {
         }
     }
 
-    /// Books the order at the ledger. Returns true if the ledger accepted the booking.
+    /// Books the order: asks the ledger to record its effect. Returns true if the ledger accepted
+    /// the booking.
     async fn act(&self, cx: &Context) -> io::Result<bool> {
         let (key, token) = (Arc::clone(&self.key), cx.fencing_token().get());
         let (at, valid) = (now(), cx.is_valid());

@@ -219,7 +219,8 @@ fn holds(lines: &[Line]) -> Vec<Hold> {
     all
 }
 
-/// Returns the holds of each name, in the order of `holds`. Leaves out empty holds.
+/// Returns the holds for each name, in the order of `holds`. Leaves out holds that ended before
+/// they began.
 fn by_name(holds: &[Hold]) -> BTreeMap<&str, Vec<&Hold>> {
     let mut all = BTreeMap::<&str, Vec<&Hold>>::new();
     for hold in holds.iter().filter(|hold| !hold.is_empty()) {

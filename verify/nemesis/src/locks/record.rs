@@ -39,7 +39,7 @@ pub(crate) struct Grant {
     pub(crate) token: u64,
     /// Time just before the call.
     pub(crate) since: Nanos,
-    /// Time at which the call was told its position, so its place in the queue counts. Only calls
+    /// Time at which the call received its position, so its place in the queue counts. Only calls
     /// for a fair lock get a position.
     #[serde(default)]
     pub(crate) queued: Option<Nanos>,

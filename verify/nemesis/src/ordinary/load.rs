@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) const ACCEPTED: Duration = palisade::IdempotencyBuilder::SHORT_LOSS;
 /// Number of backlog requests: they are made before the event and delivered after it.
 pub(super) const BACKLOG: usize = 1_000;
-/// Namespace of the requests that accept no loss.
+/// Namespace of the idempotency keys of requests that accept no loss of data.
 pub(super) const STRICT: &str = "orders";
 /// Maximum number of backlog requests that are delivered at the same time.
 const AT_ONCE: usize = 50;
@@ -46,7 +46,8 @@ pub(super) enum End {
 pub(super) struct Kind {
     /// True if the requests have a birth: their creation time (`created_at`).
     pub(super) births: bool,
-    /// True if the namespace of the requests accepts a loss of [`ACCEPTED`].
+    /// True if the requests accept a loss of data of up to [`ACCEPTED`]: they run even if their
+    /// records may be in such a loss.
     pub(super) accepts: bool,
 }
 
@@ -109,7 +110,7 @@ impl Seen {
     }
 
     /// Returns true if the deployment has worked well for the time `since`: locks were granted, and
-    /// requests with a birth were executed, both without a gap of [`WELL`].
+    /// requests with a creation time were executed, both without a gap of [`WELL`].
     pub(super) fn is_well(&self, since: Duration) -> bool {
         let now = Instant::now();
         let steady = |all: &[Instant]| {
@@ -143,7 +144,7 @@ pub(super) struct Load {
     orders: [Orders; 2],
 }
 
-/// A namespace of requests.
+/// Requests whose idempotency keys are in the same namespace.
 #[derive(Clone)]
 struct Orders {
     keys: Idempotency,
@@ -190,8 +191,8 @@ impl Load {
         Ok(())
     }
 
-    /// Delivers [`BACKLOG`] requests of each kind for the first time. Their birth is `made`.
-    /// Returns the number of parked requests of each kind.
+    /// Delivers [`BACKLOG`] requests of each kind for the first time. Their creation time is
+    /// `made`. Returns the number of parked requests of each kind.
     pub(super) async fn deliver_backlog(&self, made: SystemTime) -> Result<[usize; 4], Failure> {
         let mut parked = [0; 4];
         for kind in Kind::ALL {
@@ -253,8 +254,8 @@ async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>)
 }
 
 impl Orders {
-    /// Makes two requests every 100 ms, one with a birth and one without. Each request is delivered
-    /// until it has an outcome.
+    /// Makes two requests every 100 ms, one with a creation time and one without. Each request is
+    /// delivered until it has an outcome.
     async fn make(self, enough: Arc<AtomicBool>) {
         let mut deliveries = JoinSet::new();
         let mut beat = interval(BEAT);
@@ -292,7 +293,7 @@ impl Orders {
             }
         };
         let runs = runs.load(Ordering::Relaxed);
-        // In a namespace that accepts a loss, the claim of a handler may be lost. Then a second
+        // If the requests accept a loss of data, the claim of a handler may be lost. Then a second
         // handler may run.
         if (runs > 1 && !self.accepts) || (runs == 0 && end == End::Executed) {
             return Err(format!("{key}: its handler was started {runs} times, and {end:?}"));

@@ -18,7 +18,7 @@ pub(super) struct Row {
     pub(super) event: &'static str,
     /// True if the requests have a birth (`created_at`).
     pub(super) births: bool,
-    /// Loss of data that the requests' namespace accepts, in seconds.
+    /// Length of a loss of data that the requests accept, in seconds.
     pub(super) accept_loss_s: f64,
     /// Longest time without a grant of a lock, in seconds.
     pub(super) no_locks_s: f64,
@@ -36,8 +36,9 @@ pub(super) struct Row {
     /// Number of parked requests, out of 1,000 requests that were made before the event and
     /// delivered after it.
     pub(super) backlog_parked: usize,
-    /// Time for which requests are parked as forgotten, in seconds. This time begins at the first
-    /// parked request and ends when new requests would no longer be parked.
+    /// Time for which requests are parked because the nodes may have lost their records, in
+    /// seconds. It begins at the first parked request, and ends when new requests would no longer
+    /// be parked.
     pub(super) unborn_refused_s: f64,
     /// Longest possible loss of data of the first node at its last loss, in seconds, as the node
     /// reports it. The failover window L is included, the clock error is not. `None` if the loss

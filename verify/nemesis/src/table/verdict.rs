@@ -73,8 +73,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Returns true if the row has no doubts, no wrong votes, no second holders and no writes to
-    /// the old master.
+    /// Returns true if the row proves something (it has no doubts) and shows no wrong votes, no
+    /// second holders and no writes to the old master.
     pub(super) fn is_good(&self) -> bool {
         let bad = self.wrong_votes + self.held_twice;
         bad + self.writes_to_old_master.unwrap_or(0) == 0 && self.doubts.is_empty()

@@ -26,8 +26,8 @@ pub(super) fn steps() -> Rule {
                 *largest = token.max(*largest);
                 Ok(())
             }
-            // A handler with a smaller token may not know yet that a later handler replaced it. So
-            // only a start with a larger token is an error.
+            // A handler with a smaller token may not have detected yet that a later handler
+            // replaced it. So only a start with a larger token is an error.
             Event::StepBegins { name, step, token } => match done.get(&(name, step)) {
                 Some(first) if *first < token => Err(format!("{event}, but token {first} had it")),
                 _ => Ok(()),

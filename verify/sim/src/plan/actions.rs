@@ -42,7 +42,7 @@ pub(crate) struct HandlerPlan {
     pub(crate) polls: u32,
 }
 
-/// An operator's decision about a parked key.
+/// An operator's decision about a parked key, whose handler does not run without a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Decision {
     /// The handler may run again.
@@ -157,7 +157,8 @@ impl Plan {
     fn pause(&self, d: &mut Dice, busy: bool) -> Action {
         let settings = &self.stages[0];
         let span = match d.range(0, 19) {
-            // One pause in twenty is so long that fences or records expire meanwhile.
+            // One pause in twenty is so long that fences (last tokens) and records of keys can
+            // expire.
             0 => settings.max_ttl + 4 * settings.clock_error + 1_000,
             1..=4 if !self.orders.births.is_empty() => {
                 let margin = 2 * settings.clock_error;

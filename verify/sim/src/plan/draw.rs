@@ -15,9 +15,10 @@ use crate::dice::Dice;
 pub(super) enum Theme {
     /// Single servers that crash and freeze, and clients that stop and die.
     Mixed,
-    /// Groups with failovers. Their servers have different clocks and different values of L.
+    /// Groups with failovers. Their servers have different clocks and different failover windows L
+    /// (for L, a replaced master may still grant).
     Failovers,
-    /// Two losses, one after the other, with the largest permitted clock errors.
+    /// Two losses of data, one after the other, with the largest permitted clock errors.
     Tokens,
     /// Idempotency keys whose requests have a creation time, on nodes that lose data.
     Orders,
@@ -166,8 +167,8 @@ impl Plan {
             plan.long_and_short(&mut Dice::new(seed, 11), order);
         }
         // With `Policy::Least`, a finished handler may run again if a node loses data or has an
-        // unknown past. The user accepts this risk, so such plans would break the rules without a
-        // bug.
+        // unknown past. The user accepts this risk, but the rules would report it. So such plans
+        // use `Policy::Rerun`.
         let loses = plan.faults.iter().any(|(_, f)| f.loses());
         let of_unknown_past = plan.nodes.iter().any(|node| !node.is_new);
         if plan.orders.policy == Policy::Least && (loses || of_unknown_past) {
@@ -200,7 +201,7 @@ impl Plan {
             let servers = if is_group { d.range(2, 3) } else { 1 };
             let mut node = self.node(d, servers);
             if self.theme == Theme::Tokens {
-                // The worst case: each clock is behind or ahead by the whole E.
+                // The worst case: each clock is behind or ahead by the whole clock error E.
                 for server in &mut node.servers {
                     server.clock.phase = d.pick(&[0, 2 * server.clock.bound]);
                 }

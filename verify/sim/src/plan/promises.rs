@@ -1,4 +1,4 @@
-//! Promises that hold under the assumptions of a plan.
+//! Promises that must be kept in the run of a plan, under the plan's assumptions.
 
 use super::{Ms, Plan, Policy, Steps};
 
