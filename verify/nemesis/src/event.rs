@@ -140,7 +140,8 @@ pub(crate) enum EventKind {
     /// A client will call a batch of keys next. At most `turns` keys of the batch are claimed at
     /// the same time.
     Batch { keys: Vec<Arc<str>>, turns: u16 },
-    /// A handler performed the effect of a batch key. The ledger accepts all effects of batch keys.
+    /// A handler performed the effect of an idempotency key of a batch. The ledger accepts all
+    /// effects of such keys.
     Acted { key: Arc<str>, token: u64, value: Arc<str> },
     /// A call returned that the key is parked: its handler does not run again without a decision.
     /// If `lapsed` is true, an earlier attempt left no result. Otherwise the nodes may have lost
@@ -162,8 +163,9 @@ pub(crate) enum EventKind {
     /// The server with this run id granted or renewed the lease with this token. `grant` is true
     /// for a grant. The request was sent at `since`.
     Vote { name: Arc<str>, token: u64, since: Nanos, server: Arc<str>, grant: bool },
-    /// From now on, the server at this address gives this reply to plain writes. If the server
-    /// stops accepting writes, the time of this event is just after the last accepted write.
+    /// From now on, the server at this address gives this reply to plain writes (writes without the
+    /// library). If the server stops accepting writes, the time of this event is just after the
+    /// last accepted write.
     Answers { server: Arc<str>, to_write: WriteReply },
     /// The server at this address has this run id.
     Process { server: Arc<str>, run_id: Arc<str> },

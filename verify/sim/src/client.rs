@@ -115,7 +115,8 @@ impl Deref for Guard {
 }
 
 impl Guard {
-    /// Returns the guard for code that takes a guard of any one lock.
+    /// Converts the guard into a [`LockGuard`]. Returns `None` for a permit and for a guard of
+    /// several locks.
     pub(crate) fn into_lock(self) -> Option<LockGuard> {
         match self {
             Self::Lock(guard) => Some(guard),

@@ -42,8 +42,8 @@ pub(crate) struct ServerPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodePlan {
     pub(crate) servers: Vec<ServerPlan>,
-    /// True if the node is known to be empty at the start of the world. Otherwise its past is
-    /// unknown.
+    /// True if the node is known to be empty at the start of the run. Otherwise it may have lost
+    /// earlier data.
     pub(crate) is_new: bool,
 }
 

@@ -68,8 +68,8 @@ impl Task {
             sleep(closed_for).await;
             guard.release().await
         };
-        // Any error except `Unconfirmed` means that the operator's own lease has ended, so the lock
-        // is free too.
+        // Any error except `Unconfirmed` means that the operator's own lease has ended, too. So
+        // nothing is left to release.
         let answer = |outcome: &Result<(), ReleaseError>| match outcome {
             Err(ReleaseError::Unconfirmed(_)) => Answer::Refused,
             _ => Answer::Done,

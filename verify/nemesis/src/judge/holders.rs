@@ -127,7 +127,7 @@ pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-/// Returns the takeovers that announced a wait longer than the longest lease.
+/// Returns a violation for each takeover that announced a wait longer than the longest lease.
 fn closed_for(holds: &[Hold]) -> impl Iterator<Item = Violation> {
     holds.iter().filter_map(|h| {
         let span = h.took?.closed.saturating_sub(h.from);

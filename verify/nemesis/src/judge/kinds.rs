@@ -1,4 +1,4 @@
-//! Checks the rules about locks of other kinds than mutexes, with the judge of `nemesis locks`.
+//! Checks the rules about locks of other kinds than mutexes, with the checks of `nemesis locks`.
 
 use super::Violation;
 use crate::event::{Event, EventKind};

@@ -168,7 +168,7 @@ impl Task {
         self.begin(&outer, self.grant(Mode::Exclusive, since)).await?;
         let mut inner = Vec::new();
         for _ in 0..self.dice.random_range(1..4) {
-            // The lock may be lost meanwhile. Then the owner cannot enter again.
+            // The lock may be lost meanwhile. Then the owner cannot acquire it again.
             let Ok(guard) = lock.acquire(&owner).await else { break };
             self.note(now(), What::Inner { token: guard.fencing_token().get() }).await?;
             inner.push(guard);

@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::world::Failure;
 
 /// Interval between two new requests of a kind. Also the interval between two deliveries of old
-/// requests.
+/// requests, which already have a result.
 const BEAT: Duration = Duration::from_millis(100);
 /// Pause between two attempts to acquire a lock. Each lock has a new name.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -21,7 +21,8 @@ use crate::event::{Event, EventKind, Nanos};
 use crate::judge::{self, Hold};
 
 const MS: Nanos = 1_000_000;
-/// Minimum number of votes of a row. A row with fewer votes is of no use.
+/// Minimum number of votes (grants and renewals by servers) of a row. A row with fewer votes is of
+/// no use.
 const VOTES: usize = 500;
 
 /// Facts about a row that the log does not contain.

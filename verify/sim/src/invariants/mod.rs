@@ -30,7 +30,8 @@ pub struct Violation {
     pub what: String,
 }
 
-/// Checks an event at a true time in microseconds.
+/// Function that checks an event. The first argument is the true time of the event, in
+/// microseconds.
 type See = Box<dyn FnMut(u64, &Event) -> Result<(), String> + Send>;
 
 /// A rule that must hold in a run.
