@@ -268,7 +268,7 @@ pub(crate) enum Action {
         polls: u32,
         parting: Parting,
     },
-    /// Acquires the lock as another program, with `SET NX PX`. Deletes the lock later.
+    /// Acquires the lock with `SET NX PX`, as another program does, and deletes it later.
     Classic {
         name: usize,
         wait: Ms,
@@ -322,7 +322,7 @@ pub(crate) struct OrdersPlan {
 /// lost (forgotten).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// The key is parked in both cases: its handler does not run again without a decision of an
+    /// A lapsed or forgotten key is parked: its handler does not run again without a decision of an
     /// operator.
     #[default]
     Once,

@@ -1,4 +1,5 @@
-//! Faults of the table, one for each row. Each fault is injected into a new group and then ended.
+//! Faults of the failover table, one for each row. Each fault is injected into a new group and then
+//! ended.
 
 use std::time::Duration;
 

@@ -14,8 +14,8 @@ pub(crate) struct Closing {
     server: usize,
     /// Number of the closed master's data history.
     life: u64,
-    /// End of the time in which the master is closed. The data of a server contain this time if
-    /// they contain the closing.
+    /// End of the time for which the master is closed. A copy of the master's data has this time
+    /// only if it was taken after the closing.
     till: u64,
 }
 
