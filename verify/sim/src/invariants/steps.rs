@@ -1,5 +1,5 @@
-//! A step does not begin again under the same key after a handler has received the value of the
-//! step.
+//! A step (a part of a handler whose value is stored) does not begin again under the same key after
+//! a handler has received its value.
 
 use std::collections::BTreeMap;
 

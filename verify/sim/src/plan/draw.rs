@@ -273,7 +273,8 @@ impl Plan {
             Birth { at: d.range(0, 4 * ttl), error: d.pick(&[-most, most, between]) }
         };
         self.orders.births = (0..super::actions::KEYS).map(|_| birth(d)).collect();
-        // The nodes keep records for at least `max_ttl + 4E + 1 s`.
+        // The nodes keep a record for at least `max_ttl + 4E + 1 s`, where E is the clock error,
+        // even if the retention is shorter.
         let short = 2 * ttl + error;
         settings.retention = d.pick(&[short, short + 1_000, 2_600, 4_000]);
     }
