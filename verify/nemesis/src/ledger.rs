@@ -26,8 +26,8 @@ const OPEN: usize = 24;
 /// Number of finished orders that the ledger may give to clients again.
 const DONE: usize = 200;
 
-/// Number of batch keys that the ledger may give to clients again. Creating so many keys takes
-/// longer than several leases. The ledger often uses the newest [`YOUNG`] keys.
+/// Number of batch keys that the ledger may give to clients again. Creating this number of keys
+/// takes longer than several leases. The ledger often uses the newest [`YOUNG`] keys.
 const KEYS: usize = 1_000;
 const YOUNG: usize = 60;
 /// Number of keys in a batch.
