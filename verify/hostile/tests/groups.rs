@@ -34,7 +34,8 @@ fn group(sentinels: &[&Server], deadline: Duration) -> SentinelNode {
     node.build().expect("addresses and ranges")
 }
 
-/// Runs one case. Returns the number of times that the Sentinel misbehaved, and the errors found.
+/// Runs one case: a Sentinel that misbehaves in one way, in one phase. Returns the number of times
+/// that it misbehaved, and the errors found.
 pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("Sentinel, {phase:?}, {}", kind.name);
     let master = Server::start(DataServer::new(), None);

@@ -30,7 +30,7 @@ const FILES_LEFT: usize = 40;
 /// Maximum average number of log lines per case.
 const LINES_MAX: usize = 30;
 
-/// A flaw of a text that a case showed.
+/// A flaw of a text that a case showed, for example of an error message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Flaw {
     /// The text shows the password.
@@ -41,7 +41,7 @@ pub(crate) enum Flaw {
     Long,
 }
 
-/// Kind of output that contained a text.
+/// Kind of output in which a text was shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shown {
     Error,

@@ -188,7 +188,7 @@ fn floods(add: &mut impl FnMut(&str, Action)) {
     add("drips of hints", drip(b"", &hint));
 }
 
-/// Returns all words of the command, including the password.
+/// Returns all words of the command as the reply, including the password.
 fn echo(command: &Command) -> Vec<u8> {
     command.join(&b' ')
 }

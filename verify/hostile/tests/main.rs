@@ -26,8 +26,8 @@ use judge::{AT_ONCE, JUDGE, elsewhere};
 use kinds::{Action, Kind};
 use server::{DataServer, Phase, Server};
 
-/// Returns all pairs of a phase and a kind, in an order in which expensive kinds are not
-/// neighbours. Rare kinds occur only in the phases of `large`.
+/// Returns all pairs of a phase and a kind of misbehaviour, in an order in which expensive kinds
+/// are not neighbours. Rare kinds occur only in the phases of `large`.
 fn mixed(phases: &[Phase], large: &[Phase]) -> Vec<(Phase, Arc<Kind>)> {
     let mut all = Vec::new();
     for kind in kinds::all().into_iter().map(Arc::new) {
@@ -39,7 +39,7 @@ fn mixed(phases: &[Phase], large: &[Phase]) -> Vec<(Phase, Arc<Kind>)> {
     (0..count).map(|i| all[i * stride % count].clone()).collect()
 }
 
-/// Runs `case` with every kind in every phase.
+/// Runs `case` with every kind of misbehaviour in every phase.
 async fn everything<F, R>(phases: &[Phase], large: &[Phase], case: F)
 where
     F: Fn(Phase, Arc<Kind>) -> R,
@@ -49,8 +49,8 @@ where
     judge.starts();
     let mut cases = JoinSet::new();
     for (phase, kind) in mixed(phases, large) {
-        // The case is created after its place was acquired. Otherwise, all waiting cases would
-        // already use memory.
+        // The case is created only after a place among the running cases is free. Otherwise, all
+        // waiting cases would already use memory.
         let place = judge.places.acquire().await.expect("it stays open");
         judge.begins();
         let run = case(phase, Arc::clone(&kind));
@@ -144,7 +144,8 @@ async fn a_server_that_falls_silent_while_nothing_is_asked_is_noticed() {
     drop(held);
 }
 
-/// Sends, at full speed, each kind of flood that no limit of the client ends.
+/// A bad server sends endless replies at full speed. The test uses the kinds of replies that no
+/// size limit of the client stops.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_at_full_speed_delays_no_other_node() {
     if elsewhere("a_flood_at_full_speed_delays_no_other_node") {

@@ -45,7 +45,8 @@ pub(crate) const PHASES: &[Phase] = &[
 /// Phases for the kinds with large replies.
 pub(crate) const LARGE: &[Phase] = &[Phase::Load, Phase::Batch, Phase::Idle];
 
-/// Runs one case. Returns the number of times that the server misbehaved, and the errors found.
+/// Runs one case: a data server that misbehaves in one way, in one phase. Returns the number of
+/// times that it misbehaved, and the errors found.
 pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) {
     let what = format!("{phase:?}, {}", kind.name);
     let bad = Server::start(DataServer::new(), Some((phase, Arc::clone(&kind))));

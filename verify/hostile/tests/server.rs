@@ -22,7 +22,8 @@ pub(crate) enum Phase {
     InfoMemory,
     Role,
     Load,
-    /// A batch without ops: it creates the marker, reads the clock, or serves as a heartbeat.
+    /// A batch without ops. A client sends it to create the marker key, to read the clock, or as a
+    /// heartbeat.
     Greeting,
     Batch,
     BarrierWrite,

@@ -61,7 +61,7 @@ fn handle(servers: &[Server]) -> Redlock {
     Redlock::from_urls(urls.join(" ")).expect("addresses of servers")
 }
 
-/// Starts servers, and waits until their first quarantine has ended.
+/// Starts servers, and waits until their first quarantine (a time without grants) has ended.
 async fn servers(n: usize) -> (Vec<Server>, Redlock) {
     let servers: Vec<Server> = (0..n).map(|_| Server::start(&[])).collect();
     let redlock = handle(&servers);
@@ -173,7 +173,8 @@ async fn waiters(n: usize) -> bool {
             }
         });
     }
-    // After this wait, each caller has sent an acquire and found the lock held.
+    // After this wait, each caller has sent an acquire and has been refused, because the lock is
+    // held.
     sleep(Duration::from_secs(5 + n as u64 / 10_000)).await;
     drop(first.release().await);
     let begun = Instant::now();

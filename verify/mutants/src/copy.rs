@@ -47,7 +47,8 @@ impl Copy {
         &self.target
     }
 
-    /// Adds the module `reached.rs` to the library, with these changes of the scripts.
+    /// Adds the module `reached.rs` to the copy of the library, with the scripts as these changes
+    /// make them.
     pub(crate) fn add_module<'m>(
         &self,
         scripts: impl Iterator<Item = &'m (usize, &'m Mutant)>,

@@ -50,7 +50,7 @@ struct Args {
     /// Only changes whose name contains one of these texts, such as `src/quorum`.
     #[arg(long)]
     only: Vec<String>,
-    /// Print the drawn changes and end.
+    /// Print the changes that were drawn, and end.
     #[arg(long)]
     list: bool,
 }
@@ -75,7 +75,7 @@ impl Mutant {
     /// because lines move.
     fn is_equivalent(&self) -> bool {
         let name = format!("{}: {}", self.file.display(), self.change);
-        // The list gives a reason above each change.
+        // The other lines of the file give the reasons, so a whole line must be equal.
         include_str!("../equivalent.txt").lines().any(|l| l.trim() == name)
     }
 

@@ -110,7 +110,7 @@ pub(crate) enum Verdict {
 /// An error message of the compiler.
 pub(crate) struct BuildError {
     pub(crate) message: String,
-    /// Files and byte offsets in the message. The place of the error is the first.
+    /// Files and byte offsets in the message. The first of them is the place of the error.
     places: Vec<(PathBuf, usize)>,
 }
 

@@ -20,8 +20,8 @@ use crate::Mutant;
 /// Text of a file with its switches.
 pub(crate) struct Switched {
     pub(crate) text: String,
-    /// Ranges of the text, each with its changes. There is one range for each change. A larger
-    /// range around these ranges contains all changes of a function.
+    /// Ranges of the text, each with the numbers of its changes. Each change has a range of its
+    /// own, and each function has a larger range with all its changes.
     parts: Vec<(Range<usize>, Vec<usize>)>,
 }
 
@@ -73,7 +73,8 @@ impl Switched {
 struct Functions(Vec<(Range<usize>, Range<usize>)>);
 
 impl<'ast> Visit<'ast> for Functions {
-    /// Skips unit tests. `cargo mutants` does not recognise unit tests that need a feature.
+    /// Skips modules of unit tests, because `cargo mutants` does not recognise unit tests that need
+    /// a feature.
     fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
         if module.ident != "tests" {
             syn::visit::visit_item_mod(self, module);

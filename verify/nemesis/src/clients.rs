@@ -1,5 +1,5 @@
-//! The client processes. This module starts, kills, stops and continues them for the faults. It
-//! also watches them, because a client must not end by itself.
+//! Starts, kills, stops and continues the client processes for the faults. Also watches these
+//! processes, because a client must not end by itself.
 
 use std::cell::RefCell;
 use std::process::{Child, Stdio};

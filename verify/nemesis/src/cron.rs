@@ -81,7 +81,7 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
 }
 
 /// Runs one tick of the job. Asks the ledger for an effect of an earlier attempt. Without such an
-/// effect, books the tick under its fencing token.
+/// effect, asks the ledger to record the effect under the tick's fencing token.
 async fn effect(args: &client::Args, who: TaskId, tick: Tick) -> Result<(), Failed> {
     let mut ledger = Ledger::connect(&args.ledger, who).await?;
     let key: Arc<str> = tick.unix_seconds().to_string().into();
@@ -122,8 +122,8 @@ async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failur
     let clients =
         Clients::start_as("cron-client", Rc::clone(&world), Rc::clone(&ledger), 1, PROCESSES)?;
     let begun = Instant::now();
-    // The first tick can run only after the first quarantine of the servers. Wait for the first
-    // leader.
+    // The first tick can run only after the first quarantine of the servers (a time without
+    // grants). So the faults begin after the first process leads.
     while leader(&ledger).is_none() && begun.elapsed() < LATE {
         sleep(Duration::from_millis(100)).await;
     }

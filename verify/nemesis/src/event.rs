@@ -115,9 +115,9 @@ pub(crate) enum EventKind {
     /// A client acquired a lock or a leadership. The attempt began at `since`. The lease ends at
     /// `until`.
     Held { name: Arc<str>, token: u64, since: Nanos, until: Nanos },
-    /// The client with the token `token` took over the lock from an old holder. The nodes had the
-    /// fence `fence`. The old holder may rely on the lock until `closed`. This event follows the
-    /// event `Held` of the same client.
+    /// The client with the token `token` took over the lock from an old holder. `fence` is the
+    /// largest token that the nodes had before. The old holder may rely on the lock until `closed`.
+    /// This event follows the event `Held` of the same client.
     Took { name: Arc<str>, token: u64, fence: u64, closed: Nanos },
     /// At the time of the event, the guard reported that it was valid. Just afterwards the guard
     /// reported the deadline `until`.
@@ -125,27 +125,29 @@ pub(crate) enum EventKind {
     /// A holder no longer relies on its lease. The event comes just before the release, or after
     /// the guard reported the loss.
     Over { name: Arc<str>, token: u64, lost: bool },
-    /// A client observed this about a lock of another kind than a mutex.
+    /// A client observed `seen` about a lock of another kind than a mutex.
     Lock { name: Arc<str>, seen: What },
     /// The ledger received a write under a lock.
     Write { name: Arc<str>, token: u64, accepted: bool },
-    /// The handler of an order or of a batch key has started. `valid` is true if the claim was
+    /// The handler of an order or of a batch key has started. `valid` is true if its claim was
     /// valid after the start.
     Started { key: Arc<str>, token: u64, attempt: u32, valid: bool },
-    /// A handler asked the ledger to book an effect. The ledger refuses the effect if it has
-    /// already received a larger token.
+    /// A handler asked the ledger to book an effect, which means to record it once. The ledger
+    /// refuses the effect if it has already received a larger token.
     Booked { key: Arc<str>, token: u64, value: Arc<str>, accepted: bool },
     /// A call returned the result of an order or key.
     Result { key: Arc<str>, value: Arc<str>, executed: bool },
-    /// A client will call a batch next. At most `turns` keys of the batch are claimed at the same
-    /// time.
+    /// A client will call a batch of keys next. At most `turns` keys of the batch are claimed at
+    /// the same time.
     Batch { keys: Vec<Arc<str>>, turns: u16 },
-    /// A handler performed the effect of a batch key. The ledger accepts all such effects.
+    /// A handler performed the effect of an idempotency key of a batch. The ledger accepts all
+    /// effects of such keys.
     Acted { key: Arc<str>, token: u64, value: Arc<str> },
-    /// A call returned that the key is parked. If `lapsed` is true, an earlier attempt left no
-    /// result. Otherwise the nodes may have lost the record of an attempt.
+    /// A call returned that the key is parked: its handler does not run again without a decision.
+    /// If `lapsed` is true, an earlier attempt left no result. Otherwise the nodes may have lost
+    /// the record of an attempt.
     Parked { key: Arc<str>, lapsed: bool },
-    /// A call may have left a claim of the key without a handler. Either too few nodes replied, or
+    /// A call may have claimed the key without starting a handler. Either too few nodes replied, or
     /// the claim ended before the handler began.
     Unclear { key: Arc<str> },
     /// An operator decided about a parked key. If `rerun` is true, the key runs again. Otherwise
@@ -161,14 +163,16 @@ pub(crate) enum EventKind {
     /// The server with this run id granted or renewed the lease with this token. `grant` is true
     /// for a grant. The request was sent at `since`.
     Vote { name: Arc<str>, token: u64, since: Nanos, server: Arc<str>, grant: bool },
-    /// From now on, the server at this address gives this reply to plain writes. If the server
-    /// stops accepting writes, the time of this event is just after the last accepted write.
+    /// From now on, the server at this address gives this reply to plain writes (writes without the
+    /// library). If the server stops accepting writes, the time of this event is just after the
+    /// last accepted write.
     Answers { server: Arc<str>, to_write: WriteReply },
     /// The server at this address has this run id.
     Process { server: Arc<str>, run_id: Arc<str> },
-    /// The marker of the server at this address contains this quarantine.
+    /// The marker (a key with the server's data history) at this address states that the server
+    /// grants nothing from `from` to `ends`.
     Quarantine { server: Arc<str>, from: Nanos, ends: Nanos },
-    /// From now on, the Sentinel reports this master.
+    /// From now on, the Sentinel with the number `sentinel` reports this master.
     Named { sentinel: u8, master: Arc<str> },
     /// A client was started.
     Born,

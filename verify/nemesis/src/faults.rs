@@ -259,7 +259,7 @@ impl Faults {
         Ok(())
     }
 
-    /// Performs a planned handover. One handover in four is killed before its end.
+    /// Performs a planned handover. Kills one handover in four before its end.
     async fn hand_over(&self, planned: &PlannedFault) -> Result<(), Failure> {
         let mut running = Running::begin(&self.world, planned.group, CLOCK_ERROR)?;
         let step = match planned.pick >> 16 & 7 {

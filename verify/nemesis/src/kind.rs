@@ -42,8 +42,9 @@ names! {
 
 use Kind as K;
 
-/// Faults that may cost a group its vote for some time. If two groups have such a fault at the same
-/// time, most grants are lost. Then only the quarantines of the groups prevent a second holder.
+/// Faults after which a group may be unable to grant for some time. If two groups have such a fault
+/// at the same time, most grants are lost. Then only the quarantines of the groups (times without
+/// grants) prevent a second holder.
 const HEAVY: &[Kind] = &[
     K::KillMaster,
     K::KillBox,
@@ -101,7 +102,8 @@ impl Kind {
     }
 }
 
-/// A fault that the seed has decided. The group's master is looked up when the fault begins.
+/// A fault with all choices of the seed. The group's master is looked up only when the fault
+/// begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedFault {
     pub(crate) kind: Kind,
@@ -126,7 +128,8 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn heavy(seed: u64) -> Self {
-        // A failover and the quarantine after it take about ten seconds.
+        // A failover and the quarantine after it, in which the group grants nothing, take about ten
+        // seconds.
         Self::new(HEAVY, seed, Duration::from_secs(10))
     }
 

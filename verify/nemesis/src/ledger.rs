@@ -26,14 +26,14 @@ const OPEN: usize = 24;
 /// Number of finished orders that the ledger may give to clients again.
 const DONE: usize = 200;
 
-/// Number of batch keys that the ledger may give to clients again. Their creation takes several
-/// leases. The ledger often uses the newest [`YOUNG`] keys.
+/// Number of batch keys that the ledger may give to clients again. Creating this number of keys
+/// takes longer than several leases. The ledger often uses the newest [`YOUNG`] keys.
 const KEYS: usize = 1_000;
 const YOUNG: usize = 60;
 /// Number of keys in a batch.
 const BATCH: usize = 10;
 
-/// Kinds of work that each client must be served with after the end of all faults.
+/// Kinds of work. After the end of all faults, each client must get each kind of work done.
 const WORK: [&str; 7] = [
     "a lock",
     "an order",
@@ -44,7 +44,7 @@ const WORK: [&str; 7] = [
     "a fair lock",
 ];
 
-/// Returns the kind of work of an operation.
+/// Returns the kind of work to which an operation belongs.
 fn work_of(verb: Verb) -> Option<&'static str> {
     let at = match verb {
         Verb::Acquire | Verb::TryAcquire => 0,
@@ -67,7 +67,7 @@ pub(crate) struct Ledger {
     open: Vec<Arc<str>>,
     done: VecDeque<Arc<str>>,
     made: u64,
-    /// The newest batch keys, at most [`KEYS`].
+    /// The newest idempotency keys for batches, at most [`KEYS`].
     keys: VecDeque<Item>,
     /// First effect of each batch key.
     acted: BTreeMap<Arc<str>, Arc<str>>,
@@ -81,7 +81,7 @@ pub(crate) struct Ledger {
 pub(crate) struct Log {
     events: Vec<Event>,
     file: BufWriter<File>,
-    /// Clients that were served after the end of all faults, each with the kind of work.
+    /// Clients whose work was done after the end of all faults, each with the kind of work.
     served: BTreeSet<(u8, &'static str)>,
 }
 
@@ -140,7 +140,7 @@ impl Ledger {
         self.note(EventKind::Calm)
     }
 
-    /// Returns true if each client was served with each kind of work, and if all orders are done.
+    /// Returns true if each client got each kind of work done, and if all orders are done.
     pub(crate) fn all_served(&self, clients: u8) -> bool {
         self.open.is_empty() && self.missing(clients).next().is_none()
     }

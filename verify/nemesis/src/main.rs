@@ -29,7 +29,8 @@ mod timeline;
 mod wire;
 mod world;
 
-/// The ledger of the example `orders`: the same downstream system, with the same checks.
+/// The ledger of the example `orders` is used here, too: the outside system that records effects,
+/// with the same checks of tokens.
 #[path = "../../../examples/orders/ledger.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod books;
@@ -115,7 +116,7 @@ enum Verb {
     /// Runs a client. Started by `nemesis`.
     #[command(hide = true)]
     Client(client::Args),
-    /// Keeps a network open. Started by `nemesis`.
+    /// Keeps a network open until its input ends. Started by `nemesis`.
     #[command(hide = true)]
     Hold,
 }

@@ -1,7 +1,7 @@
-//! Enums whose values have names for people.
+//! Macro for enums whose variants have names for people.
 
-/// Defines an enum of values without fields. `ALL` has the values in their order, and `name`
-/// returns the name of one.
+/// Defines an enum of variants without fields. `ALL` has all variants in order, and `name` returns
+/// the name of a variant.
 macro_rules! names {
     (
         $(#[$of:meta])*

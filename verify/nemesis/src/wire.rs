@@ -30,10 +30,11 @@ pub(crate) enum LedgerRequest {
     /// Writes under a lock. The reply is yes if the token is not smaller than that of an earlier
     /// write.
     Write { name: Arc<str>, token: u64 },
-    /// Books the effect of an order. The reply is yes if the ledger accepts the effect.
+    /// Asks the ledger to record the effect of an order. The reply is yes if the ledger accepts the
+    /// effect.
     Book { key: Arc<str>, token: u64, value: Arc<str> },
-    /// Asks for the booked effect of this order. From then on, the ledger refuses smaller tokens
-    /// for this order.
+    /// Asks for the recorded effect of this order. After that, the ledger refuses bookings of this
+    /// order with smaller tokens.
     Probe { key: Arc<str>, token: u64 },
     /// Asks for an order to process.
     Next,
@@ -42,7 +43,7 @@ pub(crate) enum LedgerRequest {
     Settle { key: Arc<str> },
     /// Asks for the keys of a batch.
     Batch,
-    /// Performs the effect of a batch key. The ledger accepts all such effects.
+    /// Performs the effect of a batch key. The ledger accepts all effects of batch keys.
     Act { key: Arc<str>, token: u64, value: Arc<str> },
     /// Asks for the effect of this parked key, for the operator's decision. If there is none, the
     /// operator runs the key again.
@@ -66,7 +67,7 @@ pub(crate) enum LedgerReply {
     Batch(Vec<Item>),
 }
 
-/// Connection of one task to the ledger.
+/// Connection of one task to the ledger, the process that logs all events and records all effects.
 pub(crate) struct Ledger {
     who: TaskId,
     path: PathBuf,

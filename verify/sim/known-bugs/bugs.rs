@@ -1,4 +1,5 @@
-//! Known bugs. The tests of the simulator turn them on, to check that the simulator finds them.
+//! Known bugs of the library. The simulator's own tests turn these bugs on, to check that the
+//! simulator finds each of them.
 //!
 //! The switches and the code of the bugs exist only in the copy of the repository that
 //! `scripts/known-bugs` creates, never in the repository itself. A bug is active only on a thread
@@ -10,69 +11,82 @@ use std::cell::Cell;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bug {
-    /// The token of a lock is the largest counter that a node granted. The other nodes are not
-    /// raised to this token (locks 3).
+    /// The token of a lock is the largest fence (the counter of a lock name) that a node granted,
+    /// but the fences of the other nodes are not raised to this token (locks 3).
     MaxWithoutRaise,
-    /// The fence is deleted with its lock (locks 5).
+    /// The fence of a lock name (its last token) is deleted with the lock, so later tokens may be
+    /// smaller (locks 5).
     FenceDiesWithLock,
     /// A late reply to a renewal makes an expired lock valid again (renewal 1).
     Revival,
-    /// A renewal is confirmed although a later term has overtaken the lease's term (renewal 1).
+    /// A renewal is confirmed although a later holder, with a larger token, already has the lock
+    /// (renewal 1).
     OvertakenRenewed,
     /// A failed renewal releases the lock (renewal 2).
     FailureReleases,
-    /// A node in quarantine restores each lock that a holder asks to extend (quarantine 6).
+    /// A node in quarantine (it may have lost leases, so it grants nothing) restores each lock that
+    /// a holder asks to extend (quarantine 6).
     RecreateInQuarantine,
     /// Renewals count on a new master while the old master may still grant (quarantine 6).
     TwoMastersVote,
-    /// A new master in quarantine accepts a renewal that does not name the quarantine. This happens
-    /// if the master's copy of the lock lasts longer than the failover window of the old master
-    /// (quarantine 6).
+    /// A new master in quarantine accepts a renewal that does not ask it to restore the lease. This
+    /// happens if its copy of the lock lasts longer than the old master may still grant (quarantine
+    /// 6).
     ExtendByCopy,
-    /// A renewal names the quarantine, although its lease ends before the replaced server stops
-    /// granting (quarantine 6).
+    /// A renewal asks a node in quarantine to restore a lease, although this lease ends before the
+    /// replaced server stops granting (quarantine 6).
     NamedByWhoLapses,
-    /// A promoted server uses the length of the quarantine from its settings, and ignores the
-    /// length in its data (quarantine 7).
+    /// A promoted server uses the length of the quarantine from its settings, and ignores a longer
+    /// one that is stored in its data (quarantine 7).
     QuarantineNotKept,
-    /// The floor after a loss is too low for the tokens that a replaced server may still grant
-    /// (quarantine 8).
+    /// After a loss of data, the floor (the smallest token of the new data history) is below tokens
+    /// that a replaced server may still grant (quarantine 8).
     FloorWithoutWindow,
-    /// A request waits in a frozen server. The request takes effect after the server thaws
-    /// (overview 3).
+    /// A request that waited in a frozen server takes effect after the server thaws, although the
+    /// deadline of the request has passed (overview 3).
     LateRequestsRun,
-    /// A server accepts a deadline that was computed from the clock of the server before it
+    /// A server accepts a deadline that was computed from the clock of the server that it replaced
     /// (overview 3).
     DeadlineOfAnotherClock,
-    /// A record is deleted with its promised ballot when the retention ends (idempotency 4).
+    /// A record is deleted when its retention ends, and with it the ballot (token and owner) that
+    /// refuses the results of older attempts (idempotency 4).
     PromisesExpireEarly,
     /// The extension of a claim does not extend the ttl of the record (idempotency 9).
     ExtensionsKeepNothing,
-    /// An operator can take back a running claim, or another claim than the one that the operator
-    /// read (idempotency 17).
+    /// An operator's change also applies to a claim that still runs, or to a later claim than the
+    /// one that the operator read (idempotency 17).
     ChangesUnfenced,
-    /// Only claims contain the fingerprint of the request. Other ops do not (idempotency 8).
+    /// Only claims send the fingerprint of the request to the nodes. Other ops do not, so a node
+    /// that lost the claim does not have the fingerprint (idempotency 8).
     FingerprintOfClaimsOnly,
-    /// The check of a request's birth does not allow for clock errors (idempotency 6).
+    /// The check of a request's birth (its creation time) does not allow for clock errors
+    /// (idempotency 6).
     BirthsWithoutMargin,
-    /// The note in the marker is one second later than the newest record (quarantine 13).
+    /// The note (the server's time, stored in the marker key) is one second later than the newest
+    /// record (quarantine 13).
     NoteAhead,
-    /// A loss begins at the first note of the new history (quarantine 13).
+    /// The lost writes are assumed to begin when the new data history begins, not at the last time
+    /// that the old history noted (quarantine 13).
     LossFromItsEnd,
-    /// A loss ends when the new history begins, not L later (quarantine 13).
+    /// The lost writes are assumed to end when the new data history begins. A replaced master may
+    /// still grant for its failover window L after that (quarantine 13).
     LossWithoutWindow,
-    /// A namespace that accepts a short loss also accepts a loss of unknown length (idempotency 6).
+    /// Keys that accept a short loss of data also accept a loss of unknown length (idempotency 6).
     UnprovedLossAccepted,
-    /// After a planned handover, leases end only by the new server's clock (quarantine 11).
+    /// After a planned handover, a lease ends by the new server's clock only, although the clock of
+    /// the old server may be behind (quarantine 11).
     HandoverWithoutSettling,
-    /// After a planned handover, claims end only by the new server's clock (quarantine 11).
+    /// After a planned handover, a claim ends by the new server's clock only, although the clock of
+    /// the old server may be behind (quarantine 11).
     ClaimsWithoutSettling,
-    /// A node can be closed while it is settling after a planned handover (quarantine 11).
+    /// A node can be closed for another handover while leases of the last planned handover still
+    /// run by the old server's clock (quarantine 11).
     ClosedWhileSettling,
-    /// A promoted server continues without a check that its data contain the closing of the old
-    /// server (quarantine 11).
+    /// A promoted server continues without a check that its data contain the mark by which the
+    /// handover closed the old server (quarantine 11).
     HandoverUnchecked,
-    /// A reply of a node in quarantine counts as a proof that a name has no holder (quarantine 9).
+    /// A reply of a node in quarantine, which may have lost leases, counts as a proof that a name
+    /// has no holder (quarantine 9).
     QuarantinedWitness,
     /// After an attempt, only the nodes that have replied get a release (locks 8).
     LateGrantsStay,
@@ -82,13 +96,17 @@ pub enum Bug {
     DriftForgotten,
     /// The data history is identified by the server's process, not by its data (quarantine 1).
     ProcessAsHistory,
-    /// The quarantine is one millisecond too short (quarantine 4).
+    /// The quarantine (the time without grants after a loss of data) is one millisecond too short
+    /// (quarantine 4).
     QuarantineShort,
-    /// Tokens have no floor after a loss of data (quarantine 8).
+    /// After a loss of data, tokens have no floor, so they may be smaller than lost tokens
+    /// (quarantine 8).
     NoFloor,
-    /// A completion is compared only with the token of the record (idempotency 2).
+    /// A result is compared only with the token of the stored result, not with the ballot that a
+    /// later claim was promised (idempotency 2).
     CompleteByRecord,
-    /// Steps are stored without a check of the promised ballot (idempotency 14).
+    /// Steps of an older claim are stored although the node has promised the key to a newer claim
+    /// (idempotency 14).
     StepsUnfenced,
     /// A record found on a single node is returned without a repair (idempotency 1).
     RecordOfOneNode,
@@ -97,16 +115,18 @@ pub enum Bug {
     /// The nodes keep a lease only for its ttl. They ignore the drain time that the holder declared
     /// (election 8).
     NoLockDelay,
-    /// A reservation does not end (locks 11).
+    /// A reservation (a released lock that is kept free for the first waiter) does not end (locks
+    /// 11).
     ReservationsStay,
     /// A release of a lock that another holder has deletes nothing, but reserves the lock (locks
     /// 11).
     ReservedOverHolder,
     /// A cancelled takeover releases the lock (locks 13).
     TakeoversRelease,
-    /// A server pauses inside a batch and executes other batches meanwhile (overview 2).
+    /// A server pauses inside a batch, and executes other batches during the pause (overview 2).
     BatchesYield,
-    /// Each process has its own records of a job's ticks (cron 1).
+    /// Each process has its own records of a job's ticks, so a tick can run once in each process
+    /// (cron 1).
     TicksByProcess,
     /// An acquire counts a lock of another program as free (locks 9).
     ForeignOverwritten,
@@ -114,42 +134,49 @@ pub enum Bug {
     ReaderBesideWriter,
     /// A node grants the lock of readers to a writer (readers 3).
     WriterBesideReader,
-    /// On a node, all readers of a lock have one common expiry: that of the last granted or
-    /// extended reader (readers 7).
+    /// On a node, all readers of a lock expire together: when the reader that was granted or
+    /// extended last expires (readers 7).
     OneExpiryForReaders,
-    /// The token of a reader is the largest one that a node gave. The other nodes are not raised to
-    /// this token (readers 11).
+    /// The token of a reader is the largest token that a node gave, but the fences of the other
+    /// nodes are not raised to it (readers 11).
     ReaderTokenUnsettled,
     /// The extension of a reader does not check that no other owner has the lock (readers 6).
     SharedExtendOverWriter,
     /// A writer that becomes a reader first releases its lock (readers 12).
     DowngradeReleasesFirst,
-    /// A permit is won with slots of a majority, even if these slots differ (semaphore 7).
+    /// A permit is won when a majority of the nodes gave a slot, even if the nodes gave different
+    /// slots (semaphore 7).
     AnySlotCounts,
-    /// A move does not look if another owner has the slot (semaphore 2).
+    /// A move (a request for one certain slot) is granted even if another owner has the slot
+    /// (semaphore 2).
     MoveSteals,
-    /// A node counts the permits that it gave, and does not number them (semaphore 1).
+    /// A node only counts its permits, and gives no permit a slot number (semaphore 1).
     CountingSemaphore,
-    /// A call for several permits keeps those that it has while it waits for the others (semaphore
-    /// 10).
+    /// A call for several permits keeps the permits that it has won while it waits for the others
+    /// (semaphore 10).
     PermitsOneByOne,
-    /// A ticket is redeemed under the owner token of the holder that handed the lock over
-    /// (hand_over 2).
+    /// A hand-over ticket is redeemed under the owner token of the holder that made the ticket, so
+    /// the nodes cannot distinguish the old holder from the new one (hand_over 2).
     ResumeByExtend,
-    /// A ticket also takes a lock that its holder does not have any more (hand_over 2).
+    /// A hand-over ticket also takes a lock that the holder who made the ticket no longer has
+    /// (hand_over 2).
     ResumeFromNothing,
-    /// The token of several locks is written to the fence of the first one only (multi_lock 2).
+    /// The token of several locks that were acquired together is written only to the fence of the
+    /// first lock (multi_lock 2).
     ManyTokensDiffer,
-    /// Several locks are granted if the first one is free (multi_lock 1).
+    /// Several locks are granted together as soon as the first lock is free (multi_lock 1).
     PartialMany,
-    /// A call for several names takes over names of any owner when it joins them (multi_lock 6).
+    /// A call for several names that collects them one after the other takes names from any owner
+    /// (multi_lock 6).
     JoinTakesOthers,
-    /// A call for several names asks for all of them at once until its deadline (multi_lock 6).
+    /// A call for several names asks for all of them together until its deadline, and never
+    /// collects them one after the other (multi_lock 6).
     NamesTogetherOnly,
     /// Each node serves fair callers in the order of its own tickets, and ignores the tickets of
     /// the other nodes (fair 2).
     TicketsUnsettled,
-    /// A node that grants the lock to a fair caller removes its place (fair 4).
+    /// A node that grants the lock to a fair caller removes this caller from its queue at once,
+    /// although the other nodes may refuse the caller (fair 4).
     GrantTakesPlace,
     /// A batch overtakes a batch that was sent earlier (overview 2).
     BatchesOvertake,

@@ -13,9 +13,10 @@ const WITHIN: u64 = 40_000;
 /// Seeds and plans for the search for a bug.
 #[derive(Clone, Copy)]
 enum SeedSet {
-    /// Seeds whose last three bits have this value. These bits select the theme.
+    /// Seeds from this number on, in steps of 8. They all have the same last three bits, which
+    /// select the theme.
     Theme(u64),
-    /// Plans with the changes of this `Tamper`.
+    /// Plans that this `Tamper` changes.
     Changed(Tamper),
 }
 
@@ -41,7 +42,7 @@ const SEVERAL: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Several));
 const FAIR: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Fair));
 const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
-/// Runs seeds until one of them fails.
+/// Runs seeds with the bug until one of them fails.
 fn hunt(bug: Option<Bug>, at: SeedSet) -> Sum {
     let (first, tamper) = match at {
         SeedSet::Theme(theme) => (theme, None),
@@ -150,7 +151,8 @@ known_bugs! {
     batches_overtake: BatchesOvertake in MIXED,
 }
 
-/// Changes of settings in an order that the manual forbids.
+/// Defines one test for each order of a change of settings that the manual forbids. The simulator
+/// must find a violation.
 macro_rules! unsafe_orders {
     ($($test:ident: $order:ident,)*) => {
         mod unsafe_orders {

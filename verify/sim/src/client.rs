@@ -1,5 +1,5 @@
-//! Actions of client processes on locks. A client acquires a lock, holds it and writes to a fenced
-//! resource. Then it releases the lock, or leaves it.
+//! Actions of client processes on locks. A client acquires a lock, holds it, and writes to a
+//! resource that checks tokens. Then the client releases the lock, or leaves it.
 
 use std::any::Any;
 use std::future::Future;
@@ -25,7 +25,8 @@ use crate::process::{Gated, Process};
 use crate::trace::{Event, HoldId};
 use crate::world::World;
 
-/// Returns the guard of a single attempt. The error is true if another owner has the lock.
+/// Converts the result of a call that tries once into the guard. The error is true if another owner
+/// has the lock.
 pub(crate) fn tried<G>(
     got: Result<TryAcquire<G>, AcquireError>,
     guard: impl FnOnce(G) -> Guard,
@@ -37,7 +38,8 @@ pub(crate) fn tried<G>(
     }
 }
 
-/// Returns the guard of a call that waited. The error is true if another owner has the lock.
+/// Converts the result of a call that waits into the guard. The error is true if another owner has
+/// the lock.
 pub(crate) fn waited<G>(
     got: Result<G, AcquireError>,
     guard: impl FnOnce(G) -> Guard,
@@ -45,7 +47,7 @@ pub(crate) fn waited<G>(
     got.map(guard).map_err(|e| matches!(e, AcquireError::TimedOut { .. }))
 }
 
-/// Guards that the user's code never drops. They exist as long as the process.
+/// Guards that the user's code never drops. They exist until the process ends.
 pub(crate) type Forgotten = Arc<Mutex<Vec<Arc<dyn Any + Send + Sync>>>>;
 
 /// A task of a client process.
@@ -113,7 +115,8 @@ impl Deref for Guard {
 }
 
 impl Guard {
-    /// Returns the guard for code that takes a guard of any one lock.
+    /// Converts the guard into a [`LockGuard`]. Returns `None` for a permit and for a guard of
+    /// several locks.
     pub(crate) fn into_lock(self) -> Option<LockGuard> {
         match self {
             Self::Lock(guard) => Some(guard),
@@ -279,11 +282,12 @@ impl Actor {
         }
     }
 
-    /// Reports a call that took longer than its wait allows. It began at this moment, when the
-    /// process had stood still for this time.
+    /// Reports a call that took longer than its wait allows. The call began at the process's time
+    /// `began`. At that time the process had been stopped for `lost` nanoseconds in all.
     pub(crate) fn must_be_in_time(&self, (began, lost): (Moment, u64), wait: u64) {
         let stood = Duration::from_nanos(self.process.stood_still().1 - lost);
-        // The last attempt may begin at the end of the wait, and it takes at most its own validity.
+        // The call may start its last attempt at the end of the wait, and an attempt takes at most
+        // one ttl.
         let allowed = ms(wait + self.settings.ttl + 20) + stood + stood / 8;
         let took = Gated(Arc::clone(&self.process)).now().since(began);
         if took > allowed {
@@ -360,7 +364,8 @@ impl Actor {
         mut dice: Dice,
     ) -> Hold {
         let end = self.world.start.elapsed() + ms(span);
-        // A careless client continues to write after it has lost the lock.
+        // A careless client continues to write after it has lost the lock. The resource must then
+        // refuse its writes.
         let careless = dice.chance(250);
         loop {
             let careful = dice.chance(700);
@@ -382,7 +387,8 @@ impl Actor {
                 biased;
                 () = held.guard.lost() => {
                     self.reported(held.id, held.guard.valid_until());
-                    // The loop writes once more, like a process that has not yet detected the loss.
+                    // The loop writes once more, as a process does that has not yet detected the
+                    // loss.
                     held.until_lost = true;
                 }
                 () = sleep(ms(every).min(end.saturating_sub(now))) => {}
@@ -421,13 +427,13 @@ impl Actor {
         });
     }
 
-    /// Reports that `lost()` has returned for a hold with this deadline.
+    /// Reports that `lost()` has returned for the hold `hold`, whose lease was valid until `until`.
     pub(crate) fn reported(&self, hold: HoldId, until: Moment) {
         let now = Gated(Arc::clone(&self.process)).now();
         let late = now.since(until).as_micros() as u64;
         let awake = self.world.nanos().saturating_sub(self.process.stood_still().0) / 1_000;
-        // tokio's timers use true time, and the process's clock does not. This difference exists
-        // only in the simulation.
+        // tokio's timers use true time, but the process's clock has a rate error. Only the
+        // simulation has this difference, so it does not count as lateness.
         let skew =
             self.settings.ttl * self.plan.clients[self.client].clock.ppm.unsigned_abs() / 1_000;
         let late = late.min(awake).saturating_sub(skew);

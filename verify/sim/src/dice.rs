@@ -12,8 +12,8 @@ pub(crate) fn mix(x: u64) -> u64 {
 }
 
 impl Dice {
-    /// Creates the generator for a seed. Each `stream` is independent. So a plan without one of its
-    /// parts keeps the numbers of the other parts.
+    /// Creates the generator for a seed. Each `stream` gives its own numbers. So if a part of a
+    /// plan is removed, the numbers of the other parts stay the same.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self(mix(seed ^ mix(stream)))
     }

@@ -18,8 +18,8 @@ use crate::node::{Job, Node};
 use crate::plan::{Ms, NetPlan, ms};
 use crate::world::World;
 
-/// Cuts between a client and a node, counted for each direction. A wire exists longer than the
-/// process of the client.
+/// Number of cuts between a client and a node in each direction. A wire is kept when the process of
+/// the client is restarted.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
     requests: AtomicU32,
@@ -64,18 +64,18 @@ pub(crate) struct Link {
     pub(crate) net: Arc<Mutex<NetPlan>>,
     pub(crate) dice: Mutex<Dice>,
     pub(crate) name: Arc<str>,
-    /// Maximum drift. No clock in the world is faster.
+    /// Maximum drift between two clocks. All clocks of the world keep to it.
     pub(crate) drift: Drift,
-    /// Turns of the last sent batch: one ends when the batch has arrived, the other when its
-    /// replies have arrived.
+    /// Signals of the last batch that was sent: the first fires when the batch has arrived, the
+    /// second when its replies have arrived.
     pub(crate) last: Mutex<Option<(Turn, Turn)>>,
 }
 
-/// A signal. It is given when its sender is dropped.
+/// Signal that the next batch may continue. It fires when its sender is dropped.
 type Turn = oneshot::Receiver<()>;
 
-/// Order of a batch: the turns for which it waits (`before`), and the turns for which the next
-/// batch waits (`behind`).
+/// Keeps the order of batches. The batch waits for the signals `before` of the batch sent before
+/// it, and gives the signals `behind` to the batch sent after it.
 #[derive(Default)]
 struct Order {
     before: Option<(Turn, Turn)>,
@@ -188,7 +188,7 @@ impl LockNode for Link {
         }
         let (sender, receiver) = oneshot::channel();
         let ends = (Arc::clone(&self.node), Arc::clone(&self.wire));
-        // `due` is in true time, so it includes the maximum rate error of the sender's clock.
+        // `due` is in true time, so the largest rate error of the sender's clock is added.
         let due =
             self.world.nanos() + (budget + budget * self.drift.ppm() / 1_000_000).as_nanos() as u64;
         tokio::spawn(travel(ends, fate, (self.client, due, batch), (self.order(), sender)));
@@ -214,7 +214,7 @@ impl LockNode for Link {
         deadline: Moment,
     ) -> BoxFuture<'_, Result<u32, NodeError>> {
         let fate = self.fate();
-        // In one barrier of ten, a replica does not confirm.
+        // In one of ten barriers, a replica does not confirm.
         let lags = self.dice.lock().unwrap_or_else(PoisonError::into_inner).chance(100);
         let budget = deadline.since(self.env.now());
         let exchange = async move {

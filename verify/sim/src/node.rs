@@ -35,12 +35,14 @@ pub(crate) struct Node {
     pub(crate) index: usize,
     world: Arc<World>,
     clients: Vec<ClientPlan>,
-    /// Largest L of the servers of this node.
+    /// Largest failover window of the node's servers: the time for which a replaced master may
+    /// still grant.
     longest: Duration,
-    /// Smallest `max_ttl` of all processes.
+    /// Shortest `max_ttl` of all processes.
     least_lease: Duration,
     drift_ppm: u32,
-    /// Maximum clock error. No clock is further from the true time.
+    /// Maximum clock error. The clocks are at most this far from the true time, unless a fault
+    /// changes them.
     error: Duration,
     cross: bool,
     events: broadcast::Sender<NodeSignal>,
@@ -54,12 +56,12 @@ struct State {
     /// For each client, the server to which the client is connected.
     views: Vec<usize>,
     copies: Copies,
-    /// Locks with their fences: the master granted these locks, and the replicas have not confirmed
-    /// the grants yet.
+    /// Locks that the master granted and that the replicas have not confirmed yet, each with its
+    /// fence.
     granted: Vec<(u16, u64)>,
     down: bool,
     lives: u64,
-    /// Number of lost hints per thousand.
+    /// Number of hints per thousand that are lost.
     lose_hint: u64,
     signals: broadcast::Receiver<NodeSignal>,
 }
@@ -153,7 +155,8 @@ impl Node {
             return job.refuse(&error);
         }
         if at == state.master || self.cross {
-            // Take the copy before the write, because a replica or a disk may lack the write.
+            // A copy of the data is taken before the write, because a replica or a disk may lack
+            // the write.
             state.copies.take(self.world.nanos(), &state.servers[at].memory);
         }
         if state.servers[at].halts && job.batch.ops.len() > 1 {
@@ -180,11 +183,13 @@ impl Node {
         let (read, unread) = self.windows(state, at, client);
         let memory = &state.servers[at].memory;
         memory.set_failover_windows(read, unread);
-        // If the clock was set back, it reaches the deadline later (clocks 5).
+        // If the clock was set back, it shows the deadline later, so the request may take effect
+        // later (clocks 5).
         let due = due + state.servers[at].clock.set_back() * 1_000;
         let ops = batch.ops.clone();
         let replies = at_once(memory, batch);
-        // A closed server does not reply, so its history has not begun.
+        // A closed server does not reply. Its new data history counts as begun with its first
+        // reply.
         let begins = state.servers[at].fresh.take_if(|_| replies.facts.is_some());
         if let Some(window) = begins {
             let silent = (self.least_lease + window).as_nanos() as u64;
@@ -201,8 +206,9 @@ impl Node {
         replies
     }
 
-    /// Returns two values of L. The first is the largest L of the servers that the client has read.
-    /// The second also includes the other servers.
+    /// Returns two failover windows (the time for which a replaced master may still grant). The
+    /// first is the largest window of the servers whose settings the client has read. The second
+    /// also includes the other servers.
     fn windows(&self, state: &State, at: usize, client: usize) -> (Duration, Duration) {
         let reads = self.clients[client].reads | 1 << at;
         let known = state.servers.iter().enumerate().filter(|(i, _)| reads >> i & 1 == 1);
@@ -310,8 +316,8 @@ impl Node {
             return;
         }
         state.servers[at].memory.flush_all();
-        // The replicas have all grants, and the flush that deleted these grants. So the grants
-        // still count as granted.
+        // A replica that has the flush also has the earlier grants, because replication keeps the
+        // order. So the replicas can still confirm these grants.
         let granted = std::mem::take(&mut state.granted);
         state.begin(at);
         state.granted = granted;
@@ -357,7 +363,8 @@ impl Node {
         }
         let (since, data) = state.data(copy, self.world.nanos());
         let replaced = &mut state.servers[from];
-        // `window` is the configured L. The real time may be shorter by the clock's drift.
+        // `window` is the configured time for which the replaced master still grants. The real time
+        // may be shorter by the drift of its clock.
         let drift = u64::from(self.drift_ppm);
         let window = replaced.window.as_nanos() as u64 / 1_000_000 * (1_000_000 - drift);
         replaced.role = Role::Former(replaced.clock.wall() + window);
@@ -399,7 +406,7 @@ impl Node {
         }
     }
 
-    /// Executes an op on the master, without a client. Returns the reply.
+    /// Executes an op on the master as if no client had sent it. Returns the reply.
     pub(crate) fn ask(&self, op: Op, settings: &Settings) -> Option<Reply> {
         let batch =
             Batch { terms: settings.terms(), not_after: None, known_since: None, ops: vec![op] };

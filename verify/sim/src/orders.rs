@@ -62,8 +62,8 @@ impl Actor {
         let Some(outcome) = cut(handler.polls, run).await else {
             return self.world.tell(Event::Cancelled { client, task: self.task, name });
         };
-        // There is no result for the caller. The handler failed or is running, the key is parked,
-        // or the result may not be stored.
+        // The remaining outcomes give the caller no result. The handler failed or is running, the
+        // key is parked, or the result may not be stored.
         let none = |why| Event::NoResult { client, name, why };
         self.world.tell(match outcome {
             Ok(Outcome::Executed { value, kept, .. }) => {
@@ -83,7 +83,7 @@ impl Actor {
     }
 }
 
-/// Time in which a handler believes that its claim is valid. Dropping this value ends this time.
+/// Claim on which a handler relies. It counts as held until this value is dropped.
 pub(crate) struct Believes {
     pub(crate) world: Arc<World>,
     pub(crate) hold: HoldId,
@@ -95,7 +95,7 @@ impl Drop for Believes {
     }
 }
 
-/// Runs a handler. Each start has another result, so the starts can be distinguished.
+/// Runs a handler. Each start has its own result, so the starts can be distinguished.
 async fn handle(
     world: Arc<World>,
     (client, name, print): (usize, u16, u8),

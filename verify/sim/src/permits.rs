@@ -55,7 +55,7 @@ impl Actor {
         }
     }
 
-    /// Reports that a call was refused, and looks for holders of the permits.
+    /// Reports that a call was refused. Then asks for the holders of the permits.
     async fn got_no_permit(&self, (name, pool): (usize, &Semaphore), taken: bool) {
         let (client, task, n) = (self.client, self.task, names::slot(name, 0));
         self.world.tell(Event::Refused { client, task, name: n, taken });
@@ -129,7 +129,8 @@ impl Actor {
     ) -> Vec<(HoldId, u16, u64)> {
         let hold = |slot, token| {
             let (weak, env) = (Arc::downgrade(permits), Gated(Arc::clone(&self.process)));
-            // The user's code relies on all permits together, so on none after the first has ended.
+            // The user's code needs all permits together. So it relies on none of them after the
+            // first one has ended.
             let left = move |all: Arc<Permits>| {
                 if all.is_valid() { all.valid_until().since(env.now()) } else { Duration::ZERO }
             };

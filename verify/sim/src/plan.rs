@@ -27,14 +27,14 @@ pub(crate) use self::promises::{Clocks, Promises};
 pub use self::scenes::Scene;
 use crate::dice::Dice;
 
-/// Milliseconds.
+/// Time in milliseconds.
 pub(crate) type Ms = u64;
 
 /// One server of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerPlan {
     pub(crate) clock: Wave,
-    /// L: time for which the server may still grant after its replacement.
+    /// L: time for which the server may still grant after it was replaced.
     pub(crate) window: Ms,
 }
 
@@ -42,8 +42,8 @@ pub(crate) struct ServerPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodePlan {
     pub(crate) servers: Vec<ServerPlan>,
-    /// True if the node is known to be empty at the start of the world. Otherwise its past is
-    /// unknown.
+    /// True if the node is known to be empty at the start of the run. Otherwise it may have lost
+    /// earlier data.
     pub(crate) is_new: bool,
 }
 
@@ -52,7 +52,7 @@ impl NodePlan {
         self.servers.len() > 1
     }
 
-    /// Returns the largest L of the node's servers.
+    /// Returns the largest failover window (L) of the node's servers.
     pub(crate) fn window(&self) -> Ms {
         if !self.is_group() {
             return 0;
@@ -65,7 +65,7 @@ impl NodePlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientPlan {
     pub(crate) clock: ClockPlan,
-    /// Servers of each group whose L the client has read, as bits.
+    /// Servers whose failover window the client has read, as bits. The bits apply to each group.
     pub(crate) reads: u64,
     /// True if the client's second node is the first node with another name. This is a
     /// configuration error.
@@ -85,7 +85,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the terms of all batches of this process.
+    /// Returns the settings that this process sends with each batch.
     pub(crate) fn terms(&self) -> Terms {
         Terms { max_ttl: ms(self.max_ttl), clock_error: ms(self.clock_error) }
     }
@@ -120,12 +120,12 @@ impl NetPlan {
     };
 }
 
-/// Data with which a server starts after a crash or a promotion.
+/// Data that a server has when it starts after a crash or a promotion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Copy {
-    /// The master's data before this time. Zero means all data.
+    /// The master's data as they were this time ago. Zero means all data.
     Behind(Ms),
-    /// No data, not even the marker.
+    /// No data, not even the marker (the key with the data history).
     Empty,
 }
 
@@ -134,17 +134,21 @@ pub(crate) enum Copy {
 pub(crate) enum Stops {
     /// The handover is completed.
     Done,
-    /// The operator's program dies after the closing.
+    /// The handover stops after the old master was closed, because the operator's program dies.
     Closed,
-    /// The old master is opened again, and no server is promoted.
+    /// The handover stops after the closing: the old master is opened again, and no server is
+    /// promoted.
     Reopened,
-    /// The operator's program dies after the promotion, before the old master becomes a replica.
+    /// The handover stops after the promotion, because the operator's program dies. The old master
+    /// does not become a replica.
     Promoted,
-    /// The promoted server is opened. The handover is not finished.
+    /// The promoted server is opened before it has continued the old data history, so it begins
+    /// with a quarantine.
     Opened,
-    /// The promoted server lacks the writes of this last time before the closing.
+    /// The handover is completed, but the promoted server lacks the writes of this time before the
+    /// closing.
     Behind(Ms),
-    /// The last step comes after the end of the closing.
+    /// The last step of the handover comes after the closed time of the server has ended.
     Late,
 }
 
@@ -169,10 +173,11 @@ pub(crate) enum Fault {
     /// Another server of the group is promoted. The clients in `old` stay connected to the replaced
     /// master until it refuses their requests. The replaced master freezes for the time `freeze`.
     Failover { node: usize, to: usize, copy: Copy, old: u64, freeze: Ms },
-    /// A planned handover. The master is closed, another server is promoted after the time `takes`,
-    /// and this server continues as the master. `stops` can end the handover earlier.
+    /// A planned handover: the master is closed, another server is promoted after the time `takes`,
+    /// and this server continues as the master. `stops` tells at which step the handover ends.
     Handover { node: usize, to: usize, takes: Ms, stops: Stops },
-    /// A client process stops. Later, the library's timers run `lag` behind the user's code.
+    /// A client process stops for `span`, as with `SIGSTOP`. After it continues, the library's
+    /// timers run `lag` behind the user's code.
     Pause { client: usize, span: Ms, lag: Ms },
     /// A client process dies, and a new process replaces it.
     Kill { client: usize },
@@ -207,15 +212,16 @@ pub(crate) enum Action {
         renew: bool,
         parting: Parting,
     },
-    /// Acquires the first two locks together, as `Lock` does one.
+    /// Acquires the first two locks together, holds them for `hold`, and writes to the resource of
+    /// each.
     Several {
         wait: Ms,
         hold: Ms,
         renew: bool,
         parting: Parting,
     },
-    /// Acquires all permits of a semaphore together, as `Lock` does one; the future is dropped
-    /// after `polls` polls.
+    /// Acquires all permits of a semaphore together, holds them for `hold`, and writes to the
+    /// resource of each. The future is dropped after `polls` polls.
     AllPermits {
         name: usize,
         wait: Ms,
@@ -239,7 +245,7 @@ pub(crate) enum Action {
         every: Ms,
         parting: Parting,
     },
-    /// Observes an election.
+    /// Observes an election for the time `span`.
     Watch {
         seat: usize,
         span: Ms,
@@ -253,8 +259,8 @@ pub(crate) enum Action {
         polls: u32,
         parting: Parting,
     },
-    /// Waits for a ticket of the lock for at most `wait`, redeems it, and keeps the lock for
-    /// `hold`; the future is dropped after `polls` polls.
+    /// Waits for a hand-over ticket of the lock for at most `wait`, takes the lock with it, and
+    /// keeps the lock for `hold`. The future is dropped after `polls` polls.
     Resume {
         name: usize,
         wait: Ms,
@@ -262,7 +268,7 @@ pub(crate) enum Action {
         polls: u32,
         parting: Parting,
     },
-    /// Acquires the lock as another program, with `SET NX PX`. Deletes the lock later.
+    /// Acquires the lock with `SET NX PX`, as another program does, and deletes it later.
     Classic {
         name: usize,
         wait: Ms,
@@ -273,7 +279,7 @@ pub(crate) enum Action {
         span: Ms,
         takes: Ms,
     },
-    /// Reads a key as an operator. Decides about the key after the time `later`.
+    /// Reads a key as an operator does. Decides about the key after the time `later`.
     Decide {
         key: usize,
         later: Ms,
@@ -287,7 +293,7 @@ pub(crate) enum Action {
     },
 }
 
-/// Creation time of a key's request, and clock error of the producer of this request.
+/// Birth of a key's request: its creation time, and the clock error of the program that created it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Birth {
     pub(crate) at: Ms,
@@ -307,19 +313,23 @@ pub(crate) struct OrdersPlan {
     /// Maximum size of a stored result, in bytes. Zero means no limit.
     pub(crate) max_result: usize,
     pub(crate) policy: Policy,
-    /// Maximum length of an accepted loss, in milliseconds. Zero means no accepted loss.
+    /// Longest loss of data that the keys accept, in milliseconds. Zero means that they accept
+    /// none.
     pub(crate) accepts: Ms,
 }
 
-/// Policy for a key whose past is unknown.
+/// Policy for a key whose earlier attempt left no result (lapsed), or whose past the nodes may have
+/// lost (forgotten).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// The key is parked.
+    /// A lapsed or forgotten key is parked: its handler does not run again without a decision of an
+    /// operator.
     #[default]
     Once,
-    /// The handler runs again after a lapsed attempt. A forgotten key is parked.
+    /// The handler of a lapsed key runs again. A forgotten key is parked, which means that an
+    /// operator has to decide.
     Rerun,
-    /// The handler runs again in both cases.
+    /// The handler of a lapsed or forgotten key runs again.
     Least,
 }
 
@@ -328,15 +338,16 @@ pub(crate) enum Policy {
 pub(crate) enum Steps {
     #[default]
     None,
-    /// Small steps within the drift. A lease cannot distinguish them from a wrong clock rate.
+    /// Small steps within the drift. Their effect on a lease is the same as that of a wrong clock
+    /// rate.
     Small,
-    /// Large steps. Each client has read the clock before, and so notices them.
+    /// Large steps. Each client has read the clock shortly before a step, and so notices it.
     Noticed,
     /// Steps of any size. Clients may not notice them.
     Unnoticed,
 }
 
-/// Change of a plan, to test bugs outside the library.
+/// Change of a plan, to find bugs that are not in the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tamper {
     /// Every client uses the same owner token in all attempts.
@@ -362,7 +373,7 @@ pub(crate) struct Plan {
     pub(crate) net: NetPlan,
     /// Interval between stored copies of a master's data, in milliseconds.
     pub(crate) copy_every: Ms,
-    /// True if a replica may still follow a replaced master.
+    /// True if a replica may still follow a replaced master, and so get its data.
     pub(crate) cross: bool,
     pub(crate) steps: Steps,
     /// True if the server clocks differ by more than the configured clock error.
@@ -372,15 +383,15 @@ pub(crate) struct Plan {
     pub(crate) orders: OrdersPlan,
     /// Number of actions in elections, per thousand actions.
     elections: u64,
-    /// Number of locks with readers, per thousand locks.
+    /// Number of acquires per thousand that ask for a lock with readers.
     readers: u64,
-    /// Number of locks per thousand that are permits of a semaphore instead.
+    /// Number of acquires per thousand that ask for a permit of a semaphore instead of a lock.
     permits: u64,
-    /// Number of locks per thousand that are handed over to another process.
+    /// Number of acquires per thousand after which the lock is handed over to another process.
     hand_overs: u64,
-    /// Number of locks per thousand whose callers wait in the order of tickets.
+    /// Number of acquires per thousand that wait in a fair queue, in the order of tickets.
     fair: u64,
-    /// Number of locks per thousand that are two names at once.
+    /// Number of acquires per thousand that ask for two locks together.
     several: u64,
     pub(crate) durability: Durability,
     pub(crate) tamper: Option<Tamper>,
@@ -392,7 +403,7 @@ impl Plan {
         self.stages.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Returns the largest L of all servers.
+    /// Returns the largest failover window (L) of all servers.
     pub(crate) fn window(&self) -> Ms {
         self.nodes.iter().map(NodePlan::window).max().unwrap_or(0)
     }
@@ -406,13 +417,13 @@ impl Plan {
         self.faults.iter().map(wild).max().unwrap_or(0)
     }
 
-    /// Returns the duration of the closing, for a handover that needs the time `takes` until the
-    /// promotion.
+    /// Returns the time for which a master is closed in a handover whose promotion comes after the
+    /// time `takes`.
     pub(crate) fn closed_for(&self, takes: Ms) -> Duration {
         ms(takes + takes / 4 + 20) + 4 * Duration::from_micros(self.truth.error)
     }
 
-    /// Returns the longest closing among all planned handovers.
+    /// Returns the longest closed time of a master among all planned handovers.
     pub(crate) fn longest_closing(&self) -> Duration {
         let closed = |f: &(Ms, Fault)| match f.1 {
             Fault::Handover { takes, .. } => self.closed_for(takes),

@@ -25,7 +25,8 @@ pub(crate) struct Process {
     start: Instant,
     clock: ClockPlan,
     dice: Mutex<Dice>,
-    /// True if each attempt gets the same owner token. This is a known bug outside the library.
+    /// True if each attempt of the process gets the same owner token. This is a known bug outside
+    /// the library.
     stuck_dice: bool,
     state: Mutex<State>,
 }

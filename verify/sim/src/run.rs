@@ -50,7 +50,7 @@ pub(crate) fn run(plan: Plan) -> Report {
     report
 }
 
-/// A client of the world. After a death, the client gets a new process.
+/// A client of the world. When its process dies, the client gets a new one.
 struct Seat {
     process: Arc<Process>,
     redlock: Redlock,
@@ -59,7 +59,7 @@ struct Seat {
     progress: Vec<Arc<AtomicUsize>>,
     tasks: Vec<JoinHandle<()>>,
     lives: u64,
-    /// Index of the settings of the client's process.
+    /// Index of the settings that the client's current process has.
     stage: usize,
 }
 
@@ -72,7 +72,7 @@ struct Stage {
     nodes: Vec<Arc<Node>>,
     net: Arc<Mutex<NetPlan>>,
     seats: Mutex<Vec<Seat>>,
-    /// Tasks that end faults after their time.
+    /// Tasks that end each fault when its time is over.
     ends: Mutex<JoinSet<()>>,
 }
 
@@ -371,8 +371,8 @@ impl Stage {
                 .map(|s| (Arc::clone(&s.process), s.redlock.clone(), stages[s.stage]))
                 .collect()
         };
-        // A quarantine begins with the first request. So each node gets a request, and then all
-        // quarantines end.
+        // The quarantine of a node begins with its first request. So each node gets a request now,
+        // and then the run waits until all quarantines have ended.
         for (process, redlock, _) in &handles {
             let touch = redlock.mutex(names::calm(99)).build().unwrap();
             process.run(async move { drop(touch.try_acquire().await) });
@@ -380,7 +380,8 @@ impl Stage {
         let p = &self.plan;
         let silent = p.most(|s| s.max_ttl) + p.window();
         sleep(ms(silent) * 5 / 4 + ms(2 * p.deadline + 400 + p.clocks_apart())).await;
-        // If a server is still closed, its quarantine begins only after the end of the closing.
+        // If a planned handover has closed a server, its quarantine begins only after the closed
+        // time has ended.
         sleep(p.longest_closing() * 9 / 4).await;
         for n in 0..p.names {
             self.must_be_gone(&names::lock(n), "its ttl is long over");
@@ -407,10 +408,11 @@ impl Stage {
         self.serve_all_clients(handles).await;
     }
 
-    /// Lets all clients want the same lock, and at the same time all permits of one semaphore. None
-    /// of them may keep a part of the permits while it waits.
+    /// Makes all clients acquire the same lock, and at the same time all permits of one semaphore.
+    /// No client may keep a part of the permits while it waits.
     async fn serve_all_clients(&self, handles: Vec<Handle>) {
-        // These need many requests, so only a part of the plans has them.
+        // The clients of `beside_busy_names` send many requests, so only a quarter of the plans has
+        // them.
         let beside_busy_names = self.plan.seed.is_multiple_of(4);
         let mut tasks = Vec::new();
         if beside_busy_names {

@@ -52,8 +52,8 @@ impl Actor {
     }
 }
 
-/// Has all clients hold each of two names in turn, without a gap, until the first client has
-/// acquired both together.
+/// Makes all clients hold each of two names in turn, almost without a gap, until the first client
+/// has acquired both names together.
 pub(crate) fn beside_busy_names(world: &Arc<World>, handles: &[Handle]) -> Vec<JoinHandle<()>> {
     let both = [names::calm(60), names::calm(61)];
     let (is_over, mut tasks) = (Arc::<AtomicBool>::default(), Vec::new());

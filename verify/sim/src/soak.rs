@@ -1,4 +1,4 @@
-//! Runs many seeds on all cores. Prints the history of a seed that failed.
+//! Runs many seeds on all cores, and prints the history of a seed that failed.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,7 +34,7 @@ pub struct Soak<'a> {
     pub seeds: u64,
     /// Number of threads.
     pub jobs: usize,
-    /// Function that each thread calls before it starts.
+    /// Function that each thread calls before it runs its seeds.
     pub prepare: &'a (dyn Fn() + Sync),
     /// Function that is called after each seed.
     pub tick: &'a (dyn Fn() + Sync),

@@ -17,7 +17,7 @@ use crate::process::Gated;
 use crate::trace::Event;
 
 impl Actor {
-    /// Acquires a lock as other Redlock implementations do. Holds the lock and then deletes it.
+    /// Acquires a lock as other Redlock implementations do, holds it, and then deletes its key.
     pub(crate) async fn classic(&self, name: usize, wait: u64, hold: u64, mut d: Dice) {
         let key = names::lock(name);
         let env = Gated(Arc::clone(&self.process));
@@ -48,8 +48,9 @@ impl Actor {
         }
     }
 
-    /// Decides about a key as an operator does. The decision `Resolve` is possible for each key,
-    /// the other decisions only for a parked key.
+    /// Decides about a key as an operator does. The decision `Resolve` is possible for each key.
+    /// The other decisions are possible only for a parked key, whose handler does not run without a
+    /// decision.
     pub(crate) async fn decide(&self, key: usize, later: u64, decision: Decision) {
         let (client, name) = (self.client, names::number_of(&names::order(key)));
         if decision == Decision::Resolve {
@@ -68,7 +69,8 @@ impl Actor {
             return;
         }
         sleep(ms(later)).await;
-        // From now on, a new claim may find the changed record.
+        // The event comes before the change, because a new claim may find the changed record at
+        // once.
         self.world.tell(Event::Decided { client, name, decision });
         let change = match decision {
             Decision::Purge => RecordChange::PurgeUnfinished,

@@ -11,7 +11,8 @@ use crate::plan::{Parting, ms};
 use crate::trace::Event;
 
 impl Actor {
-    /// Hands a lock over, which the user's code has given up by then.
+    /// Hands a lock over to another process: makes a ticket and sends it to all clients. The user's
+    /// code no longer relies on the lock.
     pub(crate) async fn hand_over(&self, name: u16, guard: Guard) {
         let Some(guard) = guard.into_lock() else { return };
         let (client, token) = (self.client, guard.fencing_token().get());
@@ -21,7 +22,7 @@ impl Actor {
         }
     }
 
-    /// Waits for a ticket, and redeems it.
+    /// Waits for a hand-over ticket of a lock, and takes the lock with it.
     pub(crate) async fn resume(
         &self,
         name: usize,

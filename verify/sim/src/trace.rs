@@ -64,7 +64,8 @@ pub(crate) enum Event {
     Fault(Fault),
     /// All faults have ended.
     Healed,
-    /// A stopped client continues. For `NodeBack`: a crashed or frozen server runs again.
+    /// A stopped client continues. `NodeBack` is the event of a crashed or frozen server that runs
+    /// again.
     ClientBack(usize),
     NodeBack(usize),
     /// A server executed an op. `owner` is a short form of the owner token.
@@ -77,8 +78,8 @@ pub(crate) enum Event {
         owner: u16,
         answer: Answer,
     },
-    /// A new data history began on a node. For `quarantine` nanoseconds of its own clock, the node
-    /// must grant nothing.
+    /// A new data history began on a node. The node must grant nothing for `quarantine` nanoseconds
+    /// of its own clock.
     NewLife {
         node: usize,
         server: usize,
@@ -86,7 +87,7 @@ pub(crate) enum Event {
         at: u64,
         quarantine: u64,
     },
-    /// A node granted a lease. `at` is the time by the node's own clock.
+    /// A node granted a lease at the time `at` of its own clock.
     Granting {
         node: usize,
         server: usize,
@@ -106,7 +107,8 @@ pub(crate) enum Event {
         task: usize,
         name: u16,
     },
-    /// The same, for a call that waits in the order of tickets; and a position was reported to it.
+    /// The user's code begins to acquire a fair lock, whose callers wait in the order of tickets.
+    /// The event `Queued` follows when the call receives its position.
     AsksFairly {
         client: usize,
         task: usize,
@@ -117,7 +119,7 @@ pub(crate) enum Event {
         task: usize,
         name: u16,
     },
-    /// Such a call received its guard.
+    /// A call that waited in the order of tickets received its guard.
     ItsTurn {
         client: usize,
         task: usize,
@@ -152,15 +154,14 @@ pub(crate) enum Event {
         late: u64,
     },
     /// The user's code received a guard with `left` microseconds of validity. If `is_taker` is
-    /// true, the guard came from a takeover. The earlier holder, whose request was earlier, may
-    /// still believe that it holds the lock.
+    /// true, the guard came from a takeover, and the earlier holder may not have detected it yet.
     Holds {
         hold: HoldId,
         client: usize,
         name: u16,
         token: u64,
         is_taker: bool,
-        /// True for a reader.
+        /// True if the holder is a reader.
         shared: bool,
         requested_at: u64,
         left: u64,
@@ -173,7 +174,7 @@ pub(crate) enum Event {
         slots: u64,
         permits: usize,
     },
-    /// Not enough nodes have the grant on their replicas.
+    /// A guard was returned, but not enough nodes have its grant on their replicas.
     Unkept {
         client: usize,
         name: u16,
@@ -229,8 +230,8 @@ pub(crate) enum Event {
         valid: bool,
         accepted: bool,
     },
-    /// The data of a node went back to an earlier time, in true microseconds. Later writes are
-    /// lost, and so are future writes of a replaced master.
+    /// The data of a node went back to the true time `since`, in microseconds. Later writes are
+    /// lost, and so are writes that a replaced master still makes.
     Lost {
         node: usize,
         since: u64,
@@ -276,7 +277,7 @@ pub(crate) enum Event {
         executed: bool,
         kept: bool,
     },
-    /// A caller learned that there is a result, but that its value was not stored.
+    /// A caller received the reply that there is a result, but that its value was not stored.
     NotKept {
         client: usize,
         name: u16,

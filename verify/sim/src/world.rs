@@ -1,5 +1,5 @@
-//! The world outside the processes: true time, the trace, the invariants, and the beliefs of the
-//! holders.
+//! The world outside the processes: true time, the trace, the rules, and the leases on which the
+//! holders rely.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,8 @@ use crate::invariants::{Rule, Violation, all};
 use crate::plan::Promises;
 use crate::trace::{Event, HoldId, Trace};
 
-/// A belief: a function that returns the remaining validity of a guard by the clock of its process,
-/// without side effects. It returns `None` after the guard was dropped.
+/// Remaining validity of a guard, as its holder sees it: a function that reads the clock of its
+/// process and has no side effects. It returns `None` after the guard was dropped.
 pub(crate) type Belief = Box<dyn Fn() -> Option<Duration> + Send>;
 
 /// World of one run.
@@ -34,12 +34,12 @@ struct Inner {
     beliefs: Vec<Believer>,
     next_hold: HoldId,
     next_value: u64,
-    /// Grants that the replicas have confirmed, each with the node, the name and the fence.
+    /// Grants that the replicas have confirmed: node, number of the name, and fence.
     kept: BTreeSet<(usize, u16, u64)>,
     /// For each name, the largest token of a write at the resource, and the largest token of a
     /// read.
     resources: BTreeMap<u16, (u64, u64)>,
-    /// For each name, the largest token that a takeover got.
+    /// For each name, the largest token of a holder that took the lock over.
     overruled: BTreeMap<u16, u64>,
 }
 
@@ -50,14 +50,13 @@ struct Believer {
     belief: Belief,
     token: u64,
     requested_at: u64,
-    /// Time at which the belief began.
+    /// Time since which the holder has relied on its lease.
     since: u64,
-    /// True if the lock was taken over from a holder. This holder may still believe that it holds
-    /// the lock.
+    /// True if the lock was taken over from a holder, which may not have detected the takeover yet.
     is_taker: bool,
-    /// True for a reader.
+    /// True if the holder is a reader.
     shared: bool,
-    /// True after the belief was found invalid once.
+    /// True after the holder's lease was found invalid once. It must never be valid again.
     lapsed: bool,
 }
 
@@ -117,7 +116,7 @@ impl World {
         self.nanos() / 1_000
     }
 
-    /// Records an event. Then compares all beliefs.
+    /// Records an event. Then compares all holders that rely on a lease.
     pub(crate) fn tell(&self, event: Event) {
         let at = self.micros();
         let mut inner = self.inner();
@@ -155,7 +154,7 @@ impl World {
         hold
     }
 
-    /// Registers the claim of a handler and its belief.
+    /// Registers the claim of a handler, and the function for its remaining validity.
     pub(crate) fn claims(
         &self,
         (client, name): (usize, u16),
@@ -174,8 +173,8 @@ impl World {
     pub(crate) fn vacant(&self, (client, name): (usize, u16), requested_at: u64) {
         let at = self.micros();
         let mut inner = self.inner();
-        // An invalid belief never becomes valid again. So this belief was valid from before the
-        // request until now.
+        // A lease that ended never becomes valid again. So a holder that began before the request
+        // and is valid now was valid in between.
         let believer = inner.beliefs.iter().find(|b| {
             let is_valid = || (b.belief)().is_some_and(|left| !left.is_zero());
             b.name == name && b.since < requested_at && !b.lapsed && is_valid()
@@ -196,23 +195,24 @@ impl World {
         inner.next_value
     }
 
-    /// Sends a ticket to all clients; it may be delivered more than once.
+    /// Sends a hand-over ticket to all clients. It may be delivered more than once.
     pub(crate) fn send_ticket(&self, name: u16, ticket: HandOver) {
         self.tickets.lock().unwrap_or_else(PoisonError::into_inner).push((name, ticket));
     }
 
-    /// Returns the latest ticket for the name.
+    /// Returns the latest hand-over ticket for the name.
     pub(crate) fn ticket(&self, name: u16) -> Option<HandOver> {
         let tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
         tickets.iter().rfind(|(of, _)| *of == name).map(|(_, ticket)| ticket.clone())
     }
 
-    /// Removes the belief of a holder. Call this before the holder gives up its lease.
+    /// Removes a holder, which no longer counts as valid. Call this before the holder gives up its
+    /// lease.
     pub(crate) fn parts(&self, hold: HoldId) {
         self.inner().beliefs.retain(|b| b.hold != hold);
     }
 
-    /// Removes all beliefs of a process that has died.
+    /// Removes all holders of a process that has died.
     pub(crate) fn forget_client(&self, client: usize) {
         self.inner().beliefs.retain(|b| b.client != client);
     }
@@ -229,8 +229,8 @@ impl World {
         let accepted = token >= *written && (shared || token > *read);
         let largest = if shared { read } else { written };
         *largest = token.max(*largest);
-        // After a takeover, the earlier holder does not count as valid, even if it does not know
-        // about the takeover yet.
+        // After a takeover, the earlier holder does not count as valid, even if it has not detected
+        // the takeover yet.
         let overruled = inner.overruled.get(&name).is_some_and(|most| token < *most);
         let valid = !overruled
             && inner.beliefs.iter().any(|b| {
@@ -291,7 +291,8 @@ impl Inner {
         }
     }
 
-    /// Compares the beliefs of all guards. Called after each event.
+    /// Looks for two valid holders that exclude each other, and for a lease that became valid
+    /// again. Called after each event.
     fn compare(&mut self, at: u64) {
         if self.beliefs.is_empty() || self.violation.is_some() {
             return;

@@ -7,7 +7,7 @@ use sim::{Scene, Tamper};
 const SLICE: u64 = 2_500;
 
 fn breaks_nothing(tamper: Option<Tamper>) {
-    // Each tick takes a second, so the plans with ticks need more work. They run with fewer seeds.
+    // Plans with cron ticks are slow, because a tick takes a second. So they run with fewer seeds.
     let is_long = tamper == Some(Tamper::Scene(Scene::Ticks));
     let seeds = if is_long { SLICE / 8 } else { SLICE };
     let soak = Soak {

@@ -1,8 +1,10 @@
 //! A client that runs batches of idempotency keys. Each key is delivered several times. Some
 //! handlers die before or after their effect, or stall longer than their lease.
 //!
-//! The keys have no probe, and the ledger refuses no effect. So a key has a single effect only if
-//! no second handler starts for it. An operator decides about parked keys, and may read the ledger.
+//! The library cannot ask whether a handler acted (the keys have no probe), and the ledger, which
+//! records the effects, refuses none. So a key has a single effect only if no second handler starts
+//! for it. An operator decides about a parked key, whose handler must not run again, and may read
+//! the ledger.
 
 use std::cell::Cell;
 use std::io;
@@ -48,11 +50,12 @@ enum Fate {
 struct Batch {
     ledger: Rc<Mutex<Ledger>>,
     items: Vec<Item>,
-    /// The handler with a fault, and this fault. The handler is given by its index in the order in
-    /// which handlers act.
+    /// Handler that gets a fault, and this fault. The number is the handler's position in the order
+    /// in which the handlers of the batch act, from 0.
     struck: (usize, Fate),
     turn: Cell<usize>,
-    /// Name of the batch. It is used in events and as the value of the effects.
+    /// Name of the batch. It is used in events, and is a part of the values that the handlers write
+    /// to the ledger.
     by: Arc<str>,
     work: Duration,
     died: Notify,
@@ -147,8 +150,8 @@ impl Task {
         Ok(outcomes)
     }
 
-    /// Sends an event with the outcome of a key's call to the ledger. Returns true if the key is
-    /// parked.
+    /// Sends to the ledger an event with the outcome of a key's call. Returns true if the key is
+    /// parked, which means that an operator has to decide.
     async fn report_outcome(
         &mut self,
         key: &Arc<str>,
@@ -180,8 +183,9 @@ impl Task {
         Ok(parked)
     }
 
-    /// Decides about a parked key as an operator would, after reading the ledger. A handler must
-    /// not decide this way, because another handler that hangs may act after the decision.
+    /// Decides about a parked key as an operator would, after reading the ledger, which records the
+    /// effects. A handler must not decide this way, because another handler that hangs may act
+    /// after the decision.
     async fn decide(&mut self, keys: &Idempotency, item: &Item, of: &Batch) -> io::Result<()> {
         let LedgerReply::Value(effect) =
             self.ledger.request(LedgerRequest::Decide { key: item.key.clone() }).await?

@@ -1,5 +1,6 @@
 //! A client: a process with its own handle that runs all kinds of work concurrently. A client
-//! reports each observation to the ledger before it acts on the observation.
+//! reports each observation to the ledger, the process that logs all events, before it acts on the
+//! observation.
 
 mod batches;
 mod elections;
@@ -31,8 +32,8 @@ pub(crate) const CLOCK_ERROR: Duration = Duration::from_millis(500);
 /// Default lease of a client.
 const TTL: Duration = Duration::from_millis(1_500);
 
-/// Work under locks of other kinds than mutexes: each kind, and the number of the task among those
-/// of the kind.
+/// Tasks that use locks of other kinds than mutexes: the kind, and the number of the task among the
+/// tasks of this kind.
 const KINDS: [(Kind, u8); 6] = [
     (Kind::ReadWrite, 0),
     (Kind::Semaphore, 0),
@@ -41,7 +42,7 @@ const KINDS: [(Kind, u8); 6] = [
     (Kind::HandOver, 1),
     (Kind::Fair, 0),
 ];
-/// Pace of the tasks that use these locks.
+/// Pace of the tasks that use locks of other kinds than mutexes.
 const PACE: Pace = Pace { rest: (10, 120), long: 10 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -55,7 +56,7 @@ pub(crate) struct Args {
     pub(crate) life: u16,
     #[arg(long)]
     seed: u64,
-    /// Socket of the ledger.
+    /// Socket of the ledger (the process that logs all events).
     #[arg(long)]
     pub(crate) ledger: PathBuf,
     /// One group as `name=host:port,host:port,…`. Repeated for each group.

@@ -1,6 +1,7 @@
-//! Orders. The ledger gives each order to clients more than once. Some handlers die before or after
-//! their effect, stall longer than their lease, or are overtaken by another handler. A probe asks
-//! the ledger for the effect of an order.
+//! Orders: work with idempotency keys. The ledger (the process that records all effects) gives each
+//! order to clients more than once. Some handlers die before or after their effect, stall longer
+//! than their lease, or are overtaken by another handler. A probe, which the library calls after an
+//! attempt without a result, asks the ledger for the effect of an order.
 
 use std::io;
 use std::rc::Rc;
@@ -124,7 +125,8 @@ impl Delivery {
         }
     }
 
-    /// Books the order at the ledger. Returns true if the ledger accepted the booking.
+    /// Books the order: asks the ledger to record its effect. Returns true if the ledger accepted
+    /// the booking.
     async fn act(&self, cx: &Context) -> io::Result<bool> {
         let (key, token) = (Arc::clone(&self.key), cx.fencing_token().get());
         let (at, valid) = (now(), cx.is_valid());

@@ -21,8 +21,8 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let name = Arc::from(format!("lock-{}", task.dice.random_range(n)));
         let forced = task.chance(50);
         let wait = task.millis(300..2_000);
-        // A forced takeover does not renew its lock. So its ttl may end before the lease of the old
-        // holder.
+        // A forced takeover does not renew its lease. So its own lease may end before the lease of
+        // the old holder.
         let ttl = if forced { TTL / 2 } else { TTL };
         let mutex = task.redlock.mutex(&*name).ttl(ttl).auto_renew(!forced).acquire_timeout(wait);
         let mutex = mutex.build().expect("settings fit together");
@@ -45,8 +45,7 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let held = EventKind::Held { name: Arc::clone(&name), token, since, until };
         task.ledger.report_at(at, held).await?;
         let closed = at + won.closed_for.as_nanos() as u64;
-        // Without a known old holder, assume the largest possible token of one: the next smaller
-        // token.
+        // If the reply names no old holder, its token is assumed to be the next smaller token.
         let fence = won.from.as_ref().map_or(token - 1, |from| from.fence.get());
         let took = EventKind::Took { name: Arc::clone(&name), token, fence, closed };
         task.ledger.report_at(at, took).await?;
@@ -69,7 +68,8 @@ impl Task {
             sleep(closed_for).await;
             guard.release().await
         };
-        // With any error except `Unconfirmed`, the operator's own lease has ended, too.
+        // Any error except `Unconfirmed` means that the operator's own lease has ended, too. So
+        // nothing is left to release.
         let answer = |outcome: &Result<(), ReleaseError>| match outcome {
             Err(ReleaseError::Unconfirmed(_)) => Answer::Refused,
             _ => Answer::Done,

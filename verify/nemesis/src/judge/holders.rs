@@ -9,11 +9,11 @@ use super::{Granted, Violation, tokens};
 use crate::client::MAX_TTL;
 use crate::event::{Event, EventKind, Nanos, SECOND, TaskId};
 
-/// Maximum time for which the old holder of a lock and the client that took the lock over may both
-/// rely on the lock, counted from the end of the old lease as the reply to the takeover states it.
+/// Time for which both the old holder of a lock and the client that took the lock over may rely on
+/// it, after the time at which the takeover reported the lock as free.
 ///
-/// If a node loses the record of the takeover, this time is two leases and the largest lag of a
-/// replica.
+/// It is needed if a node loses the record of the takeover and confirms the old holder once more.
+/// It is two leases and the largest lag of a replica.
 const LOST: Nanos = 2 * MAX_TTL.as_nanos() as Nanos + 2 * SECOND;
 
 /// Longest lease, with the drift of clocks.
@@ -29,8 +29,8 @@ pub(crate) struct Hold {
     pub(crate) token: u64,
     since: Nanos,
     pub(crate) from: Nanos,
-    /// Latest deadline that the holder reported. Or an earlier time, if the holder gave the lease
-    /// up.
+    /// Latest deadline that the holder reported, or the time at which it gave the lease up if that
+    /// is earlier.
     pub(crate) end: Nanos,
     /// Renewals of the lease: the time of each report, and the reported deadline.
     pub(crate) renewed: Vec<(Nanos, Nanos)>,
@@ -42,7 +42,7 @@ pub(crate) struct Hold {
 /// Takeover by which a holder got its lock.
 #[derive(Clone, Copy, Debug)]
 struct Took {
-    /// Fence on the nodes before the takeover.
+    /// Fence on the nodes before the takeover: the largest token given so far.
     fence: u64,
     /// End of the time in which the old holder may still rely on the lock.
     closed: Nanos,
@@ -57,7 +57,8 @@ impl Hold {
     }
 }
 
-/// Returns the holds of all clients, sorted by name and then by beginning.
+/// Returns the holds of all clients (times in which they rely on a lease), sorted by name and then
+/// by beginning.
 pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
     let mut open: BTreeMap<(Arc<str>, TaskId, u64), Hold> = BTreeMap::new();
     let mut all = Vec::new();
@@ -87,8 +88,9 @@ pub(crate) fn holds(events: &[Event]) -> Vec<Hold> {
             }
             EventKind::Over { name, token, .. } => {
                 if let Some(mut hold) = open.remove(&(Arc::clone(name), e.who, *token)) {
-                    // A taker can give the lock up early. The lock then stays closed until the time
-                    // `closed`, or until the taker's own lease ends if that is earlier.
+                    // A client that took the lock over can give it up early. The lock then stays
+                    // closed until the time `closed`, or until the client's own lease ends if that
+                    // is earlier.
                     let kept = hold.took.map_or(0, |took| took.closed.min(hold.granted_until));
                     hold.end = hold.end.min(e.at.max(kept));
                     all.push(hold);
@@ -125,7 +127,7 @@ pub(crate) fn judge(events: &[Event]) -> Vec<Violation> {
     found
 }
 
-/// Returns the takeovers that announced a wait longer than the longest lease.
+/// Returns a violation for each takeover that announced a wait longer than the longest lease.
 fn closed_for(holds: &[Hold]) -> impl Iterator<Item = Violation> {
     holds.iter().filter_map(|h| {
         let span = h.took?.closed.saturating_sub(h.from);
@@ -165,10 +167,11 @@ fn overlaps(holds: &[Hold]) -> Vec<Violation> {
     found
 }
 
-/// Returns true if the lock went from `victim` to `taker` by takeovers only, one or several.
+/// Returns true if the lock went from `victim` to `taker` by one or several takeovers, and by
+/// nothing else.
 ///
 /// Each takeover must have taken the lock from the holder with the next smaller token. The fence
-/// that a takeover reported must prove that it knew this holder.
+/// that the takeover reported must be at least the token of that holder.
 fn taken_over(of: &[Hold], victim: &Hold, taker: &Hold) -> bool {
     let later = |h: &&Hold| victim.token < h.token && h.token <= taker.token;
     let mut later: Vec<_> = of.iter().filter(later).collect();

@@ -1,4 +1,4 @@
-//! Checks the rules about locks of other kinds than mutexes, with the judge of `nemesis locks`.
+//! Checks the rules about locks of other kinds than mutexes, with the checks of `nemesis locks`.
 
 use super::Violation;
 use crate::event::{Event, EventKind};
@@ -14,8 +14,8 @@ pub(super) fn judge(events: &[Event]) -> Vec<Violation> {
     let lines: Vec<_> = events.iter().filter_map(line).collect();
     let end = events.last().map_or(0, |e| e.at);
     // In this run servers lose their data, and clients are stopped. So fair callers can be served
-    // out of order, and all callers of several names can have to wait. Only the rules in `ALWAYS`
-    // hold.
+    // out of order, and a lock of several names can have no holder for long. Only the rules in
+    // `ALWAYS` hold.
     let always = |v: &Violation| ALWAYS.contains(&v.rule);
     Kind::ALL.into_iter().flat_map(|kind| judge_kind(kind, &lines, end).1).filter(always).collect()
 }

@@ -14,12 +14,13 @@ use crate::event::{Event, EventKind, Nanos, TaskId, Verb};
 
 #[derive(Default)]
 struct Order {
-    /// First result that a client received, with this client and the time.
+    /// First result that a client received, the client, and the time.
     result: Option<(Arc<str>, TaskId, Nanos)>,
     booked: Option<(TaskId, u64)>,
     /// Values of the order's effects.
     effects: Vec<Arc<str>>,
-    /// True after an effect that no fence protects. From then on, no handler may begin.
+    /// True after a handler performed an effect that the ledger accepts with any token. From then
+    /// on, no handler may begin.
     acted: bool,
     /// Number of additional effects, each allowed by an operator.
     again: u32,

@@ -141,9 +141,9 @@ fn two_holders_at_once_are_found() {
     assert_eq!(with([short, long].concat()), ["one holder at a time"; 2]);
 }
 
-/// Returns a takeover. Client 6 holds the lock until 7 s. Client 7 takes the lock at 5.5 s and
-/// announces that it is closed until 7.2 s. The lease of client 7 ends, and client 8 holds the lock
-/// from 7.1 s.
+/// Returns a log with a takeover. Client 6 holds the lock until 7 s. Client 7 takes the lock at 5.5
+/// s and announces that the lock is closed until 7.2 s. The lease of client 7 ends, and client 8
+/// holds the lock from 7.1 s.
 fn taken() -> Vec<Event> {
     vec![
         held(6, 5_000, 20, (4_990, 7_000)),
@@ -209,7 +209,7 @@ fn a_takeover_that_does_not_raise_the_token_or_opens_too_early_is_found() {
     // A takeover must not announce more than the longest lease.
     assert_eq!(closed(7_700), [""; 0]);
     assert_eq!(closed(7_701), ["a takeover says how long it is closed"]);
-    // A node may forget the takeover and then confirm the old holder again. This is allowed for the
+    // A node may lose the takeover and then confirm the old holder again. This is allowed for the
     // time of two leases plus 2 s.
     let again = |until| {
         let mut log = taken();
@@ -294,8 +294,8 @@ fn a_key_that_is_parked_without_a_handler_is_found() {
     let found = |since| vec![batch(2, since, &["k1"]), parked(2, 6_000, "k1")];
     assert_eq!(then(found(5_200)), [""; 0]);
     assert_eq!(then(found(5_201)), [rule]);
-    // The client dropped its batch with one turn. So the handler of one key may have been about to
-    // begin.
+    // The client dropped its batch, in which one handler runs at a time. So the handler of one key
+    // may have been about to begin.
     let dropped = |keys: &[&str]| {
         let parked = keys.iter().map(|key| parked(2, 6_000, key));
         with(ended(Answer::Dropped).into_iter().chain(parked).collect())

@@ -14,7 +14,7 @@ use super::{CLOCK_ERROR, Kind, NODE_DEADLINE, TTL};
 use crate::event::TaskId;
 use crate::world::Failure;
 
-/// Number of tasks of a client for each kind.
+/// Number of tasks of a client for each kind of lock.
 const TASKS: u8 = 2;
 /// Pace of the tasks.
 const PACE: Pace = Pace { rest: (0, 15), long: 1 };
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// URL of a server. Repeated for each server.
     #[arg(long)]
     pub(super) node: Vec<String>,
-    /// Kind of locks. Repeated for each kind.
+    /// Kind of locks that the client uses. Repeated for each kind.
     #[arg(long)]
     pub(super) kind: Vec<Kind>,
 }

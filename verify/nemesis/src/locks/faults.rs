@@ -1,5 +1,5 @@
-//! Faults of a phase: servers are frozen, restarted and killed one after the other, or only frozen,
-//! and clients are killed meanwhile.
+//! Faults of a phase of `nemesis locks`. The servers are frozen, restarted and killed one after the
+//! other, or only frozen if the phase tests the fair lock. Clients are killed at the same time.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -18,9 +18,11 @@ use crate::world::Failure;
 
 /// Time for which a server is frozen or down.
 const AWAY: Duration = Duration::from_millis(800);
-/// Time between the end of a fault and the next fault, if no server is in quarantine.
+/// Time between the end of a fault and the next fault, if no server is in quarantine (a time
+/// without grants).
 const REST: Duration = Duration::from_millis(400);
-/// Longest time for which two servers are frozen, so that work goes on without locks.
+/// Longest time for which two of three servers are frozen. The clients then cannot get the lock,
+/// and do their work without it.
 const DARK: Duration = Duration::from_secs(5);
 
 /// Number of faults of each kind.
@@ -41,12 +43,12 @@ impl Struck {
     }
 }
 
-/// The faults of the servers, until the sender of `stop` is gone.
+/// Injects the faults into the servers, until the sender of `stop` is dropped.
 pub(super) struct Faults<'a> {
     pub(super) servers: &'a mut [Server],
     pub(super) stop: Receiver<()>,
     pub(super) kinds: &'a [Kind],
-    /// Folder of the clients' files.
+    /// Folder with the files in which the clients record their observations.
     pub(super) dir: &'a Path,
     /// Becomes true when each fault has happened once.
     pub(super) all_happened: &'a AtomicBool,
@@ -67,7 +69,8 @@ impl Faults<'_> {
         struck
     }
 
-    /// Returns `None` when it was stopped.
+    /// Freezes, restarts and kills the servers one after the other, again and again. Returns `None`
+    /// when the phase ends.
     fn strike_in_turn(&mut self, first: usize, struck: &mut Struck) -> Option<()> {
         self.wait(REST)?;
         for n in first.. {
@@ -91,7 +94,7 @@ impl Faults<'_> {
         Some(())
     }
 
-    /// Freezes one server after the other. Returns `None` when it was stopped.
+    /// Freezes one server after the other, again and again. Returns `None` when the phase ends.
     fn freeze_in_turn(&mut self, first: usize, struck: &mut Struck) -> Option<()> {
         self.wait(REST)?;
         let all = self.servers.len();
@@ -111,7 +114,7 @@ impl Faults<'_> {
         self.wait(REST)
     }
 
-    /// Freezes two of three servers until a client goes on without its lock.
+    /// Freezes two of three servers until a client has done its work without the lock.
     fn darken(&mut self) -> Option<()> {
         let begun = Instant::now();
         self.servers[1..].iter().for_each(Server::freeze);
@@ -135,7 +138,8 @@ impl Faults<'_> {
     }
 }
 
-/// The client processes of a phase. They end with this value, or with the thread that started them.
+/// The client processes of a phase. They are killed when this value is dropped, or when the thread
+/// that started them ends.
 pub(super) struct Clients<'a> {
     pub(super) kinds: &'a [Kind],
     pub(super) urls: &'a [String],

@@ -1,5 +1,5 @@
-//! Checks what the clients of one kind of lock observed: holders that conflict at the same time,
-//! the order of fencing tokens, and what each kind promises besides.
+//! Checks the observations of the clients about one kind of lock: no two holders conflict at the
+//! same time, fencing tokens are in order, and the other promises of this kind are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,7 +11,7 @@ use super::{Kind, PERMITS, TTL};
 use crate::event::{Nanos, TaskId};
 use crate::judge::Violation;
 
-/// Rules, as they are named in violations.
+/// Names of the rules, as they are in violations.
 const ONE_HOLDER: &str = "one holder at a time";
 const ALL_PERMITS: &str = "no more permits than there are";
 const TOKENS: &str = "tokens grow with the holders";
@@ -25,8 +25,8 @@ const BETWEEN: &str = "no holder between a hand-over and its redemption";
 /// majority of the servers answers, and no client is stopped.
 pub(crate) const ALWAYS: [&str; 6] = [ONE_HOLDER, ALL_PERMITS, TOKENS, INNER, ONCE, BETWEEN];
 
-/// Longest time in which callers of a multi-lock wait and none of them holds it. A client that was
-/// killed in the middle of a call leaves its names taken for one ttl.
+/// Longest time for which a lock of several names may have no holder while callers wait for it. A
+/// client that was killed in the middle of a call leaves its names taken for one ttl.
 const STUCK: Nanos = TTL.as_nanos() as Nanos / 2 * 5;
 
 /// A hold: the time `[from, end)` in which a holder relies on its lock.
@@ -68,9 +68,10 @@ impl fmt::Display for Hold {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Found {
     pub(crate) grants: usize,
-    /// Pairs of holders that conflict and relied on their locks at the same time.
+    /// Number of pairs of holders that conflict and relied on their locks at the same time.
     pub(crate) overlaps: usize,
-    /// Holders whose token is not above (for a reader: is below) that of an earlier holder.
+    /// Number of holders with a wrong token. The token of a writer must be above those of earlier
+    /// holders. The token of a reader must not be below those of earlier writers.
     pub(crate) tokens_wrong: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) longest_writer_wait_ms: Option<u64>,
@@ -79,27 +80,29 @@ pub(crate) struct Found {
     pub(crate) most_held: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) permits: Option<u16>,
-    /// Further acquires of an owner that has the lock.
+    /// Number of inner acquires: calls of an owner that already has the lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) inner: Option<usize>,
-    /// Grants to callers that had a place in the order of a fair lock.
+    /// Number of grants to callers of a fair lock that had waited in its order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) waited: Option<usize>,
-    /// Grants to calls that began after another call had its place, and that came before it.
+    /// Number of grants in a wrong order: the call began after another call had its place in the
+    /// order, and was granted before that call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) out_of_order: Option<usize>,
-    /// Times in which callers waited for each other.
+    /// Number of times in which a lock of several names had no holder for too long, because its
+    /// callers waited for each other.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deadlocks: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) degraded: Option<usize>,
-    /// Tickets that were redeemed.
+    /// Number of tickets that were redeemed. By a ticket, a holder hands its lock over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resumed: Option<usize>,
-    /// Tickets that were redeemed more than once.
+    /// Number of tickets that were redeemed more than once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) twice: Option<usize>,
-    /// Holders that got the lock between a hand-over and its redemption.
+    /// Number of holders that got the lock between a hand-over and the redemption of its ticket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) let_in: Option<usize>,
 }
@@ -120,7 +123,8 @@ impl Found {
         }
     }
 
-    /// Returns true if nothing was broken, and the kind was seen at work.
+    /// Returns true if no rule was broken, and each behaviour of this kind of lock was observed at
+    /// least once.
     pub(crate) fn is_good(&self) -> bool {
         let broken = [self.out_of_order, self.deadlocks, self.twice, self.let_in];
         let broken =
@@ -130,7 +134,7 @@ impl Found {
     }
 }
 
-/// Returns the findings about `kind`, and the broken rules. The clients of this kind were ended at
+/// Returns the findings about the locks of `kind`, and the violations. The clients were killed at
 /// the time `end`.
 pub(crate) fn judge(kind: Kind, lines: &[Line], end: Nanos) -> (Found, Vec<Violation>) {
     let is_of = |grant: &Grant| grant.names.iter().any(|name| Kind::of(name) == Some(kind));
@@ -184,8 +188,8 @@ pub(crate) fn judge(kind: Kind, lines: &[Line], end: Nanos) -> (Found, Vec<Viola
 /// A broken rule: the rule, the time, and a description.
 type Broken = (&'static str, Nanos, String);
 
-/// Returns the holds of all tasks. A hold without an end, because its process was killed, lasts
-/// until the last deadline that was reported.
+/// Returns the holds of all tasks. If a process was killed during a hold, the hold lasts until the
+/// last deadline that the process reported.
 fn holds(lines: &[Line]) -> Vec<Hold> {
     let mut open = BTreeMap::<TaskId, Vec<Hold>>::new();
     let mut all = Vec::new();
@@ -215,7 +219,8 @@ fn holds(lines: &[Line]) -> Vec<Hold> {
     all
 }
 
-/// Returns the holds of each name, in the order of `holds`. Leaves out empty holds.
+/// Returns the holds for each name, in the order of `holds`. Leaves out holds that ended before
+/// they began.
 fn by_name(holds: &[Hold]) -> BTreeMap<&str, Vec<&Hold>> {
     let mut all = BTreeMap::<&str, Vec<&Hold>>::new();
     for hold in holds.iter().filter(|hold| !hold.is_empty()) {
@@ -241,10 +246,10 @@ fn overlaps(holds: &[&Hold]) -> Vec<Broken> {
     found
 }
 
-/// Returns the holders with a wrong token. The tokens of a name are those of each slot.
+/// Returns the holders with a wrong token. Each slot of a semaphore has tokens of its own.
 ///
-/// Holders that conflict exclude each other while they are valid. So the order in which they
-/// relied on the lock is the order of their grants.
+/// Two holders that conflict are never valid at the same time. So the order in which they relied on
+/// the lock is the order of their grants.
 fn tokens_wrong(holds: &[&Hold]) -> Vec<Broken> {
     /// The largest tokens so far.
     #[derive(Default)]
@@ -273,7 +278,7 @@ fn tokens_wrong(holds: &[&Hold]) -> Vec<Broken> {
     found
 }
 
-/// Returns the largest number of holds at the same time, and the first time of it.
+/// Returns the largest number of holds at the same time, and the first time with this number.
 fn most_held(holds: &[Hold]) -> (usize, Nanos) {
     let whole = || holds.iter().filter(|hold| !hold.is_empty());
     // At equal times, an end comes before a beginning.
@@ -289,7 +294,8 @@ fn most_held(holds: &[Hold]) -> (usize, Nanos) {
     (usize::try_from(most.0).unwrap_or(0), most.1)
 }
 
-/// Returns the number of inner acquires, and those with another token than the outer one.
+/// Returns the number of inner acquires (an owner acquires its lock again), and those whose token
+/// differs from the token that the owner already had.
 fn inner(lines: &[Line]) -> (usize, Vec<Broken>) {
     let mut outer = BTreeMap::<TaskId, u64>::new();
     let (mut all, mut wrong) = (0, Vec::new());
@@ -308,8 +314,8 @@ fn inner(lines: &[Line]) -> (usize, Vec<Broken>) {
     (all, wrong)
 }
 
-/// Returns the times in which no caller held the names for too long, from the first grant until
-/// `end`.
+/// Returns a violation for each time in which the lock had no holder for longer than [`STUCK`],
+/// from the first grant until `end`.
 fn stuck(holds: &[Hold], end: Nanos) -> Vec<Broken> {
     let mut free_from = holds.first().map_or(end, |first| first.from);
     let mut found = Vec::new();
@@ -324,7 +330,8 @@ fn stuck(holds: &[Hold], end: Nanos) -> Vec<Broken> {
     found
 }
 
-/// Returns the number of tickets that were redeemed, and those that were redeemed more than once.
+/// Returns the number of tickets that were redeemed, and a violation for each ticket that was
+/// redeemed again.
 fn resumed(holds: &[Hold]) -> (usize, Vec<Broken>) {
     let mut tickets = BTreeSet::new();
     let mut twice = Vec::new();
@@ -338,8 +345,9 @@ fn resumed(holds: &[Hold]) -> (usize, Vec<Broken>) {
     (tickets.len(), twice)
 }
 
-/// Returns the holders whose token is between that of a ticket and that of the holder who redeemed
-/// the ticket.
+/// Returns a violation for each holder that got the lock between a hand-over and the redemption of
+/// its ticket. The token of such a holder is between the ticket's token and that of the holder who
+/// redeemed the ticket.
 fn let_in(holds: &[Hold]) -> Vec<Broken> {
     let tokens: BTreeMap<_, _> = holds.iter().map(|hold| (hold.grant.token, hold)).collect();
     let mut found = Vec::new();
@@ -353,8 +361,8 @@ fn let_in(holds: &[Hold]) -> Vec<Broken> {
     found
 }
 
-/// Returns the grants before which a call had begun to wait that was granted later. A call waits
-/// from the time at which it knew that its place counts.
+/// Returns a violation for each grant in a wrong order. When the granted call began, another call
+/// had its place in the order already, but that call was granted later.
 fn out_of_order(holds: &[Hold]) -> Vec<Broken> {
     let mut first_queued: Option<(Nanos, &Hold)> = None;
     let mut found = Vec::new();

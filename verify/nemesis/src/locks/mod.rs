@@ -1,6 +1,6 @@
-//! The kinds of locks under faults, on three real servers, with eight client processes. The ledger
-//! is this process: it reads what the clients observed, and looks for holders that conflict and for
-//! fencing tokens in a wrong order.
+//! Runs all kinds of locks under faults, on three real servers, with eight client processes. After
+//! each phase, this process reads the clients' observations. It looks for holders that conflict and
+//! for fencing tokens in a wrong order.
 //!
 //! ```text
 //! nemesis locks --seconds 60    the last line is JSON, a member for each kind
@@ -32,7 +32,7 @@ use faults::{Clients, Faults, Struck};
 use judge::Found;
 
 const CLIENTS: u8 = 8;
-/// Permits of the semaphore.
+/// Number of permits of the semaphore.
 const PERMITS: u16 = 4;
 /// Lease of all clients.
 const TTL: Duration = Duration::from_millis(800);
@@ -40,16 +40,17 @@ const CLOCK_ERROR: Duration = Duration::from_millis(100);
 const NODE_DEADLINE: Duration = Duration::from_millis(150);
 /// Time from the restart of a server until it grants again, with a reserve.
 const QUARANTINE: Duration = Duration::from_millis(1_500);
-/// Shortest time in which all faults happen once.
+/// Shortest duration of a phase: within it, each kind of fault happens once.
 const PHASE: Duration = Duration::from_secs(8);
 /// Time between two kills of clients.
 const CRASH_EVERY: Duration = Duration::from_millis(700);
-/// Time between two kills of clients if clients wait for a fair lock. The place of a killed client
-/// keeps the other clients out for 3 s.
+/// Time between two kills of clients in the phase of the fair lock. A killed client keeps its place
+/// in the order for 3 s, and so keeps the other clients out.
 const FAIR_CRASH_EVERY: Duration = Duration::from_secs(5);
 
 names! {
-    /// A kind of lock. Its name is also the name of its lock, or the beginning of it.
+    /// A kind of lock. The name of a kind is also the name of the lock that the clients use, or the
+    /// part of this name before a colon.
     #[derive(clap::ValueEnum)]
     #[value(rename_all = "snake_case")]
     pub(crate) enum Kind {
@@ -60,7 +61,8 @@ names! {
         Degrade = "degrade",
         HandOver = "hand_over",
         /// A mutex whose callers are served in the order in which they got their places. A node
-        /// that loses its data loses places, so servers are only frozen while this kind is at work.
+        /// that loses its data loses these places, so servers are only frozen in the phase of this
+        /// kind.
         Fair = "fair",
     }
 }
@@ -84,7 +86,8 @@ pub(crate) struct Args {
     seed: Option<u64>,
 }
 
-/// Runs all kinds. Returns true if nothing was broken and each kind was seen at work.
+/// Runs all kinds of locks under faults. Returns true if no rule was broken and each kind of lock
+/// did its work.
 pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let length = Duration::from_secs(args.seconds);
@@ -115,8 +118,8 @@ pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     Ok(good)
 }
 
-/// Returns the kinds of each phase. The fair lock is alone in the first one: its servers have lost
-/// nothing yet. If there are fewer other phases than kinds, several kinds are in one.
+/// Returns the kinds of locks in each phase. The fair lock is alone in the first phase, because no
+/// server may have lost data before it. The other phases share the other kinds.
 fn phases(length: Duration) -> Vec<Vec<Kind>> {
     let others: Vec<_> = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Fair).collect();
     let most = (length.as_secs() / PHASE.as_secs()).saturating_sub(1);
@@ -136,7 +139,7 @@ fn initialise(urls: &[String]) -> Result<(), Failure> {
 /// The findings about one kind, and the broken rules.
 type Judged = (Found, Vec<Violation>);
 
-/// Some kinds under load at the same time, while all faults happen.
+/// A phase of the run: clients use these kinds of locks while all faults happen.
 struct Phase<'a> {
     kinds: &'a [Kind],
     urls: &'a [String],
@@ -154,7 +157,8 @@ impl Phase<'_> {
         length: Duration,
     ) -> Result<(Vec<(Kind, Judged)>, Struck), Failure> {
         let dice = &mut StdRng::seed_from_u64(self.seed);
-        // The kernel kills the clients with the thread that starts them, so that is this one.
+        // The kernel kills the clients when the thread that started them ends. So this thread
+        // starts them, because it lives until the end of the phase.
         let mut clients = Clients::start(self.kinds, self.urls, self.dir, self.seed)?;
         let (end, stop) = mpsc::channel();
         let all_happened = &AtomicBool::new(false);
@@ -180,8 +184,8 @@ impl Phase<'_> {
     }
 }
 
-/// Lets the clients work until `is_over`, and kills one of them after each time `crash_every`.
-/// Returns the number of kills.
+/// Waits until `is_over` returns true, while the clients work. Kills one client after each time
+/// `crash_every`, and starts it again. Returns the number of kills.
 fn clients_work(
     clients: &mut Clients<'_>,
     crash_every: Duration,

@@ -1,7 +1,8 @@
-//! Observations of a client: lines of JSON that its process appends to a file of its own, or events
-//! that it sends to the ledger of `nemesis`.
+//! Observations of a client: lines of JSON. Its process appends them to its own file, or sends them
+//! to the ledger of `nemesis` as events.
 //!
-//! A line is one write to the file. So the lines that a client wrote before it was killed stay.
+//! Each line is written to the file at once. So the file of a killed client has all lines that the
+//! client wrote before.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -15,16 +16,17 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Answer, EventKind, Nanos, TaskId, Verb};
 use crate::wire::Ledger;
 
-/// Mode of a grant. It decides which other grants may be beside it.
+/// Mode of a grant. It decides which other grants of the same name may be valid at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
     Exclusive,
-    /// A reader.
+    /// Grant of a reader. Other readers may have grants at the same time.
     Shared,
     /// A permit of a semaphore, with its slot.
     Slot(u16),
-    /// A degraded guard. It has no lock and no token, and excludes only callers of its own process.
+    /// A degraded guard, which a client gets when too few nodes answer. It has no lock and no
+    /// token, and excludes only callers of its own process.
     Degraded,
 }
 
@@ -37,13 +39,13 @@ pub(crate) struct Grant {
     pub(crate) token: u64,
     /// Time just before the call.
     pub(crate) since: Nanos,
-    /// Time at which the call knew that its place in the queue counts. Only callers of a fair lock
-    /// learn it.
+    /// Time at which the call received its position, so its place in the queue counts. Only calls
+    /// for a fair lock get a position.
     #[serde(default)]
     pub(crate) queued: Option<Nanos>,
     /// End of the validity.
     pub(crate) until: Nanos,
-    /// Token of the ticket that was redeemed for this grant.
+    /// Token of the hand-over ticket that the caller redeemed to get this grant.
     #[serde(default)]
     pub(crate) ticket: Option<u64>,
 }
@@ -51,12 +53,12 @@ pub(crate) struct Grant {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum What {
-    /// The task holds this, beside its earlier grants that are not over.
+    /// The task got this grant. Its earlier grants that are not over stay valid.
     Held(Grant),
-    /// At the time of the line, the guard of all the task's grants reported that it was valid, and
-    /// then this deadline.
+    /// At the time of the line, the guard of all grants of the task reported that it was valid.
+    /// Just afterwards the guard reported the deadline `until`.
     Valid { until: Nanos },
-    /// The owner entered its lock once more, and got this token.
+    /// The owner of a reentrant lock acquired it once more, and got this token.
     Inner { token: u64 },
     /// The task no longer relies on its grants. It releases them after this line.
     Over,
@@ -71,7 +73,7 @@ pub(crate) struct Line {
     pub(crate) what: What,
 }
 
-/// Place of a task's observations.
+/// Destination of a task's observations.
 pub(crate) enum Journal {
     File(Rc<Log>),
     Ledger(Ledger),
@@ -94,7 +96,8 @@ impl Journal {
         }
     }
 
-    /// Runs an operation of the library. The ledger gets its beginning and its end.
+    /// Runs an operation of the library. Reports its beginning and its end, if the destination is
+    /// the ledger.
     pub(crate) async fn verb<T>(
         &mut self,
         (verb, name): (Verb, &str),
@@ -124,7 +127,8 @@ impl Log {
     }
 }
 
-/// Returns the lines of all clients, those of one task in their order.
+/// Returns the lines of all clients. The lines of one task are in the order in which they were
+/// written.
 pub(crate) fn read(dir: &Path) -> io::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for file in fs::read_dir(dir)? {
@@ -133,7 +137,7 @@ pub(crate) fn read(dir: &Path) -> io::Result<Vec<Line>> {
             continue;
         }
         let text = fs::read_to_string(&path)?;
-        // The last line is cut short if its writer was killed in the middle of it.
+        // If the client was killed while it wrote, the last line is incomplete. It is left out.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         for line in whole.lines() {
             let line = serde_json::from_str(line);

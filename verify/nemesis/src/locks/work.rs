@@ -1,4 +1,5 @@
-//! Work of one task under locks of one kind. The task reports each grant before its next step.
+//! Work of one task of a client under locks of one kind. The task reports each grant before its
+//! next step.
 
 use std::io;
 use std::ops::Range;
@@ -16,14 +17,15 @@ use super::{Kind, PERMITS};
 use crate::event::{Answer, Nanos, TaskId, Verb, now};
 use crate::world::Failure;
 
-/// Longest wait of a call. It is longer than a fault of `nemesis locks`, so that a call outlives
-/// one.
+/// Longest wait of a call for a lock. It is longer than a fault of `nemesis locks`, so that calls
+/// also succeed after a fault that began while they waited.
 const WAIT: Duration = Duration::from_secs(5);
-/// Longest time of a call that does not wait, or of the last attempt of one that does.
+/// Longest time of an operation that does not wait for a lock, and of the last attempt of a call
+/// that waits.
 const ROUND: Duration = Duration::from_secs(3);
-/// Time for which the nodes must be silent before work goes on without the lock.
+/// Time without an answer of a majority after which a client does its work without the lock.
 const DEGRADE_AFTER: Duration = Duration::from_millis(200);
-/// File with the newest ticket.
+/// Name of the file with the newest hand-over ticket.
 pub(crate) const TICKET: &str = "ticket";
 
 /// Pace of a task.
@@ -39,7 +41,7 @@ pub(crate) struct Pace {
 pub(crate) struct Task {
     pub(crate) who: TaskId,
     pub(crate) kind: Kind,
-    /// Number of the task among those of one kind.
+    /// Number of this task among the client's tasks of the same kind.
     pub(crate) half: u8,
     pub(crate) pace: Pace,
     pub(crate) journal: Journal,
@@ -48,7 +50,7 @@ pub(crate) struct Task {
     pub(crate) ticket: PathBuf,
 }
 
-/// One lock, or several that are held together.
+/// Guard of one lock, or of several permits that are held together.
 trait Lease {
     async fn lost(&self);
     fn is_valid(&self) -> bool;
@@ -84,7 +86,8 @@ impl Lease for Permits {
 }
 
 impl Task {
-    /// Works under locks of the kind until an error that no fault explains.
+    /// Repeatedly acquires and uses a lock of the task's kind. Ends only after an error that no
+    /// fault explains.
     pub(crate) async fn work(mut self) -> Result<(), Failure> {
         loop {
             match self.kind {
@@ -135,7 +138,8 @@ impl Task {
         self.end(permit.into()).await
     }
 
-    /// Acquires some of the permits together. Two such callers may want more than there are.
+    /// Acquires several permits together. Two tasks that do this at the same time may want more
+    /// permits than there are.
     async fn several_permits(&mut self, semaphore: &Semaphore) -> Result<(), Failure> {
         let n = self.dice.random_range(2..PERMITS);
         let since = now();
@@ -164,7 +168,7 @@ impl Task {
         self.begin(&outer, self.grant(Mode::Exclusive, since)).await?;
         let mut inner = Vec::new();
         for _ in 0..self.dice.random_range(1..4) {
-            // The lock may be lost meanwhile. Then the owner cannot enter again.
+            // The lock may be lost meanwhile. Then the owner cannot acquire it again.
             let Ok(guard) = lock.acquire(&owner).await else { break };
             self.note(now(), What::Inner { token: guard.fencing_token().get() }).await?;
             inner.push(guard);
@@ -183,7 +187,7 @@ impl Task {
         Ok(())
     }
 
-    /// Acquires both names, in an order that differs from task to task.
+    /// Acquires both names together. Half of the tasks name them in the opposite order.
     async fn multi(&mut self) -> Result<(), Failure> {
         let mut names = ["left", "right"].map(|side| format!("{}:{side}", self.kind.name()));
         if (self.half + self.who.client) % 2 == 1 {
@@ -208,7 +212,8 @@ impl Task {
         if let Some(held) = guard.lock() {
             self.hold(held, self.grant(Mode::Exclusive, since)).await?;
         } else {
-            // A degraded guard has no deadline. It is inside as long as it lives.
+            // A degraded guard has no lock and so no deadline. It counts as held from now until it
+            // is dropped.
             let at = now();
             let until = at;
             let grant = Grant { until, ..self.grant(Mode::Degraded, since) };
@@ -222,7 +227,8 @@ impl Task {
         Ok(())
     }
 
-    /// Acquires the lock, and hands it over to the task that reads the ticket first.
+    /// Acquires the lock, uses it, and writes a ticket. The task that redeems the ticket first gets
+    /// the lock.
     async fn hand_over(&mut self) -> Result<(), Failure> {
         let lock = self.redlock.mutex(self.kind.name()).acquire_timeout(WAIT).build()?;
         let since = now();
@@ -247,14 +253,16 @@ impl Task {
         Ok(())
     }
 
-    /// Redeems the newest ticket. Several tasks read the same one.
+    /// Redeems the newest hand-over ticket, to get its lock. Several tasks may read the same
+    /// ticket.
     async fn resume(&mut self) -> Result<(), Failure> {
         let ticket = match std::fs::read(&self.ticket) {
             Ok(text) => serde_json::from_slice::<HandOver>(&text)?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(e.into()),
         };
-        // If all try at the same time, the nodes may be split among them.
+        // Only a quarter of the tasks try, because with many tries at the same time no task may get
+        // a majority of the nodes.
         if self.chance(75) {
             return Ok(());
         }
@@ -275,7 +283,8 @@ impl Task {
         if self.chance(50) { self.pass_on(guard).await } else { self.end(guard).await }
     }
 
-    /// Acquires the lock in the order of the callers.
+    /// Acquires the fair lock, which serves its callers in the order of their places. Notes the
+    /// time of the first position.
     async fn fair(&mut self) -> Result<(), Failure> {
         let name = self.kind.name();
         let lock = self.redlock.mutex(name).fair(true).acquire_timeout(WAIT).build()?;
@@ -287,8 +296,8 @@ impl Task {
         self.end(guard).await
     }
 
-    /// Makes a call that acquires a lock, and drops a few of them early. Returns the guard, or
-    /// `None` if faults, other callers, or the drop explain that there is none.
+    /// Runs a call that acquires a lock. A few calls are dropped early. Returns `None` if the call
+    /// was dropped, timed out, or got no answer of a majority.
     async fn call<G>(
         &mut self,
         verb: Verb,
@@ -357,7 +366,8 @@ impl Task {
         if self.chance(15) {
             drop(guard);
         } else {
-            // Whatever the nodes answered, this task no longer relies on the lock.
+            // The result does not matter, because the task has already reported that it no longer
+            // relies on the lock.
             let _ = guard.release().await;
         }
         Ok(())
@@ -367,7 +377,8 @@ impl Task {
         self.journal.add((at, self.who), self.kind.name(), what).await
     }
 
-    /// Returns a grant whose guard is not known yet.
+    /// Returns a grant of this kind of lock. The caller adds the token and the deadline of the
+    /// guard.
     fn grant(&self, mode: Mode, since: Nanos) -> Grant {
         let names = vec![self.kind.name().to_owned()];
         Grant { names, mode, token: 0, since, queued: None, until: 0, ticket: None }

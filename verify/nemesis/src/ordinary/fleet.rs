@@ -20,7 +20,7 @@ use crate::world::{Cannot, Failure, good, script, signal, words};
 
 /// Downtime of a killed server.
 const AWAY: Duration = Duration::from_secs(10);
-/// Age of a backup at its restoration. This is longer than the loss that `accept_loss` accepts.
+/// Age of a backup at its restoration. It is longer than the loss of data that the requests accept.
 const OLD: Duration = Duration::from_secs(25);
 /// Limit for lists of keys. A run has fewer keys.
 const KEYS_MAX: usize = 100_000;

@@ -13,17 +13,17 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::world::Failure;
 
 /// Interval between two new requests of a kind. Also the interval between two deliveries of old
-/// requests.
+/// requests, which already have a result.
 const BEAT: Duration = Duration::from_millis(100);
 /// Pause between two attempts to acquire a lock. Each lock has a new name.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time after which a request without an outcome is delivered again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Loss of data that half of the requests accept. The guide recommends this value.
+/// Length of a loss of data that half of the requests accept. The guide recommends this value.
 pub(super) const ACCEPTED: Duration = palisade::IdempotencyBuilder::SHORT_LOSS;
 /// Number of backlog requests: they are made before the event and delivered after it.
 pub(super) const BACKLOG: usize = 1_000;
-/// Namespace of the requests that accept no loss.
+/// Namespace of the idempotency keys of requests that accept no loss of data.
 pub(super) const STRICT: &str = "orders";
 /// Maximum number of backlog requests that are delivered at the same time.
 const AT_ONCE: usize = 50;
@@ -36,16 +36,18 @@ const WELL: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Executed,
-    /// The request was parked. Contains the time for which new keys of this kind will be parked.
+    /// The request was parked, so its handler did not run. Contains the time for which new keys of
+    /// this kind will be parked.
     Parked(Duration),
 }
 
 /// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// True if the requests have a birth (`created_at`).
+    /// True if the requests have a birth: their creation time (`created_at`).
     pub(super) births: bool,
-    /// True if the namespace of the requests accepts a loss of [`ACCEPTED`].
+    /// True if the requests accept a loss of data of up to [`ACCEPTED`]: they run even if their
+    /// records may be in such a loss.
     pub(super) accepts: bool,
 }
 
@@ -108,7 +110,7 @@ impl Seen {
     }
 
     /// Returns true if the deployment has worked well for the time `since`: locks were granted, and
-    /// requests with a birth were executed, both without a gap of [`WELL`].
+    /// requests with a creation time were executed, both without a gap of [`WELL`].
     pub(super) fn is_well(&self, since: Duration) -> bool {
         let now = Instant::now();
         let steady = |all: &[Instant]| {
@@ -137,11 +139,12 @@ pub(super) struct Load {
     tasks: JoinSet<()>,
     enough: Arc<AtomicBool>,
     redlock: Redlock,
-    /// The namespace without an accepted loss, and the namespace with one.
+    /// Namespace of the requests that accept no loss of data, and namespace of the requests that
+    /// accept a short one.
     orders: [Orders; 2],
 }
 
-/// A namespace of requests.
+/// Requests whose idempotency keys are in the same namespace.
 #[derive(Clone)]
 struct Orders {
     keys: Idempotency,
@@ -188,8 +191,8 @@ impl Load {
         Ok(())
     }
 
-    /// Delivers [`BACKLOG`] requests of each kind for the first time. Their birth is `made`.
-    /// Returns the number of parked requests of each kind.
+    /// Delivers [`BACKLOG`] requests of each kind for the first time. Their creation time is
+    /// `made`. Returns the number of parked requests of each kind.
     pub(super) async fn deliver_backlog(&self, made: SystemTime) -> Result<[usize; 4], Failure> {
         let mut parked = [0; 4];
         for kind in Kind::ALL {
@@ -251,8 +254,8 @@ async fn locks(redlock: Redlock, durability: Durability, seen: Arc<Mutex<Seen>>)
 }
 
 impl Orders {
-    /// Makes two requests every 100 ms, one with a birth and one without. Each request is delivered
-    /// until it has an outcome.
+    /// Makes two requests every 100 ms, one with a creation time and one without. Each request is
+    /// delivered until it has an outcome.
     async fn make(self, enough: Arc<AtomicBool>) {
         let mut deliveries = JoinSet::new();
         let mut beat = interval(BEAT);
@@ -290,7 +293,7 @@ impl Orders {
             }
         };
         let runs = runs.load(Ordering::Relaxed);
-        // In a namespace that accepts a loss, the claim of a handler may be lost. Then a second
+        // If the requests accept a loss of data, the claim of a handler may be lost. Then a second
         // handler may run.
         if (runs > 1 && !self.accepts) || (runs == 0 && end == End::Executed) {
             return Err(format!("{key}: its handler was started {runs} times, and {end:?}"));

@@ -157,9 +157,9 @@ async fn cell(kind: Kind, what: Happening) -> Result<Vec<Row>, Failure> {
     }
     let first_lost = Request::ALL.iter().filter(|kind| !kind.accepts);
     let first_lost = first_lost.filter_map(|kind| seen.first_lost(*kind, &stored)).min();
-    // The loss is measured by requests that were executed before the event. The results of later
-    // requests are stored after the loss. A request that runs during the event may lose its result
-    // in any case.
+    // The true loss is measured by requests that were executed before the event. The results of
+    // later requests are stored after the loss, and a request that runs during the event may lose
+    // its result in any case.
     let lost = first_lost.map_or(Duration::ZERO, |at| begun.saturating_duration_since(at));
     let all = Request::ALL.into_iter().zip(parked);
     let row = |(of, parked)| Row::of((kind, what), of, &seen, begun).with(parked, proved, lost);

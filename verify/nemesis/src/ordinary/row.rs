@@ -18,7 +18,7 @@ pub(super) struct Row {
     pub(super) event: &'static str,
     /// True if the requests have a birth (`created_at`).
     pub(super) births: bool,
-    /// Loss of data that the requests' namespace accepts, in seconds.
+    /// Length of a loss of data that the requests accept, in seconds.
     pub(super) accept_loss_s: f64,
     /// Longest time without a grant of a lock, in seconds.
     pub(super) no_locks_s: f64,
@@ -36,11 +36,13 @@ pub(super) struct Row {
     /// Number of parked requests, out of 1,000 requests that were made before the event and
     /// delivered after it.
     pub(super) backlog_parked: usize,
-    /// Time for which requests are parked as forgotten, in seconds. This time begins at the first
-    /// parked request and ends when new requests would no longer be parked.
+    /// Time for which requests are parked because the nodes may have lost their records, in
+    /// seconds. It begins at the first parked request, and ends when new requests would no longer
+    /// be parked.
     pub(super) unborn_refused_s: f64,
-    /// Maximum length of the first node's latest loss, in seconds, as reported by the node. L is
-    /// included, the clock error is not. `None` if the loss has no limit.
+    /// Longest possible loss of data of the first node at its last loss, in seconds, as the node
+    /// reports it. The failover window L is included, the clock error is not. `None` if the loss
+    /// has no limit.
     pub(super) proved_loss_s: Option<f64>,
     /// True loss in seconds: time from the first execution whose result is missing on the first
     /// node to the event.
@@ -121,8 +123,8 @@ fn seconds(at: Instant, since: Instant) -> f64 {
     (at.saturating_duration_since(since).as_millis() as f64) / 1_000.0
 }
 
-/// The four rows of one cell: requests without and with a birth, in the namespace without an
-/// accepted loss and in the namespace with one.
+/// The four rows of one cell. Requests without and with a birth (creation time), each in the
+/// namespace that accepts no loss of data and in the namespace that accepts a short one.
 struct Rows<'a> {
     plain: &'a Row,
     born: &'a Row,

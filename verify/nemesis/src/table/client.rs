@@ -1,5 +1,5 @@
-//! A client of the table: a process that uses the library on one group as programs do. A client
-//! reports each observation to the ledger before it acts on the observation.
+//! A client of the failover table: a process that uses the library on one group as programs do. A
+//! client reports each observation to the ledger, which logs it, before it acts on the observation.
 
 use std::io;
 use std::path::PathBuf;
@@ -138,7 +138,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reports the votes that the witness has recorded to the ledger.
+/// Sends to the ledger the votes (grants and renewals of servers) that the witness has recorded.
 async fn tell(
     mut ledger: Ledger,
     mut seen: UnboundedReceiver<(Nanos, EventKind)>,
@@ -168,7 +168,8 @@ impl Task {
         Duration::from_millis(self.dice.random_range(range))
     }
 
-    /// Holds the permanent locks. Reports each renewal and each loss. Acquires a lost lock again.
+    /// Holds the locks that this client keeps all the time. Reports each renewal and each loss to
+    /// the ledger. Acquires a lost lock again.
     async fn sit(mut self) -> io::Result<()> {
         let (got, mut gets) = unbounded_channel();
         let mut seats: Vec<Option<(LockGuard, u64)>> = Vec::new();

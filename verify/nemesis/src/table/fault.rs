@@ -1,4 +1,5 @@
-//! Faults of the table, one for each row. Each fault is injected into a new group and then ended.
+//! Faults of the failover table, one for each row. Each fault is injected into a new group and then
+//! ended.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use crate::event::{Event, Nanos, now};
 use crate::names::names;
 use crate::world::{Failure, Place, signal};
 
-/// Wait until a new master has certainly settled. After that, another handover is possible.
+/// Time after a planned handover in which leases may still run by the old master's clock. After it,
+/// another handover is certainly possible.
 const SETTLES: Duration = Duration::from_secs(60);
 
 names! {
@@ -139,8 +141,8 @@ fn sides(group: &Group, near: &[u8], far: &[u8]) -> (Vec<Place>, Vec<Place>) {
     (near, far)
 }
 
-/// Performs another planned handover of the group. Until the new master has settled, the handover
-/// is refused and changes nothing. So it is repeated.
+/// Performs another planned handover of the group. As long as leases still run by the clock of the
+/// last master, the handover is refused and changes nothing. So it is repeated.
 async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
     let begun = now();
     loop {
@@ -175,8 +177,8 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
 }
 
 impl Fault {
-    /// Adds a doubt to the row if the fault had no effect. A row without wrong votes is of no use
-    /// then.
+    /// Adds a doubt to the row if the fault had no effect. Such a row proves nothing, even if it
+    /// has no wrong votes.
     pub(super) fn took_place(self, case: &Case, events: &[Event], row: &mut Row) {
         let facts = Facts::of(events);
         let before = facts.named_at(case.struck).cloned();
@@ -192,7 +194,8 @@ impl Fault {
                 "{before:?} was master before, {master:?} after, with {promoted} promotions"
             ));
         }
-        // In a split, the locks on the old side expire before the new master accepts writes.
+        // In a split, the locks of clients on the side of the old master expire before the new
+        // master accepts writes.
         if self != Self::Split && !case.all_replicas && row.sitting < 8 {
             let doubt = format!("only {} locks were held when the new master began", row.sitting);
             row.doubts.push(doubt);

@@ -36,7 +36,8 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Returns L, the failover window, as the library derives it from the group's settings.
+    /// Returns the failover window L, the time for which a replaced master may still grant, as the
+    /// library derives it from the group's settings.
     pub(super) fn window(self) -> Nanos {
         (self.max_lag + 2) * 1_000_000_000
     }
@@ -102,8 +103,8 @@ impl Group {
         Ok(())
     }
 
-    /// Starts the clients. Waits until they hold their permanent locks and have worked for some
-    /// time.
+    /// Starts the clients. Waits until they hold the locks that they keep all the time, and have
+    /// worked for some time.
     pub(super) async fn clients(&mut self, stop: &mut Stop) -> Result<(), Failure> {
         for n in 1..=self.shape.clients {
             let mut client = self.world.in_client(n);

@@ -49,7 +49,8 @@ pub(crate) struct Args {
     /// Only rows whose name contains this text. Can be repeated.
     #[arg(long)]
     only: Vec<String>,
-    /// Longest lease of the clients, in milliseconds. The quarantine lasts for this time and L.
+    /// Longest lease of the clients, in milliseconds. The quarantine lasts for this time and the
+    /// failover window L.
     #[arg(long, default_value_t = 12_000)]
     max_ttl: u64,
     /// Count a grant only if all replicas have it.

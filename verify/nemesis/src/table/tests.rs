@@ -1,8 +1,9 @@
 //! Tests of the check of a row. Each test changes or adds one event in a good log.
 //!
 //! Times are in milliseconds. Server `m1` is the master until 5 000, and then `m2`. Server `m2` is
-//! in quarantine from 6 000 until 8 000. L is 1 s. Client 1 holds the lock `sit-1-0` all the time.
-//! Locks with new names are granted until 5 000 and from 8 010 on.
+//! in quarantine from 6 000 until 8 000. The failover window L, in which a replaced master may
+//! still grant, is 1 s. Client 1 holds the lock `sit-1-0` all the time. Locks with new names are
+//! granted until 5 000 and from 8 010 on.
 
 use std::sync::Arc;
 

@@ -5,9 +5,9 @@
 //!
 //! 1. Another holder of the name was valid from before the request until after the vote.
 //! 2. The vote was a grant, and the marker of the server forbade grants. (Old holders may renew.)
-//! 3. At the time of the request, the server had been replaced for longer than L. A server is
-//!    replaced if another server has accepted a plain write and this server was not promoted later.
-//!    A server that accepts plain writes so late has one wrong vote, too.
+//! 3. At the time of the request, the server had been replaced for longer than L, the failover
+//!    window. A server is replaced if another server has accepted a plain write and this server was
+//!    not promoted later. A server that accepts plain writes so late has one wrong vote, too.
 //! 4. The token of the vote was not larger than all tokens that were granted before the request. Or
 //!    the holder relied on the lock after its own deadline.
 
@@ -21,7 +21,8 @@ use crate::event::{Event, EventKind, Nanos};
 use crate::judge::{self, Hold};
 
 const MS: Nanos = 1_000_000;
-/// Minimum number of votes of a row. A row with fewer votes is of no use.
+/// Minimum number of votes (grants and renewals by servers) of a row. A row with fewer votes is of
+/// no use.
 const VOTES: usize = 500;
 
 /// Facts about a row that the log does not contain.
@@ -31,7 +32,7 @@ pub(super) struct Case {
     /// Time of the fault.
     pub(super) struck: Nanos,
     pub(super) healed: Option<Nanos>,
-    /// L, the failover window.
+    /// Failover window L: the time for which a replaced master may still grant.
     pub(super) window: Nanos,
     /// Clients on the side of the new master during a cut. Empty without a cut.
     pub(super) far: Vec<u8>,
@@ -73,8 +74,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Returns true if the row has no doubts, no wrong votes, no second holders and no writes to
-    /// the old master.
+    /// Returns true if the row proves something (it has no doubts) and shows no wrong votes, no
+    /// second holders and no writes to the old master.
     pub(super) fn is_good(&self) -> bool {
         let bad = self.wrong_votes + self.held_twice;
         bad + self.writes_to_old_master.unwrap_or(0) == 0 && self.doubts.is_empty()

@@ -1,6 +1,6 @@
 //! The watcher: a process in the network of the groups. Every few milliseconds it sends plain Redis
-//! requests to each Sentinel and each server, and logs their replies. It uses nothing of the
-//! library except the name and the format of a marker.
+//! requests to each Sentinel and each server, and logs their replies. Of the library it uses only
+//! the name and the format of the marker, the key with a server's data history.
 //!
 //! If a server does not reply within [`PATIENCE`], the watcher asks again on a new connection.
 
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Socket of the ledger.
     #[arg(long)]
     ledger: PathBuf,
-    /// Name by which the Sentinels know the group.
+    /// Name of the group in the configuration of the Sentinels.
     #[arg(long)]
     group: String,
     /// Address of a server, `host:port`. Repeated for each server.
@@ -108,7 +108,8 @@ async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io:
     }
 }
 
-/// Reports to the ledger this server's replies to plain writes, and its marker.
+/// Reports to the ledger this server's replies to plain writes, and its marker (the key with its
+/// data history and quarantine).
 async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<()> {
     let mut line = Line::to(&addr);
     let (mut before, mut last_yes) = (None, 0);
@@ -169,8 +170,8 @@ impl Marker {
             ledger.report(EventKind::Process { server, run_id }).await?;
             self.replid = Some(replid);
         }
-        // Clients update the note in the marker each second. The fields of the quarantine come
-        // before the note.
+        // The end of the marker, a time of the server, changes each second. The quarantine is
+        // stored at the beginning, so only that part is compared.
         if text.get(..QUARANTINE) != self.text.get(..QUARANTINE)
             && of_this(&self.replid)
             && let Some((from, ends)) = quarantine(&text)
@@ -183,7 +184,7 @@ impl Marker {
     }
 }
 
-/// Number of bytes at the beginning of a marker that decide the quarantine.
+/// Length of the first part of a marker, in bytes. This part decides the quarantine.
 const QUARANTINE: usize = 81;
 
 /// Returns the beginning and the end of the quarantine in a marker `replid since floor length`, by

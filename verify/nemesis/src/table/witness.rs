@@ -1,6 +1,6 @@
-//! A node between the library and its Sentinel node. It reports each vote of a server, with the
-//! time of the request and the run id of the server. It reports votes that the library does not
-//! use, too.
+//! A node that stands between the library and its Sentinel node. It reports each vote (a grant or a
+//! renewal by a server) with the time of the request and the run id of the server, even if the
+//! library does not use the vote.
 
 use std::sync::Arc;
 
@@ -78,7 +78,8 @@ impl LockNode for Witness {
     }
 }
 
-/// Returns the name and the token that a reply grants or extends. The flag is true for a grant.
+/// Returns the name and the token of the lease that a reply grants or extends. The flag is true for
+/// a grant.
 fn yes(op: &Op, reply: Option<&Reply>) -> Option<(Arc<str>, u64, bool)> {
     let (keys, token, grant) = match (op, reply?) {
         (Op::Acquire { keys, .. }, Reply::Granted { fence }) => (keys, *fence, true),

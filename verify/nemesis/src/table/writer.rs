@@ -72,7 +72,8 @@ fn write(
                 fates.last = now();
             }
             Ok(false) => fates.refused += 1,
-            // The server may have executed this write or not. The connection is replaced.
+            // It is unknown whether the server executed this write. The next write uses a new
+            // connection.
             Err(_) => connection = None,
         }
         std::thread::sleep(Duration::from_millis(1));

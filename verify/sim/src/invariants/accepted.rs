@@ -1,5 +1,6 @@
-//! Checks keys in a namespace that accepts a short loss. The handler of a key that must be parked
-//! may start again only if the record of the earlier start may be lost in an accepted loss.
+//! Checks idempotency keys that accept a short loss of data. After an attempt without a result, the
+//! handler of such a key may start again only if the record of that attempt may be lost in an
+//! accepted loss.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +8,15 @@ use super::{Rule, rule};
 use crate::plan::Ms;
 use crate::trace::Event;
 
-/// Returns the rule of a namespace that accepts losses of at most `accepts`, over nodes with this
-/// failover window.
+/// Returns the rule for keys that accept losses of at most `accepts` milliseconds. `window` is the
+/// longest time for which a replaced master may still grant.
 pub(super) fn accepted(accepts: Ms, window: Ms) -> Rule {
     let (accepts, window) = (accepts * 1_000, window * 1_000);
-    // Starts of each key: the time of the start, and the result that its handler would have. All
-    // times are true times in microseconds.
+    // For each key, its starts: the time of the start, and the result that this handler would
+    // return. All times are true times in microseconds.
     let mut starts = BTreeMap::<u16, Vec<(u64, u64)>>::new();
-    // Losses: the time up to which a node's data were complete, and the time of the loss of the
-    // later data.
+    // For each loss: the time up to which the node's data are complete, and the time at which the
+    // later data were lost.
     let mut losses = Vec::<(u64, u64)>::new();
     let (name, source) = (
         "a key is rerun only after an accepted loss",
@@ -28,8 +29,9 @@ pub(super) fn accepted(accepts: Ms, window: Ms) -> Rule {
                 Ok(())
             }
             Event::Starts { name, value, .. } => {
-                // True if a write at this time may be lost in an accepted loss. A replaced master
-                // may still grant during its failover window.
+                // True if a write at the time `at` may be lost in an accepted loss. A replaced
+                // master may still grant for `window` after the loss, and these writes are lost
+                // too.
                 let may_be_lost = |at: u64| {
                     losses.iter().any(|&(since, lost)| {
                         let is_in = since <= at && at <= lost + window;

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use super::{Rule, rule};
 use crate::trace::{Event, HoldId};
 
-/// Returns the rule of fencing tokens at the resource.
+/// Returns the rule for fencing tokens at the resource.
 pub(super) fn fencing() -> Rule {
-    // For each name and token, the hold that wrote with this token.
+    // For each name and token, the number of the hold whose writes had this token.
     let mut wrote = BTreeMap::<(u16, u64), HoldId>::new();
     let (name, source) =
         ("fencing tokens order all writes", "README, promises 1 and 2: fencing orders every write");

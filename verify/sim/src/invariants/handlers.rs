@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule of starts. With `in_order`, their tokens must grow.
+/// Returns the rule for starts of handlers. If `in_order` is true, the token of each start must be
+/// larger than those of the earlier starts.
 pub(super) fn handlers(in_order: bool) -> Rule {
     let mut answered = BTreeSet::<u16>::new();
     let mut tokens = BTreeMap::<u16, u64>::new();

@@ -30,7 +30,8 @@ pub struct Violation {
     pub what: String,
 }
 
-/// Checks an event at a true time in microseconds.
+/// Function that checks an event. The first argument is the true time of the event, in
+/// microseconds.
 type See = Box<dyn FnMut(u64, &Event) -> Result<(), String> + Send>;
 
 /// A rule that must hold in a run.
@@ -54,7 +55,8 @@ pub(crate) fn all(promises: Promises) -> Vec<Rule> {
     let mut all = reported::always(promises.served);
     all.extend([quarantine::quarantine(), requests::requests()]);
     if promises.accepts > 0 {
-        // If a claim and its result were lost in an accepted loss, the key may get a second result.
+        // A claim and its result may both be in an accepted loss. Then the key may get a second
+        // result.
         all.push(accepted::accepted(promises.accepts, promises.window));
     } else {
         let one = promises.once || promises.clocks != Clocks::Apart;

@@ -1,14 +1,14 @@
 //! Observers receive terms and values in order. If an observer may have missed some of them, the
-//! next one is marked with a gap (election 5).
+//! next value that it receives is marked with a gap (election 5).
 
 use std::collections::BTreeMap;
 
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule of what observers receive.
+/// Returns the rule for the terms and values that observers receive.
 pub(super) fn observe() -> Rule {
-    // Last term and number that each observer received.
+    // For each observer, the last term and the last number of a value that it received.
     let mut last = BTreeMap::<u64, (u64, u64)>::new();
     let (name, source) = (
         "observers see terms in order, gaps marked",

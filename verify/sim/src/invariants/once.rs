@@ -1,14 +1,15 @@
-//! After an attempt without a result, a key that must be parked does not start its handler again,
-//! unless the handler reported that it had no effect.
+//! After an attempt without a result, the handler of a key that is parked (not run again without an
+//! operator's decision) does not start again, unless the attempt reported that it had no effect.
 
 use std::collections::BTreeMap;
 
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule of keys that must be parked.
+/// Returns the rule for keys that must be parked.
 pub(super) fn once() -> Rule {
-    // For each key, the result of the start that counts.
+    // For each key: the result of its last start, unless this start had no effect or an operator
+    // decided.
     let mut counts = BTreeMap::<u16, u64>::new();
     let (name, source) = (
         "no rerun of a key that must be parked",

@@ -1,4 +1,5 @@
-//! Fair callers are served in their order, and one of them is served (fair 1 to 4).
+//! Fair callers (callers of a fair lock) get the lock in the order of their places in the queue,
+//! and a free lock is given to one of them (fair 1 to 4).
 
 use std::collections::BTreeMap;
 
@@ -6,41 +7,44 @@ use super::{Rule, rule};
 use crate::plan::{Fault, Promises};
 use crate::trace::Event;
 
-/// A call: its client, its task, and the name.
+/// A waiting call: its client, its task, and the name of the lock.
 type Call = (usize, usize, u16);
 
-/// A call that waits.
+/// State of a call that waits.
 #[derive(Debug, Default)]
 struct Wait {
     began: u64,
-    /// Time at which its first position was reported.
+    /// Time at which the call first received its position. `None` before.
     queued: Option<u64>,
     /// Calls that already had a position when this call began.
     before: Vec<Call>,
 }
 
-/// Time since which a node has had a place without a gap, and the time of the last request for this
-/// place.
+/// Place of a caller in a node's queue: the time since which the node has had the place without a
+/// gap, and the time of the last request for the place.
 type Run = (u64, u64);
 
-/// Calls that wait, and their places, as far as the trace shows them.
+/// Waiting calls and their places in the queues of the nodes, as far as the trace shows them.
 #[derive(Debug)]
 struct Order {
     promises: Promises,
     waits: BTreeMap<Call, Wait>,
-    /// Places by client, name and node. A client has one place for a name at a time.
+    /// For each client, name and node: the place in the node's queue. A client has at most one
+    /// place for a name.
     places: BTreeMap<(usize, u16, usize), Run>,
-    /// Nodes that may have another server than the one that has the places.
+    /// Nodes with a failover or a handover. The new master may lack the places.
     moved: Vec<usize>,
-    /// Time at which the last holder of each name gave it up; `None` while one has it.
+    /// For each name: the time at which its last holder gave it up, or `None` while it has a
+    /// holder.
     idle: BTreeMap<u16, Option<u64>>,
 }
 
-/// Time in which one of the callers is served if the lock is free, in µs: a place of a caller that
-/// stopped, the pause of a call, and some attempts that collide.
+/// Longest time, in µs, that a free lock may stay without a holder while fair callers wait. It
+/// covers the place of a caller that stopped, the pause between two requests, and some attempts
+/// that collide.
 const SERVED: u64 = 6_000_000;
 
-/// Returns the rule of fair callers.
+/// Returns the rule for fair callers.
 pub(super) fn order(promises: Promises) -> Rule {
     let (waits, places, idle) = Default::default();
     let mut order = Order { promises, waits, places, moved: Vec::new(), idle };
@@ -73,7 +77,7 @@ impl Order {
         Ok(())
     }
 
-    /// Forgets the calls of a process that died.
+    /// Removes the calls and the places of a process that died.
     fn died(&mut self, who: usize) {
         self.waits.retain(|(client, ..), _| *client != who);
         self.places.retain(|(client, ..), _| *client != who);

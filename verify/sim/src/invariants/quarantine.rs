@@ -1,14 +1,15 @@
-//! No grant in quarantine. A node with a new data history grants nothing for `max_ttl` + L by its
-//! own clock (quarantine 3, 4).
+//! A node grants nothing in quarantine. The quarantine begins with a new data history, and lasts
+//! for `max_ttl` and the failover window L by the node's own clock (quarantine 3, 4).
 
 use std::collections::BTreeMap;
 
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule of quarantines.
+/// Returns the rule for quarantines.
 pub(super) fn quarantine() -> Rule {
-    // End of each history's quarantine, by the node's own clock.
+    // For each node and data history, the end of its quarantine (the time without grants) by the
+    // node's own clock.
     let mut ends = BTreeMap::<(usize, u64), u64>::new();
     let (name, source) = (
         "no grant in quarantine",

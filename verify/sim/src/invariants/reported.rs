@@ -4,14 +4,14 @@ use super::{Rule, rule};
 use crate::names::{self, PERMITS};
 use crate::trace::Event;
 
-/// Maximum lateness of an effect, in microseconds, that can come from the resolution of server
-/// clocks (whole milliseconds).
+/// Maximum time, in microseconds, by which a request may take effect after its deadline. Server
+/// clocks have a resolution of one millisecond.
 const PRECISION: u64 = 2_000;
-/// Maximum lateness of a reported loss, in microseconds. Timers have a resolution of one
-/// millisecond, and the clocks of processes run at different rates.
+/// Maximum time, in microseconds, by which a loss may be reported late. Timers have a resolution of
+/// one millisecond, and the clocks of processes run at different rates.
 const TIMER: u64 = 4_000;
 
-/// Returns the rule that no such event is in a run.
+/// Returns a rule that each event breaks for which `is` returns true.
 fn none(
     name: &'static str,
     source: &'static str,
@@ -20,18 +20,19 @@ fn none(
     rule(name, source, move |_, event| if is(event) { Err(event.to_string()) } else { Ok(()) })
 }
 
-/// Returns the rules that hold in each run. A free lock must be granted if `served`.
+/// Returns the rules that hold in each run. If `served` is true, a free lock must be granted.
 pub(super) fn always(served: bool) -> Vec<Rule> {
     vec![
-        // The world records the grants that the replicas of each node have confirmed
-        // (durability 1).
+        // The world records which grants the replicas of each node have confirmed, and reports a
+        // grant that too few nodes have on their replicas (durability 1).
         none(
             "a grant is as durable as requested",
             "docs/design/durability.md, 1: AllReplicas counts after the replicas have it; fewer \
              are rolled back",
             |event| matches!(event, Event::Unkept { .. }),
         ),
-        // A lost lease never becomes valid again (README, promise 3; renewal 5).
+        // `lost()` must report a loss in time, and a lost lease must never become valid again
+        // (README, promise 3; renewal 5).
         none(
             "no lease is lost silently",
             "README, promise 3: a holder learns that it lost, at the latest when its own deadline \
@@ -41,8 +42,8 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
                 _ => matches!(event, Event::Revived { .. }),
             },
         ),
-        // Each key ends with its ttl. If a living process gave a key up or cancelled the call of
-        // the key, the key is deleted as soon as the messages of the process have arrived
+        // Each key of a lock ends with its ttl. If a living process released the lock or cancelled
+        // its acquire, the key is deleted as soon as the messages of the process have arrived
         // (locks 8).
         none(
             "no key is left behind",
@@ -64,12 +65,14 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
                 _ => matches!(event, Event::Overdue { .. } | Event::Stuck),
             },
         ),
-        // All handles and guards were dropped before.
+        // The world reports this event after all handles and guards were dropped, so no task may
+        // still run.
         none("no task outlives its handles", "a handle's tasks end with it", |event| {
             matches!(event, Event::TasksLeft(_))
         }),
-        // That no permit has two holders, and that a call which got none leaves nothing, are other
-        // rules (semaphore 10).
+        // A call for all permits returns all of them or none. Other rules check that no permit has
+        // two holders, and that a call which was refused leaves nothing on the nodes (semaphore
+        // 10).
         none("all permits or none", "docs/design/semaphore.md, rule 10", |event| match *event {
             Event::AllPermits { slots, permits, .. } => {
                 slots != (1 << PERMITS) - 1 || permits != usize::from(PERMITS)
@@ -79,9 +82,9 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
     ]
 }
 
-/// Returns the rules that two guards of a name, or two claims of a key, are never valid at the same
-/// time (README, promises 1 and 4; locks 2; idempotency 1). The world compares all of them after
-/// each event.
+/// Returns two rules: two guards of one name are never valid at the same time, and two claims of
+/// one key are never valid at the same time (README, promises 1 and 4; locks 2; idempotency 1). The
+/// world compares all guards and claims after each event.
 pub(super) fn exclusion() -> [Rule; 2] {
     let overlap = |of_key: bool| {
         move |event: &Event| match event {
@@ -103,9 +106,8 @@ pub(super) fn exclusion() -> [Rule; 2] {
     ]
 }
 
-/// Returns the rule that no client receives "vacant" for a name if a holder was valid from the
-/// request to the reply (election 4, quarantine 9). The world records the holders that believe to
-/// be valid.
+/// Returns the rule that no client receives "vacant" for a name that had a valid holder from the
+/// request to the reply (election 4, quarantine 9).
 pub(super) fn vacant() -> Rule {
     none(
         "no vacant answer while a holder is valid",

@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule of results. With `one`, each key has one result. Otherwise it may have two:
-/// data may be lost, and the clocks may differ by more than E (docs of
-/// `RedlockBuilder::clock_error`).
+/// Returns the rule for results. If `one` is true, each key has one result. Otherwise a key may
+/// have two results, because data may be lost and the clocks may differ by more than the clock
+/// error E (docs of `RedlockBuilder::clock_error`).
 pub(super) fn results(one: bool) -> Rule {
-    // Result of each key. For each key also true if the result was returned as kept.
+    // For each key, its first result. `kept` is true if the first report about the key said that
+    // the result is stored.
     let mut values = BTreeMap::<u16, u64>::new();
     let mut kept = BTreeMap::<u16, bool>::new();
     let (name, source) = (

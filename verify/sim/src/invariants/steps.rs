@@ -1,5 +1,5 @@
-//! A step does not begin again under the same key after a handler has received the value of the
-//! step.
+//! A step (a part of a handler whose value is stored) does not begin again under the same key after
+//! a handler has received its value.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::{Rule, rule};
 use crate::plan::Decision;
 use crate::trace::Event;
 
-/// Returns the rule of steps.
+/// Returns the rule for steps of handlers.
 pub(super) fn steps() -> Rule {
     // For each step of each key, the token with which the step was first done.
     let mut done = BTreeMap::<(u16, usize), u64>::new();
@@ -26,8 +26,8 @@ pub(super) fn steps() -> Rule {
                 *largest = token.max(*largest);
                 Ok(())
             }
-            // A handler with a smaller token may not know that it was overtaken. So only a larger
-            // token is an error.
+            // A handler with a smaller token may not have detected yet that a later handler
+            // replaced it. So only a start with a larger token is an error.
             Event::StepBegins { name, step, token } => match done.get(&(name, step)) {
                 Some(first) if *first < token => Err(format!("{event}, but token {first} had it")),
                 _ => Ok(()),
@@ -39,8 +39,8 @@ pub(super) fn steps() -> Rule {
                 Ok(())
             }
             Event::StepDone { name, step, token } => {
-                // A step with an older token was stored before the purge, although its handler
-                // receives the reply only now.
+                // A step with an older token was stored before the operator deleted the steps,
+                // although its handler receives the reply only now.
                 if forgotten.get(&name).is_none_or(|most| token > *most) {
                     done.entry((name, step)).or_insert(token);
                 }

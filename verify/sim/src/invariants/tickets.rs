@@ -1,16 +1,16 @@
-//! A ticket of a hand-over is redeemed at most once, and no other owner holds the lock between the
-//! old holder and the new one (hand_over 3).
+//! A hand-over ticket, by which a holder gives its lock to another process, is redeemed at most
+//! once. No other owner holds the lock between the old holder and the new one (hand_over 3).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule of tickets.
+/// Returns the rule for hand-over tickets.
 pub(super) fn tickets() -> Rule {
-    // Tokens of the redeemed tickets of each name.
+    // For each redeemed ticket: the name of its lock and its token.
     let mut redeemed = BTreeSet::<(u16, u64)>::new();
-    // Largest token of each name that a holder has had, apart from those who took the lock over.
+    // For each name, the largest token of a holder. Holders that took the lock over do not count.
     let mut latest = BTreeMap::<u16, u64>::new();
     let (name, source) =
         ("a ticket is redeemed once and in time", "docs/design/hand_over.md, rule 3");
@@ -24,7 +24,8 @@ pub(super) fn tickets() -> Rule {
                 if !redeemed.insert((name, token)) {
                     return Err(format!("{event}, for the second time"));
                 }
-                // A guard that has lapsed by now may be reported after that of the next holder.
+                // If the redeemed guard has already expired (`left` is 0), the next holder may have
+                // been reported before it.
                 let largest = latest.get(&name).copied().unwrap_or(0);
                 if left > 0 && largest > token {
                     return Err(format!("{event}, after a holder had token {largest}"));

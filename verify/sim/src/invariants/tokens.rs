@@ -10,7 +10,7 @@ use crate::trace::Event;
 #[derive(Debug)]
 struct Known {
     token: u64,
-    /// True for a reader.
+    /// True if the holder is a reader.
     shared: bool,
     /// Time at which the grant was reported.
     at: u64,
@@ -31,14 +31,14 @@ pub(super) fn tokens() -> Rule {
             return Ok(());
         };
         let known = tokens.entry(name).or_default();
-        // A guard that is returned valid was granted after all tokens that were reported before. A
-        // paused process may return a guard that has already expired. Such a guard was granted at
-        // some time after its request.
+        // A guard that is still valid when it is returned was granted after all tokens that were
+        // reported before. A paused process may return a guard that has already expired. That guard
+        // was granted at some time after its request.
         let since = if left > 0 { at } else { requested_at };
-        // The token of a takeover does not count if this guard was requested before the takeover.
-        // The takeover may have ended the hold of this guard, and its holder may not know this yet.
+        // The token of a takeover does not count for a guard that was requested before the
+        // takeover. The takeover may have ended this guard's hold before its holder received it.
         let overruled = |k: &Known| k.taken.is_some_and(|by| requested_at < by);
-        // The tokens of readers at the same time may have any order.
+        // Readers that hold the lock at the same time may have tokens in any order.
         let earlier =
             known.iter().filter(|k| k.at <= since && !overruled(k) && !(shared && k.shared));
         let earlier = earlier.map(|k| k.token).max();

@@ -23,7 +23,7 @@ struct ClockState {
     wild: i64,
     /// Sum of the clock's backward steps, in microseconds.
     set_back: u64,
-    /// True after the end of all faults. No fault changes the clock then.
+    /// True after the end of all faults. From then on, no fault changes the clock.
     faults_ended: bool,
     /// Fixed reading of the clock, set while the rest of a halted batch runs.
     read: Option<u64>,
@@ -50,8 +50,8 @@ impl ServerClock {
         wall(nanos, state.wave.error(nanos) + state.wild * 1_000)
     }
 
-    /// Fixes the clock at the reading from the start of a halted batch. With `None`, the clock runs
-    /// again.
+    /// Fixes the clock at `read`, the reading from the start of a halted batch. With `None`, the
+    /// clock runs again.
     pub(super) fn reread(&self, read: Option<u64>) {
         self.state().read = read;
     }
@@ -75,7 +75,7 @@ impl ServerClock {
         }
     }
 
-    /// Ends the additional error of the clock, permanently.
+    /// Removes the additional error of the clock for the rest of the run.
     pub(super) fn mend(&self) {
         let mut state = self.state();
         let wild = state.wild;

@@ -27,7 +27,7 @@ impl Copies {
             return;
         }
         if self.later.len() >= MOST {
-            // Drop every second copy. So both old and recent copies remain.
+            // Every second copy is dropped, so both old and recent copies remain.
             let mut keep = false;
             self.later.retain(|_| {
                 keep = !keep;
@@ -37,7 +37,7 @@ impl Copies {
         self.later.push_back((now, memory.snapshot()));
     }
 
-    /// Returns the newest copy that is at least `span` old, and the true time of this copy in
+    /// Returns the newest copy that is at least `span` old, and the true time of that copy in
     /// nanoseconds.
     pub(super) fn behind(&self, now: u64, span: Ms) -> (u64, MemorySnapshot) {
         let until = now.saturating_sub(span * 1_000_000);

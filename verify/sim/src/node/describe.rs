@@ -12,7 +12,8 @@ fn short(owner: &OwnerToken) -> u16 {
     owner.as_str().bytes().fold(0, |h: u64, b| mix(h ^ u64::from(b))) as u16
 }
 
-/// Returns each lock and its fence, if the op succeeded and set the fence.
+/// Returns the locks that the op granted, each with its fence. Returns an empty list if the op
+/// failed or set no fence.
 pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Vec<(u16, u64)> {
     let (keys, fence, slot) = match (op, reply) {
         (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => (keys, *fence, 0),
@@ -25,9 +26,9 @@ pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Vec<(u16,
     keys.all().map(|keys| (number_of(keys.lock()) + slot, fence)).collect()
 }
 
-/// Returns true if the server now has the place of a fair call with the ticket of the call. Returns
-/// false if the server has the place without this ticket, or no longer has the place. Returns
-/// `None` if the op changed no place.
+/// Returns true if the server's queue now has the place of a fair call with the ticket of the call.
+/// Returns false if the place has no such ticket, or was removed. Returns `None` if the op changed
+/// no place.
 pub(super) fn places(op: &Op, reply: &Result<Reply, NodeError>) -> Option<bool> {
     match (op, reply) {
         (

@@ -8,13 +8,14 @@ use super::Node;
 use super::server::{Role, at_once};
 use crate::plan::Ms;
 
-/// A closing of a master.
+/// A closed master: during a planned handover it answers no request for some time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Closing {
     server: usize,
     /// Number of the closed master's data history.
     life: u64,
-    /// End of the closing. It identifies the closing in the data of a server.
+    /// End of the time for which the master is closed. A copy of the master's data has this time
+    /// only if it was taken after the closing.
     till: u64,
 }
 
@@ -36,21 +37,22 @@ impl Node {
         Some(Closing { server: state.master, life: server.life, till })
     }
 
-    /// Opens a server whose data contain this closing, as an operator does.
+    /// Opens a server before its closed time ends, as an operator does, if its data contain this
+    /// closing.
     pub(crate) fn open(&self, at: usize, closing: Closing) {
         self.state().servers[at].memory.open(closing.till);
     }
 
-    /// Opens the old master again.
+    /// Opens the old master again. Its closed time ends early.
     pub(crate) fn reopen(&self, closing: Closing) {
         self.open(closing.server, closing);
     }
 
     /// Promotes another server, as a Sentinel does.
     ///
-    /// The promoted server has all data of the closed master, or lacks the writes of the last time
-    /// `behind`. If `is_demoted` is true, the old master becomes a replica. Returns false if no
-    /// server was promoted.
+    /// If `behind` is `None`, the promoted server has all data of the closed master. Otherwise it
+    /// lacks the writes of the last `behind` milliseconds. If `is_demoted` is true, the old master
+    /// becomes a replica. Returns false if no server was promoted.
     pub(crate) fn promote(
         &self,
         to: usize,
@@ -74,7 +76,8 @@ impl Node {
         state.servers[to].memory.restore(data);
         state.servers[to].role = Role::Master;
         state.master = to;
-        // A replica that has the closing also has all earlier writes.
+        // A replica that has the closing also has all earlier writes, so the grants of the old
+        // master can still be confirmed.
         let granted = std::mem::take(&mut state.granted);
         state.begin(to);
         if behind.is_none() {
@@ -83,9 +86,9 @@ impl Node {
         true
     }
 
-    /// Ends the handover. The promoted server continues the old history if its data contain the
-    /// closing and enough time is left. Otherwise the closing ends, and the server begins with a
-    /// quarantine.
+    /// Ends the handover. The promoted server continues the old data history if its data contain
+    /// the closing and enough of the closed time is left. Otherwise the server is opened, and
+    /// begins a new history with a quarantine.
     pub(crate) fn finish(&self, to: usize, closing: Closing) {
         let mut state = self.state();
         if state.master != to || state.down || state.servers[to].frozen > 0 {

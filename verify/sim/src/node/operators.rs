@@ -10,7 +10,7 @@ use palisade::test_util::RecordChange;
 use super::Node;
 use crate::plan::Settings;
 
-/// A record on one node, as an operator read it.
+/// A record of an idempotency key on one node, as an operator read it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeenRecord {
     pub(crate) fence: u64,
@@ -19,14 +19,14 @@ pub(crate) struct SeenRecord {
 }
 
 impl Node {
-    /// Returns the master if it replies.
+    /// Returns the `MemoryNode` of the master if the master replies.
     fn reached(&self) -> Option<MemoryNode> {
         let state = self.state();
         let server = &state.servers[state.master];
         (!state.down && server.frozen == 0).then(|| server.memory.clone())
     }
 
-    /// Returns the record of a key.
+    /// Returns the record of an idempotency key.
     pub(crate) fn record(&self, key: &str, settings: &Settings) -> Option<SeenRecord> {
         self.reached()?;
         let retention = Duration::from_millis(settings.retention);
@@ -44,14 +44,14 @@ impl Node {
         Some(SeenRecord { fence: state.fence, is_parked })
     }
 
-    /// Changes a record if its fence is still `seen`.
+    /// Changes the record of a key if its fence is still `seen`.
     pub(crate) fn change(&self, key: &str, seen: u64, change: RecordChange) {
         if let Some(memory) = self.reached() {
             memory.change_record(key, seen, change);
         }
     }
 
-    /// Executes `SET NX PX` of another program. Returns `None` if there is no reply.
+    /// Executes `SET key NX PX ttl`, as another program does. Returns `None` if there is no reply.
     pub(crate) fn set_foreign(&self, key: &str, ttl: Duration) -> Option<bool> {
         Some(self.reached()?.set_foreign(key, ttl))
     }

@@ -39,8 +39,8 @@ impl Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Master,
-    /// The server was replaced and does not know it. It grants until this time of its own clock, in
-    /// nanoseconds.
+    /// The server was replaced, but has not detected it. It still grants until this time of its own
+    /// clock, in nanoseconds.
     Former(u64),
     Replica,
 }
@@ -48,11 +48,11 @@ pub(super) enum Role {
 pub(super) struct Server {
     pub(super) memory: MemoryNode,
     pub(super) clock: Arc<ServerClock>,
-    /// L of this server.
+    /// Failover window of this server: the time for which it may still grant after it was replaced.
     pub(super) window: Duration,
     pub(super) role: Role,
     pub(super) frozen: u32,
-    /// True if the server will stop inside its next batch. `halted` contains a batch in which the
+    /// True if the server will stop inside its next batch. `halted` is the batch in which the
     /// server has stopped.
     pub(super) halts: bool,
     pub(super) halted: Option<Halted>,
@@ -62,13 +62,13 @@ pub(super) struct Server {
     pub(super) life: u64,
     /// True if the server has granted a request in this history.
     pub(super) has_granted: bool,
-    /// Largest L of the replaced servers that may still grant. It is set when a later history
-    /// begins, and cleared at the server's first reply in this history.
+    /// Largest failover window of the replaced servers that may still grant. It is set when a new
+    /// data history begins, and cleared at the server's first reply in this history.
     pub(super) fresh: Option<Duration>,
 }
 
 impl Server {
-    /// Returns true if the server was replaced, does not know it, and may still grant.
+    /// Returns true if the server was replaced, has not detected it, and may still grant.
     pub(super) fn may_resume(&self) -> bool {
         let until = match self.role {
             Role::Former(until) => until,
@@ -77,20 +77,21 @@ impl Server {
         self.has_granted && self.clock.wall() <= until
     }
 
-    /// Creates empty data for a server that lost all its data. The server begins in quarantine.
+    /// Creates empty data for a server that lost all its data. The server grants nothing at first
+    /// (quarantine).
     pub(super) fn empty_memory(index: usize, clock: &Arc<ServerClock>) -> MemoryNode {
         let env = Arc::clone(clock) as Arc<dyn Env>;
         MemoryNode::builder().name(format!("node-{index}")).env(env).quarantined().build()
     }
 
-    /// Creates empty data for a server that is known to be new.
+    /// Creates empty data for a server that is known to be new, so it needs no quarantine.
     pub(super) fn new_memory(index: usize, clock: &Arc<ServerClock>) -> MemoryNode {
         let env = Arc::clone(clock) as Arc<dyn Env>;
         MemoryNode::builder().name(format!("node-{index}")).env(env).build()
     }
 }
 
-/// Calls a `MemoryNode`. Its future is ready at the first poll.
+/// Calls a `MemoryNode`, whose future is always ready at the first poll.
 pub(super) fn at_once(memory: &MemoryNode, batch: Batch) -> Replies {
     now_or_never(memory.call(batch, Moment::from_nanos(u64::MAX)))
 }

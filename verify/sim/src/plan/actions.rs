@@ -11,7 +11,7 @@ pub(crate) enum Parting {
     Forget,
     /// Releases the lock, but drops the future of the release after this number of polls.
     CutShort(u32),
-    /// Hands the lock over; another client may find the ticket.
+    /// Hands the lock over with a ticket, which another client may find and redeem.
     HandOver,
 }
 
@@ -22,7 +22,7 @@ pub(crate) enum Uses {
     /// Writes, and waits in the order of tickets.
     WritesFairly,
     Reads,
-    /// Reads. The leases have a quarter of the usual length.
+    /// Reads, with leases of a quarter of the usual length.
     ReadsBriefly,
     /// Writes, downgrades to a reader after half of the time, and then reads.
     Downgrades,
@@ -42,7 +42,7 @@ pub(crate) struct HandlerPlan {
     pub(crate) polls: u32,
 }
 
-/// An operator's decision about a parked key.
+/// An operator's decision about a parked key, whose handler does not run without a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Decision {
     /// The handler may run again.
@@ -54,7 +54,7 @@ pub(crate) enum Decision {
 }
 
 impl Action {
-    /// Exchanges one message with every node.
+    /// Action that exchanges one message with every node.
     pub(super) const GREETING: Self = Self::Lock {
         uses: Uses::Writes,
         name: 0,
@@ -65,7 +65,7 @@ impl Action {
         parting: Parting::Release,
     };
 
-    /// Makes an action that acquires a permit one that acquires all permits, in half of the cases.
+    /// Changes half of the actions that acquire one permit: they acquire all permits together.
     pub(super) fn may_want_all_permits(&mut self, d: &mut Dice) {
         if let Self::Lock { uses: Uses::Permit, name, wait, hold, renew, parting, .. } = *self
             && parting != Parting::HandOver
@@ -97,7 +97,8 @@ impl Plan {
         let busy = d.chance(500);
         let mut actions: Vec<Action> =
             (0..rounds).flat_map(|_| [self.pause(&mut d, busy), self.action(&mut d)]).collect();
-        // Separate streams, so that the other values of each action do not change.
+        // Each kind of change has its own stream of random numbers, so the other values of the
+        // actions stay the same.
         let mut d = Dice::new(self.seed, 3_000 + 10 * client as u64 + task);
         for action in &mut actions {
             if let Action::Lock { uses, .. } = action
@@ -156,7 +157,8 @@ impl Plan {
     fn pause(&self, d: &mut Dice, busy: bool) -> Action {
         let settings = &self.stages[0];
         let span = match d.range(0, 19) {
-            // One pause in twenty is so long that fences or records expire.
+            // One pause in twenty is so long that fences (last tokens) and records of keys can
+            // expire.
             0 => settings.max_ttl + 4 * settings.clock_error + 1_000,
             1..=4 if !self.orders.births.is_empty() => {
                 let margin = 2 * settings.clock_error;

@@ -15,9 +15,10 @@ use crate::dice::Dice;
 pub(super) enum Theme {
     /// Single servers that crash and freeze, and clients that stop and die.
     Mixed,
-    /// Groups with failovers. Their servers have different clocks and different values of L.
+    /// Groups with failovers. Their servers have different clocks and different failover windows L
+    /// (for L, a replaced master may still grant).
     Failovers,
-    /// Two losses, one after the other, with the largest permitted clock errors.
+    /// Two losses of data, one after the other, with the largest permitted clock errors.
     Tokens,
     /// Idempotency keys whose requests have a creation time, on nodes that lose data.
     Orders,
@@ -45,7 +46,7 @@ impl Theme {
         }
     }
 
-    /// Draws the number of nodes.
+    /// Draws the number of nodes of the world.
     fn nodes(self, d: &mut Dice) -> usize {
         let most: &[usize] = match self {
             Self::Mixed | Self::Reruns => &[1, 3, 3, 3, 3, 3, 3, 5],
@@ -57,7 +58,7 @@ impl Theme {
         d.pick(most)
     }
 
-    /// Returns the number of groups per thousand nodes.
+    /// Returns the number of nodes per thousand that are groups.
     fn groups(self) -> u64 {
         match self {
             Self::Mixed | Self::Reruns | Self::Steps => 0,
@@ -165,8 +166,9 @@ impl Plan {
         if let Some(order @ (Order::MaxTtlUp | Order::MaxTtlDown)) = unsafe_order {
             plan.long_and_short(&mut Dice::new(seed, 11), order);
         }
-        // A finished handler may run again with `Policy::Least` if a node loses data or has an
-        // unknown past. The user accepts this risk, so it breaks no rule.
+        // With `Policy::Least`, a finished handler may run again if a node loses data or has an
+        // unknown past. The user accepts this risk, but the rules would report it. So such plans
+        // use `Policy::Rerun`.
         let loses = plan.faults.iter().any(|(_, f)| f.loses());
         let of_unknown_past = plan.nodes.iter().any(|node| !node.is_new);
         if plan.orders.policy == Policy::Least && (loses || of_unknown_past) {
@@ -199,7 +201,7 @@ impl Plan {
             let servers = if is_group { d.range(2, 3) } else { 1 };
             let mut node = self.node(d, servers);
             if self.theme == Theme::Tokens {
-                // The worst case: each clock is behind or ahead by the whole E.
+                // The worst case: each clock is behind or ahead by the whole clock error E.
                 for server in &mut node.servers {
                     server.clock.phase = d.pick(&[0, 2 * server.clock.bound]);
                 }
@@ -234,8 +236,8 @@ impl Plan {
                 let phase = d.pick(&[0, 2 * bound]);
                 client.clock.wall = Wave { bound, ppm: 0, phase };
                 if d.chance(400) {
-                    // The nodes correct the times that a client proposes, so the client's wall
-                    // clock may be wrong.
+                    // The nodes correct the times that a client proposes, so even a very wrong wall
+                    // clock of a client does no harm.
                     let (wrong, by) = (900_000, d.pick(&[-900_000, 900_000]));
                     client.clock.wall = Wave::constant(wrong, by);
                 }
@@ -271,7 +273,8 @@ impl Plan {
             Birth { at: d.range(0, 4 * ttl), error: d.pick(&[-most, most, between]) }
         };
         self.orders.births = (0..super::actions::KEYS).map(|_| birth(d)).collect();
-        // The nodes keep records for at least `max_ttl + 4E + 1 s`.
+        // The nodes keep a record for at least `max_ttl + 4E + 1 s`, where E is the clock error,
+        // even if the retention is shorter.
         let short = 2 * ttl + error;
         settings.retention = d.pick(&[short, short + 1_000, 2_600, 4_000]);
     }
@@ -306,8 +309,8 @@ fn net(d: &mut Dice, deadline: Ms) -> NetPlan {
 }
 
 impl ClockPlan {
-    /// Reduces the rate errors of the clock. So clients notice large steps, and small steps do no
-    /// harm.
+    /// Reduces the rate errors of the clocks. So clients notice large steps of server clocks, and
+    /// small steps do not exceed the drift.
     pub(super) fn quiet(&mut self) {
         self.ppm /= 4;
         self.wall.ppm /= 4;

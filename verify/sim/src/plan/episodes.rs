@@ -1,4 +1,5 @@
-//! More scenes: work that takes longer than a lease, and access to the nodes without the library.
+//! More scenes (plans that each test one rule): work that takes longer than a lease, and access to
+//! the nodes without the library.
 
 use super::scenes::{TTL, group, lock, lone, within};
 use super::{
@@ -44,8 +45,8 @@ impl Plan {
         let (short, fails) = if is_born { (TTL, d.pick(&[0, 0, 1])) } else { (2 * kept, 0) };
         let span = d.pick(&[short, kept + TTL, 2 * kept]);
         let long = vec![order(span, TTL, fails)];
-        // Without births, the other calls must not store a result. They also must not arrive after
-        // the long handler's result has expired.
+        // If the requests have no creation time, the other calls must not store a result, and must
+        // not arrive after the long handler's result has expired.
         let none = if is_born { 0 } else { 2 };
         let mut others = || {
             let until = if is_born { 3 * kept } else { span + kept / 4 };
@@ -128,12 +129,13 @@ impl Plan {
         }
         self.faults.sort_by_key(|(at, _)| *at);
         if d.chance(600) {
-            // The limit must be large enough: a loss begins at a note that is up to a second old,
-            // and E and L are added.
+            // The accepted length must not be too short: the loss is assumed to begin up to a
+            // second early, and it is longer by the clock error and the failover window.
             self.orders.accepts = d.pick(&[1_200, 1_600, 2_000, 3_000]);
             return;
         }
-        // The requests are created shortly before the loss, or during the failover window after it.
+        // The requests are created shortly before the loss of data, or in the time after it in
+        // which the replaced master may still grant.
         let (first, most) = (self.faults[0].0.saturating_sub(3 * error), error as i64 * 1_000);
         let until = self.nodes[0].window() + 6 * error;
         let birth = |d: &mut Dice| Birth {
@@ -147,8 +149,8 @@ impl Plan {
         self.small_world(d);
         self.orders.policy = d.pick(&[Policy::Once, Policy::Once, Policy::Rerun]);
         let error = self.stages[0].clock_error;
-        // The birth of a tick is its scheduled time, so the wall clocks of the clients make a
-        // difference.
+        // The creation time of a tick is its scheduled time, and the clients compare it with their
+        // wall clocks. So these clocks are wrong by up to the clock error.
         let most = error as i64 * 1_000;
         for client in &mut self.clients {
             client.clock.wall = Wave::constant(error * 1_000, d.pick(&[-most, 0, most]));

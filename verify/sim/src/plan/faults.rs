@@ -95,7 +95,8 @@ impl Plan {
         self.faults.sort_by_key(|(at, _)| *at);
     }
 
-    /// May add a second loss of the same node after the first.
+    /// Sometimes adds a second fault to the same node, so that it loses data again during or after
+    /// the first quarantine.
     fn another(&mut self, d: &mut Dice, at: Ms, fault: Fault) {
         let (Fault::Failover { node, .. } | Fault::Crash { node, .. }) = fault else { return };
         let quarantine = self.most(|s| s.max_ttl) + self.nodes[node].window();
@@ -134,7 +135,7 @@ impl Plan {
                 old: d.range(0, 15),
                 freeze: d.pick(&[0, 0, 0, 20, plan.window(), 2 * ttl]),
             },
-            // A planned handover needs clocks within E.
+            // A planned handover is safe only if all clocks are within the clock error E.
             Kind::Handover if plan.is_group() && !self.apart && self.steps == Steps::None => {
                 let takes = d.range(0, ttl);
                 Fault::Handover { node, to: server, takes, stops: self.stops(d) }
@@ -145,7 +146,8 @@ impl Plan {
                 Fault::Crash { node, copy, down: d.pick(&[0, 0, 10, 100]) }
             }
             Kind::Flush => Fault::Flush { node },
-            // This separate stream of random numbers keeps the other values of each seed the same.
+            // The choice has its own stream of random numbers, so the other values of the seed stay
+            // the same.
             Kind::Freeze if Dice::new(self.seed, 12).chance(300) => {
                 Fault::Halt { node, server, span }
             }
@@ -218,8 +220,8 @@ impl Plan {
         }
     }
 
-    /// Draws clock steps that each client notices. No client is silent while a clock is wrong, and
-    /// no message is late or lost.
+    /// Draws large clock steps that each client notices. Clients send requests often while a clock
+    /// is wrong, and no message is late or lost.
     fn draw_noticed_steps(&mut self, d: &mut Dice) {
         self.net = NetPlan { late: 0, lose_request: 0, lose_reply: 0, duplicate: 0, ..self.net };
         for task in &mut self.tasks {
@@ -249,7 +251,8 @@ impl Plan {
             at += span + d.range(long, 2 * long);
         }
         if self.wildest() > 0 {
-            // With such clocks, the age of a request is unknown.
+            // The clocks are wrong by more than the clock error, so the age of a request is
+            // unknown.
             self.orders.births.clear();
             self.stages[0].retention = ALWAYS;
         }

@@ -14,7 +14,7 @@ pub enum Order {
     ClockError,
     /// `drift` changes. Unsafe: the new value is smaller than the real drift of the clocks.
     Drift,
-    /// The retention changes. Unsafe: keys are already in use.
+    /// The retention changes. Unsafe: requests created before the change are still sent.
     Retention,
     /// The number of nodes grows from one to three. Unsafe: two nodes are added in one step.
     NodesAdded,
@@ -22,7 +22,8 @@ pub enum Order {
     NodeReplaced,
     /// A node is replaced. Unsafe: the old node leaves before the retention has ended.
     NodeLeavesEarly,
-    /// A node is added. Unsafe: the node is declared as new.
+    /// A node is added. Unsafe: it is declared as new (known to be empty), so it begins without a
+    /// quarantine.
     NodeJoinsAsNew,
 }
 
@@ -37,8 +38,8 @@ impl Order {
     }
 }
 
-/// Stages of a change. A stage begins `wait` milliseconds after each process has reached the stage
-/// before it.
+/// Settings of the processes, one after another. A stage begins `wait` milliseconds after each
+/// process has the settings of the stage before it.
 struct Rollout {
     stages: Vec<Settings>,
     wait: Ms,
@@ -75,7 +76,8 @@ impl Plan {
         }
     }
 
-    /// Deploys all stages. A stage begins only after each process has reached the stage before it.
+    /// Deploys all stages one after another. A stage begins only after each process has the
+    /// settings of the stage before it. Returns the time of the end.
     fn deploy(&mut self, d: &mut Dice, wait: Ms) -> Ms {
         let mut at = d.range(50, 700);
         for stage in 1..self.stages.len() {
@@ -111,7 +113,8 @@ impl Plan {
     fn clocks(&mut self, d: &mut Dice, order: Order, safe: bool) -> Rollout {
         let one = self.stages[0];
         if order == Order::Drift {
-            // The clocks of the world are within the drift of the first stage.
+            // The real clocks keep to the drift of the first stage. So another drift is safe only
+            // if it is larger.
             let more = if safe { d.range(u64::from(one.drift_ppm), 90_000) as u32 } else { 100 };
             let other = Settings { drift_ppm: more, ..one };
             return either_way(d, one, other);
@@ -123,7 +126,8 @@ impl Plan {
 
     fn retention(&mut self, d: &mut Dice) -> Rollout {
         let one = self.stages[0];
-        // A longer retention does not help requests without a creation time.
+        // A request without a creation time runs again if its record has expired. So its retention
+        // stays longer than the run.
         let born = !self.orders.births.is_empty();
         let short = if born { 2 * one.ttl + one.clock_error + 1_400 } else { one.retention };
         let (short, long) = (
@@ -133,7 +137,7 @@ impl Plan {
         either_way(d, short, long)
     }
 
-    /// Moves the births of all keys to times shortly after `from`.
+    /// Moves the creation times of the requests of all keys to times shortly after `from`.
     fn born_after(&mut self, d: &mut Dice, from: Ms) {
         for birth in &mut self.orders.births {
             birth.at = from + d.range(0, 200);
@@ -146,7 +150,7 @@ impl Plan {
         Rollout { stages, wait }
     }
 
-    /// Grows from one node to three. In the safe order, there are two nodes in between.
+    /// Adds two nodes to one. The safe order has a stage with two nodes.
     fn grow(&mut self, d: &mut Dice, safe: bool) -> Rollout {
         self.nodes.truncate(1);
         self.join(d, 2, false);

@@ -1,13 +1,14 @@
-//! Promises that hold under the assumptions of a plan.
+//! Promises that must be kept in the run of a plan, under the plan's assumptions.
 
 use super::{Ms, Plan, Policy, Steps};
 
 /// State of the server clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clocks {
-    /// All clocks are within E of true time.
+    /// All clocks are within the clock error E of true time.
     Right,
-    /// Some clocks are not within E. There is one holder, but tokens and terms may decrease.
+    /// Some clocks are wrong by more than the clock error E. There is still one holder, but tokens
+    /// and terms may decrease.
     Apart,
     /// Clocks step without being noticed, so a lease may end early.
     Step,
@@ -18,24 +19,28 @@ pub(crate) enum Clocks {
 #[expect(clippy::struct_excessive_bools, reason = "each is a promise of its own")]
 pub(crate) struct Promises {
     pub(crate) clocks: Clocks,
-    /// The handler of a parked key is not started again.
+    /// True if keys are parked: after an attempt without a result, the handler does not start
+    /// again.
     pub(crate) once: bool,
-    /// The handler of a forgotten key does not run again. So a finished step does not run again
-    /// either.
+    /// True if the handler of a forgotten key (the nodes may have lost its record) never runs
+    /// again. Then a finished step does not run again either.
     pub(crate) steps: bool,
-    /// A name with a holder is never reported as vacant. All processes use the same nodes.
+    /// True if a name with a holder is never reported as vacant. This needs that all processes use
+    /// the same nodes.
     pub(crate) vacant: bool,
-    /// Maximum length of a loss, in milliseconds, after which handlers may run again.
+    /// Longest accepted loss of data, in milliseconds. After it, handlers may run again.
     pub(crate) accepts: Ms,
     /// Maximum time, in milliseconds, for which a replaced master still grants.
     pub(crate) window: Ms,
-    /// A free lock is granted. This needs tokens that are not too far in the future.
+    /// True if a free lock must be granted. A very wrong clock can make tokens so large that the
+    /// nodes refuse them.
     pub(crate) served: bool,
     /// Number of nodes.
     pub(crate) nodes: usize,
-    /// Time for which the place of a fair caller that asked counts by every clock, in ms.
+    /// Time, in ms, for which every clock counts a fair caller's place in the queue after the
+    /// caller's last request.
     pub(crate) fresh: Ms,
-    /// No message is lost, and nothing fails.
+    /// True if no message is lost and no fault happens.
     pub(crate) calm: bool,
 }
 

@@ -42,16 +42,17 @@ pub enum Scene {
     /// Readers and writers use one lock. Some of them have short leases. The network loses and
     /// delays messages.
     Readers,
-    /// As `Readers`, with holders of the permits of one semaphore.
+    /// Clients hold permits of one semaphore, while the network loses and delays messages.
     Permits,
-    /// As `Permits`, with callers of all permits at once.
+    /// Clients acquire one or all permits of one semaphore, while the network loses and delays
+    /// messages.
     AllPermits,
-    /// Processes hand locks over to each other. The processes pause and die, and messages are lost.
-    /// Tickets are delivered twice and late.
+    /// Processes hand locks over to each other with tickets. The processes pause and die, messages
+    /// are lost, and tickets are delivered twice and late.
     HandOvers,
-    /// Two locks that are acquired together, while other callers hold each of them alone.
+    /// Some callers acquire two locks together, while other callers hold each of the locks alone.
     Several,
-    /// Fair callers of one lock. In half of the plans no message is lost.
+    /// Callers wait for one fair lock. In half of the plans no message is lost.
     Fair,
 }
 
@@ -112,7 +113,7 @@ impl Plan {
         self.tasks = tasks.into_iter().enumerate().map(task).collect();
     }
 
-    /// A node loses all data. At this time, one client has longer leases than the other client
+    /// Lets a node lose all its data while one client has longer leases than the other client
     /// expects.
     pub(super) fn long_and_short(&mut self, d: &mut Dice, order: Order) {
         self.nodes = vec![lone(self.stages[0].max_ttl, d.chance(500))];
@@ -145,8 +146,8 @@ impl Plan {
     fn old_master(&mut self, d: &mut Dice) {
         let window = d.range(TTL / 2, 2 * TTL);
         self.settle(TTL, vec![group(TTL, d.chance(700), window)]);
-        // The first client holds and renews the lock, and changes to the new master. The second
-        // client waits for the lock at the old master.
+        // The first client holds and renews the lock, and connects to the new master. The second
+        // client stays at the old master and waits for the lock there.
         let later = Action::Think(d.range(10, TTL));
         let holder = lock(TTL, 6 * TTL, true);
         self.set_tasks([vec![holder], vec![later, lock(5 * TTL, TTL, true)]]);
@@ -218,7 +219,7 @@ impl Plan {
         self.net.lose_reply = some;
         let partings = [Parting::Release, Parting::Release, Parting::Drop, Parting::CutShort(2)];
         // In half of the plans, the clients use the lock at the same time as often as possible, so
-        // that the fences on the nodes differ.
+        // that the nodes have different fences (last tokens).
         let busy = d.chance(500);
         let acts = |d: &mut Dice| {
             let mut acts = Vec::new();
@@ -276,7 +277,8 @@ impl Plan {
         self.readers(d);
         let mut longest = 5 * TTL;
         if d.chance(500) {
-            // Then a lock that stays idle shows that callers keep each other out.
+            // Without faults, a free lock that stays without a holder means that the callers block
+            // each other. The calls wait long enough to show this.
             longest = 40 * TTL;
             self.net = NetPlan { latency: self.net.latency, ..NetPlan::CALM };
             self.faults.clear();
@@ -336,7 +338,7 @@ impl Plan {
     }
 }
 
-/// Returns a server whose clock is behind or ahead by the whole E.
+/// Returns a server whose clock is behind or ahead by the whole clock error E.
 fn server(max_ttl: Ms, is_ahead: bool, window: Ms) -> ServerPlan {
     within((max_ttl - 1) / 2 * 1_000, is_ahead, window)
 }

@@ -1,8 +1,10 @@
-//! The judge finds each kind of break in a history that contains it, and none in a good one.
+//! Tests of the checks. They must find each kind of violation in a log that contains it, and none
+//! in a good log.
 
 use super::*;
 
-/// Observations of one history. A task has one process of its own unless it is said otherwise.
+/// Observations of all tasks in one test. Each task is in its own process, unless the test changes
+/// this.
 #[derive(Default)]
 struct History(Vec<Line>);
 
