@@ -12,8 +12,8 @@
 //! after the first hint. Observers only read, so each hint wakes them. A majority of hints wakes
 //! all callers that wait for the end of a claim, because all of them get the same answer.
 //!
-//! Hints may be lost, so every waiter also has a timer. Hints may be forged, so a [`RateLimit`] limits
-//! the rate of useless wake-ups.
+//! Hints may be lost, so every waiter also has a timer. Hints may be forged, so a [`RateLimit`]
+//! holds useless wake-ups apart.
 
 mod rate_limit;
 mod turns;
@@ -299,9 +299,9 @@ impl Waiting {
         )
     }
 
-    /// Lets the other callers of the handle go first at the next hints, because no majority answered
-    /// this caller's attempt. Otherwise a caller that cannot succeed, for example with a durability
-    /// that its nodes do not reach, would get every hint of the handle.
+    /// Lets the callers of the handle that wait now go first at the next hints. Called after an
+    /// attempt without a quorum. Otherwise a caller that cannot succeed, for example with a
+    /// durability that its nodes do not reach, would get every hint of the handle.
     pub(crate) fn step_back(&mut self, now: Moment) {
         self.order.0 = self.order.0.max(now);
     }

@@ -156,9 +156,10 @@ async fn calls_without_a_majority_report_what_a_mutex_that_is_not_fair_reports()
                 let locks = batch.ops.iter().any(|op| matches!(op, Op::Acquire { .. }));
                 let refuses = locks && read_only.load(SeqCst);
                 async move {
-                    match refuses {
-                        true => refused(&batch, NodeFault::NoReplicas),
-                        false => node.call(batch, deadline).await,
+                    if refuses {
+                        refused(&batch, NodeFault::NoReplicas)
+                    } else {
+                        node.call(batch, deadline).await
                     }
                 }
             }))
