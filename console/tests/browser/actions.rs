@@ -3,8 +3,11 @@
 
 use std::time::Duration;
 
+use palisade::Failed;
+use palisade::cron::{Cron, Job, Tick};
 use palisade_console::Options;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use crate::SOON;
 use crate::chrome::{Chrome, Tab};
@@ -202,6 +205,46 @@ async fn a_parked_key_runs_again_by_its_page() {
     assert!(matches!(ran, palisade::Outcome::Executed { value: 7, .. }), "{ran:?}");
     tab.shows("done", SOON).await;
     tab.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_is_run_now_by_its_button() {
+    let chrome = Chrome::start().await;
+    let world = World::start(1, MAX_TTL, acting()).await;
+    let (ran, mut runs) = mpsc::unbounded_channel();
+    let process = |job: Job| {
+        let (cron, ran) = (Cron::new(&world.client), ran.clone());
+        tokio::spawn(async move {
+            let run = cron.run(job, |tick: Tick| {
+                let ran = ran.clone();
+                async move {
+                    ran.send((tick.job().to_owned(), tick.is_requested())).unwrap();
+                    Ok::<_, Failed>(())
+                }
+            });
+            drop(run.await);
+        })
+    };
+    let rare = |name: &str| Job::new(name, "0 0 29 2 *");
+    let jobs = [process(rare("report").on_request()), process(rare("silent"))];
+    let tab = chrome.open(&world.base, "/cron/silent").await;
+    let button = "document.querySelector('[data-action=run-now]')";
+    let is_off = format!("{button} && {button}.getAttribute('aria-disabled') === 'true'");
+    tab.until("a job without requests cannot be run", SOON, &is_off).await;
+    tab.go("/cron/report").await;
+    let is_on = format!("{button} && {button}.getAttribute('aria-disabled') !== 'true'");
+    tab.until("the job can be run", SOON, &is_on).await;
+    open(&tab, "run-now").await;
+    type_and_send(&tab, "report").await;
+    let run = tokio::time::timeout(2 * SOON, runs.recv()).await.expect("the job runs");
+    assert_eq!(run, Some(("report".to_owned(), true)));
+    tab.until("the dialog closes", SOON, "!document.querySelector('dialog')").await;
+    tab.shows("requested by local", SOON).await;
+    assert!(runs.try_recv().is_err(), "it runs once");
+    tab.close().await;
+    for job in jobs {
+        job.abort();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
