@@ -158,7 +158,8 @@ mod tests {
                 .step_by(10)
                 .find(|ms| !votes(&mut clock, *ms, ms * 1_000 + ms * gain_ppm / 1_000))
         };
-        // The validity of a lease of 10 s is shortened for a drift of 100 ms.
+        // A lease of 10 s is valid for 100 ms less, because the two clocks may drift apart by
+        // 100 ms in this time: 10,000 µs per second.
         assert_eq!(after(9_900), None, "a clock within the drift that was declared");
         let seen = after(12_000).expect("a lease would be shorter there than its holder believes");
         assert!(seen <= 20_000, "{seen} ms");

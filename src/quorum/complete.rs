@@ -50,11 +50,11 @@ impl Complete {
         Self { op, end, again: None, pause: PAUSE, votes, examined: false }
     }
 
-    /// Returns true at the first call if a node has refused the result. There are two possible
-    /// reasons: the node has a higher ballot, or it stored the ballot in an earlier data history. A
-    /// renewal of the claim repairs the second case. So after a refusal the machine decides without
-    /// another request. The caller may then renew the claim, call [`renewed`](Self::renewed), and
-    /// continue with this machine.
+    /// Returns true at the first call if a node has refused the result. A node refuses for two
+    /// reasons: it has a higher ballot, or its data history has changed since it stored the ballot,
+    /// for example by a failover. After a renewal of the claim, a node of the second kind accepts
+    /// the result. So after a refusal the machine decides at once. The caller may then renew the
+    /// claim, call [`renewed`](Self::renewed), and continue with this machine.
     pub fn take_refusal(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.examined, true);
         first && self.votes.contains(&NodeOutcome::Refused)

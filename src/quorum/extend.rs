@@ -6,8 +6,9 @@
 //!
 //! The caller first sends the requests of [`ask_all`](Extend::ask_all). Two kinds of answers lead
 //! to a second request to the same node:
-//! - The node is in quarantine. The second request names this quarantine, if the holder may name
-//!   the quarantine.
+//! - The node is in quarantine, because it may have lost leases. It then extends a lease only if
+//!   the request names this quarantine. So the second request names it, if the holder may do so
+//!   (quarantine 6).
 //! - The request was past its deadline by the node's clock. The request is repeated once, because
 //!   the answer has shown the reading of this clock. The clock may have stepped forward and ended
 //!   the lease, and the holder has to learn this before the next renewal.
@@ -64,8 +65,8 @@ pub struct Extend<K> {
     /// Bit set of the nodes whose request named the quarantine of the node.
     reasserted: u32,
     /// Bit set of the nodes that will not confirm the lease any more. The quarantine of such a node
-    /// ends after the lease, and the earlier confirmations of the node do not allow the holder to
-    /// name this quarantine.
+    /// ends after the lease. The holder may not name this quarantine to extend the lease in it,
+    /// because the node's earlier confirmation of the lease ended too early.
     shut: u32,
 }
 
@@ -82,9 +83,9 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         (0..self.votes.len()).map(|node| (node, self.ask(node, now))).collect()
     }
 
-    /// Returns the request to a node. The request names the quarantine that the node reported last,
-    /// if the holder may name it. A node outside the majority may have reported its quarantine
-    /// after the decision of the last renewal.
+    /// Returns the request to a node. If the node has reported a quarantine, the request names it,
+    /// provided that the holder may name it. Such a report may have arrived after the last renewal
+    /// was decided, if the node was not needed for the majority.
     fn ask(&self, node: usize, now: Moment) -> Op {
         self.naming((self.known)(node).reassert(now, self.times.max_ttl))
     }

@@ -16,7 +16,7 @@ use crate::time::Moment;
 /// A quarantine that a node reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Name of the quarantine, which an extension may contain.
+    /// Identifier of the quarantine. An extension that contains it can count in this quarantine.
     pub id: QuarantineId,
     /// End of the quarantine by the local clock. This time may be too late by the time for which
     /// the node's answer was under way.
@@ -48,8 +48,9 @@ impl Known {
         stopped < self.confirmed_until
     }
 
-    /// Returns the quarantine that an extension names: the last quarantine that the node reported.
-    /// Returns `None` if this quarantine has ended or the holder may not name it.
+    /// Returns the identifier of the quarantine that the next extension must contain to count: the
+    /// last quarantine that the node reported. Returns `None` if this quarantine has ended, or if
+    /// the holder is not allowed to extend its lease in it.
     pub fn reassert(&self, now: Moment, max_ttl: Duration) -> Option<QuarantineId> {
         let last = self.quarantine.filter(|quarantine| now < quarantine.ends)?;
         self.may_reassert(last, max_ttl).then_some(last.id)
@@ -76,15 +77,16 @@ struct Holding {
 #[derive(Clone, Debug)]
 pub struct Holdings {
     nodes: Vec<Holding>,
-    /// Slot with which the attempt was won. A node that gave another one has confirmed nothing.
+    /// Semaphore slot that the attempt has won; `None` before, and for a lock or a claim. A node
+    /// that gave another slot has not confirmed the lease.
     slot: Option<u16>,
     /// Number of renewals so far. The round of the grant has the number 0.
     rounds: u64,
 }
 
 impl Holdings {
-    /// Makes the state of `n` nodes. The caller is about to send the request for a grant to all of
-    /// them.
+    /// Makes the state of `n` nodes. The caller is about to send the request for a grant to all
+    /// these nodes.
     pub fn new(n: usize) -> Self {
         let holding = Holding {
             answered: false,
@@ -97,8 +99,9 @@ impl Holdings {
         Self { nodes: vec![holding; n], slot: None, rounds: 0 }
     }
 
-    /// Records that the attempt was won with this slot. What nodes confirmed of other slots, now or
-    /// later, gives no right to name a quarantine.
+    /// Records that the attempt has won this slot. If a node granted another slot, earlier or
+    /// later, it has not confirmed the lease. So an extension may not name the quarantine of this
+    /// node.
     pub fn won_with(&mut self, slot: u16) {
         self.slot = Some(slot);
         for of in self.nodes.iter_mut().filter(|of| of.slot.is_some_and(|other| other != slot)) {
@@ -151,9 +154,9 @@ impl Holdings {
         }
     }
 
-    /// Records that the node has begun the data history of this quarantine. Returns true if the
-    /// node last confirmed the lease in an earlier data history. The next extension then names the
-    /// quarantine, if the holder may name it.
+    /// Records that the node has begun a new data history, and with it this quarantine. Returns
+    /// true if the node last confirmed the lease in an earlier data history. The next extension
+    /// then names the quarantine, if the holder may name it.
     pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
         let of = &mut self.nodes[node];
         let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
@@ -189,11 +192,11 @@ mod tests {
         QuarantineId { history, since: 1 }
     }
 
-    /// The table is for one node. An example of a line is `yes@1 ext no@2 -> holds until 100`:
+    /// The table is for one node. An example of a line is `yes@1 ext no@2 -> holds, until 100`:
     /// first the events, each with a time in ms, and then the state of the node. `yes`, `no`,
     /// `fault`, `unsent` and `quarantined` are answers (`yes.2` answers the second renewal), and
-    /// `slot1` is the grant of a permit. `won` means that the attempt is won with slot 0. With
-    /// `ext` an extension is sent, and with `switch` the node begins another data history.
+    /// `slot1` is the grant of a permit. `won` means that the attempt has won slot 0. At `ext` an
+    /// extension is sent, and at `switch` the node begins another data history.
     #[test]
     fn what_a_node_holds() {
         let table = include_str!("testdata/holdings.txt");

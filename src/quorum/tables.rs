@@ -354,7 +354,7 @@ fn fence() {
     }
 }
 
-/// Random histories. In any order of the replies, an attempt succeeds only with a majority of
+/// Runs random histories. In any order of the replies, an attempt succeeds only with a majority of
 /// grants and with a token that is on a majority, and only before the validity ends.
 #[test]
 fn acquire_wins_only_with_a_majority_at_the_token() {
