@@ -63,7 +63,8 @@ impl Op {
     }
 
     /// Returns the size in bytes of the data that the op asks the node to store, or of the keys of
-    /// several locks. The keys of one lock are short enough to be limited by the number of ops.
+    /// several locks. The keys of one lock are short and do not count, because the limit on the
+    /// number of ops in a batch also limits their size.
     pub(crate) fn payload(&self) -> usize {
         match self {
             Self::Complete { value: Some(bytes), .. } | Self::Extend { meta: Some(bytes), .. } => {

@@ -36,7 +36,7 @@ pub struct Facts {
     /// True if the node had no marker before this batch, so either it is new or it has lost its
     /// data.
     pub marker_missing: bool,
-    /// Beginning of the node's data: whether the node was new then, or had lost earlier data.
+    /// Origin of the node's data: they began on a new node, or after a loss of earlier data.
     pub began: Began,
     /// Ranges of writes that the node's data may lack, the latest last.
     pub losses: Arc<[Loss]>,
