@@ -182,8 +182,8 @@ impl Discovery {
                 self.ids.insert(peer.at.clone(), id.clone());
             }
         }
-        // An address without further requests needs no entry, for example after a Sentinel has
-        // moved to another address.
+        // Entries of addresses that are not asked any more are removed. An example is the old
+        // address of a Sentinel that has moved.
         let sentinels = &self.sentinels;
         self.ids.retain(|at, _| sentinels.contains(at));
         self.down_after.retain(|at, _| sentinels.contains(at));
@@ -194,9 +194,9 @@ impl Discovery {
     /// Returns the number of Sentinels of the group. It is the largest of three numbers: the
     /// configured Sentinels, the Sentinels that answered, and the number that the Sentinels report.
     /// A Sentinel never removes other Sentinels by itself. So even an isolated part of the
-    /// Sentinels reports the full number, and can be recognised as a minority. If more Sentinels
-    /// than a majority report a number, the highest numbers are ignored: one for each Sentinel that
-    /// may be wrong.
+    /// Sentinels reports the full number, and can be recognised as a minority. The highest reported
+    /// numbers are ignored, because they may be wrong: one for each Sentinel that reports a number
+    /// beyond a majority, and at most as many as a minority.
     fn known(&self, voices: &[Voice<'_>]) -> usize {
         let mut reported: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
         reported.sort_unstable_by(|a, b| b.cmp(a));
@@ -380,7 +380,7 @@ fn all_answers(answers: &[Answer]) -> String {
 }
 
 /// Returns the error if no Sentinel names a master. If there are several causes, the error has the
-/// cause that is least likely to end without a person. Silence is the last of these causes.
+/// cause that most likely needs a person to repair it. A missing answer is the last in this order.
 fn no_master_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
     let has = |t| answers.iter().any(|a| matches!(a.reply, SentinelReply::Failed(x, _) if x == t));
     let fault = if voices.iter().any(|v| v.unknown) {
