@@ -197,7 +197,7 @@ impl<T> ClaimedCall<T> {
     }
 
     /// Returns the claim, if there is one, and marks its attempt as begun. If the caller later
-    /// drops the claim, it is not released but lapses.
+    /// drops the claim, the claim is not released: the attempt counts as begun without a result.
     fn hand_out(self) -> Result<Claimed<T>, RunError> {
         match self {
             Self::Ours(ours) if ours.1.begin(&ours.0) => Ok(Claimed::Ours(Claim::new(ours))),

@@ -128,7 +128,8 @@ impl Idempotency {
     /// the messages that the consumers of this handle and its clones hold until an operator acts.
     ///
     /// # Cancellation safety
-    /// May be dropped at any time. The trial lock on each node is then released in the background.
+    /// May be dropped at any time. The check takes a trial lock on each node; after a drop this
+    /// lock is released in the background.
     pub async fn health(&self) -> Health {
         let redlock = Redlock { core: Arc::clone(&self.core) };
         let loss = DataLossTerms { born: self.in_use_since, accepted: self.accepted_loss };
@@ -273,7 +274,8 @@ impl IdempotencyBuilder {
     }
 
     /// Turns off the reports of the time for which keys without a creation time count as forgotten.
-    /// For a namespace in which every key has a creation time, or forgotten keys may be run again.
+    /// These reports are of no use for a namespace in which every key has a creation time, or in
+    /// which the handlers of forgotten keys may run again.
     #[cfg(feature = "cron")]
     pub(crate) fn without_forgotten_reports(mut self) -> Self {
         self.of.reports_forgotten = false;

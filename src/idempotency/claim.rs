@@ -1,5 +1,5 @@
 //! Claims that [`claim_many`](super::Idempotency::claim_many) returns. The caller does the work for
-//! them and stores the results later.
+//! each claim and stores its result later.
 
 use std::marker::PhantomData;
 

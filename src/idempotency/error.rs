@@ -64,8 +64,8 @@ pub struct NotRecorded {
 }
 
 impl NotRecorded {
-    /// Returns the next step after the error: call again with the same key, after the time at which
-    /// nodes may answer.
+    /// Returns the next step after the error: call again with the same key, after a pause of at
+    /// least 100 ms in which nodes may recover.
     pub fn advice(&self) -> Advice {
         match self.nodes.advice() {
             Advice::RetryAfter(wait) => Advice::RetryAfter(wait.max(Duration::from_millis(100))),

@@ -17,10 +17,11 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 /// Shortest and longest pause before the next try of a call. A random part of the pause is
 /// subtracted later. A pause is at most half a lease.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
-/// Largest number of keys with a count of *in flight* results.
+/// Largest number of keys for which this process counts *in flight* results: answers that another
+/// caller's handler runs under the key.
 const MOST: usize = 10_000;
-/// Time after the last *in flight* result of a key. After this time the count of the key starts at
-/// zero.
+/// Time after the last *in flight* result of a key at which the count of the key starts at zero
+/// again. An *in flight* result means that another caller's handler runs under the key.
 const GONE: Duration = Duration::from_secs(120);
 
 /// Mean run time of the handlers of a namespace, and the count of *in flight* results of each key.

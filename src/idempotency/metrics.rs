@@ -124,7 +124,8 @@ impl Counters {
         outcome
     }
 
-    /// Counts the start of a handler after a possible earlier effect, by the reasons in `doubt`.
+    /// Counts the start of a handler that may have taken effect in an earlier attempt. `doubt`
+    /// contains the reasons for this possibility; each reason has its own counter.
     pub(super) fn started(&self, doubt: &Doubt) {
         self.reruns.add(u64::from(doubt.lapsed > 0));
         self.forgotten_runs.add(u64::from(doubt.forgotten.is_some()));

@@ -35,8 +35,8 @@ pub(super) const KEPT: Duration = Duration::from_secs(366 * 24 * 3_600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
-    /// Run the handlers of these keys, like [`Forgotten::Run`](super::Forgotten::Run). For requests
-    /// that took no effect or may be repeated.
+    /// Run the handlers of these keys, like [`Forgotten::Run`](super::Forgotten::Run). Choose this
+    /// if the requests took no effect or may be repeated.
     Run,
     /// Park these keys, like [`Forgotten::Park`](super::Forgotten::Park).
     Park,
@@ -59,7 +59,8 @@ pub struct Decided {
 /// Shortest time between two warnings of one namespace about a decision that could not be read.
 const WARNED: Duration = Duration::from_secs(60);
 
-/// Cache of one namespace for the decisions of the last 5 s.
+/// Cache for the operators' decisions about losses of data, for one namespace. An entry is valid
+/// for 5 s after its read from the nodes.
 #[derive(Debug, Default)]
 pub(super) struct Decisions(SyncMutex<Lately>);
 

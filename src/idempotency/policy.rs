@@ -15,8 +15,8 @@ pub enum Lapsed {
     /// [`Call::rerun`](super::Call::rerun).
     Park,
     /// Run the handler again with a higher fencing token.
-    /// [`Context::attempt`](super::Context::attempt) is then at least 2. For handlers with effects
-    /// that are safe to repeat.
+    /// [`Context::attempt`](super::Context::attempt) is then at least 2. Choose this only if the
+    /// effect of the handler is safe to repeat.
     Rerun,
 }
 
@@ -30,7 +30,8 @@ pub enum Forgotten {
     /// an operator has decided to run the keys of this loss ([`Decision`](super::Decision)), the
     /// handler runs.
     Park,
-    /// Run the handler as for a new key. For handlers with effects that are safe to repeat.
+    /// Run the handler as for a new key. Choose this only if the effect of the handler is safe to
+    /// repeat.
     Run,
 }
 

@@ -378,8 +378,8 @@ async fn repair(
     Ok(match stored {
         Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
-        // `seen` may not be the key's result, because too few nodes can exclude a lost one. So the
-        // key is claimed again, and the probe decides.
+        // `seen` may not be the key's result, because too few nodes can exclude that another result
+        // was lost. So the key is claimed again, and the probe decides.
         Store::Forgotten(_) => match call.of.core.claim(terms, true).await {
             Ok((held, promise)) if promise.forgotten.is_some() => Ok(Begun::Ours(held, promise)),
             Err(Denied::Replay(value)) => Ok(Begun::Stored(value)),
@@ -441,8 +441,8 @@ where
     // This call must not return the handler's value before a majority of the nodes has it
     // (idempotency 1). So this call reads the result on the nodes.
     let found = core.look(terms).await;
-    // The result on the nodes may be that of another attempt, and its replicas were not counted.
-    // Certain is only the durability level of `terms`.
+    // The result on the nodes may be that of another attempt, and the replicas that have it were
+    // not counted. Only the durability level that `terms` requires is certain.
     let durability = Achieved::at_least(terms.durability);
     if let Found::Stored(record) = &found {
         let same = kept.is_some() && record.value.as_ref() == kept;

@@ -28,8 +28,8 @@ impl Doubt {
         (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
     }
 
-    /// Returns the reason in the report of a parked key, for any policy. A known attempt without a
-    /// result comes before a forgotten key.
+    /// Returns the main reason for the doubt: `Lapsed` if an earlier attempt is known to have left
+    /// no result, otherwise `Forgotten`. The policies do not affect it.
     pub(super) fn reason(&self) -> ParkedReason {
         if self.lapsed > 0 { ParkedReason::Lapsed } else { ParkedReason::Forgotten }
     }

@@ -122,7 +122,7 @@ impl Holding {
         pause.saturating_sub(pause / 4_000 * random)
     }
 
-    /// Removes a message from the count after its end as a held message.
+    /// Removes a message from the count, because it is not held any more.
     pub(super) fn release(&self, key: &Arc<str>) {
         let mut state = self.state.lock();
         if state.held.remove(key).is_some() {
