@@ -122,7 +122,7 @@ pub enum Op {
         owner: OwnerToken,
         /// New lease length, from now.
         ttl: Duration,
-        /// Fencing token of the holder, as a majority of the nodes has confirmed it.
+        /// Fencing token of the holder, which a majority of the nodes has confirmed.
         token: FencingToken,
         /// Metadata that the holder publishes; the node keeps them as long as the lock.
         meta: Option<Arc<[u8]>>,
@@ -190,7 +190,7 @@ pub enum Op {
         key: RecordKey,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Ballot of the claim, as a majority of the nodes has promised it.
+        /// Ballot of the claim, which a majority of the nodes has promised.
         token: FencingToken,
         /// New lease length, from now.
         lease: Duration,
@@ -201,14 +201,15 @@ pub enum Op {
         /// Identifier of the node's quarantine, if the holder may extend the claim in spite of it.
         reassert: Option<QuarantineId>,
     },
-    /// Stores the result of a key (phase 2 of the consensus). Accepted if `fence < token`, or if
-    /// `fence = token` and the last owner is `owner`, unless the record has another fingerprint.
+    /// Stores the result of a key (phase 2 of the consensus). The node accepts it if its promised
+    /// ballot is below `token`, or is `token` and the last owner is `owner`. It refuses if the
+    /// record has another fingerprint.
     Complete {
         /// Key of the idempotency record.
         key: RecordKey,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Ballot of the claim, as a majority of the nodes has promised it.
+        /// Ballot of the claim, which a majority of the nodes has promised.
         token: FencingToken,
         /// Bytes of the result; `None` if the node shall store only that there is a result.
         value: Option<Arc<[u8]>>,
@@ -217,16 +218,16 @@ pub enum Op {
         /// Fingerprint of the request; `None` if fingerprints are not compared.
         fingerprint: Option<FingerprintBytes>,
     },
-    /// Stores the list of a handler's finished steps, in place of an earlier list. Accepted under
-    /// the conditions of `Complete`, if there is no result. Of two lists of one ballot the longer
-    /// one stays, so a request that arrives twice removes no step. A record with steps always
-    /// counts as claimed, even if its claims end as `Undone`.
+    /// Stores the list of a handler's finished steps, in place of an earlier list. The node accepts
+    /// it under the conditions of `Complete`, if there is no result. Of two lists of one ballot the
+    /// longer one stays, so a request that arrives twice removes no step. A record with steps
+    /// always counts as claimed, even if its claims end as `Undone`.
     Steps {
         /// Key of the idempotency record.
         key: RecordKey,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Ballot of the claim, as a majority of the nodes has promised it.
+        /// Ballot of the claim, which a majority of the nodes has promised.
         token: FencingToken,
         /// All finished steps, encoded by the caller.
         list: Arc<[u8]>,
@@ -235,9 +236,9 @@ pub enum Op {
         /// Fingerprint of the request; `None` if fingerprints are not compared.
         fingerprint: Option<FingerprintBytes>,
     },
-    /// Ends a claim's lease before its time. Accepted only from the last owner, only if the claim
-    /// was not ended before, and only while there is no result. Afterwards the record has no owner,
-    /// so later requests under this claim are refused.
+    /// Ends a claim's lease before its time. The node accepts it only from the last owner, only if
+    /// the claim was not ended before, and only while there is no result. Afterwards the record has
+    /// no owner, so later requests under this claim are refused.
     Unclaim {
         /// Key of the idempotency record.
         key: RecordKey,
@@ -372,7 +373,8 @@ pub enum Reply {
         /// True if the key has another program's value.
         foreign: bool,
     },
-    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle has its place.
+    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle has its place in
+    /// the queue.
     Queued {
         /// Time until the lock expires; `None` without an expiry. If only the places ahead of the
         /// caller are the reason for the refusal, the time until none of these places is fresh any
@@ -407,7 +409,7 @@ pub enum Reply {
     Holder(Option<Holder>),
     /// Answer to `Inspect`: the lock has shared grants.
     Readers(Readers),
-    /// Answer to `Inspect`: the key is a semaphore's, with these permits in the order of the slots.
+    /// Answer to `Inspect` of a semaphore: its permits, in the order of the slots.
     Permits(Vec<SlotGrant>),
     /// Answer to `Enlist`: the listed candidates, in the order in which they were first written.
     Candidates(Vec<Listed>),

@@ -8,10 +8,10 @@ use crate::token::{FencingToken, OwnerToken};
 /// caller for a hint (a message that the lock may be free), or transfers the lock to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfHeld {
-    /// The node notifies this handle of the next release of the lock, together with all others that
-    /// watch it. The handle has no place in the queue, so the lock is not reserved for it.
-    /// Candidates of an election use this, because they decide among themselves which of them
-    /// attempts first.
+    /// The node notifies this handle of the next release of the lock, together with all other
+    /// handles that watch the lock. The handle has no place in the queue, so the lock is not
+    /// reserved for it. Candidates of an election use this, because they decide among themselves
+    /// which candidate attempts first.
     Watch,
     /// The handle gets this place in the lock's queue. Each release wakes only the first handle in
     /// the queue.

@@ -17,9 +17,10 @@ use crate::token::FencingToken;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
-    /// Granted with this fence, which may still differ from the attempt's final token.
+    /// The node granted, and gave this fencing token. The final token of the attempt may differ.
     Granted(u64),
-    /// Granted, and the node's fence is the token on which a majority has to agree.
+    /// The node granted, and its fence (its last fencing token) is the token on which a majority
+    /// has to agree.
     Settled,
     /// The node granted, but its grant does not count, because its fence is not the token. `None`:
     /// the node refused to raise its fence, or its fence is above the token. `Some`: the request
@@ -68,7 +69,8 @@ enum Phase {
 /// The state machine that decides one attempt.
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    /// Op that raises the fence of a node to the token. Its token is set when it is sent.
+    /// Op that raises the fence of a node to the token. The token in the op is set when the op is
+    /// sent.
     raise: Op,
     sent: Moment,
     /// End of the lock's validity: an answer at this moment or later wins nothing (invariant 1 of
@@ -105,7 +107,7 @@ impl Acquire {
     }
 
     /// Sets whether the attempt ends as *no quorum* only after each node has answered or the time
-    /// for answers is over. Default: as soon as no majority can answer any more.
+    /// for answers is over. By default it ends as soon as no majority can answer any more.
     pub fn awaiting_all(self, awaits_all: bool) -> Self {
         Self { awaits_all, ..self }
     }
@@ -216,8 +218,9 @@ impl Acquire {
         }
     }
 
-    /// Returns the next step of a vote that is not won: to wait while a majority for yes is
-    /// possible, otherwise to give up. `open` is the number of nodes that may still vote yes.
+    /// Returns the next step if the `yes` votes are no majority yet: to wait while a majority is
+    /// possible, otherwise to end the attempt. Returns `None` if they are a majority. `open` is the
+    /// number of nodes that may still vote yes.
     fn not_won(&mut self, now: Moment, yes: usize, open: usize) -> Option<Step> {
         let need = majority(self.n());
         if yes >= need {
@@ -269,7 +272,8 @@ impl Acquire {
     /// as "no quorum" (invariant 4 of `quorum`).
     fn lose(&mut self, now: Moment) -> Step {
         let late = now >= self.by;
-        // After the wait, a node that did not answer the raise does not count as having answered.
+        // After the time for answers, a node that granted but did not answer the request to raise
+        // its fence does not count as a node that answered.
         let unraised = late && matches!(self.phase, Phase::Raising(_));
         let spoke = self.count(|v| match v {
             Vote::Held { .. } => true,

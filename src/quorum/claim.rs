@@ -5,7 +5,7 @@
 //!  a majority shows the same record ─▶ Replay
 //!  fewer nodes show a record        ─▶ Repair; the handler does not run
 //!  a majority grants with one token, and all these nodes certainly have every claim ─▶ Promise
-//!  a majority grants, but some of these nodes may have lost claims
+//!  a majority grants, but too few of these nodes certainly have every claim
 //!               ─▶ Promise marked `forgotten`, once no node is silent or the wait is over
 //! ```
 //!
@@ -76,8 +76,8 @@ pub struct Promise {
 /// of the key, and the other nodes are no majority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forgetting {
-    /// Time until a majority certainly has every claim again. The time is for a key whose birth
-    /// (the time of the request) is unknown.
+    /// Time until a majority certainly has every claim, because the lost claims would have expired
+    /// by then. The time is for a key whose birth (the time of the request) is unknown.
     pub remaining: Duration,
     /// Losses of data on the nodes that granted but may lack a claim, without duplicates. Empty if
     /// one of these nodes did not report its losses.

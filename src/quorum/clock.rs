@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::error::{NodeError, NodeFault};
 use crate::time::{Drift, Moment};
 
-/// Largest change of a clock that counts as drift after a long time without readings. The drift of
-/// `CRYSTAL` is added to this limit.
+/// Limit for the change of a clock after a long time without readings. A change up to this limit,
+/// plus the drift of `CRYSTAL` in this time, counts as drift and not as a step of the clock.
 const WANDER_MAX: Duration = Duration::from_secs(1);
 /// Drift of a clock without NTP. This drift is allowed for any time without readings.
 const CRYSTAL: Drift = Drift::from_ppm(100);

@@ -59,8 +59,8 @@ pub struct Extend<K> {
     /// calls this function for each request and each answer.
     known: K,
     votes: Vec<NodeOutcome>,
-    /// Bit set of the nodes with a second request, because the first request was past its deadline
-    /// on the node.
+    /// Bit set of the nodes that got a second request, because the first request was past its
+    /// deadline when it arrived at the node.
     late: u32,
     /// Bit set of the nodes whose request named the quarantine of the node.
     reasserted: u32,
@@ -123,9 +123,10 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         Some(self.naming(Some(*id)))
     }
 
-    /// Decides an extension without a majority. The lease is lost if the nodes that are not in
-    /// `shut` are fewer than a majority; otherwise the result is unknown. A node that refused is
-    /// not in `shut`, because this node may have granted another attempt that will be rolled back.
+    /// Decides an extension that no majority has confirmed or refused. The lease is lost if the
+    /// nodes that are not in `shut` are fewer than a majority; otherwise the result is unknown. A
+    /// node that refused is not in `shut`, because it may have granted another attempt that will be
+    /// rolled back. After that it may confirm the lease.
     fn undecided(&self) -> Progress<Extension> {
         let n = self.votes.len();
         if n - (self.shut.count_ones() as usize) < majority(n) {

@@ -24,7 +24,8 @@ pub fn settle(n: usize, grants: impl Iterator<Item = u64>) -> Settled {
     let mut values: Vec<u64> = grants.collect();
     values.sort_unstable();
     let need = majority(n);
-    // The value that a majority granted, if there is one. There cannot be two such values.
+    // The list is sorted. So `need` equal values in a row are a value that a majority granted. At
+    // most one value can have a majority.
     let agreed = values.windows(need).find(|w| w.first() == w.last()).map(|w| w[0]);
     match (agreed, values.last()) {
         (Some(t), _) => Settled::Agreed(t),

@@ -2,10 +2,10 @@
 //! of the nodes to the attempt and to its renewals.
 //!
 //! A release must go to each node that may hold the lock or the claim of the attempt, and to no
-//! other node ([`Holdings::may_hold`]). A renewal may name a node's quarantine only if the node had
-//! confirmed the lease for long enough ([`Known::reassert`]). Answers may arrive late and in any
-//! order. So each answer is recorded with the number of its round: 0 for the grant, then 1 for the
-//! first renewal.
+//! other node ([`Holdings::may_hold`]). A node in quarantine extends a lease only if the renewal
+//! names the quarantine. That is allowed only if the node had confirmed the lease for long enough
+//! ([`Known::reassert`]). Answers may arrive late and in any order. So each answer is recorded with
+//! the number of its round: 0 for the grant, then 1 for the first renewal.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::time::Moment;
 pub struct Quarantine {
     /// Identifier of the quarantine. An extension that contains it can count in this quarantine.
     pub id: QuarantineId,
-    /// End of the quarantine by the local clock. This time may be too late by the time for which
-    /// the node's answer was under way.
+    /// End of the quarantine by the local clock. The real end may be earlier: at most by the time
+    /// that the node's answer needed to arrive.
     pub ends: Moment,
 }
 
@@ -42,8 +42,8 @@ impl Known {
     /// stopped granting. Otherwise the previous master could have given the lock to another owner.
     pub fn may_reassert(&self, quarantine: Quarantine, max_ttl: Duration) -> bool {
         // The length of a quarantine is at least max_ttl + L, where L is the time for which a
-        // replaced master may still grant. In a longer quarantine, `stopped` is later than
-        // necessary, which is safe.
+        // replaced master may still grant. So the replaced master has stopped granting at
+        // `stopped`. In a longer quarantine it stopped earlier, so `stopped` is on the safe side.
         let stopped = quarantine.ends - max_ttl;
         stopped < self.confirmed_until
     }

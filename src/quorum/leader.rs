@@ -4,7 +4,7 @@
 //! The nodes answer at different times. The results are correct all the same, for three reasons:
 //! 1. If an owner leads throughout the read, each node of its majority reports this owner. So if no
 //!    owner has a majority, and no further answer can change that, there was a moment without a
-//!    leader: *vacant* is true.
+//!    leader, and the result *vacant* is correct.
 //! 2. The leader's metadata contain the proclaimed value and are numbered. If metadata were written
 //!    to a majority, every majority that names the leader has a node with these metadata. So the
 //!    metadata with the highest number are never older than these metadata.

@@ -3,8 +3,8 @@
 //!
 //! - A grant of a node whose clock stepped does not count (renewal 8).
 //! - A fencing token is refused if no node with a correct clock can have given it (locks 6).
-//! - A node in quarantine cannot show the holder of a name, unless the data of the node certainly
-//!   contain the holder (quarantine 9).
+//! - A node in quarantine may have lost locks. Its answer about the holder of a name counts only if
+//!   the lock was certainly written after the loss (quarantine 9).
 //! - If two addresses lead to one server, that server has one vote (overview 8).
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::time::{FENCE_SLACK, token_lead};
 pub struct Witness<'a> {
     /// Facts that the node reported in the same batch; `None` if it reported none.
     pub facts: Option<&'a Facts>,
-    /// Error for which the node's votes do not count; `None` if they count.
+    /// Error because of which the votes of the node do not count; `None` if its votes count.
     pub objection: Option<&'a NodeError>,
     /// Longest lease and largest clock error. All clients of the node must use the same values.
     pub terms: &'a Terms,

@@ -144,9 +144,9 @@ impl Discovery {
         }
     }
 
-    /// Stores the Sentinels' ids and adds the new Sentinels in the answers (step 9 of the
-    /// guideline). Removes a learned Sentinel if its id is that of a configured Sentinel. Returns
-    /// true if there are new Sentinels to ask.
+    /// Stores the ids of the Sentinels that answered, and adds the Sentinels that they report to
+    /// the list (step 9 of Redis' guideline for Sentinel clients). Removes an added Sentinel if its
+    /// id is that of a configured Sentinel. Returns true if there are new Sentinels to ask.
     pub(crate) fn learn(&mut self, answers: &[Answer]) -> bool {
         for a in answers {
             if let Some(id) = &a.id {
