@@ -98,7 +98,7 @@ pub enum Op {
         owner: OwnerToken,
         /// Fencing token of the grant, which a majority of the nodes must have as their fence.
         token: FencingToken,
-        /// Slot that the owner has, whose fence is set, if the grant is a permit (semaphore 3).
+        /// Slot of the owner if the grant is a permit; the fence of this slot is set (semaphore 3).
         slot: Option<u16>,
     },
     /// Extends the owner's lock, or creates it again if the key is absent, and sets `fence :=
@@ -139,8 +139,8 @@ pub enum Op {
     /// for this handle. If the first place is a reader's, the node does the same for all readers
     /// before the first exclusive waiter that asked lately (readers 10).
     ///
-    /// A shared release removes the owner's shared grant. If a downgrade did not reach this node,
-    /// it removes the owner's exclusive grant (readers 7).
+    /// A shared release removes the owner's shared grant. It also removes an exclusive grant of the
+    /// owner, which is left if a downgrade did not reach this node (readers 7).
     ///
     /// A release of a permit frees all slots of the owner. For each freed slot the node notifies
     /// one waiter and reserves the slot for it. The answer is `NotOwner` only if the release names
@@ -156,7 +156,7 @@ pub enum Op {
         /// deletes these, too. With false the node saves a lookup.
         meta: bool,
     },
-    /// Reads who holds the lock. `wait` asks for a hint on the next change.
+    /// Reads the holder of the lock. With `wait`, the node notifies the caller of the next change.
     Inspect {
         /// Keys of the lock.
         keys: LockKeys,
@@ -170,9 +170,9 @@ pub enum Op {
     Enlist(Enlist),
     /// Claims an idempotency key to run its handler (phase 1 of consensus on the key's result).
     Claim(Claim),
-    /// Sets the promise of a record to the claim's ballot `token`, as `Raise` sets the fence of a
-    /// lock. The node refuses the op if a higher ballot was promised, or if the promise is of an
-    /// earlier data history of the node. If there is a result, the answer is `Completed`.
+    /// Sets the promised ballot of a record to `token`, the ballot of the claim. This is like
+    /// `Raise` for a lock. The node refuses the op if a higher ballot was promised, or if the
+    /// promise is from an earlier data history. If there is a result, the answer is `Completed`.
     RaiseClaim {
         /// Key of the idempotency record.
         key: RecordKey,
@@ -344,7 +344,7 @@ impl Op {
 /// Identifier of one quarantine of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuarantineId {
-    /// Data history that began with the quarantine, as in [`Facts::history_id`].
+    /// Identifier of the data history that began with the quarantine, as in [`Facts::history_id`].
     pub history: u64,
     /// Beginning of the quarantine, by the node's clock and in the node's own unit.
     pub since: u64,

@@ -26,9 +26,9 @@ pub struct Batch {
     /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases and unclaims, which
     /// are executed at any time. `None` if there is no deadline.
     pub not_after: Option<NotAfter>,
-    /// Reading of the node's clock (µs since 1970) when this client first saw a marker there;
-    /// `None` if it has not seen one. If the node's data began empty after that time, the node
-    /// reports [`Began::Lost`](super::Began::Lost).
+    /// Reading of the node's clock (µs since 1970) when this client first saw a marker on the node
+    /// (the key with the facts about the node's data); `None` if it has not seen one. If the node's
+    /// data began empty after that time, the node reports [`Began::Lost`](super::Began::Lost).
     pub known_since: Option<u64>,
     /// Ops, in the order in which they must take effect.
     pub ops: Vec<Op>,

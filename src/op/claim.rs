@@ -10,7 +10,7 @@ use crate::token::OwnerToken;
 pub struct Claim {
     /// Key of the idempotency record.
     pub key: RecordKey,
-    /// Owner token; each attempt has a fresh one.
+    /// Owner token; each attempt has a new token.
     pub owner: OwnerToken,
     /// Time for which the handler may run before others may take over.
     pub lease: Duration,

@@ -25,9 +25,9 @@ pub enum IfHeld {
     /// owner has the lock. In a mode other than [`Exclusive`](super::LockMode::Exclusive), `Fair`
     /// counts as [`Queue`](Self::Queue).
     Fair {
-        /// Place of the handle; the time that it has waited does not count.
+        /// Place of the handle; the time for which the handle has waited does not count.
         place: Place,
-        /// Ticket of the call; `None` in its first requests, in which it asks for one (fair 1).
+        /// Ticket of the call; `None` in its first requests, which ask for a ticket (fair 1).
         ticket: Option<u64>,
     },
     /// The node transfers the lock to the caller atomically and deletes the previous owner's
@@ -53,7 +53,7 @@ pub enum IfHeld {
     },
 }
 
-/// Position of a fair caller among those who wait for the lock.
+/// Position of a fair caller among the callers that wait for the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued {
     /// Number of fair callers ahead of this caller. The holder does not count.

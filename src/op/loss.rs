@@ -41,8 +41,8 @@ impl Loss {
     }
 
     /// Returns the number by which operators name the loss: the second (UTC) at which the data
-    /// after the loss began, as `20261123-140321`. Unlike a position in a list it stays the same
-    /// when other losses are removed.
+    /// after the loss began, for example `20261123-140321`. Unlike a position in a list, this
+    /// number stays the same when other losses are removed.
     pub fn number(&self) -> String {
         let digits = |c: char| !matches!(c, '-' | ':');
         let second: String = utc(self.began).chars().take(19).filter(|c| digits(*c)).collect();

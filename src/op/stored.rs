@@ -64,8 +64,8 @@ pub struct SharedGrant {
 pub struct RecordState {
     /// Fencing token of the highest ballot that the node has promised.
     pub fence: u64,
-    /// Number of claims of the key that the node has granted, without those that ended without
-    /// effect.
+    /// Number of claims of the key that the node has granted. Claims that ended as `Undone` or
+    /// `Repeatable` do not count.
     pub attempt: u32,
     /// Time until the lease of the running claim ends; `None` if no claim runs.
     pub lease: Option<Duration>,
