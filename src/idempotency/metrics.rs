@@ -131,7 +131,8 @@ impl Counters {
         self.forgotten_runs.add(u64::from(doubt.forgotten.is_some()));
     }
 
-    /// Adds `more` to the number of held messages; a negative number subtracts.
+    /// Adds `more` to the number of held messages, which wait for an operator's decision. A
+    /// negative number subtracts.
     pub(super) fn holds(&self, more: i64) {
         if more != 0 {
             // In two's complement, the addition of a negative number as unsigned is a subtraction.
@@ -141,8 +142,8 @@ impl Counters {
         }
     }
 
-    /// Exports the time until which keys without a creation time count as forgotten: `left` after
-    /// `now`. `now` is in µs since 1970.
+    /// Exports the time until which keys without a creation time count as forgotten (too few nodes
+    /// can exclude an earlier use). This time is `left` after `now`; `now` is in µs since 1970.
     pub(super) fn keys_unknown_until(&self, now: u64, left: Duration) {
         self.unknown_until.set(Duration::from_micros(now).saturating_add(left).as_secs_f64());
     }

@@ -42,7 +42,8 @@ pub enum Decision {
     Park,
 }
 
-/// A decision about a loss of data, with its operator, its reason and its time.
+/// An operator's decision about the keys whose records may be lost because of a loss of data, with
+/// the operator's name, the reason and the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Decided {
@@ -114,9 +115,9 @@ pub enum Record {
 }
 
 impl Idempotency {
-    /// Returns the decision for a key that is forgotten because of `losses`. The decision is to
-    /// park if an operator decided to park for any of the losses. It is to run if operators decided
-    /// to run for all of the losses.
+    /// Returns the operators' decision for a key that is forgotten because of `losses`: its handler
+    /// runs, or the key is parked. The key is parked if an operator decided so for any of the
+    /// losses. The handler runs if operators decided so for all of the losses.
     ///
     /// # Errors
     /// The losses without an operator's decision; an empty list if `losses` is empty.

@@ -26,9 +26,9 @@ pub enum Lapsed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Forgotten {
-    /// Do not run the handler. The call returns [`Outcome::Parked`](super::Outcome::Parked). But if
-    /// an operator has decided to run the keys of this loss ([`Decision`](super::Decision)), the
-    /// handler runs.
+    /// Do not run the handler. The call returns [`Outcome::Parked`](super::Outcome::Parked). But
+    /// the handler runs if an operator has decided so for all keys that are forgotten because of
+    /// the same loss of data ([`Decision`](super::Decision)).
     Park,
     /// Run the handler as for a new key. Choose this only if the effect of the handler is safe to
     /// repeat.
