@@ -299,7 +299,7 @@ impl Op {
             || matches!(self, Self::Raise { .. } | Self::RaiseClaim { .. })
     }
 
-    /// Returns true if the op extends a lease and names the node's quarantine.
+    /// Returns true if the op extends a lease in spite of the node's quarantine, which it names.
     pub(crate) fn reasserts(&self) -> bool {
         matches!(
             self,
@@ -382,7 +382,7 @@ pub enum Reply {
         remaining: Option<Duration>,
         /// True if the key has another program's value.
         foreign: bool,
-        /// Ticket of the place on this node, and the number of fresh fair places ahead of it.
+        /// Ticket of the handle on this node, and the number of fresh fair places ahead of it.
         queued: Queued,
     },
     /// Answer to `Acquire`, `Claim` and `Raise`: the node is in quarantine and grants nothing.

@@ -107,7 +107,7 @@ pub enum RunError {
     NotInitialised {
         /// The key of the call.
         key: KeyName,
-        /// Names of the nodes that were never initialised.
+        /// Names of the nodes that no operator has initialised by `palisade init`.
         nodes: Vec<Arc<str>>,
     },
     /// The handler failed. The attempt counts or does not count, depending on the

@@ -13,7 +13,7 @@ use crate::metrics::{Gauge, IDEMPOTENCY, Tally};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdempotencyMetrics {
-    /// Handlers that ran, with a stored result.
+    /// Handlers that ran and whose results are stored.
     pub executed: u64,
     /// Calls that returned a stored result. Includes calls whose stored result was too large to be
     /// kept.

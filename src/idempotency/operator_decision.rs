@@ -38,7 +38,7 @@ pub enum Decision {
     /// Run the handlers of these keys, like [`Forgotten::Run`](super::Forgotten::Run). Choose this
     /// if the requests took no effect or may be repeated.
     Run,
-    /// Park these keys, like [`Forgotten::Park`](super::Forgotten::Park).
+    /// Park these keys, like [`Forgotten::Park`](super::Forgotten::Park): do not run the handlers.
     Park,
 }
 
@@ -290,7 +290,8 @@ impl Idempotency {
             ..self.clone()
         };
         let mut call = Call::new(of, &name);
-        // The name may be longer than a user's key, because it contains the namespace.
+        // `Call::new` reports a key that is too long. This name may be longer than a user's key,
+        // because it contains the namespace. So the report is removed.
         call.bad = None;
         call
     }

@@ -116,7 +116,7 @@ pub enum StepError {
 advise!(StepError);
 
 impl StepError {
-    /// Returns the next step after the error, for a handler that does not return the error.
+    /// Returns the advised action after the error, for a handler that does not return the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NotRecorded { nodes, .. } => nodes.advice(),

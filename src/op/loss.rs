@@ -32,7 +32,7 @@ impl Loss {
     }
 
     /// Returns the largest possible length of the range, without the error of the clocks that
-    /// measured it (2E); `None` if `from` is 0, because then nothing proves a limit.
+    /// measured it (2E). Returns `None` if `from` is 0, because then the range has no known start.
     pub fn length(&self) -> Option<Duration> {
         // Both times are truncated to milliseconds, so the last millisecond may contain writes,
         // too.

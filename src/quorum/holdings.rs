@@ -16,7 +16,8 @@ use crate::time::Moment;
 /// A quarantine that a node reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Identifier of the quarantine. An extension that contains it can count in this quarantine.
+    /// Identifier of the quarantine. During the quarantine, the node extends a lease only if the
+    /// request contains this identifier.
     pub id: QuarantineId,
     /// End of the quarantine by the local clock. The real end may be earlier: at most by the time
     /// that the node's answer needed to arrive.

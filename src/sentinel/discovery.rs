@@ -289,8 +289,9 @@ impl Voice<'_> {
 fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
     // Of two answers with the same id, only one counts. The first criterion is the number of other
     // Sentinels that report this id at the address of the answer; more is better. The second
-    // criterion is the higher epoch, because a switch may happen between two answers of one
-    // Sentinel. The choice must not depend on the order of arrival, so the order is total.
+    // criterion is the higher epoch, because a failover may happen between two answers of one
+    // Sentinel. The last criterion is the whole answer, so that the choice does not depend on the
+    // order of arrival.
     let known = |a: &Answer| {
         let is = |p: &Peer| p.at == a.from && p.id == a.id;
         answers.iter().filter(|other| other.from != a.from && other.peers().iter().any(is)).count()
