@@ -164,8 +164,8 @@ where
                 return Ok(ClaimResult::Answered(of_an_earlier_attempt(recorded)));
             }
             Past::Unknown(decided) => {
-                // The claim is released, so that a call for a parked key does not change its
-                // record.
+                // The handler does not run. The claim is released, so that this call does not
+                // change the record of the key.
                 held.give_back().await;
                 return decided.map(|parked| ClaimResult::Answered(Outcome::Parked(parked)));
             }

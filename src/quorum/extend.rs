@@ -52,7 +52,8 @@ pub struct Times {
 /// The state machine that decides one extension.
 #[derive(Clone, Debug)]
 pub struct Extend<K> {
-    /// Op that extends the lease on a node. This op does not name a quarantine yet.
+    /// Op that extends the lease on a node. This op does not contain the identifier of a quarantine
+    /// yet.
     op: Op,
     times: Times,
     /// Returns the known facts about the lease and about the node with this number. The machine
@@ -62,11 +63,12 @@ pub struct Extend<K> {
     /// Bit set of the nodes that got a second request, because the first request was past its
     /// deadline when it arrived at the node.
     late: u32,
-    /// Bit set of the nodes whose request named the quarantine of the node.
+    /// Bit set of the nodes whose request contained the identifier of the node's quarantine, so
+    /// that the node could extend the lease in it.
     reasserted: u32,
     /// Bit set of the nodes that will not confirm the lease any more. The quarantine of such a node
-    /// ends after the lease. The holder may not name this quarantine to extend the lease in it,
-    /// because the node's earlier confirmation of the lease ended too early.
+    /// ends after the lease. The holder may not extend the lease in this quarantine, because the
+    /// node's earlier confirmation of the lease ended too early.
     shut: u32,
 }
 

@@ -37,10 +37,10 @@ pub struct Known {
 }
 
 impl Known {
-    /// Returns true if an extension may name this quarantine (quarantine 6). An extension that
-    /// names the quarantine counts, although the node may have lost the lease. For this, the
-    /// confirmed lease must end after the moment at which the previous master has certainly
-    /// stopped granting. Otherwise the previous master could have given the lock to another owner.
+    /// Returns true if the lease may be extended in this quarantine, although the node may have
+    /// lost it (quarantine 6). For this, the lease that the node confirmed must end after the
+    /// moment at which the previous master has certainly stopped granting. Otherwise the previous
+    /// master could have given the lock to another owner.
     pub fn may_reassert(&self, quarantine: Quarantine, max_ttl: Duration) -> bool {
         // The length of a quarantine is at least max_ttl + L, where L is the time for which a
         // replaced master may still grant. So the replaced master has stopped granting at
@@ -101,8 +101,8 @@ impl Holdings {
     }
 
     /// Records that the attempt has won this slot. If a node granted another slot, earlier or
-    /// later, it has not confirmed the lease. So an extension may not name the quarantine of this
-    /// node.
+    /// later, it has not confirmed the lease. So the lease may not be extended in a quarantine of
+    /// this node.
     pub fn won_with(&mut self, slot: u16) {
         self.slot = Some(slot);
         for of in self.nodes.iter_mut().filter(|of| of.slot.is_some_and(|other| other != slot)) {
@@ -157,7 +157,7 @@ impl Holdings {
 
     /// Records that the node has begun a new data history, and with it this quarantine. Returns
     /// true if the node last confirmed the lease in an earlier data history. The next extension
-    /// then names the quarantine, if the holder may name it.
+    /// then contains the identifier of the quarantine, if the holder may extend the lease in it.
     pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
         let of = &mut self.nodes[node];
         let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
@@ -255,8 +255,8 @@ mod tests {
     }
 
     /// Each row has the end of the quarantine, the end of the confirmed lease and the present time,
-    /// all in ms. `named` is true if the extension names the quarantine. A lease lasts at most 20
-    /// ms.
+    /// all in ms. `named` is true if the extension contains the identifier of the quarantine. A
+    /// lease lasts at most 20 ms.
     #[test]
     fn a_quarantine_is_named_only_by_who_outlasts_the_replaced_master() {
         for (ends, confirmed, now, named) in [
