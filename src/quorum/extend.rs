@@ -85,9 +85,9 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         (0..self.votes.len()).map(|node| (node, self.ask(node, now))).collect()
     }
 
-    /// Returns the request to a node. If the node has reported a quarantine, the request names it,
-    /// provided that the holder may name it. Such a report may have arrived after the last renewal
-    /// was decided, if the node was not needed for the majority.
+    /// Returns the request to a node. If the node has reported a quarantine in which the holder may
+    /// extend the lease, the request contains the identifier of this quarantine. The report may
+    /// have arrived after the last renewal was decided, if the node was not needed for a majority.
     fn ask(&self, node: usize, now: Moment) -> Op {
         self.naming((self.known)(node).reassert(now, self.times.max_ttl))
     }

@@ -101,8 +101,8 @@ impl Holdings {
     }
 
     /// Records that the attempt has won this slot. If a node granted another slot, earlier or
-    /// later, it has not confirmed the lease. So the lease may not be extended in a quarantine of
-    /// this node.
+    /// later, it has not confirmed the lease. So the lease may not be extended on this node while
+    /// the node is in quarantine (it may have lost leases).
     pub fn won_with(&mut self, slot: u16) {
         self.slot = Some(slot);
         for of in self.nodes.iter_mut().filter(|of| of.slot.is_some_and(|other| other != slot)) {
