@@ -2,7 +2,7 @@
 //!
 //! Each op is atomic on its node, and idempotent because of its owner token. The doc of each op
 //! defines what a node must do. `MemoryNode` is the reference, the Lua files implement the same
-//! rules on Redis, and the contract suite of `palisade-testing` holds every kind of node to them.
+//! rules on Redis, and the contract suite of `palisade-testing` tests them on every kind of node.
 
 mod batch;
 mod began;
@@ -41,28 +41,28 @@ pub type RecordKey = Arc<str>;
 /// Fingerprint of a request: SHA-256 over its canonical bytes.
 pub type FingerprintBytes = [u8; 32];
 
-/// A request to one node. The node keeps leases for the given times; the caller relies on less.
+/// A request to one node. The caller relies on a lease for less time than the node keeps it.
 ///
 /// The keys of `Acquire`, `Raise`, `Extend` and `Release` may be those of several locks
-/// ([`LockKeys::many`]), always in exclusive mode and without metadata. Then the node does what the
-/// op says for all of these locks, or for none (multi_lock 1 to 6). A grant has one fence, which is
-/// above the fences of all. `Held` has the latest end of the locks that are held, and no handle is
-/// queued. A release deletes the locks that the owner has, and is `Done` if the owner had all.
+/// ([`LockKeys::many`]), always in exclusive mode and without metadata. Then the node executes the
+/// op for all of these locks, or for none (multi_lock 1 to 6). A grant has one fence, which is
+/// above the earlier fences of these locks. `Held` has the time of the held lock that ends last,
+/// and the node queues no handle. A release deletes the locks that the owner has, and its answer
+/// is `Done` if the owner had all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Takes the lock if it is free, reserved for this handle, or transferred by
-    /// [`IfHeld::TakeFrom`], but never in quarantine; with [`IfHeld::TakeOnly`] only if it is
-    /// transferred. To take it, the node sets the lock to `owner` for `ttl` and
-    /// `fence := max(fence + 1, clamp(proposal), floor)`, where `clamp` limits the proposal to the
-    /// node's clock ± E, and answers `Granted`. If the lock belongs to the same owner already, the
-    /// answer is `Granted` with the present fence. Otherwise the answer is `Held`, and the node
-    /// registers the hint of `if_held`.
+    /// Takes the lock if it is free or reserved for this handle, or if [`IfHeld::TakeFrom`]
+    /// transfers it. [`IfHeld::TakeOnly`] takes it only by a transfer. In quarantine it is never
+    /// taken. The node sets the lock to `owner` for `ttl`, sets
+    /// `fence := max(fence + 1, clamp(proposal), floor)`, and answers `Granted`. `clamp` limits the
+    /// proposal to the node's clock ± E; `floor` is the smallest token of the data history. If
+    /// `owner` has the lock already, the answer is `Granted` with the present fence. Otherwise the
+    /// answer is `Held`, and the node registers the caller for the hint of `if_held`.
     ///
-    /// A shared acquire is granted beside other shared grants, and refused where an exclusive
-    /// waiter that asked lately began to wait earlier (readers 1, 9). It does not raise the fence:
-    /// where there is none, `fence := max(clamp(proposal), floor)`, else `fence := max(fence,
-    /// floor)` (readers 2). No caller sends `TakeFrom` or `TakeOnly` with it:
-    /// they count as `None`.
+    /// A shared acquire is granted beside other shared grants. It is refused if an exclusive waiter
+    /// that asked lately began to wait earlier (readers 1, 9). It does not raise an existing fence:
+    /// `fence := max(fence, floor)`. Without a fence, `fence := max(clamp(proposal), floor)`
+    /// (readers 2). `TakeFrom` and `TakeOnly` count as `None`; no caller sends them with it.
     ///
     /// An acquire of a slot is answered `Permit`, with the slot (semaphore 1, 2):
     /// - If the request asks for any slot, the owner gets the slot that it already has, or else a
@@ -77,8 +77,8 @@ pub enum Op {
         mode: LockMode,
         /// Keys of the lock.
         keys: LockKeys,
-        /// Owner token. Each attempt has a fresh one, but all attempts of one takeover share one
-        /// (locks 13).
+        /// Owner token. Each attempt has a new token, but all attempts of one takeover have the
+        /// same token (locks 13).
         owner: OwnerToken,
         /// Lease length.
         ttl: Duration,
@@ -88,9 +88,9 @@ pub enum Op {
         if_held: Option<IfHeld>,
     },
     /// Sets the fence to `token` if the owner still has a grant, `fence ≤ token`, and `token` is at
-    /// most the node's clock + 6E + 1 s. Tokens follow the clocks, so correct ones are below that
-    /// (locks 6). In quarantine the answer is `Quarantined`, so that the fence of a new master is
-    /// not raised to a token from before the failover (quarantine 3).
+    /// most the node's clock + 6E + 1 s. Nodes make tokens from their clocks, so a correct token is
+    /// below this limit (locks 6). In quarantine the answer is `Quarantined`, so that the fence of
+    /// a new master is not raised to a token from before the failover (quarantine 3).
     Raise {
         /// Keys of the lock.
         keys: LockKeys,
@@ -98,22 +98,21 @@ pub enum Op {
         owner: OwnerToken,
         /// Fencing token of the grant, which a majority of the nodes must have as their fence.
         token: FencingToken,
-        /// Slot that the owner has, whose fence is set, if the grant is a permit (semaphore 3).
+        /// Slot of the owner if the grant is a permit; the fence of this slot is set (semaphore 3).
         slot: Option<u16>,
     },
     /// Extends the owner's lock, or creates it again if the key is absent, and sets `fence :=
     /// max(fence, token)`. `meta`, if given, replaces the holder's metadata. In quarantine the
     /// answer is `Quarantined` unless `reassert` names the quarantine, even if the lock is on the
-    /// node, because the node may have forgotten a grant to another attempt, or a server that it
-    /// replaced may still grant the lock from an older copy.
+    /// node. The reason: the node may have lost a grant to another attempt, or a server that the
+    /// node replaced may still grant the lock from an older copy of the data.
     ///
     /// A shared extension also turns the owner's exclusive grant into a shared one (a downgrade),
-    /// and then wakes the readers that wait before the first exclusive waiter. An exclusive one
-    /// never turns a shared grant into an exclusive one: where shared grants are it is refused
-    /// (readers 6).
+    /// and then wakes the readers that wait before the first exclusive waiter. An exclusive
+    /// extension is refused if the lock has shared grants (readers 6).
     ///
-    /// An extension of a slot is refused where another owner has that slot. Otherwise the owner is
-    /// in this slot afterwards, and in no other (semaphore 4).
+    /// An extension of a slot is refused if another owner has that slot. Otherwise the owner has
+    /// this slot afterwards, and no other slot (semaphore 4).
     Extend {
         /// Mode of the grant.
         mode: LockMode,
@@ -123,7 +122,7 @@ pub enum Op {
         owner: OwnerToken,
         /// New lease length, from now.
         ttl: Duration,
-        /// Fencing token of the holder, as a majority of the nodes has confirmed it.
+        /// Fencing token of the holder, which a majority of the nodes has confirmed.
         token: FencingToken,
         /// Metadata that the holder publishes; the node keeps them as long as the lock.
         meta: Option<Arc<[u8]>>,
@@ -140,8 +139,8 @@ pub enum Op {
     /// for this handle. If the first place is a reader's, the node does the same for all readers
     /// before the first exclusive waiter that asked lately (readers 10).
     ///
-    /// A shared release removes the owner's shared grant, or its exclusive one, which a downgrade
-    /// may have left (readers 7).
+    /// A shared release removes the owner's shared grant. It also removes an exclusive grant of the
+    /// owner, which is left if a downgrade did not reach this node (readers 7).
     ///
     /// A release of a permit frees all slots of the owner. For each freed slot the node notifies
     /// one waiter and reserves the slot for it. The answer is `NotOwner` only if the release names
@@ -153,11 +152,11 @@ pub enum Op {
         keys: LockKeys,
         /// Owner of the lock.
         owner: OwnerToken,
-        /// True if the holder may have published metadata (`Extend` with `meta`), so that they are
-        /// deleted, too. `false` only spares the node a lookup.
+        /// True if the holder may have published metadata (`Extend` with `meta`). The node then
+        /// deletes these, too. With false the node saves a lookup.
         meta: bool,
     },
-    /// Reads who holds the lock. `wait` asks for a hint on the next change.
+    /// Reads the holder of the lock. With `wait`, the node notifies the caller of the next change.
     Inspect {
         /// Keys of the lock.
         keys: LockKeys,
@@ -165,15 +164,15 @@ pub enum Op {
         wait: bool,
     },
     /// Writes, extends or removes a candidate's entry in a list of candidates, and reads the list.
-    /// The answer is `Candidates`. If [`MAX_LISTED`] others are listed, the entry is left out. The
-    /// list does not decide who holds the lock, so the node also answers in quarantine. If a node
-    /// has forgotten an entry, the owner of the entry writes it again.
+    /// The answer is `Candidates`. If the list has [`MAX_LISTED`] other entries, this entry is left
+    /// out. The list does not decide who holds the lock, so the node also answers in quarantine. If
+    /// a node has lost an entry, the owner of the entry writes it again.
     Enlist(Enlist),
     /// Claims an idempotency key to run its handler (phase 1 of consensus on the key's result).
     Claim(Claim),
-    /// Sets the promise of a record to the claim's ballot `token`, as `Raise` sets the fence of a
-    /// lock. The node refuses the op if a higher ballot was promised, or if the promise is of an
-    /// earlier data history of the node. If there is a result, the answer is `Completed`.
+    /// Sets the promised ballot of a record to `token`, the ballot of the claim. This is like
+    /// `Raise` for a lock. The node refuses the op if a higher ballot was promised, or if the
+    /// promise is from an earlier data history. If there is a result, the answer is `Completed`.
     RaiseClaim {
         /// Key of the idempotency record.
         key: RecordKey,
@@ -184,61 +183,62 @@ pub enum Op {
     },
     /// Extends a claim's lease, if no higher ballot was promised. In quarantine the answer is
     /// `Quarantined` unless `reassert` names the quarantine. If the promise is of an earlier data
-    /// history of the node, results with a ballot below the floor stay refused until the holder has
-    /// named the quarantine.
+    /// history of the node, the node refuses results with a ballot below the floor (the smallest
+    /// token of its new data history) until the holder has named the quarantine.
     ExtendClaim {
         /// Key of the idempotency record.
         key: RecordKey,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Ballot of the claim, as a majority of the nodes has promised it.
+        /// Ballot of the claim, which a majority of the nodes has promised.
         token: FencingToken,
         /// New lease length, from now.
         lease: Duration,
         /// Time for which the record is kept.
         retention: Duration,
-        /// Fingerprint of the request, as for `Claim`.
+        /// Fingerprint of the request; `None` if fingerprints are not compared.
         fingerprint: Option<FingerprintBytes>,
-        /// Identifier of the node's quarantine, as for `Extend`.
+        /// Identifier of the node's quarantine, if the holder may extend the claim in spite of it.
         reassert: Option<QuarantineId>,
     },
-    /// Stores the result of a key (phase 2 of the consensus). Accepted if `fence < token`, or if
-    /// `fence = token` and the last owner is `owner`, unless the record has another fingerprint.
+    /// Stores the result of a key (phase 2 of the consensus). The node accepts it if its promised
+    /// ballot is below `token`, or is `token` and the last owner is `owner`. It refuses if the
+    /// record has another fingerprint.
     Complete {
         /// Key of the idempotency record.
         key: RecordKey,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Ballot of the claim, as a majority of the nodes has promised it.
+        /// Ballot of the claim, which a majority of the nodes has promised.
         token: FencingToken,
         /// Bytes of the result; `None` if the node shall store only that there is a result.
         value: Option<Arc<[u8]>>,
         /// Time for which the record is kept.
         retention: Duration,
-        /// Fingerprint of the request, as for `Claim`.
+        /// Fingerprint of the request; `None` if fingerprints are not compared.
         fingerprint: Option<FingerprintBytes>,
     },
-    /// Stores the list of a handler's finished steps, in place of an earlier list. Accepted under
-    /// the conditions of `Complete`, if there is no result. Of two lists of one ballot the longer
-    /// one stays, so a request that arrives twice removes no step. A record with steps always
-    /// counts as claimed, even if its claims end as `Undone`.
+    /// Stores the list of a handler's finished steps, in place of an earlier list. The node accepts
+    /// it under the conditions of `Complete`, if there is no result. Of two lists of one ballot the
+    /// longer one stays, so a request that arrives twice removes no step. A record with steps
+    /// always counts as claimed, even if its claims end as `Undone`.
     Steps {
         /// Key of the idempotency record.
         key: RecordKey,
         /// Owner token of the request.
         owner: OwnerToken,
-        /// Ballot of the claim, as a majority of the nodes has promised it.
+        /// Ballot of the claim, which a majority of the nodes has promised.
         token: FencingToken,
         /// All finished steps, encoded by the caller.
         list: Arc<[u8]>,
         /// Time for which the record is kept.
         retention: Duration,
-        /// Fingerprint of the request, as for `Claim`.
+        /// Fingerprint of the request; `None` if fingerprints are not compared.
         fingerprint: Option<FingerprintBytes>,
     },
-    /// Ends a claim's lease before its time. Accepted only from the last owner, only if the claim
-    /// was not ended before, and only while there is no result. Afterwards the record has no owner,
-    /// so later requests under this claim are refused.
+    /// Ends a claim's lease before its time. The node accepts it only from the last owner, only if
+    /// the claim was not ended before, and only while there is no result. Afterwards the record has
+    /// no owner, so later requests under this claim are refused.
     Unclaim {
         /// Key of the idempotency record.
         key: RecordKey,
@@ -253,11 +253,11 @@ pub enum Op {
         key: RecordKey,
         /// Time for which records of this key are kept.
         retention: Duration,
-        /// Fingerprint of the request, as for `Claim`.
+        /// Fingerprint of the request; `None` if fingerprints are not compared.
         fingerprint: Option<FingerprintBytes>,
-        /// Earliest time at which the request was made, as for `Claim`.
+        /// Earliest time at which a copy of the request was made, in milliseconds since 1970.
         born: Option<u64>,
-        /// Longest loss of data that the caller accepts, as for `Claim`.
+        /// Longest loss of the node's data that counts as no loss; zero accepts no loss.
         accepted: Duration,
     },
 }
@@ -299,7 +299,7 @@ impl Op {
             || matches!(self, Self::Raise { .. } | Self::RaiseClaim { .. })
     }
 
-    /// Returns true if the op extends a lease and names the node's quarantine.
+    /// Returns true if the op extends a lease in spite of the node's quarantine, which it names.
     pub(crate) fn reasserts(&self) -> bool {
         matches!(
             self,
@@ -312,9 +312,10 @@ impl Op {
         matches!(self, Self::Acquire { .. } | Self::Claim(_))
     }
 
-    /// Returns true if no earlier request of the same owner token can have been executed. All
-    /// acquires of a takeover or of the redemption of a ticket have one owner token, and so have
-    /// those of one attempt to get a permit, which ask for an exact slot after the first answers.
+    /// Returns true if no earlier request of the same owner token can have been executed. This is
+    /// false for the acquires of a takeover, and of a call that redeems a ticket, because all of
+    /// them have one owner token. It is false for an acquire of an exact slot, because the same
+    /// attempt asked for any slot before.
     pub(crate) fn begins_owner(&self) -> bool {
         match self {
             Self::Acquire { mode, if_held, .. } => {
@@ -343,7 +344,7 @@ impl Op {
 /// Identifier of one quarantine of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QuarantineId {
-    /// Data history that began with the quarantine, as in [`Facts::history_id`].
+    /// Identifier of the data history that began with the quarantine, as in [`Facts::history_id`].
     pub history: u64,
     /// Beginning of the quarantine, by the node's clock and in the node's own unit.
     pub since: u64,
@@ -364,22 +365,24 @@ pub enum Reply {
         /// Slot that the owner has.
         slot: u16,
     },
-    /// Answer to `Acquire`: another owner has the lock, or the lock is reserved or kept for another
-    /// owner, or there is no free slot.
+    /// Answer to `Acquire`: another owner has the lock, or the lock is reserved for another handle
+    /// or kept closed after a planned handover, or there is no free slot.
     Held {
         /// Time until the lock expires; `None` if it has no expiry.
         remaining: Option<Duration>,
         /// True if the key has another program's value.
         foreign: bool,
     },
-    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle has its place.
+    /// Answer to `Acquire` with [`IfHeld::Fair`], in place of `Held`: the handle has its place in
+    /// the queue.
     Queued {
-        /// As in `Held`. If only the places ahead keep the lock from the caller, the time until
-        /// none of these places is fresh any more.
+        /// Time until the lock expires; `None` without an expiry. If only the places ahead of the
+        /// caller are the reason for the refusal, the time until none of these places is fresh any
+        /// more (its handle has not asked for 3 s).
         remaining: Option<Duration>,
-        /// As in `Held`.
+        /// True if the key has another program's value.
         foreign: bool,
-        /// Ticket of the place on this node, and the number of fresh fair places ahead of it.
+        /// Ticket of the handle on this node, and the number of fresh fair places ahead of it.
         queued: Queued,
     },
     /// Answer to `Acquire`, `Claim` and `Raise`: the node is in quarantine and grants nothing.
@@ -390,7 +393,7 @@ pub enum Reply {
         remaining: Duration,
         /// Identifier of the quarantine, which a holder may name in `reassert`.
         id: QuarantineId,
-        /// Beginning of the node's data, as in [`Facts::began`].
+        /// Origin of the node's data, as in [`Facts::began`].
         began: Began,
     },
     /// Answer to `Raise`, `Extend`, `RaiseClaim`, `ExtendClaim`, `Complete`, `Steps`, `Release` and
@@ -406,7 +409,7 @@ pub enum Reply {
     Holder(Option<Holder>),
     /// Answer to `Inspect`: the lock has shared grants.
     Readers(Readers),
-    /// Answer to `Inspect`: the key is a semaphore's, with these permits in the order of the slots.
+    /// Answer to `Inspect` of a semaphore: its permits, in the order of the slots.
     Permits(Vec<SlotGrant>),
     /// Answer to `Enlist`: the listed candidates, in the order in which they were first written.
     Candidates(Vec<Listed>),
@@ -420,9 +423,9 @@ pub enum Reply {
         record: Option<StoredRecord>,
         /// Finished steps of the handler that this node stores, if there is no result yet.
         steps: Option<StoredSteps>,
-        /// Zero if the node certainly knows every claim of this key. Otherwise it may have lost a
-        /// claim, even if it has a record of the key, and this is the time until it knows every
-        /// claim of a key without `born`.
+        /// Time until the node certainly has every claim of a key without `born`; zero if it has
+        /// every claim now. If it is not zero, the node may have lost a claim of this key, even if
+        /// it has a record of the key.
         unsure: Duration,
         /// Losses of the node's data that make `unsure` larger than zero; empty if it is zero.
         losses: Vec<Loss>,
@@ -442,21 +445,21 @@ pub enum Reply {
     Mismatch,
     /// Answer to `Claim`: by the node's clock the request is older than the retention.
     TooOld,
-    /// Answer to `Lookup`: what this node knows of the record.
+    /// Answer to `Lookup`: the record, as this node has it.
     Record {
         /// State of the record; `None` if there is none.
         state: Option<RecordState>,
-        /// Time until the node knows every claim of the key, as for `Claimed`.
+        /// Time until the node certainly has every claim of the key, as in `Claimed`.
         unsure: Duration,
         /// Losses of data because of which `unsure` is not zero.
         losses: Vec<Loss>,
     },
     /// Answer to `Claim`, `RaiseClaim`, `ExtendClaim`, `Lookup`, `Inspect` and `Enlist`: the op was
-    /// not executed and has to be sent again. Its answer would contain a result, steps, a holder's
-    /// metadata or a list, and the answer to this batch already has as many bytes of these as the
-    /// node sends at once. Each such answer contains at least one of them, whatever its length, so
-    /// no op waits for ever. Callers never receive this reply, because the node queue sends the op
-    /// again, in a later batch, until its deadline.
+    /// not executed and has to be sent again. Its answer would contain stored data (a result,
+    /// steps, metadata or a list), and the answer to this batch has as many bytes of stored data as
+    /// the node sends at once. An answer contains the stored data of at least one op, whatever
+    /// their length, so no op waits for ever. Callers never receive this reply, because the node
+    /// queue sends the op again, in a later batch, until its deadline.
     Deferred,
 }
 

@@ -71,14 +71,16 @@ impl Idempotency {
         let run = |group: Vec<(usize, Call, I)>| async move {
             let mut outcomes = Vec::with_capacity(group.len());
             for (place, call, item) in group {
-                // The turn is acquired before the claim of the key. Otherwise a claimed key could
-                // wait for a turn, and if the process died during that wait, the claim would count
-                // as a started attempt. The semaphore is never closed, so `acquire` does not fail.
+                // At most `concurrency` calls have a turn. The turn is acquired before the claim of
+                // the key. Otherwise a claimed key could wait for a turn, and if the process died
+                // during that wait, the claim would count as a started attempt. The semaphore is
+                // never closed, so `acquire` does not fail.
                 let turn = turns.acquire().await;
                 let outcome = call.run(|cx| async move {
                     let ended = handler(cx, item).await;
-                    // The turn is released before the result is stored, so that the next key can be
-                    // claimed at the same time.
+                    // Each call needs one of `concurrency` turns to claim its key. This turn is
+                    // released before the result is stored, so that the next key can be claimed at
+                    // the same time.
                     drop(turn);
                     ended
                 });
@@ -197,7 +199,7 @@ impl<T> ClaimedCall<T> {
     }
 
     /// Returns the claim, if there is one, and marks its attempt as begun. If the caller later
-    /// drops the claim, it is not released but lapses.
+    /// drops the claim, the claim is not released: the attempt counts as begun without a result.
     fn hand_out(self) -> Result<Claimed<T>, RunError> {
         match self {
             Self::Ours(ours) if ours.1.begin(&ours.0) => Ok(Claimed::Ours(Claim::new(ours))),

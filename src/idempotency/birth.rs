@@ -28,8 +28,8 @@ pub fn created_in_uuid_v7(uuid: &str) -> Option<SystemTime> {
         return None;
     }
     let number = u128::from_str_radix(&digits, 16).ok()?;
-    // Digit 12 is the version. The upper two bits of digit 16 are the variant of RFC 9562, binary
-    // 10.
+    // The digits are counted from 0. Digit 12 is the version. The upper two bits of digit 16 are
+    // the variant of RFC 9562, binary 10.
     if number >> 76 & 0b1111 != 7 || number >> 62 & 0b11 != 0b10 {
         return None;
     }

@@ -44,7 +44,8 @@ pub struct Idempotency {
     /// as forgotten. For a forgotten key too few nodes can exclude an earlier use.
     pub(super) reports_forgotten: bool,
     pub(super) counters: Arc<Counters>,
-    /// Cache of operators' decisions about forgotten keys.
+    /// Cache of operators' decisions about forgotten keys: keys for which too few nodes can exclude
+    /// an earlier use.
     pub(super) decisions: Arc<Decisions>,
     pub(super) in_flight: Arc<InFlight>,
     /// Running consumers that use this handle or a clone of it.
@@ -128,7 +129,8 @@ impl Idempotency {
     /// the messages that the consumers of this handle and its clones hold until an operator acts.
     ///
     /// # Cancellation safety
-    /// May be dropped at any time. The trial lock on each node is then released in the background.
+    /// May be dropped at any time. The check takes a trial lock on each node; after a drop this
+    /// lock is released in the background.
     pub async fn health(&self) -> Health {
         let redlock = Redlock { core: Arc::clone(&self.core) };
         let loss = DataLossTerms { born: self.in_use_since, accepted: self.accepted_loss };
@@ -136,8 +138,8 @@ impl Idempotency {
         Health { waiting, ..health(&redlock, self.retention, loss).await }
     }
 
-    /// Returns the numbers of calls that this handle and its clones ran, replayed, parked and ran
-    /// again. Cheap, because it only reads counters.
+    /// Returns the numbers of the calls of this handle and its clones, by their outcomes. This is
+    /// cheap, because it only reads counters.
     pub fn metrics(&self) -> IdempotencyMetrics {
         self.counters.read()
     }
@@ -272,8 +274,9 @@ impl IdempotencyBuilder {
         self
     }
 
-    /// Turns off the reports of the time for which keys without a creation time count as forgotten.
-    /// For a namespace in which every key has a creation time, or forgotten keys may be run again.
+    /// Turns off the reports of the time for which keys without a creation time count as forgotten:
+    /// too few nodes can exclude an earlier use. These reports are of no use for a namespace in
+    /// which every key has a creation time, or in which the handlers of forgotten keys may run.
     #[cfg(feature = "cron")]
     pub(crate) fn without_forgotten_reports(mut self) -> Self {
         self.of.reports_forgotten = false;

@@ -212,7 +212,8 @@ impl Call {
     }
 
     /// Runs the handler like [`run`](Self::run), with [`Lapsed::Rerun`] and [`Forgotten::Run`]. An
-    /// operator uses this function for a parked key whose effect did not happen.
+    /// operator uses this function for a key that is parked, because an earlier attempt may have
+    /// taken effect, after a check that it did not.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -230,9 +231,9 @@ impl Call {
         self.run(handler).await
     }
 
-    /// Stores a result without a run of a handler. An operator uses this function for a parked key
-    /// whose effect did happen. This function never changes an existing result, and never
-    /// interrupts a running handler.
+    /// Stores a result without a run of a handler. An operator uses this function for a key that is
+    /// parked, because an earlier attempt may have taken effect, after a check that it did. This
+    /// function never changes an existing result, and never interrupts a running handler.
     ///
     /// # Errors
     /// `Config`, `NoQuorum`, `Codec`; `NotRecorded` if the result may or may not have been stored.
@@ -260,8 +261,8 @@ impl Call {
                 Refusal::InFlight { retry_after } | Refusal::Contended { retry_after },
             ) => Resolved::InFlight { retry_after },
             // `store` does not return these variants here. It claims with `force`, and nodes never
-            // refuse a forced claim because of the age of the request. With `sure` it also stores
-            // the result of a forgotten key.
+            // refuse a forced claim because of the age of the request. With `sure` (true) it stores
+            // the value even if the nodes may have lost another result of the key.
             Store::Forgotten(_) | Store::Refused(Refusal::TooOld) => {
                 Resolved::InFlight { retry_after: Duration::ZERO }
             }
@@ -327,8 +328,8 @@ impl Call {
         RunError::NoQuorum { key: self.name(), error: self.nodes(nodes) }
     }
 
-    /// Returns the error for a forgotten key on nodes that were never initialised: nodes whose data
-    /// began empty and that no operator has marked as new.
+    /// Returns the error for a key that may have been used before, because some nodes were never
+    /// initialised: their data began empty, and no operator has marked these nodes as new.
     pub(super) fn not_initialised(&self, doubt: &Doubt) -> RunError {
         let fresh = doubt.forgotten.iter().flat_map(|forgotten| &forgotten.fresh);
         let nodes = fresh.map(|node| self.of.core.name(*node)).collect();

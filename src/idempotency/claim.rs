@@ -1,5 +1,5 @@
 //! Claims that [`claim_many`](super::Idempotency::claim_many) returns. The caller does the work for
-//! them and stores the results later.
+//! each claim and stores its result later.
 
 use std::marker::PhantomData;
 
@@ -27,7 +27,8 @@ pub enum Claimed<T> {
 /// The claim is renewed as long as this value exists. [`Context::lost`] resolves if the claim was
 /// lost. Pass each claim to [`complete_many`](super::Idempotency::complete_many), even if the work
 /// failed. A dropped claim has the same effect as a handler that is dropped during its run. The key
-/// is not released: for other callers it is in flight until the lease ends, and lapsed after that.
+/// is not released: for other callers it is in flight until the lease ends. After that it is
+/// lapsed: an attempt began and left no result.
 #[derive(Debug)]
 #[must_use = "a claim that is dropped lapses"]
 pub struct Claim<T> {

@@ -111,8 +111,8 @@ fn joined<T>(
     key: super::KeyName,
 ) -> Result<Outcome<T>, RunError> {
     ended.unwrap_or_else(|e| {
-        // The task was cancelled, or it panicked outside of the handler. The claim of a started
-        // handler lapses at the end of the lease.
+        // The task was cancelled, or it panicked outside of the handler. If the handler was
+        // started, other callers find an attempt without a result after the end of the lease.
         let failed = Failed::unknown(format!("its task ended before it did: {e}"));
         Err(RunError::Handler { key, attempt: 0, failed })
     })

@@ -64,8 +64,8 @@ pub struct NotRecorded {
 }
 
 impl NotRecorded {
-    /// Returns the next step after the error: call again with the same key, after the time at which
-    /// nodes may answer.
+    /// Returns the next step after the error: call again with the same key, after a pause of at
+    /// least 100 ms in which nodes may recover.
     pub fn advice(&self) -> Advice {
         match self.nodes.advice() {
             Advice::RetryAfter(wait) => Advice::RetryAfter(wait.max(Duration::from_millis(100))),
@@ -107,7 +107,7 @@ pub enum RunError {
     NotInitialised {
         /// The key of the call.
         key: KeyName,
-        /// Names of the nodes that were never initialised.
+        /// Names of the nodes that no operator has initialised by `palisade init`.
         nodes: Vec<Arc<str>>,
     },
     /// The handler failed. The attempt counts or does not count, depending on the

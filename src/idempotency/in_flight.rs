@@ -17,10 +17,11 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 /// Shortest and longest pause before the next try of a call. A random part of the pause is
 /// subtracted later. A pause is at most half a lease.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
-/// Largest number of keys with a count of *in flight* results.
+/// Largest number of keys for which this process counts *in flight* results: answers that another
+/// caller's handler runs under the key.
 const MOST: usize = 10_000;
-/// Time after the last *in flight* result of a key. After this time the count of the key starts at
-/// zero.
+/// Time after the last *in flight* result of a key at which the count of the key starts at zero
+/// again. An *in flight* result means that another caller's handler runs under the key.
 const GONE: Duration = Duration::from_secs(120);
 
 /// Mean run time of the handlers of a namespace, and the count of *in flight* results of each key.
@@ -29,7 +30,8 @@ const GONE: Duration = Duration::from_secs(120);
 pub(super) struct InFlight {
     /// Moving mean of the handlers' run times, in microseconds; zero before the first run.
     usual: AtomicU64,
-    /// Count of consecutive *in flight* results of each key, and the time of the last one.
+    /// Count of consecutive *in flight* results (another caller's handler runs) of each key, and
+    /// the time of the last such result.
     answered: SyncMutex<BTreeMap<Arc<str>, (u32, Moment)>>,
 }
 
@@ -46,10 +48,11 @@ impl InFlight {
         self.usual.store(usual.max(1), Ordering::Relaxed);
     }
 
-    /// Returns the pause before a caller's next try of a key in flight, and counts this *in flight*
-    /// result. The pause begins at the mean run time of a handler, and doubles with each result of
-    /// the key. A random part of at most half is subtracted. The pause is at most `rest`, the rest
-    /// of the running claim's lease. A `rest` of zero means that the rest is unknown.
+    /// Counts an *in flight* result of the key: another caller's handler runs. Returns the pause
+    /// before this caller's next try. The pause begins at the mean run time of a handler, and
+    /// doubles with each such result of the key. A random part of at most half is subtracted. The
+    /// pause is at most `rest`, the rest of the running claim's lease. A `rest` of zero means that
+    /// the rest is unknown.
     pub(super) fn pause(
         &self,
         key: &Arc<str>,
@@ -65,8 +68,8 @@ impl InFlight {
         if rest.is_zero() { pause } else { pause.min(rest) }
     }
 
-    /// Counts an *in flight* result of the key, and returns the number of earlier results. Returns
-    /// 0 if the table of counts is full.
+    /// Counts an *in flight* result of the key (another caller's handler runs), and returns the
+    /// number of earlier such results. Returns 0 if the table of counts is full.
     fn count(&self, key: &Arc<str>, now: Moment) -> u32 {
         let mut answered = self.answered.lock();
         if answered.len() >= MOST && !answered.contains_key(key) {

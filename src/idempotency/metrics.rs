@@ -13,7 +13,7 @@ use crate::metrics::{Gauge, IDEMPOTENCY, Tally};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdempotencyMetrics {
-    /// Handlers that ran, with a stored result.
+    /// Handlers that ran and whose results are stored.
     pub executed: u64,
     /// Calls that returned a stored result. Includes calls whose stored result was too large to be
     /// kept.
@@ -124,13 +124,15 @@ impl Counters {
         outcome
     }
 
-    /// Counts the start of a handler after a possible earlier effect, by the reasons in `doubt`.
+    /// Counts the start of a handler that may have taken effect in an earlier attempt. `doubt`
+    /// contains the reasons for this possibility; each reason has its own counter.
     pub(super) fn started(&self, doubt: &Doubt) {
         self.reruns.add(u64::from(doubt.lapsed > 0));
         self.forgotten_runs.add(u64::from(doubt.forgotten.is_some()));
     }
 
-    /// Adds `more` to the number of held messages; a negative number subtracts.
+    /// Adds `more` to the number of held messages, which wait for an operator's decision. A
+    /// negative number subtracts.
     pub(super) fn holds(&self, more: i64) {
         if more != 0 {
             // In two's complement, the addition of a negative number as unsigned is a subtraction.
@@ -140,8 +142,8 @@ impl Counters {
         }
     }
 
-    /// Exports the time until which keys without a creation time count as forgotten: `left` after
-    /// `now`. `now` is in µs since 1970.
+    /// Exports the time until which keys without a creation time count as forgotten (too few nodes
+    /// can exclude an earlier use). This time is `left` after `now`; `now` is in µs since 1970.
     pub(super) fn keys_unknown_until(&self, now: u64, left: Duration) {
         self.unknown_until.set(Duration::from_micros(now).saturating_add(left).as_secs_f64());
     }

@@ -35,14 +35,15 @@ pub(super) const KEPT: Duration = Duration::from_secs(366 * 24 * 3_600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
-    /// Run the handlers of these keys, like [`Forgotten::Run`](super::Forgotten::Run). For requests
-    /// that took no effect or may be repeated.
+    /// Run the handlers of these keys, like [`Forgotten::Run`](super::Forgotten::Run). Choose this
+    /// if the requests took no effect or may be repeated.
     Run,
-    /// Park these keys, like [`Forgotten::Park`](super::Forgotten::Park).
+    /// Park these keys, like [`Forgotten::Park`](super::Forgotten::Park): do not run the handlers.
     Park,
 }
 
-/// A decision about a loss of data, with its operator, its reason and its time.
+/// An operator's decision about the keys whose records may be lost because of a loss of data, with
+/// the operator's name, the reason and the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Decided {
@@ -59,7 +60,8 @@ pub struct Decided {
 /// Shortest time between two warnings of one namespace about a decision that could not be read.
 const WARNED: Duration = Duration::from_secs(60);
 
-/// Cache of one namespace for the decisions of the last 5 s.
+/// Cache for the operators' decisions about losses of data, for one namespace. An entry is valid
+/// for 5 s after its read from the nodes.
 #[derive(Debug, Default)]
 pub(super) struct Decisions(SyncMutex<Lately>);
 
@@ -113,9 +115,9 @@ pub enum Record {
 }
 
 impl Idempotency {
-    /// Returns the decision for a key that is forgotten because of `losses`. The decision is to
-    /// park if an operator decided to park for any of the losses. It is to run if operators decided
-    /// to run for all of the losses.
+    /// Returns the operators' decision for a key that is forgotten because of `losses`: its handler
+    /// runs, or the key is parked. The key is parked if an operator decided so for any of the
+    /// losses. The handler runs if operators decided so for all of the losses.
     ///
     /// # Errors
     /// The losses without an operator's decision; an empty list if `losses` is empty.
@@ -288,7 +290,8 @@ impl Idempotency {
             ..self.clone()
         };
         let mut call = Call::new(of, &name);
-        // The name may be longer than a user's key, because it contains the namespace.
+        // `Call::new` reports a key that is too long. This name may be longer than a user's key,
+        // because it contains the namespace. So the report is removed.
         call.bad = None;
         call
     }

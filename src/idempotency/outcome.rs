@@ -86,7 +86,8 @@ pub struct Parked {
     /// Reason for which the handler may have taken effect before.
     pub reason: ParkedReason,
     /// Time for which keys without [`created_at`](crate::idempotency::Call::created_at) still count
-    /// as forgotten. Zero if they do not count as forgotten now.
+    /// as forgotten: too few nodes can exclude an earlier use. Zero if they do not count as
+    /// forgotten now.
     pub forgotten_for: Duration,
     /// Losses of data because of which the key is [`Forgotten`](ParkedReason::Forgotten). If
     /// `undecided` is true, the list contains only the losses without an operator's decision.
@@ -215,7 +216,7 @@ pub enum Status<T> {
     /// keys.
     Forgotten {
         /// Time for which keys without [`created_at`](crate::idempotency::Call::created_at) still
-        /// count as forgotten.
+        /// count as forgotten: too few nodes can exclude an earlier use.
         remaining: Duration,
     },
     /// A handler runs, or a caller has claimed the key and will start its handler.

@@ -15,8 +15,8 @@ pub enum Lapsed {
     /// [`Call::rerun`](super::Call::rerun).
     Park,
     /// Run the handler again with a higher fencing token.
-    /// [`Context::attempt`](super::Context::attempt) is then at least 2. For handlers with effects
-    /// that are safe to repeat.
+    /// [`Context::attempt`](super::Context::attempt) is then at least 2. Choose this only if the
+    /// effect of the handler is safe to repeat.
     Rerun,
 }
 
@@ -26,11 +26,12 @@ pub enum Lapsed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Forgotten {
-    /// Do not run the handler. The call returns [`Outcome::Parked`](super::Outcome::Parked). But if
-    /// an operator has decided to run the keys of this loss ([`Decision`](super::Decision)), the
-    /// handler runs.
+    /// Do not run the handler. The call returns [`Outcome::Parked`](super::Outcome::Parked). But
+    /// the handler runs if an operator has decided so for all keys that are forgotten because of
+    /// the same loss of data ([`Decision`](super::Decision)).
     Park,
-    /// Run the handler as for a new key. For handlers with effects that are safe to repeat.
+    /// Run the handler as for a new key. Choose this only if the effect of the handler is safe to
+    /// repeat.
     Run,
 }
 

@@ -41,7 +41,7 @@ use crate::time::Moment;
 /// until the nodes report the end of the claim.
 const SETTLES: Duration = Duration::from_millis(20);
 
-/// Result of a claim before the decision of the probe or the policies.
+/// Result of a claim, before the probe or the policies decide about earlier attempts.
 enum Begun {
     /// This call holds the claim.
     Ours(Held, Promise),
@@ -53,7 +53,7 @@ enum Begun {
     Parked(Parked),
 }
 
-/// Result of a claim after the decision of the probe or the policies.
+/// Result of a claim, after the probe or the policies have decided about earlier attempts.
 pub(super) enum ClaimResult<T> {
     Ours(Granted),
     /// The outcome of a call without a run of its handler.
@@ -164,8 +164,8 @@ where
                 return Ok(ClaimResult::Answered(of_an_earlier_attempt(recorded)));
             }
             Past::Unknown(decided) => {
-                // The claim is released, so that a call for a parked key does not change its
-                // record.
+                // The handler does not run. The claim is released, so that this call does not
+                // change the record of the key.
                 held.give_back().await;
                 return decided.map(|parked| ClaimResult::Answered(Outcome::Parked(parked)));
             }
@@ -180,9 +180,9 @@ impl Granted {
         self.held.keep();
     }
 
-    /// Marks the attempt as begun. After this the handler may take effect, so a dropped claim is
-    /// not released but lapses. Returns false if the lease has already ended. Another caller may
-    /// then hold the key.
+    /// Marks the attempt as begun. After this the handler may take effect. So a dropped claim is
+    /// not released, and other callers find an attempt without a result. Returns false if the lease
+    /// has already ended. Another caller may then hold the key.
     pub(super) fn begin(&self, call: &Call) -> bool {
         if !self.cx.is_valid() {
             return false;
@@ -283,7 +283,8 @@ struct ClaimAttempt<'a> {
     probing: bool,
     /// End of the wait for another caller's handler.
     in_flight_end: Moment,
-    /// End of the tries for a forgotten key. A silent node may still have the record of the key.
+    /// End of the tries for a forgotten key (too few nodes can exclude an earlier use). A node
+    /// without an answer may still have the record of the key.
     no_answer_end: Moment,
     /// End of the tries while several claims compete for the key.
     contended_end: Moment,
@@ -378,8 +379,8 @@ async fn repair(
     Ok(match stored {
         Store::Ours => Ok(Begun::Stored(seen)),
         Store::Other(value) => Ok(Begun::Stored(value)),
-        // `seen` may not be the key's result, because too few nodes can exclude a lost one. So the
-        // key is claimed again, and the probe decides.
+        // `seen` may not be the key's result, because too few nodes can exclude that another result
+        // was lost. So the key is claimed again, and the probe decides.
         Store::Forgotten(_) => match call.of.core.claim(terms, true).await {
             Ok((held, promise)) if promise.forgotten.is_some() => Ok(Begun::Ours(held, promise)),
             Err(Denied::Replay(value)) => Ok(Begun::Stored(value)),
@@ -413,7 +414,7 @@ where
         Ok(bytes) => bytes,
         Err(e) => {
             // The handler took effect, but its value cannot be converted to JSON. So the key gets
-            // no result, and the attempt counts as lapsed.
+            // no result, and the attempt counts as lapsed (begun, without a result).
             held.end(ClaimEnd::Lapsed).await;
             return Err(call.codec(e));
         }
@@ -441,8 +442,8 @@ where
     // This call must not return the handler's value before a majority of the nodes has it
     // (idempotency 1). So this call reads the result on the nodes.
     let found = core.look(terms).await;
-    // The result on the nodes may be that of another attempt, and its replicas were not counted.
-    // Certain is only the durability level of `terms`.
+    // The result on the nodes may be that of another attempt, and the replicas that have it were
+    // not counted. Only the durability level that `terms` requires is certain.
     let durability = Achieved::at_least(terms.durability);
     if let Found::Stored(record) = &found {
         let same = kept.is_some() && record.value.as_ref() == kept;

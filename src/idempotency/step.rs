@@ -22,9 +22,9 @@ use crate::sync::SyncMutex;
 /// Largest total size of all finished steps of a key, in bytes of JSON.
 const MOST: usize = 64 * 1024;
 
-/// The error of a step without a value, except for an error of the step's work. If the handler
-/// returns this error by `?`, the effect of the handler counts as unknown, and the next call
-/// applies its policy.
+/// The error of a step that returned no value, although its work did not return an error. If the
+/// handler returns this error by `?`, the effect of the handler counts as unknown, and the next
+/// call applies its policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
@@ -40,8 +40,8 @@ pub enum StepError {
         /// Name of the finished step of the earlier attempt at this place.
         recorded: String,
     },
-    /// The handler ended without a finished step of an earlier attempt. So the handler was changed
-    /// after that attempt.
+    /// The handler ended and did not run a step that an earlier attempt had finished. So the
+    /// handler was changed after that attempt.
     #[error(
         "the handler ended without step {recorded:?}, which an earlier attempt finished; run it \
          with the version of the handler that began it, or resolve the key"
@@ -116,7 +116,7 @@ pub enum StepError {
 advise!(StepError);
 
 impl StepError {
-    /// Returns the next step after the error, for a handler that does not return the error.
+    /// Returns the advised action after the error, for a handler that does not return the error.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NotRecorded { nodes, .. } => nodes.advice(),

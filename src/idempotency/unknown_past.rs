@@ -28,8 +28,8 @@ impl Doubt {
         (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
     }
 
-    /// Returns the reason in the report of a parked key, for any policy. A known attempt without a
-    /// result comes before a forgotten key.
+    /// Returns the main reason for the doubt: `Lapsed` if an earlier attempt is known to have left
+    /// no result, otherwise `Forgotten`. The policies do not affect it.
     pub(super) fn reason(&self) -> ParkedReason {
         if self.lapsed > 0 { ParkedReason::Lapsed } else { ParkedReason::Forgotten }
     }
@@ -46,9 +46,9 @@ pub(super) enum Past<T> {
     Unknown(Result<Parked, RunError>),
 }
 
-/// Decides by the probe, or without a probe by the policies, if the handler may run. A policy may
-/// park a forgotten key; then the operator's decision about the losses of data is read first
-/// (idempotency 20).
+/// Decides by the probe, or without a probe by the policies, if the handler may run. If the policy
+/// does not allow a run for a forgotten key, an operator's decision about the losses of data may
+/// still allow it (idempotency 20).
 pub(super) async fn past<T, P, PF>(
     call: &Call,
     doubt: &Doubt,

@@ -26,9 +26,9 @@ pub struct Batch {
     /// [`PastDeadline`](crate::error::NodeFault::PastDeadline), except releases and unclaims, which
     /// are executed at any time. `None` if there is no deadline.
     pub not_after: Option<NotAfter>,
-    /// Reading of the node's clock (µs since 1970) when this client first saw a marker there;
-    /// `None` if it has not seen one. If the node's data began empty after that time, the node
-    /// reports [`Began::Lost`](super::Began::Lost).
+    /// Reading of the node's clock (µs since 1970) when this client first saw a marker on the node
+    /// (the key with the facts about the node's data); `None` if it has not seen one. If the node's
+    /// data began empty after that time, the node reports [`Began::Lost`](super::Began::Lost).
     pub known_since: Option<u64>,
     /// Ops, in the order in which they must take effect.
     pub ops: Vec<Op>,
@@ -63,7 +63,8 @@ impl Op {
     }
 
     /// Returns the size in bytes of the data that the op asks the node to store, or of the keys of
-    /// several locks. The keys of one lock are short enough to be limited by the number of ops.
+    /// several locks. The keys of one lock are short and do not count, because the limit on the
+    /// number of ops in a batch also limits their size.
     pub(crate) fn payload(&self) -> usize {
         match self {
             Self::Complete { value: Some(bytes), .. } | Self::Extend { meta: Some(bytes), .. } => {

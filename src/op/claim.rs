@@ -1,4 +1,4 @@
-//! Fields of a claim, and the states in which one ends.
+//! Fields of a request to claim an idempotency key, and the states in which a claim ends.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::token::OwnerToken;
 pub struct Claim {
     /// Key of the idempotency record.
     pub key: RecordKey,
-    /// Owner token; each attempt has a fresh one.
+    /// Owner token; each attempt has a new token.
     pub owner: OwnerToken,
     /// Time for which the handler may run before others may take over.
     pub lease: Duration,
@@ -24,8 +24,8 @@ pub struct Claim {
     /// result on a majority (repair).
     pub force: bool,
     /// Earliest time at which any copy of this request was made, in milliseconds since 1970; `None`
-    /// if it is unknown. A node that has lost nothing since then knows whether the key was ever
-    /// claimed.
+    /// if it is unknown. A node that has lost no data since then certainly has every claim of the
+    /// key.
     pub born: Option<u64>,
     /// Longest loss of the node's data that the caller accepts. A loss that is proved to be at most
     /// this long counts as none; zero accepts no loss.
@@ -33,9 +33,9 @@ pub struct Claim {
     /// Time at which the request was made, in milliseconds since 1970; `None` if it is unknown. A
     /// request older than the retention is answered `TooOld`, because its record may be gone.
     pub created: Option<u64>,
-    /// True if the caller wants a notification about the claim of another owner that runs. The node
-    /// sends it when that owner stores a result or gives the claim back, but not if the lease only
-    /// ends.
+    /// True if the caller wants to be notified when another owner's running claim is over. The node
+    /// notifies the caller when that owner stores a result or gives the claim back, but not if the
+    /// claim's lease only ends.
     pub wait: bool,
 }
 
@@ -47,6 +47,6 @@ pub enum ClaimEnd {
     Undone,
     /// The attempt may be repeated, so it is not counted, but the fingerprint is kept.
     Repeatable,
-    /// The attempt may have had an effect but left no result, so it counts as one that lapsed.
+    /// The attempt may have had an effect but has left no result (it has lapsed), so it is counted.
     Lapsed,
 }

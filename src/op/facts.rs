@@ -31,12 +31,13 @@ pub struct Facts {
     /// True if this batch asked for a longer quarantine than any other client, so that the node
     /// made its quarantine longer.
     pub quarantine_raised: bool,
-    /// True if this batch was the first in a new data history, so that it wrote a new marker.
+    /// True if this batch was the first in a new data history. It then wrote a new marker: the key
+    /// with the facts about the node's data.
     pub new_history: bool,
-    /// True if the node had no marker before this batch, so either it is new or it has lost its
-    /// data.
+    /// True if the node had no marker (the key with the facts about its data) before this batch. So
+    /// the node either is new or has lost its data.
     pub marker_missing: bool,
-    /// Beginning of the node's data: whether the node was new then, or had lost earlier data.
+    /// Origin of the node's data: they began on a new node, or after a loss of earlier data.
     pub began: Began,
     /// Ranges of writes that the node's data may lack, the latest last.
     pub losses: Arc<[Loss]>,

@@ -1,32 +1,33 @@
-//! The action of a node about an acquire if another owner has the lock.
+//! The action of a node on a request to acquire a lock that another owner has.
 
 use std::time::Duration;
 
 use crate::token::{FencingToken, OwnerToken};
 
-/// Action of a node about an acquire if another owner has the lock: register the caller for a hint,
-/// or transfer the lock to it.
+/// Action of a node on a request to acquire a lock that another owner has: the node registers the
+/// caller for a hint (a message that the lock may be free), or transfers the lock to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfHeld {
-    /// The node notifies this handle of the next release of the lock, together with all others that
-    /// watch it. The handle has no place in the queue, so the lock is not reserved for it.
-    /// Candidates of an election use this, because they decide among themselves which of them
-    /// attempts first.
+    /// The node notifies this handle of the next release of the lock, together with all other
+    /// handles that watch the lock. The handle has no place in the queue, so the lock is not
+    /// reserved for it. Candidates of an election use this, because they decide among themselves
+    /// which candidate attempts first.
     Watch,
     /// The handle gets this place in the lock's queue. Each release wakes only the first handle in
     /// the queue.
     Queue(Place),
-    /// As [`Queue`](Self::Queue), in the order of tickets: while a fair place with a smaller ticket
-    /// is fresh (its handle has asked in the last 3 s), the acquire is refused (fair 3). If the
-    /// handle has its place now, the answer to a refused acquire is `Queued` (fair 1, 2). The
-    /// handle keeps its place when it is woken, and when it is granted the lock (fair 4, 5). A
-    /// release with `meta` and the owner [`reserved_for`](OwnerToken::reserved_for) this handle
-    /// removes the place, even if another owner has the lock. In a mode other than
-    /// [`Exclusive`](super::LockMode::Exclusive), `Fair` counts as `Queue`.
+    /// The handle gets a place in the queue, and the queue has the order of tickets. The node
+    /// refuses the acquire while a place with a smaller ticket is fresh: its handle has asked in
+    /// the last 3 s (fair 3). The answer is `Queued` if the node refuses and has given the handle
+    /// its place (fair 1, 2). The handle keeps its place when it is woken, and when it is granted
+    /// the lock (fair 4, 5). A release with `meta` and with the owner
+    /// [`reserved_for`](OwnerToken::reserved_for) this handle removes the place, even if another
+    /// owner has the lock. In a mode other than [`Exclusive`](super::LockMode::Exclusive), `Fair`
+    /// counts as [`Queue`](Self::Queue).
     Fair {
-        /// Place of the handle; the time that it has waited does not count.
+        /// Place of the handle; the time for which the handle has waited does not count.
         place: Place,
-        /// Ticket of the call; `None` in its first requests, in which it asks for one (fair 1).
+        /// Ticket of the call; `None` in its first requests, which ask for a ticket (fair 1).
         ticket: Option<u64>,
     },
     /// The node transfers the lock to the caller atomically and deletes the previous owner's
@@ -36,13 +37,14 @@ pub enum IfHeld {
     /// node refuses the caller, and registers no hint. A node that is settling (a short time after
     /// a planned handover) transfers locks, too.
     ///
-    /// Of several names it transfers those that this owner has, and those that are only reserved,
-    /// together with the free ones, or none (multi_lock 6).
+    /// If the request has several names, the caller gets all of them or none. The node then
+    /// transfers the names that this owner has and the names that are only reserved, and grants
+    /// the free names (multi_lock 6).
     TakeFrom(OwnerToken),
     /// As [`TakeFrom`](Self::TakeFrom), with two more reasons to refuse. A node refuses if this
-    /// owner has nothing on it. A node also refuses if its fence is above `token`, because another
-    /// attempt was granted the lock since (hand_over 3). If an earlier request of the caller took
-    /// the lock, the node grants it again.
+    /// owner does not have the lock on it. A node also refuses if its fence is above `token`,
+    /// because then it has granted the lock to another attempt since (hand_over 3). If an earlier
+    /// request of the caller took the lock, the node grants it again.
     TakeOnly {
         /// Owner from which the lock is taken.
         from: OwnerToken,
@@ -51,10 +53,10 @@ pub enum IfHeld {
     },
 }
 
-/// Position of a fair caller among those who wait for the lock.
+/// Position of a fair caller among the callers that wait for the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queued {
-    /// Number of fair callers that come first. The holder does not count.
+    /// Number of fair callers ahead of this caller. The holder does not count.
     pub ahead: u16,
     /// Ticket, which orders the fair callers: the smaller one comes first.
     pub ticket: u64,

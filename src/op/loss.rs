@@ -12,8 +12,9 @@ use crate::time::{AtMost, span_utc, until_utc, utc};
 /// 0, as `may have lost every write until 2026-11-23 14:03:21.4 UTC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Latest time that the server had stored in its marker and that survived, so every write
-    /// before it is present. 0 if none survived, so any earlier write may be lost.
+    /// Last time that the server stored in its marker (a key with facts about its data) and that
+    /// was not lost. So every write before this time is present. 0 if no such time is left, so any
+    /// earlier write may be lost.
     pub from: u64,
     /// Time at which the data after the loss began. Together with `from` it identifies the loss.
     pub began: u64,
@@ -31,7 +32,7 @@ impl Loss {
     }
 
     /// Returns the largest possible length of the range, without the error of the clocks that
-    /// measured it (2E); `None` if `from` is 0, because then nothing proves a limit.
+    /// measured it (2E). Returns `None` if `from` is 0, because then the range has no known start.
     pub fn length(&self) -> Option<Duration> {
         // Both times are truncated to milliseconds, so the last millisecond may contain writes,
         // too.
@@ -40,8 +41,8 @@ impl Loss {
     }
 
     /// Returns the number by which operators name the loss: the second (UTC) at which the data
-    /// after the loss began, as `20261123-140321`. Unlike a position in a list it stays the same
-    /// when other losses are removed.
+    /// after the loss began, for example `20261123-140321`. Unlike a position in a list, this
+    /// number stays the same when other losses are removed.
     pub fn number(&self) -> String {
         let digits = |c: char| !matches!(c, '-' | ':');
         let second: String = utc(self.began).chars().take(19).filter(|c| digits(*c)).collect();

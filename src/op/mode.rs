@@ -2,10 +2,10 @@
 
 use super::Slots;
 
-/// Mode of a grant: which other grants of the lock it allows beside it.
+/// Mode of a grant. It determines the other grants of the lock that may exist beside this grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LockMode {
-    /// The only grant: a mutex, a writer, a leader.
+    /// Grant of a mutex, a writer or a leader. It allows no other grant beside it.
     #[default]
     Exclusive,
     /// Grant of one of several readers. It allows other shared grants beside it, and no exclusive

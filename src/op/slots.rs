@@ -19,7 +19,7 @@ pub struct Slots {
 pub enum Want {
     /// The first free slot in the order `start`, `start + step`, … modulo the number of slots. The
     /// step has no factor in common with that number, so the order contains each slot once. In a
-    /// release: whichever slot the owner has.
+    /// release, this means the slot that the owner has, whatever its number.
     First {
         /// Slot with which the order begins.
         start: u16,
@@ -39,8 +39,8 @@ impl Slots {
         Self { of, want: Want::First { start: 0, step: 1 } }
     }
 
-    /// Returns the request for any slot, in an order that this owner's token gives. Callers with
-    /// different orders seldom meet at the same slot (semaphore 7).
+    /// Returns the request for any slot, in an order that depends on this owner's token. Callers
+    /// with different orders seldom try the same slot at the same time (semaphore 7).
     #[must_use]
     pub fn in_order_of(self, owner: &OwnerToken) -> Self {
         let of = u64::from(self.of.max(1));
@@ -67,8 +67,8 @@ impl Slots {
         }
     }
 
-    /// Returns true if the semaphore has a possible number of slots, and the slot that the op is
-    /// for. A node gives nothing to a request for others.
+    /// Returns true if the number of slots is allowed, and the semaphore has the slot that the op
+    /// asks for. If this is false, a node grants nothing.
     pub(crate) fn are_there(self) -> bool {
         (1..=Self::MAX).contains(&self.of) && self.slot().is_none_or(|slot| slot < self.of)
     }
@@ -129,7 +129,7 @@ mod tests {
                 Slots::any(10).in_order_of(&owner).order().take(2).collect::<Vec<_>>()
             })
             .collect();
-        // 10 starts with 4 steps each.
+        // There are 40 possible orders of 10 slots: 10 first slots, with 4 steps each.
         assert!(starts.len() > 30, "{}", starts.len());
     }
 }

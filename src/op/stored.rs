@@ -1,4 +1,4 @@
-//! Data that nodes store, in the form in which their answers contain them.
+//! Types for the stored data that the answers of nodes contain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,8 @@ pub struct StoredSteps {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// Token of the owner; `None` if another program's value is under the key. It is
-    /// [`OwnerToken::KEPT`] while the lock is free by the node's clock, but kept closed because a
-    /// holder may still exist.
+    /// [`OwnerToken::KEPT`] if the lock is free by the node's clock, but the node keeps it closed,
+    /// because there may still be a holder.
     pub owner: Option<OwnerToken>,
     /// Largest fencing token that this node has for the lock.
     pub fence: u64,
@@ -41,11 +41,12 @@ pub struct Holder {
 /// The readers of a lock on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readers {
-    /// Fence of this node.
+    /// Fence of the lock on this node: the last fencing token that this node gave for it.
     pub fence: u64,
     /// Number of readers.
     pub count: u32,
-    /// Readers whose grants end last, the last one first; at most [`MAX_LISTED`].
+    /// Readers in the order in which their grants end, the latest end first; at most
+    /// [`MAX_LISTED`].
     pub listed: Vec<SharedGrant>,
 }
 
@@ -63,8 +64,8 @@ pub struct SharedGrant {
 pub struct RecordState {
     /// Fencing token of the highest ballot that the node has promised.
     pub fence: u64,
-    /// Number of claims of the key that the node has granted, without those that ended without
-    /// effect.
+    /// Number of claims of the key that the node has granted. Claims that ended as `Undone` or
+    /// `Repeatable` do not count.
     pub attempt: u32,
     /// Time until the lease of the running claim ends; `None` if no claim runs.
     pub lease: Option<Duration>,

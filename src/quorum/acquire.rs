@@ -1,7 +1,7 @@
-//! One attempt to acquire a lock: decides by the answers of a majority, and settles one fencing
-//! token on it (locks 2, 3).
+//! Decides one attempt to acquire a lock by the answers of a majority of the nodes, and makes a
+//! majority agree on one fencing token (locks 2, 3).
 //!
-//! The same machine counts the grants of an idempotency claim; see `record`.
+//! The machine of an idempotency claim (`claim.rs`) uses this machine to count its grants.
 
 use std::time::Duration;
 
@@ -17,20 +17,23 @@ use crate::token::FencingToken;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Vote {
     Silent,
-    /// Granted with this fence, which may still differ from the attempt's final token.
+    /// The node granted, and gave this fencing token. The final token of the attempt may differ.
     Granted(u64),
-    /// Granted, and the node's fence is the token on which a majority has to agree.
+    /// The node granted, and its fence (its last fencing token) is the token on which a majority
+    /// has to agree.
     Settled,
-    /// Granted at first, but does not count for the token: the node refused to raise its fence or
-    /// is above the token (`None`), or the raise failed (`Some`).
+    /// The node granted, but its grant does not count, because its fence is not the token. `None`:
+    /// the node refused to raise its fence, or its fence is above the token. `Some`: the request
+    /// to raise the fence failed with this error.
     Fell(Option<NodeError>),
     Held {
         remaining: Option<Duration>,
         foreign: bool,
         queued: Option<Queued>,
     },
-    /// Time left of the node's quarantine, and the state of the node's data at its beginning: data
-    /// whose past is known, no data, or no data although the node had some before.
+    /// The node is in quarantine: it grants nothing, because it may have lost a lease. Contains
+    /// the time until the quarantine ends, and the origin of the node's data (known, empty or
+    /// lost).
     Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),
@@ -66,7 +69,8 @@ enum Phase {
 /// The state machine that decides one attempt.
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    /// Op that raises the fence of a node to the token. Its token is set when it is sent.
+    /// Op that raises the fence of a node to the token. The token in the op is set when the op is
+    /// sent.
     raise: Op,
     sent: Moment,
     /// End of the lock's validity: an answer at this moment or later wins nothing (invariant 1 of
@@ -87,7 +91,8 @@ pub struct Acquire {
     if_refused: bool,
 }
 
-/// Shortest and longest wait for one more answer, which may save the round trip that raises fences.
+/// Shortest and longest wait for one more answer after a majority granted with different fences.
+/// With this answer a majority may have the same fence, so that no fence has to be raised.
 const HEDGE: (Duration, Duration) = (Duration::from_micros(300), Duration::from_millis(5));
 
 impl Acquire {
@@ -102,14 +107,15 @@ impl Acquire {
     }
 
     /// Sets whether the attempt ends as *no quorum* only after each node has answered or the time
-    /// for answers is over. Default: as soon as no majority can answer any more.
+    /// for answers is over. By default it ends as soon as no majority can answer any more.
     pub fn awaiting_all(self, awaits_all: bool) -> Self {
         Self { awaits_all, ..self }
     }
 
     /// Sets whether the attempt ends as *taken* only if the nodes that did not refuse are no
-    /// majority. By default it ends as *taken* if a majority answered and did not grant. For the
-    /// redeemer of a ticket, *taken* is final, so the attempt has to be sure (hand_over 5).
+    /// majority. By default it ends as *taken* if a majority answered and did not grant. A caller
+    /// that takes over a lock by a ticket of its holder sets this, because *taken* is final for
+    /// such a caller (hand_over 5).
     pub fn taken_if_refused(self, if_refused: bool) -> Self {
         Self { if_refused, ..self }
     }
@@ -129,19 +135,21 @@ impl Acquire {
         Self::new(self.n(), self.sent, self.until, self.patience, self.raise.clone())
     }
 
-    /// Sets the slot whose fence is raised; for the machine of a permit.
+    /// Sets the semaphore slot whose fence the op `raise` raises. The machine of a permit
+    /// (`slots.rs`) calls this.
     pub(super) fn set_slot(&mut self, to: u16) {
         if let Op::Raise { slot, .. } = &mut self.raise {
             *slot = Some(to);
         }
     }
 
-    /// Begins the time for which answers are awaited anew, because nodes are asked again.
+    /// Starts the time for answers again, because the machine sends a second request to some nodes.
     pub(super) fn ask_again(&mut self, now: Moment) {
         self.by = self.until.min(now + self.patience);
     }
 
-    /// Returns until when to wait for one more answer, which may save a round trip.
+    /// Returns the moment until which the machine waits for one more answer. With this answer a
+    /// majority may agree, which saves a second request.
     pub(super) fn hedge(&self, now: Moment) -> Moment {
         now + now.since(self.sent).clamp(HEDGE.0, HEDGE.1)
     }
@@ -159,8 +167,8 @@ impl Acquire {
         self.votes.len()
     }
 
-    /// Handles a grant that arrives while the fences of the other nodes are being raised. It is an
-    /// extra vote if the node's fence is equal to the token or can be raised to it.
+    /// Handles a grant that arrives while the fences of the other nodes are being raised. The grant
+    /// is a further vote if the node's fence is equal to the token or can be raised to the token.
     fn late_grant(&mut self, now: Moment, node: usize, fence: u64, token: u64) -> Step {
         if fence == token {
             self.votes[node] = Vote::Settled;
@@ -210,8 +218,9 @@ impl Acquire {
         }
     }
 
-    /// Returns the next step of a vote that is not won: to wait while a majority for yes is
-    /// possible, otherwise to give up. `open` is the number of nodes that may still vote yes.
+    /// Returns the next step if the `yes` votes are no majority yet: to wait while a majority is
+    /// possible, otherwise to end the attempt. Returns `None` if they are a majority. `open` is the
+    /// number of nodes that may still vote yes.
     fn not_won(&mut self, now: Moment, yes: usize, open: usize) -> Option<Step> {
         let need = majority(self.n());
         if yes >= need {
@@ -263,7 +272,8 @@ impl Acquire {
     /// as "no quorum" (invariant 4 of `quorum`).
     fn lose(&mut self, now: Moment) -> Step {
         let late = now >= self.by;
-        // After the wait, a node that did not answer the raise does not count as having answered.
+        // After the time for answers, a node that granted but did not answer the request to raise
+        // its fence does not count as a node that answered.
         let unraised = late && matches!(self.phase, Phase::Raising(_));
         let spoke = self.count(|v| match v {
             Vote::Held { .. } => true,
@@ -275,8 +285,8 @@ impl Acquire {
         let need = if self.if_refused { self.n() - need + 1 } else { need };
         let silent = self.silent();
         if !late && spoke < need && (spoke + silent >= need || self.awaits_all && silent > 0) {
-            // The answers that are still awaited decide between "taken" and "no quorum", or the
-            // caller needs them.
+            // The answers that have not arrived yet decide between "taken" and "no quorum". With
+            // `awaits_all` the caller needs all answers, even if the result is certain.
             return Step::Wait(self.by);
         }
         self.phase = Phase::Over;
@@ -318,9 +328,9 @@ impl Acquire {
         let granted =
             self.count(|v| matches!(v, Vote::Granted(_) | Vote::Settled | Vote::Fell(None)));
         if !any_foreign && granted > self.n() - need {
-            // The nodes that did not grant are no majority, so no other owner can have one,
-            // whatever the silent nodes answer. Several attempts met, and each gives back what it
-            // was granted.
+            // The nodes that did not grant are fewer than a majority, so no other owner can have a
+            // majority. Several attempts split the votes, and each of them gives back its grants.
+            // So the lock is free at once.
             let retry_after = Some(Duration::ZERO);
             return Taken { retry_after, foreign: false, queued: self.queued() };
         }
@@ -333,9 +343,9 @@ impl Acquire {
         Taken { retry_after, foreign: any_foreign, queued: self.queued() }
     }
 
-    /// Returns the standing of a fair caller (fair 2): the largest ticket and the largest number of
-    /// places ahead that a node reported. `None` unless a majority gave the caller a place or
-    /// granted.
+    /// Returns the place of a fair caller, which waits in the nodes' queues in the order of tickets
+    /// (fair 2): the largest ticket, and the largest number of callers ahead, that a node reported.
+    /// Returns `None` unless a majority gave the caller a place or granted.
     fn queued(&self) -> Option<Queued> {
         let granted =
             |vote: &Vote| matches!(vote, Vote::Granted(_) | Vote::Settled | Vote::Fell(_));
@@ -363,7 +373,7 @@ impl Acquire {
 }
 
 impl Acquire {
-    /// Takes in a reply, and decides nothing.
+    /// Stores the vote of a node from its reply. Does not decide the attempt.
     pub(super) fn record(&mut self, node: usize, reply: &Answer) {
         let raising = match self.phase {
             Phase::Raising(t) => Some(t),
@@ -393,7 +403,7 @@ impl Acquire {
             }
             (Vote::Granted(_), Ok(_)) if raising.is_some() => Vote::Fell(None),
             (Vote::Granted(_), Err(e)) if raising.is_some() => Vote::Fell(Some(e.clone())),
-            // Any further answer of a node changes nothing.
+            // The node has answered before, so its vote stays.
             (vote, _) => vote.clone(),
         };
         self.votes[node] = vote;

@@ -1,8 +1,8 @@
-//! Pauses between the attempts of one caller to acquire.
+//! Pauses between the attempts of one caller to acquire a lock.
 //!
-//! Normally a hint from a node ends the wait before the next attempt. If no hint arrives, the wait
-//! ends after the pause. The seed of the random part is an argument, so that tests can repeat the
-//! pauses.
+//! Normally a hint, a node's message that the lock may be free, ends the wait before the next
+//! attempt. If no hint arrives, the wait ends after the pause. The seed of the random part is an
+//! argument, so that tests can repeat the pauses.
 
 use std::time::Duration;
 

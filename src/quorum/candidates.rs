@@ -107,9 +107,9 @@ mod tests {
 
     const BY: Moment = Moment::from_nanos(1);
 
-    /// One word per node: `x` failed, `.` silent, `-` an empty list. Otherwise the word is a list
-    /// of entries with commas in between. An entry is a letter for the owner and then the number of
-    /// the entry.
+    /// Parses the answer of one node: `x` is an error, `.` no answer, and `-` an empty list. Any
+    /// other word is a list of entries with commas in between. An entry is a letter for the owner
+    /// and then the number of the entry.
     fn reply(cell: &str, node: usize) -> Option<Answer> {
         let listed = |text: &str| Listed {
             owner: OwnerToken::from_random(u128::from(text.as_bytes()[0])),

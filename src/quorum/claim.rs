@@ -2,17 +2,18 @@
 //! consensus on the result of the key. The fencing token is the ballot.
 //!
 //! ```text
-//!  a majority shows the same record ─▶ Replay    fewer nodes show one ─▶ Repair, never the handler
-//!  a majority of nodes that remember every claim grants, with one token ─▶ Promise
-//!  a majority grants, but too few of it remember every claim
+//!  a majority shows the same record ─▶ Replay
+//!  fewer nodes show a record        ─▶ Repair; the handler does not run
+//!  a majority grants with one token, and all these nodes certainly have every claim ─▶ Promise
+//!  a majority grants, but too few of these nodes certainly have every claim
 //!               ─▶ Promise marked `forgotten`, once no node is silent or the wait is over
 //! ```
 //!
-//! Invariants: 1. A claim succeeds only with a majority. 2. If a node shows a record, the record is
-//! replayed, repaired or adopted. 3. A node that may have lost claims does not count towards "there
-//! is no record". 4. Only answers before the end of the validity count. 5. If a node shows another
-//! fingerprint, no result is replayed, repaired or adopted, because the result may belong to
-//! another request.
+//! Invariants: 1. A claim succeeds only with a majority. 2. If a node shows a record, its result is
+//! returned (replayed), stored on a majority (repaired), or stored by this claim (adopted). 3. A
+//! node that may have lost claims does not count towards "there is no record". 4. Only answers
+//! before the end of the validity count. 5. If a node shows another fingerprint, no result is
+//! replayed, repaired or adopted, because the result may belong to another request.
 
 mod forgotten;
 #[cfg(test)]
@@ -32,14 +33,15 @@ use crate::token::FencingToken;
 /// Pause before the next claim, while the owner of another claim is storing its result.
 const SOON: Duration = Duration::from_millis(20);
 
-/// Reason for which a claim failed. The caller must give back the grants of single nodes.
+/// Reason for which a claim failed. Some nodes may have granted the claim all the same; the caller
+/// must release these grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// The final result of the key; `None` if the result was too large to be kept.
     Replay(Option<Arc<[u8]>>),
     /// A result was found, but not on a majority. The caller has to claim the key again with
-    /// `force`. If the new claim finds a record, the caller has to complete that record; otherwise
-    /// the caller has to complete this record.
+    /// `force`, so that nodes with a result grant the claim, too. Then the caller has to store the
+    /// record that the new claim finds, or this record if the new claim finds none.
     Repair(StoredRecord),
     /// The claim was refused for this reason.
     Refused(Refusal),
@@ -70,12 +72,12 @@ pub struct Promise {
     pub forgotten: Option<Forgetting>,
 }
 
-/// Reason for which a majority cannot answer that a key was never claimed. Some nodes may have lost
-/// claims of the key.
+/// Reason for which it is not certain that a key was never claimed: some nodes may have lost claims
+/// of the key, and the other nodes are no majority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forgetting {
-    /// Time until a majority certainly has every claim again. The time is for a key whose birth
-    /// (the time of the request) is unknown.
+    /// Time until a majority certainly has every claim, because the lost claims would have expired
+    /// by then. The time is for a key whose birth (the time of the request) is unknown.
     pub remaining: Duration,
     /// Losses of data on the nodes that granted but may lack a claim, without duplicates. Empty if
     /// one of these nodes did not report its losses.
@@ -84,8 +86,8 @@ pub struct Forgetting {
     /// confirmed these nodes as new, enough nodes would certainly have every claim. Empty if there
     /// would still be too few nodes.
     pub fresh: Vec<usize>,
-    /// True if there would be enough nodes with every claim, provided that all nodes without an
-    /// answer have every claim.
+    /// True if a majority would certainly have every claim of the key, provided that each node that
+    /// has not answered, or failed, has every claim.
     pub unheard: bool,
 }
 
@@ -128,8 +130,9 @@ enum Vote {
     InFlight(Duration),
     Mismatch,
     TooOld,
-    /// Remaining time of the node's quarantine, and the beginning of the node's data: known, empty
-    /// or lost.
+    /// The node is in quarantine: it grants nothing, because it may have lost a lease. Contains
+    /// the time until the quarantine ends, and the origin of the node's data (known, empty or
+    /// lost).
     Quarantined(Duration, Began),
     Refused,
     Failed(NodeError),
@@ -307,9 +310,9 @@ impl Record {
                 self.won = Some(token);
                 Step::Wait(self.by())
             }
-            // If a majority certainly has every claim and has no record of the key, the claim with
-            // the other fingerprint never had a majority. Then the mismatch does not count.
-            // Otherwise that claim may have had a majority.
+            // A node has a claim with another fingerprint, so of another request. If a majority
+            // certainly has every claim and no record of the key, that claim never had a majority,
+            // and the mismatch does not count. Here it may have had a majority.
             Progress::Decided(Ok(_))
                 if self.mismatches() > 0 && (self.relaxed || self.adopt.is_some()) =>
             {
@@ -332,7 +335,8 @@ impl Record {
     }
 
     /// Returns the largest number of claims in the grants. Each earlier attempt that ran had grants
-    /// of a majority. Each such majority shares a node with the majority of this claim.
+    /// of a majority, and this majority shares a node with the majority of this claim. So some node
+    /// has counted the attempt.
     fn attempt(&self) -> u32 {
         let counts = self.votes.iter().map(|v| match v {
             Vote::Granted { attempt, .. } => *attempt,
@@ -414,8 +418,8 @@ impl Machine for Record {
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
         if self.votes[node] != Vote::Silent {
-            // This is the answer to a raise. If the answer contains a record, the record is newer
-            // than the node's grant, and it must be adopted.
+            // The node has granted before, so this is its answer to the request that raises its
+            // fence. A record in this answer is newer than the grant, and it must be adopted.
             if let Ok(Reply::Completed(record)) = reply {
                 self.see(record);
             }

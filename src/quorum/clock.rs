@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::error::{NodeError, NodeFault};
 use crate::time::{Drift, Moment};
 
-/// Largest change of a clock that counts as drift after a long time without readings. The drift of
-/// `CRYSTAL` is added to this limit.
+/// Limit for the change of a clock after a long time without readings. A change up to this limit,
+/// plus the drift of `CRYSTAL` in this time, counts as drift and not as a step of the clock.
 const WANDER_MAX: Duration = Duration::from_secs(1);
 /// Drift of a clock without NTP. This drift is allowed for any time without readings.
 const CRYSTAL: Drift = Drift::from_ppm(100);
@@ -158,7 +158,8 @@ mod tests {
                 .step_by(10)
                 .find(|ms| !votes(&mut clock, *ms, ms * 1_000 + ms * gain_ppm / 1_000))
         };
-        // The validity of a lease of 10 s is shortened for a drift of 100 ms.
+        // A lease of 10 s is valid for 100 ms less, because the two clocks may drift apart by
+        // 100 ms in this time: 10,000 µs per second.
         assert_eq!(after(9_900), None, "a clock within the drift that was declared");
         let seen = after(12_000).expect("a lease would be shorter there than its holder believes");
         assert!(seen <= 20_000, "{seen} ms");

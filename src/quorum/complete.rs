@@ -50,11 +50,11 @@ impl Complete {
         Self { op, end, again: None, pause: PAUSE, votes, examined: false }
     }
 
-    /// Returns true at the first call if a node has refused the result. There are two possible
-    /// reasons: the node has a higher ballot, or it stored the ballot in an earlier data history. A
-    /// renewal of the claim repairs the second case. So after a refusal the machine decides without
-    /// another request. The caller may then renew the claim, call [`renewed`](Self::renewed), and
-    /// continue with this machine.
+    /// Returns true at the first call if a node has refused the result. A node refuses for two
+    /// reasons: it has a higher ballot, or its data history has changed since it stored the ballot,
+    /// for example by a failover. After a renewal of the claim, a node of the second kind accepts
+    /// the result. So after a refusal the machine decides at once. The caller may then renew the
+    /// claim, call [`renewed`](Self::renewed), and continue with this machine.
     pub fn take_refusal(&mut self) -> bool {
         let first = !std::mem::replace(&mut self.examined, true);
         first && self.votes.contains(&NodeOutcome::Refused)
@@ -152,8 +152,8 @@ pub enum Found {
         /// Highest ballot in the answers.
         promised: u64,
         /// Set if some nodes lost data, so that fewer nodes than a majority certainly have every
-        /// claim of the key. Contains the time until enough nodes certainly have every claim again.
-        /// The time is for a key whose birth (the time of the request) is unknown.
+        /// claim of the key. Contains the time after which the lost claims would have expired on
+        /// enough nodes. The time is for a key whose birth (the time of the request) is unknown.
         forgotten: Option<Duration>,
     },
     /// The record has another fingerprint, so the key was used for another request.
@@ -196,8 +196,8 @@ impl Look {
         self.votes.iter().filter(|v| f(v)).count()
     }
 
-    /// Returns the time until a majority certainly has every claim of the key again; `None` if a
-    /// majority already has every claim.
+    /// Returns the time until a majority certainly has every claim of the key, because the lost
+    /// claims would have expired by then; `None` if a majority already has every claim.
     fn forgotten(&self) -> Option<Duration> {
         let unsure = self.votes.iter().filter_map(|v| match v {
             Seen::State(_, unsure) => Some(*unsure),

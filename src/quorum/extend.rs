@@ -6,8 +6,9 @@
 //!
 //! The caller first sends the requests of [`ask_all`](Extend::ask_all). Two kinds of answers lead
 //! to a second request to the same node:
-//! - The node is in quarantine. The second request names this quarantine, if the holder may name
-//!   the quarantine.
+//! - The node is in quarantine, because it may have lost leases. It then extends a lease only if
+//!   the request names this quarantine. So the second request names it, if the holder may do so
+//!   (quarantine 6).
 //! - The request was past its deadline by the node's clock. The request is repeated once, because
 //!   the answer has shown the reading of this clock. The clock may have stepped forward and ended
 //!   the lease, and the holder has to learn this before the next renewal.
@@ -51,21 +52,23 @@ pub struct Times {
 /// The state machine that decides one extension.
 #[derive(Clone, Debug)]
 pub struct Extend<K> {
-    /// Op that extends the lease on a node. This op does not name a quarantine yet.
+    /// Op that extends the lease on a node. This op does not contain the identifier of a quarantine
+    /// yet.
     op: Op,
     times: Times,
     /// Returns the known facts about the lease and about the node with this number. The machine
     /// calls this function for each request and each answer.
     known: K,
     votes: Vec<NodeOutcome>,
-    /// Bit set of the nodes with a second request, because the first request was past its deadline
-    /// on the node.
+    /// Bit set of the nodes that got a second request, because the first request was past its
+    /// deadline when it arrived at the node.
     late: u32,
-    /// Bit set of the nodes whose request named the quarantine of the node.
+    /// Bit set of the nodes whose request contained the identifier of the node's quarantine, so
+    /// that the node could extend the lease in it.
     reasserted: u32,
     /// Bit set of the nodes that will not confirm the lease any more. The quarantine of such a node
-    /// ends after the lease, and the earlier confirmations of the node do not allow the holder to
-    /// name this quarantine.
+    /// ends after the lease. The holder may not extend the lease in this quarantine, because the
+    /// node's earlier confirmation of the lease ended too early.
     shut: u32,
 }
 
@@ -82,9 +85,9 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         (0..self.votes.len()).map(|node| (node, self.ask(node, now))).collect()
     }
 
-    /// Returns the request to a node. The request names the quarantine that the node reported last,
-    /// if the holder may name it. A node outside the majority may have reported its quarantine
-    /// after the decision of the last renewal.
+    /// Returns the request to a node. If the node has reported a quarantine in which the holder may
+    /// extend the lease, the request contains the identifier of this quarantine. The report may
+    /// have arrived after the last renewal was decided, if the node was not needed for a majority.
     fn ask(&self, node: usize, now: Moment) -> Op {
         self.naming((self.known)(node).reassert(now, self.times.max_ttl))
     }
@@ -122,9 +125,10 @@ impl<K: Fn(usize) -> Known> Extend<K> {
         Some(self.naming(Some(*id)))
     }
 
-    /// Decides an extension without a majority. The lease is lost if the nodes that are not in
-    /// `shut` are fewer than a majority; otherwise the result is unknown. A node that refused is
-    /// not in `shut`, because this node may have granted another attempt that will be rolled back.
+    /// Decides an extension that no majority has confirmed or refused. The lease is lost if the
+    /// nodes that are not in `shut` are fewer than a majority; otherwise the result is unknown. A
+    /// node that refused is not in `shut`, because it may have granted another attempt that will be
+    /// rolled back. After that it may confirm the lease.
     fn undecided(&self) -> Progress<Extension> {
         let n = self.votes.len();
         if n - (self.shut.count_ones() as usize) < majority(n) {

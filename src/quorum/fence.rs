@@ -3,8 +3,8 @@
 //! The largest granted fence is not a safe token. Example: of five nodes, three grant the fences 5,
 //! 3 and 3 to a first attempt. The majority of a second attempt may contain only one of these three
 //! nodes, and may grant 4, 1 and 1. The tokens would be 5 and then 4. So a token is one of two
-//! values: a value that a majority granted, or the largest granted value after a majority has been
-//! raised to this value. `acquire` decides on the requests to raise.
+//! values: a value that a majority granted, or the largest granted value after a majority has
+//! raised its fence to this value. The module `acquire` makes the requests that raise fences.
 
 use crate::quorum::majority::majority;
 
@@ -13,8 +13,8 @@ use crate::quorum::majority::majority;
 pub enum Settled {
     /// A majority granted this value. It is the token.
     Agreed(u64),
-    /// No value is on a majority. This is the largest granted value. The nodes that granted less
-    /// must be raised to this value.
+    /// No value is on a majority. Contains the largest granted value. The nodes that granted a
+    /// smaller value must raise their fence to this value.
     Raise(u64),
 }
 
@@ -24,7 +24,8 @@ pub fn settle(n: usize, grants: impl Iterator<Item = u64>) -> Settled {
     let mut values: Vec<u64> = grants.collect();
     values.sort_unstable();
     let need = majority(n);
-    // The value that a majority granted, if there is one. There cannot be two such values.
+    // The list is sorted. So `need` equal values in a row are a value that a majority granted. At
+    // most one value can have a majority.
     let agreed = values.windows(need).find(|w| w.first() == w.last()).map(|w| w[0]);
     match (agreed, values.last()) {
         (Some(t), _) => Settled::Agreed(t),

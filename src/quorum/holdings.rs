@@ -2,10 +2,10 @@
 //! of the nodes to the attempt and to its renewals.
 //!
 //! A release must go to each node that may hold the lock or the claim of the attempt, and to no
-//! other node ([`Holdings::may_hold`]). A renewal may name a node's quarantine only if the node had
-//! confirmed the lease for long enough ([`Known::reassert`]). Answers may arrive late and in any
-//! order. So each answer is recorded with the number of its round: 0 for the grant, then 1 for the
-//! first renewal.
+//! other node ([`Holdings::may_hold`]). A node in quarantine extends a lease only if the renewal
+//! names the quarantine. That is allowed only if the node had confirmed the lease for long enough
+//! ([`Known::reassert`]). Answers may arrive late and in any order. So each answer is recorded with
+//! the number of its round: 0 for the grant, then 1 for the first renewal.
 
 use std::time::Duration;
 
@@ -16,10 +16,11 @@ use crate::time::Moment;
 /// A quarantine that a node reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Name of the quarantine, which an extension may contain.
+    /// Identifier of the quarantine. During the quarantine, the node extends a lease only if the
+    /// request contains this identifier.
     pub id: QuarantineId,
-    /// End of the quarantine by the local clock. This time may be too late by the time for which
-    /// the node's answer was under way.
+    /// End of the quarantine by the local clock. The real end may be earlier: at most by the time
+    /// that the node's answer needed to arrive.
     pub ends: Moment,
 }
 
@@ -36,20 +37,21 @@ pub struct Known {
 }
 
 impl Known {
-    /// Returns true if an extension may name this quarantine (quarantine 6). An extension that
-    /// names the quarantine counts, although the node may have lost the lease. For this, the
-    /// confirmed lease must end after the moment at which the previous master has certainly
-    /// stopped granting. Otherwise the previous master could have given the lock to another owner.
+    /// Returns true if the lease may be extended in this quarantine, although the node may have
+    /// lost it (quarantine 6). For this, the lease that the node confirmed must end after the
+    /// moment at which the previous master has certainly stopped granting. Otherwise the previous
+    /// master could have given the lock to another owner.
     pub fn may_reassert(&self, quarantine: Quarantine, max_ttl: Duration) -> bool {
         // The length of a quarantine is at least max_ttl + L, where L is the time for which a
-        // replaced master may still grant. In a longer quarantine, `stopped` is later than
-        // necessary, which is safe.
+        // replaced master may still grant. So the replaced master has stopped granting at
+        // `stopped`. In a longer quarantine it stopped earlier, so `stopped` is on the safe side.
         let stopped = quarantine.ends - max_ttl;
         stopped < self.confirmed_until
     }
 
-    /// Returns the quarantine that an extension names: the last quarantine that the node reported.
-    /// Returns `None` if this quarantine has ended or the holder may not name it.
+    /// Returns the identifier of the quarantine that the next extension must contain to count: the
+    /// last quarantine that the node reported. Returns `None` if this quarantine has ended, or if
+    /// the holder is not allowed to extend its lease in it.
     pub fn reassert(&self, now: Moment, max_ttl: Duration) -> Option<QuarantineId> {
         let last = self.quarantine.filter(|quarantine| now < quarantine.ends)?;
         self.may_reassert(last, max_ttl).then_some(last.id)
@@ -76,15 +78,16 @@ struct Holding {
 #[derive(Clone, Debug)]
 pub struct Holdings {
     nodes: Vec<Holding>,
-    /// Slot with which the attempt was won. A node that gave another one has confirmed nothing.
+    /// Semaphore slot that the attempt has won; `None` before, and for a lock or a claim. A node
+    /// that gave another slot has not confirmed the lease.
     slot: Option<u16>,
     /// Number of renewals so far. The round of the grant has the number 0.
     rounds: u64,
 }
 
 impl Holdings {
-    /// Makes the state of `n` nodes. The caller is about to send the request for a grant to all of
-    /// them.
+    /// Makes the state of `n` nodes. The caller is about to send the request for a grant to all
+    /// these nodes.
     pub fn new(n: usize) -> Self {
         let holding = Holding {
             answered: false,
@@ -97,8 +100,9 @@ impl Holdings {
         Self { nodes: vec![holding; n], slot: None, rounds: 0 }
     }
 
-    /// Records that the attempt was won with this slot. What nodes confirmed of other slots, now or
-    /// later, gives no right to name a quarantine.
+    /// Records that the attempt has won this slot. If a node granted another slot, earlier or
+    /// later, it has not confirmed the lease. So the lease may not be extended on this node while
+    /// the node is in quarantine (it may have lost leases).
     pub fn won_with(&mut self, slot: u16) {
         self.slot = Some(slot);
         for of in self.nodes.iter_mut().filter(|of| of.slot.is_some_and(|other| other != slot)) {
@@ -151,9 +155,9 @@ impl Holdings {
         }
     }
 
-    /// Records that the node has begun the data history of this quarantine. Returns true if the
-    /// node last confirmed the lease in an earlier data history. The next extension then names the
-    /// quarantine, if the holder may name it.
+    /// Records that the node has begun a new data history, and with it this quarantine. Returns
+    /// true if the node last confirmed the lease in an earlier data history. The next extension
+    /// then contains the identifier of the quarantine, if the holder may extend the lease in it.
     pub fn switched(&mut self, node: usize, quarantine: Quarantine) -> bool {
         let of = &mut self.nodes[node];
         let before = of.confirmed_in.is_some_and(|(_, history)| history != quarantine.id);
@@ -189,11 +193,11 @@ mod tests {
         QuarantineId { history, since: 1 }
     }
 
-    /// The table is for one node. An example of a line is `yes@1 ext no@2 -> holds until 100`:
+    /// The table is for one node. An example of a line is `yes@1 ext no@2 -> holds, until 100`:
     /// first the events, each with a time in ms, and then the state of the node. `yes`, `no`,
     /// `fault`, `unsent` and `quarantined` are answers (`yes.2` answers the second renewal), and
-    /// `slot1` is the grant of a permit. `won` means that the attempt is won with slot 0. With
-    /// `ext` an extension is sent, and with `switch` the node begins another data history.
+    /// `slot1` is the grant of a permit. `won` means that the attempt has won slot 0. At `ext` an
+    /// extension is sent, and at `switch` the node begins another data history.
     #[test]
     fn what_a_node_holds() {
         let table = include_str!("testdata/holdings.txt");
@@ -251,8 +255,8 @@ mod tests {
     }
 
     /// Each row has the end of the quarantine, the end of the confirmed lease and the present time,
-    /// all in ms. `named` is true if the extension names the quarantine. A lease lasts at most 20
-    /// ms.
+    /// all in ms. `named` is true if the extension contains the identifier of the quarantine. A
+    /// lease lasts at most 20 ms.
     #[test]
     fn a_quarantine_is_named_only_by_who_outlasts_the_replaced_master() {
         for (ends, confirmed, now, named) in [

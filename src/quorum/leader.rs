@@ -4,7 +4,7 @@
 //! The nodes answer at different times. The results are correct all the same, for three reasons:
 //! 1. If an owner leads throughout the read, each node of its majority reports this owner. So if no
 //!    owner has a majority, and no further answer can change that, there was a moment without a
-//!    leader: *vacant* is true.
+//!    leader, and the result *vacant* is correct.
 //! 2. The leader's metadata contain the proclaimed value and are numbered. If metadata were written
 //!    to a majority, every majority that names the leader has a node with these metadata. So the
 //!    metadata with the highest number are never older than these metadata.
@@ -35,7 +35,7 @@ enum OwnerReport<W> {
     /// The key has no value, or a value of another program. So on this node no owner leads.
     Absent,
     /// The node may have lost the lock, or may have ended it early. Contains the remaining time of
-    /// this state, and the beginning of the node's data: known, empty or lost.
+    /// this state, and the origin of the node's data (known, empty or lost).
     Quarantined(Duration, Began),
     /// The node gave no valid answer.
     Failed(NodeError),
@@ -60,7 +60,7 @@ pub enum Sight<W> {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// The state machine of one request for who leads the election.
+/// The state machine of one read of the election's leader.
 #[derive(Clone, Debug)]
 pub struct Leading<W, R> {
     /// Moment until which the machine waits for answers.
@@ -186,9 +186,10 @@ mod tests {
     use super::*;
     use crate::op::{Began, QuarantineId};
 
-    /// One word per node. `a` or `b`: this owner holds the lock, without metadata. `a1`: the owner
-    /// has metadata with the number 1. `-` absent, `k` kept after a handover, `q` quarantined, `x`
-    /// failed, `.` silent.
+    /// Makes the answer of one node from its word. `a` or `b`: this owner holds the lock and has
+    /// published no metadata. `a1`: the owner has metadata with the number 1. `-`: the lock is
+    /// free. `k`: the lock is kept closed after a planned handover. `q`: the node is in quarantine.
+    /// `x`: an error. `.`: no answer.
     fn reply(cell: &str, node: usize) -> Option<Result<Reply, NodeError>> {
         let held = |owner: u128, content: &str| Holder {
             owner: Some(OwnerToken::from_random(owner)),

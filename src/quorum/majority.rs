@@ -1,8 +1,8 @@
 //! Majorities of the nodes. The algorithms use only one property of majorities: any two majorities
 //! share a node.
 
-/// Returns the size of a majority of `n` nodes: `n / 2 + 1`. It is the smallest size at which any
-/// two sets of nodes share a node.
+/// Returns the size of a majority of `n` nodes: `n / 2 + 1`. It is the smallest number for which
+/// any two sets with this number of nodes share a node.
 pub const fn majority(n: usize) -> usize {
     n / 2 + 1
 }

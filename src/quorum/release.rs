@@ -74,8 +74,8 @@ impl Machine for Release {
     }
 
     /// Decides by the answers so far. If a majority answers "deleted", the owner had the lock until
-    /// then. A node that never granted the lock answers "absent"; such answers of a minority do not
-    /// change the result.
+    /// then. This holds even if a minority answers "absent", because these nodes may never have
+    /// granted the lock.
     fn on_time(&mut self, now: Moment) -> Progress<Found> {
         let n = self.votes.len();
         let need = majority(n);

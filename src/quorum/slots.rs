@@ -2,14 +2,15 @@
 //! (semaphore 7, 8).
 //!
 //! ```text
-//!  a majority gave one slot ─▶ the machine of a lock decides about this slot (acquire.rs)
-//!  a majority gave slots, no majority gave the same
-//!       ─▶ the nodes that gave another than the one with most votes are asked to move ─▶ as above
-//!  too few gave any slot    ─▶ lost, as for a lock
+//!  a majority gave the same slot ─▶ the machine of a lock (acquire.rs) decides about this slot
+//!  a majority gave slots, but different ones
+//!       ─▶ choose the slot that most nodes gave, and ask the other nodes to move the owner to it
+//!       ─▶ the machine of a lock decides about this slot
+//!  fewer than a majority gave a slot ─▶ the attempt has lost
 //! ```
 //!
-//! The order of calls is that of every [`Machine`]. After a win, [`strays`](AcquireSlot::strays)
-//! are the nodes that still have the owner in another slot.
+//! The methods are called in the order that [`Machine`] describes. After the attempt has won,
+//! [`strays`](AcquireSlot::strays) returns the nodes that may still have the owner in another slot.
 
 use crate::op::{LockMode, Op, Reply};
 use crate::quorum::acquire::{Acquire, Loss};
@@ -26,27 +27,28 @@ type Step = Progress<Outcome>;
 /// The state machine that decides one attempt.
 #[derive(Clone, Debug)]
 pub struct AcquireSlot {
-    /// Machine that decides about one slot. It sees a grant of another slot as no answer yet.
+    /// Machine that decides about one slot. A grant of another slot is not passed to this machine.
     inner: Acquire,
-    /// Op that asks a node to move the owner. Its slot and its raise's slot are set when it is
-    /// sent.
+    /// Op that was sent to all nodes. With one exact slot in it, the same op asks a node to move
+    /// the owner to this slot.
     acquire: Op,
     /// First answer of each node.
     first: Vec<Option<Answer>>,
-    /// End of the wait for one more answer, which may make a move unnecessary.
+    /// End of the wait for one more answer. With this answer a majority may have given the same
+    /// slot, so that no node has to move the owner.
     hedge: Option<Moment>,
     /// Slot that the attempt tries to get on a majority; `None` before the choice. The choice does
     /// not change.
     target: Option<u16>,
-    /// For each node, true while it is asked to move and has not answered.
+    /// For each node, true while the request to move the owner is not answered.
     moves: Vec<bool>,
-    /// For each node, true if it has the owner in another slot and was not asked to move.
+    /// For each node, true if it has the owner in another slot and was not asked to move it.
     strays: Vec<bool>,
 }
 
 impl AcquireSlot {
-    /// Makes the machine of one attempt. `inner` is a machine for a lock that has seen no answer
-    /// yet, with the times of this attempt, and `acquire` the op that was sent to all nodes.
+    /// Makes the machine of one attempt. `inner` is a machine for a lock. It has the times of this
+    /// attempt, and has received no answer yet. `acquire` is the op that was sent to all nodes.
     pub fn new(inner: Acquire, acquire: Op) -> Self {
         let n = inner.n();
         let (first, moves, strays) = (vec![None; n], vec![false; n], vec![false; n]);
@@ -58,8 +60,9 @@ impl AcquireSlot {
         self.inner.largest()
     }
 
-    /// Returns the nodes that have the owner in another slot and are not asked to move, and those
-    /// that have not answered yet: each of them may still choose another slot, if there is one.
+    /// Returns the nodes that may have the owner in another slot: the nodes that gave another slot
+    /// and were not asked to move the owner, and the nodes that have not answered yet. A node
+    /// without an answer may still choose another slot, if the semaphore has several.
     pub fn strays(&self) -> impl Iterator<Item = usize> {
         let may_choose = match &self.acquire {
             Op::Acquire { mode, .. } => mode.slots().is_some_and(|slots| slots.of > 1),
@@ -95,8 +98,8 @@ impl AcquireSlot {
         self.aim(now, slot, votes < need)
     }
 
-    /// Decides while too few nodes have given a slot. As no slot can win, it is no matter which
-    /// ones they gave.
+    /// Decides while fewer nodes than a majority have given a slot. These nodes are too few to win,
+    /// whichever slots they gave. So the grant of any slot counts like the grant of a lock here.
     fn lose(&mut self, now: Moment) -> Step {
         self.inner = self.inner.anew();
         for (node, answer) in self.first.iter().enumerate() {
@@ -108,8 +111,9 @@ impl AcquireSlot {
         self.with_slot(step, Vec::new())
     }
 
-    /// Chooses the slot, and asks the nodes that gave another one to move, unless the attempt is
-    /// decided without them. `again`: the time to wait for answers begins anew.
+    /// Chooses the slot. Asks the nodes that gave another slot to move the owner to this slot,
+    /// unless the attempt is decided without these nodes. If `again` is true, the time for answers
+    /// starts again.
     fn aim(&mut self, now: Moment, slot: u16, again: bool) -> Step {
         self.target = Some(slot);
         self.inner = self.inner.anew();
@@ -135,8 +139,8 @@ impl AcquireSlot {
         self.with_slot(step, strays)
     }
 
-    /// Returns the step of the machine for one slot as a step of this one, which also asks these
-    /// nodes to move.
+    /// Converts a step of `inner` to a step of this machine. The returned step also asks the nodes
+    /// in `movers` to move the owner to the chosen slot.
     fn with_slot(
         &mut self,
         step: Progress<Result<FencingToken, Loss>>,
@@ -147,8 +151,8 @@ impl AcquireSlot {
         for node in movers {
             (self.strays[node], self.moves[node]) = (false, true);
             let mut op = self.acquire.clone();
-            // The move keeps the place of the caller. So a node that refuses the move queues the
-            // caller, which is woken by the next release.
+            // The op still contains the caller's place in the queue. So a node that refuses the
+            // move puts the caller into its queue, and the next release wakes the caller.
             if let Op::Acquire { mode: LockMode::Slot(slots), .. } = &mut op {
                 *slots = slots.exactly(slot);
             }
@@ -194,7 +198,8 @@ impl Machine for AcquireSlot {
         let moved = std::mem::take(&mut self.moves[node]);
         let step = match reply {
             Ok(Reply::Permit { slot, .. }) if *slot != target => {
-                // A first answer that is late. There is one move for each node.
+                // The node's first answer arrived after the slot was chosen. A node is asked to
+                // move the owner only once.
                 self.strays[node] = true;
                 let step = self.inner.on_time(now);
                 let movers = if moved { Vec::new() } else { vec![node] };

@@ -262,8 +262,8 @@ fn extend() {
     });
 }
 
-/// A node reported a quarantine after the decision of an earlier renewal. The first request of the
-/// next renewal names this quarantine.
+/// A node reported a quarantine after an earlier renewal was decided. The first request of the next
+/// renewal contains the identifier of this quarantine.
 #[test]
 fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let key = std::sync::Arc::from("k");
@@ -275,8 +275,8 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let id = QuarantineId { history: 1, since: 1 };
     let known = |node| Known {
         until: at(60),
-        // Node 1 confirmed the lease for too short a time, so the holder may not name its
-        // quarantine.
+        // Node 1 confirmed the lease for too short a time. So the holder may not extend the lease
+        // in the quarantine of this node.
         confirmed_until: at(if node == 1 { 10 } else { 70 }),
         quarantine: (node < 2).then_some(Quarantine { id, ends: at(150) }),
     };
@@ -354,7 +354,7 @@ fn fence() {
     }
 }
 
-/// Random histories. In any order of the replies, an attempt succeeds only with a majority of
+/// Runs random histories. In any order of the replies, an attempt succeeds only with a majority of
 /// grants and with a token that is on a majority, and only before the validity ends.
 #[test]
 fn acquire_wins_only_with_a_majority_at_the_token() {

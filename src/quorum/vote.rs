@@ -3,8 +3,8 @@
 //!
 //! - A grant of a node whose clock stepped does not count (renewal 8).
 //! - A fencing token is refused if no node with a correct clock can have given it (locks 6).
-//! - A node in quarantine cannot show the holder of a name, unless the data of the node certainly
-//!   contain the holder (quarantine 9).
+//! - A node in quarantine may have lost locks. Its answer about the holder of a name counts only if
+//!   the lock was certainly written after the loss (quarantine 9).
 //! - If two addresses lead to one server, that server has one vote (overview 8).
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::time::{FENCE_SLACK, token_lead};
 pub struct Witness<'a> {
     /// Facts that the node reported in the same batch; `None` if it reported none.
     pub facts: Option<&'a Facts>,
-    /// Error for which the node's votes do not count; `None` if they count.
+    /// Error because of which the votes of the node do not count; `None` if its votes count.
     pub objection: Option<&'a NodeError>,
     /// Longest lease and largest clock error. All clients of the node must use the same values.
     pub terms: &'a Terms,
@@ -36,8 +36,8 @@ impl Witness<'_> {
         if let Some(error) = self.objection {
             // The node executed the op, but its grant does not count as a vote. The answer "the
             // name is free" does not count either, because a clock that stepped forward ends leases
-            // early; nor does a list, which may lack the leases that it ended. A refusal counts,
-            // because a refusal can only make the caller more careful.
+            // early. A list of permits or readers may lack such leases, so it does not count. A
+            // refusal counts, because a refusal can only make the caller more careful.
             let free = matches!(reply, Reply::Holder(None) | Reply::Permits(_) | Reply::Readers(_));
             if votes && reply.is_grant() || free {
                 return Err(error.clone());
@@ -74,8 +74,8 @@ impl Witness<'_> {
     /// A node in quarantine may have lost the holder of the name, so its answer "the name is free"
     /// proves nothing. An answer with a holder counts only if the key was certainly written in this
     /// data history. That is certain if the key's remaining time plus the age of the data history
-    /// is longer than the longest lease of any client plus 2E. The 2E are for an older key: an
-    /// earlier server of the node, with a clock that was ahead by 2E, may have set its expiry.
+    /// is longer than the longest lease of any client plus 2E. E is the largest error of a clock:
+    /// an earlier server of the node may have set the key's expiry by a clock that was ahead by 2E.
     fn old_data(&self, holder: Option<&Holder>) -> Option<Reply> {
         let facts = self.facts.filter(|f| !f.quarantine.is_zero())?;
         let age = facts.quarantine_len.saturating_sub(facts.quarantine);
@@ -198,8 +198,8 @@ mod tests {
     #[test]
     fn in_quarantine_a_holder_counts_only_if_it_was_written_since() {
         let (just, more) = (Duration::from_secs(5), Duration::from_millis(5_001));
-        // An earlier lease may have had 6 s + 2E left when the quarantine began. Now, 3 s later, it
-        // may still have 5 s left.
+        // A lease of an earlier data history had at most 6 s + 2E left when the quarantine began,
+        // and E is 1 s. So 3 s later, such a lease has at most 5 s left.
         for (age, others, rest, counted) in [
             (None, 0, None, true),
             (None, 0, Some(SECOND), true),

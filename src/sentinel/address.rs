@@ -47,8 +47,9 @@ impl Address {
     }
 }
 
-/// Returns the part of an invalid address that an error may show. Text before an `@` may be a
-/// password, and text in the place of a port may be a password, too.
+/// Returns the part of an invalid address that an error may show. The part before an `@` is not
+/// shown, because it may be a password. Text in the place of a port is not shown for the same
+/// reason.
 fn shown(text: &str) -> String {
     let is_scheme = |s: &str| s.bytes().all(|b| b.is_ascii_alphabetic());
     let (secret, rest) = text.rsplit_once('@').unwrap_or(("", text));

@@ -139,13 +139,13 @@ impl Asker {
     /// distant Sentinel. With `hurry`, a frozen minority must not delay every caller:
     /// - Once the answers so far give a decision, the other Sentinels have only another fifth of
     ///   the deadline. One of them might report a higher epoch.
-    /// - If a minority of the Sentinels was silent in the last round, these Sentinels get no more
-    ///   time once all others have answered and the answers give a decision. Without a decision,
-    ///   these Sentinels get a fifth of the deadline. The other Sentinels may be in the middle of a
-    ///   switch, and their next answers may differ.
+    /// - If a minority of the Sentinels was silent in the last round, and all other Sentinels have
+    ///   answered, the round ends at once if their answers give a decision. Without a decision, the
+    ///   silent Sentinels get a fifth of the deadline. A longer wait is of no use: a failover may
+    ///   be in progress, and the next round may give a decision.
     /// - In all other cases each Sentinel has its whole deadline.
     ///
-    /// If the wait for an answer ends, the future and its connection are dropped.
+    /// At the end of the wait, the requests without an answer and their connections are dropped.
     async fn ask(
         &mut self,
         whom: &[Address],
@@ -275,7 +275,7 @@ mod tests {
         let list = |ports: &[u16]| ports.iter().map(|p| at(*p)).collect::<Vec<_>>();
         let three = vec![list(&[1, 2]), list(&[2, 9, 9, 9]), list(&[2, 1])];
         assert_eq!(named_by_most(three, 3), BTreeSet::from([at(1), at(2)]));
-        // The majority is of all Sentinels, also of those that do not answer.
+        // A majority is more than half of all Sentinels, including Sentinels without an answer.
         assert!(named_by_most(vec![list(&[1])], 3).is_empty());
         assert_eq!(named_by_most(vec![list(&[1])], 1), BTreeSet::from([at(1)]));
     }

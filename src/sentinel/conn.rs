@@ -119,8 +119,9 @@ fn places(answer: &Value) -> Vec<Address> {
 }
 
 /// Combines a Sentinel's three replies into one answer. If a reply is malformed, the answer does
-/// not count: without an epoch, this vote would still count after any newer epoch. An answer
-/// without facts counts only if the user may not read the facts.
+/// not count. Otherwise a malformed epoch would make a vote without an epoch, and such a vote is
+/// never too old. An answer without facts (and so without an epoch) counts only if the user may not
+/// read the facts.
 fn judged(
     facts: RedisResult<Value>,
     address: RedisResult<Value>,

@@ -144,9 +144,9 @@ impl Discovery {
         }
     }
 
-    /// Stores the Sentinels' ids and adds the new Sentinels in the answers (step 9 of the
-    /// guideline). Removes a learned Sentinel if its id is that of a configured Sentinel. Returns
-    /// true if there are new Sentinels to ask.
+    /// Stores the ids of the Sentinels that answered, and adds the Sentinels that they report to
+    /// the list (step 9 of Redis' guideline for Sentinel clients). Removes an added Sentinel if its
+    /// id is that of a configured Sentinel. Returns true if there are new Sentinels to ask.
     pub(crate) fn learn(&mut self, answers: &[Answer]) -> bool {
         for a in answers {
             if let Some(id) = &a.id {
@@ -182,8 +182,8 @@ impl Discovery {
                 self.ids.insert(peer.at.clone(), id.clone());
             }
         }
-        // An address without further requests needs no entry, for example after a Sentinel has
-        // moved to another address.
+        // Entries of addresses that are not asked any more are removed. An example is the old
+        // address of a Sentinel that has moved.
         let sentinels = &self.sentinels;
         self.ids.retain(|at, _| sentinels.contains(at));
         self.down_after.retain(|at, _| sentinels.contains(at));
@@ -194,9 +194,9 @@ impl Discovery {
     /// Returns the number of Sentinels of the group. It is the largest of three numbers: the
     /// configured Sentinels, the Sentinels that answered, and the number that the Sentinels report.
     /// A Sentinel never removes other Sentinels by itself. So even an isolated part of the
-    /// Sentinels reports the full number, and can be recognised as a minority. If more Sentinels
-    /// than a majority report a number, the highest numbers are ignored: one for each Sentinel that
-    /// may be wrong.
+    /// Sentinels reports the full number, and can be recognised as a minority. The highest reported
+    /// numbers are ignored, because they may be wrong: one for each Sentinel that reports a number
+    /// beyond a majority, and at most as many as a minority.
     fn known(&self, voices: &[Voice<'_>]) -> usize {
         let mut reported: Vec<usize> = voices.iter().filter_map(|v| v.sentinels).collect();
         reported.sort_unstable_by(|a, b| b.cmp(a));
@@ -289,8 +289,9 @@ impl Voice<'_> {
 fn voices(answers: &[Answer]) -> Vec<Voice<'_>> {
     // Of two answers with the same id, only one counts. The first criterion is the number of other
     // Sentinels that report this id at the address of the answer; more is better. The second
-    // criterion is the higher epoch, because a switch may happen between two answers of one
-    // Sentinel. The choice must not depend on the order of arrival, so the order is total.
+    // criterion is the higher epoch, because a failover may happen between two answers of one
+    // Sentinel. The last criterion is the whole answer, so that the choice does not depend on the
+    // order of arrival.
     let known = |a: &Answer| {
         let is = |p: &Peer| p.at == a.from && p.id == a.id;
         answers.iter().filter(|other| other.from != a.from && other.peers().iter().any(is)).count()
@@ -380,7 +381,7 @@ fn all_answers(answers: &[Answer]) -> String {
 }
 
 /// Returns the error if no Sentinel names a master. If there are several causes, the error has the
-/// cause that is least likely to end without a person. Silence is the last of these causes.
+/// cause that most likely needs a person to repair it. A missing answer is the last in this order.
 fn no_master_named(voices: &[Voice<'_>], answers: &[Answer]) -> NodeError {
     let has = |t| answers.iter().any(|a| matches!(a.reply, SentinelReply::Failed(x, _) if x == t));
     let fault = if voices.iter().any(|v| v.unknown) {

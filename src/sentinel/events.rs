@@ -35,12 +35,13 @@ pub(crate) struct EventCollector {
 struct EventState {
     /// True if the Sentinel has sent an event, and no round of requests has started since then.
     waits: bool,
-    /// Start of the last round because of an event of this Sentinel.
+    /// Start of the last round of requests that an event of this Sentinel caused.
     last_round: Option<Instant>,
 }
 
 impl EventCollector {
-    /// Returns true if an event already waits for a round. Another event would then change nothing.
+    /// Returns true if an event already waits for the next round of requests. Another event would
+    /// then change nothing.
     pub(crate) fn is_full(&self) -> bool {
         self.state.lock().waits
     }

@@ -150,9 +150,9 @@ impl Shared {
                     self.version.send_modify(|g| *g += 1);
                 }
             }
-            // Without a decision the connection stays. Unreachable Sentinels do not make the
-            // present master invalid. If the master was replaced, it may still accept writes for
-            // the time L, and the min-replicas check bounds L.
+            // Without a decision the connection stays, because unreachable Sentinels do not make
+            // the present master invalid. If the master was replaced, it may still accept writes
+            // for a limited time (L), because it refuses writes without enough replicas.
             Err(e) => (seen.error, seen.news) = (Some(e.clone()), None),
         }
     }
@@ -178,8 +178,8 @@ async fn keep_asking(shared: Arc<Shared>, every: Duration) {
             }
             () = sleep(jittered(pause, &*shared.env)) => alarm = alarm.saturating_sub(1),
         }
-        // Polling becomes faster only at the beginning of a trouble. So a group that stays down is
-        // not polled faster without end.
+        // Polling becomes faster only when trouble begins. So a group that stays down for long is
+        // polled at the usual pace again.
         let was =
             std::mem::replace(&mut troubled, shared.round(reported || alarm > 0).await.troubled);
         if troubled && !was {

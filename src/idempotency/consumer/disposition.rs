@@ -49,8 +49,8 @@ pub enum DeadLetterReason {
     TooOld,
     /// An earlier attempt to handle the message left no result and may have taken effect.
     Lapsed,
-    /// Too few nodes can exclude that the message was handled before. An operator's decision or
-    /// [`Rules::park_forgotten`] parks such messages.
+    /// Too few nodes can exclude that the message was handled before. An operator has decided that
+    /// such messages become dead letters, or [`Rules::park_forgotten`] is set.
     Forgotten,
     /// The handler permanently refused the message
     /// ([`Failed::permanent`](crate::Failed::permanent)).

@@ -1,6 +1,6 @@
 //! The pause of a consumer while no operator has initialised the nodes by `palisade init`
-//! (consumers 13). The cause is not a message, so all messages stay with their broker. The consumer
-//! tries one message at a time until an operator has initialised the nodes.
+//! (consumers 13). No message can be handled in this state, so all messages stay with their broker.
+//! The consumer tries one message at a time until an operator has initialised the nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl Deployment {
     }
 }
 
-/// Limits the messages that the consumer may fetch. The gate is shut while the nodes are not
+/// A limit on the messages that the consumer may fetch. The gate is shut while the nodes are not
 /// initialised.
 #[derive(Debug, Default)]
 pub(super) struct Gate {

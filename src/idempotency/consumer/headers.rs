@@ -1,4 +1,4 @@
-//! Names of the message headers that consumers read and write. For brokers without special fields
+//! Names of the message headers that consumers read and write, if the broker has no special fields
 //! for these values.
 
 use super::DeadLetter;

@@ -17,18 +17,19 @@ use crate::idempotency::{Idempotency, Parked};
 use crate::op::Loss;
 use crate::sync::SyncMutex;
 
-/// Shortest and longest pause before the next delivery of a held message. A random part of the
-/// pause is subtracted later.
+/// Shortest and longest pause before the next delivery of a held message, which waits for an
+/// operator's decision. A random part of the pause is subtracted later.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// Interval of the warnings in the log while messages are held.
+/// Interval of the warnings in the log while messages are held, which means that they wait for an
+/// operator's decision.
 const REPORT: Duration = Duration::from_secs(60);
-/// Time after the last delivery of a held message from which the message is no longer counted here.
-/// Another consumer has probably received the message.
+/// Time after the last delivery of a held message (which waits for an operator's decision) from
+/// which the message is not counted any more. Another consumer has probably received it.
 const GONE: Duration = Duration::from_secs(180);
-/// Largest number of held messages that are counted.
+/// Largest number of held messages (which wait for an operator's decision) that are counted.
 const MOST: usize = 100_000;
 
-/// The held messages of one run of a consumer.
+/// The held messages of one run of a consumer: messages that wait for an operator's decision.
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub(super) of: Idempotency,
@@ -65,7 +66,8 @@ struct State {
     why: String,
     /// Keys of the held messages with the time of their last delivery.
     held: BTreeMap<Arc<str>, Instant>,
-    /// Undecided losses of data of the messages that were held since the last warning in the log.
+    /// Losses of data because of which messages were held since the last warning in the log. No
+    /// operator has decided about these losses yet.
     losses: Vec<Loss>,
 }
 
@@ -122,7 +124,7 @@ impl Holding {
         pause.saturating_sub(pause / 4_000 * random)
     }
 
-    /// Removes a message from the count after its end as a held message.
+    /// Removes a message from the count, because it is not held any more.
     pub(super) fn release(&self, key: &Arc<str>) {
         let mut state = self.state.lock();
         if state.held.remove(key).is_some() {
@@ -157,7 +159,7 @@ impl Holding {
         }
     }
 
-    /// Logs the end of the held state after the last held message.
+    /// Logs that no message is held any more, once the last held message is gone.
     fn end(&self, state: &mut State) {
         if state.held.is_empty()
             && let Some(since) = state.since.take()

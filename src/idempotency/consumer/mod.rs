@@ -9,11 +9,11 @@
 //! ```text
 //!  fetch ─▶ claim ─▶ effect ─▶ complete ─▶ acknowledge        one effect
 //!            │        │
-//!            │        └─ failed ─▶ comes again, at last a dead letter
-//!            ├─ result is there ─▶ acknowledge                a duplicate
-//!            ├─ in flight elsewhere ─▶ comes again, each time later
-//!            ├─ forgotten, undecided ─▶ comes again           held until an operator decides
-//!            ├─ not initialised ─▶ comes again                all wait until a person has acted
+//!            │        └─ failed ─▶ deliver again; after too many failures a dead letter
+//!            ├─ result is stored ─▶ acknowledge               a duplicate
+//!            ├─ in flight elsewhere ─▶ deliver again          the pause grows each time
+//!            ├─ forgotten, undecided ─▶ deliver again         held until an operator decides
+//!            ├─ not initialised ─▶ deliver again              all wait until a person has acted
 //!            └─ mismatch, too old, parked ─▶ dead letter      a person decides
 //! ```
 

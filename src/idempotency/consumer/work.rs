@@ -257,8 +257,8 @@ impl<D: Delivery, H: Handler<D>> Task<D, H> {
             Ok(Outcome::Parked(parked)) if rules.holds(parked) => {
                 disposition = Disposition::Retry(holding.hold(&key, parked));
             }
-            // These outcomes contain no new information about the key, so a held message remains
-            // held.
+            // These outcomes contain no new information about the key. So a message that is held
+            // for an operator's decision remains held.
             Err(RunError::NoQuorum { .. }) | Ok(Outcome::InFlight { .. }) => {}
             _ => holding.release(&key),
         }

@@ -1,5 +1,6 @@
-//! Claims of keys that some nodes may have lost. Checks that the other nodes are a majority, and
-//! computes the time until a majority certainly has every claim again.
+//! The part of the claim machine for nodes that may have lost claims of the key. Checks that the
+//! other nodes are a majority. If they are not, computes the time after which the lost claims would
+//! have expired on enough nodes.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ impl Record {
     }
 
     /// Returns the nodes that granted but may have lost a claim of the key. Each node comes with
-    /// the remaining time of this state, for keys whose birth is unknown.
+    /// the time after which a lost claim would have expired. This time is for a key whose birth
+    /// (the time of the request) is unknown.
     pub fn forgetful(&self) -> impl Iterator<Item = (usize, Duration)> {
         self.votes.iter().enumerate().filter_map(|(node, v)| match v {
             Vote::Granted { unsure, .. } if !unsure.is_zero() => Some((node, *unsure)),
@@ -36,8 +38,8 @@ impl Record {
         nodes.filter(|(_, v)| is_fresh(v)).map(|(node, _)| node).collect()
     }
 
-    /// Returns the facts about lost claims in the grants: the time until a majority certainly has
-    /// every claim again, and the losses of the nodes that may lack a claim.
+    /// Returns the facts about lost claims in the grants: the time after which the lost claims
+    /// would have expired on enough nodes, and the losses of the nodes that may lack a claim.
     pub(super) fn forgotten(&self) -> Forgetting {
         let granted = self.votes.iter().filter_map(|v| match v {
             Vote::Granted { unsure, .. } => Some(*unsure),
@@ -51,8 +53,8 @@ impl Record {
             match vote {
                 Vote::Granted { unsure, losses, .. } if !unsure.is_zero() => {
                     if losses.is_empty() {
-                        // An operator decides about each loss by its name. One loss has no name, so
-                        // the list would be incomplete. It is left empty.
+                        // This node did not report its losses. An operator decides about each loss
+                        // by its name, so an incomplete list is not enough, and it is left empty.
                         all.clear();
                         break;
                     }

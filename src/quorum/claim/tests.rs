@@ -21,13 +21,13 @@ fn ms(text: &str) -> Duration {
     Duration::from_millis(num(text))
 }
 
-/// Parses `5a`: value a under ballot 5.
+/// Parses a record, for example `5a`: the value `a`, stored under the ballot 5.
 fn record(text: &str) -> StoredRecord {
     let (token, value) = text.split_at(text.len() - 1);
     StoredRecord { token: FencingToken::new(num(token)), value: Some(Arc::from(value.as_bytes())) }
 }
 
-/// Parses `5ab`: the list ab under ballot 5.
+/// Parses a list of finished steps, for example `5ab`: the list `ab`, stored under the ballot 5.
 fn steps(text: &str) -> StoredSteps {
     let (token, list) = text.split_at(text.find(char::is_alphabetic).unwrap());
     StoredSteps { token: FencingToken::new(num(token)), list: Arc::from(list.as_bytes()) }
@@ -141,9 +141,10 @@ fn claims(n: usize, events: &str) -> String {
     reported(step)
 }
 
-/// Runs a completion that ends at 100 ms. `again=[1]`: after a pause, the request to these nodes is
-/// repeated. `renewed=[1]`: the request to these nodes is repeated because the claim was renewed.
-/// `end`: the time for the completion has ended.
+/// Runs a completion that must end by 100 ms. The event `again=[1]` means that the machine, after a
+/// pause, sends the request again to node 1. The event `renewed=[1]` means that the caller renewed
+/// the claim, and that the machine then sends the request again to node 1. At `end`, the time for
+/// the completion is over.
 fn completes(n: usize, events: &str) -> String {
     let end = Moment::default() + ms("100");
     let mut machine = Complete::new(n, raise(), end);

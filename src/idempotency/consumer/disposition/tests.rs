@@ -27,7 +27,8 @@ fn parked(reason: ParkedReason) -> CallResult {
     Ok(Outcome::Parked(Parked { key: key(), attempt: 1, reason, forgotten_for, losses, undecided }))
 }
 
-/// An outcome of a forgotten key without an operator's decision.
+/// Returns the outcome for a forgotten key (too few nodes can exclude an earlier use), before an
+/// operator has decided about such keys.
 fn undecided() -> CallResult {
     parked(ParkedReason::Forgotten).map(|outcome| match outcome {
         Outcome::Parked(parked) => Outcome::Parked(Parked { undecided: true, ..parked }),
