@@ -1,6 +1,6 @@
-//! First step of every batch on a [`MemoryNode`](super::MemoryNode): it checks the marker, which
-//! says since when the node's data are complete, and finds out from it the quarantine after a loss
-//! of data and the floor, below which no fence is given. `lua/history.lua` has the same rules for
+//! First step of every batch on a [`MemoryNode`](super::MemoryNode): checks the marker, which says
+//! since when the node's data are complete. From the marker it derives the quarantine after a loss
+//! of data, and the floor, below which no fence is given. `lua/history.lua` has the same rules for
 //! Redis.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::node::lost_claims::LostClaims;
 use crate::op::{Began, Loss, QuarantineId, Reply, Terms};
 use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 
-/// The marker: the entry in which a node keeps what it knows about its data history.
+/// The marker of a node: the stored facts about the node's data history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marker {
     /// Data history in which the marker was written.
@@ -95,8 +95,8 @@ pub(super) enum Handover {
     /// The node refuses every batch, and so does every server that receives this marker by
     /// replication.
     Closed(u64),
-    /// The handover is done, and the data are complete. But leases given before it may end early by
-    /// this server's clock.
+    /// The handover is done, and the data are complete. But leases that were given before the
+    /// handover may end too early by this server's clock.
     Settling(u64),
 }
 
@@ -130,8 +130,8 @@ impl Marker {
         true
     }
 
-    /// Opens the node that was closed until `till`. If that was in another data history, the next
-    /// batch begins a quarantine.
+    /// Opens the node that was closed until `till`. If it was closed in an earlier data history,
+    /// the next batch begins a quarantine.
     #[cfg(feature = "test-util")]
     pub(super) fn open(&mut self, till: u64) {
         self.handover.take_if(|state| *state == Handover::Closed(till));
@@ -170,7 +170,7 @@ impl Marker {
         }
     }
 
-    /// Returns the time for which the node stays closed; `None` if it is not.
+    /// Returns the time for which the node stays closed; `None` if it is not closed.
     pub(super) fn closed(&self, now: u64) -> Option<Duration> {
         match self.handover {
             Some(Handover::Closed(till)) if now < till => Some(Duration::from_nanos(till - now)),
@@ -184,7 +184,8 @@ impl Marker {
     }
 
     /// Returns the time in ns for which a claim may still run after its lease has ended by this
-    /// clock, as far as an operator can know. Zero unless the node is settling.
+    /// clock. An operator's change has to wait for it. Zero unless the node is settling after a
+    /// planned handover.
     #[cfg(feature = "test-util")]
     pub(super) fn claims_last(&self, now: u64) -> u64 {
         if self.settles(now) { nanos(self.quarantine) } else { 0 }
@@ -359,8 +360,8 @@ impl Header {
         Duration::from_nanos(till.saturating_sub(self.now))
     }
 
-    /// Returns the time until which the node remembers a fence that is used now. After that time
-    /// even a client whose clock is behind proposes a larger one.
+    /// Returns the time until which the node keeps a fence that is used now. After that time even a
+    /// client whose clock is behind proposes a larger fence.
     pub(super) fn fence_till(&self) -> u64 {
         let lead = token_lead(self.terms.clock_error);
         self.after(self.terms.max_ttl + lead + FENCE_SLACK)
@@ -379,7 +380,8 @@ impl Header {
         2 * self.terms.clock_error
     }
 
-    /// Returns this node's losses and clock, to judge whether it has every claim of a key.
+    /// Returns this node's losses and clock, from which the caller derives if a claim of a key may
+    /// be lost.
     pub(super) fn lost_claims(&self) -> LostClaims {
         let now = self.micros / 1_000;
         LostClaims::new(self.losses.list(), self.began, self.terms.clock_error, now)

@@ -27,7 +27,7 @@ pub enum RecordChange {
 /// All data under one record's key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// Owner of the last promised ballot; `None` after the end of its claim.
+    /// Owner of the last promised ballot; `None` if its claim was ended before its time.
     own: Option<OwnerToken>,
     /// Fence of the highest ballot that was promised.
     fence: u64,
@@ -72,8 +72,8 @@ impl Entry {
         self.promised_in == Some(h.id())
     }
 
-    /// Returns the lowest accepted token. It is accepted only from the last owner of the record;
-    /// every other owner needs a higher token.
+    /// Returns the lowest ballot token that is accepted. It is accepted only from the last owner of
+    /// the record; every other owner needs a higher token.
     fn effective(&self, h: &Header) -> u64 {
         if self.is_of_this_life(h) { self.fence } else { self.fence.max(h.floor) }
     }
@@ -186,9 +186,9 @@ impl Records {
         token: FencingToken,
     ) -> Reply {
         match self.0.live(key, h.now) {
-            // The promise must be of this data history: a raise that was under way when the node
-            // lost its data would renew a promise although the node may have forgotten a higher
-            // one.
+            // The promise must be of this data history. Otherwise a raise that was under way when
+            // the node lost its data would renew a promise, although the node may have forgotten a
+            // higher one.
             Some(e)
                 if e.own == Some(owner)
                     && e.is_of_this_life(h)
@@ -227,10 +227,9 @@ impl Records {
         if !h.may_extend(reassert) {
             return h.quarantined();
         }
-        // If the promise is of an earlier data history, extending the lease does not carry it over
-        // into this one. So a result below the floor is still refused, because the node may have
-        // forgotten a higher promise. Only a holder that names the quarantine carries its promise
-        // over.
+        // An extension does not make a promise of an earlier data history count in this one. So a
+        // result below the floor is still refused, because the node may have forgotten a higher
+        // promise. Only a holder that names the quarantine makes its promise count.
         let same_life = known.as_ref().is_some_and(|e| e.is_of_this_life(h));
         let counts = same_life || h.since == 0 || reassert == Some(h.id());
         let e = self.0.open(key, h.now);
@@ -243,8 +242,8 @@ impl Records {
         Reply::Done
     }
 
-    /// Returns true if a higher ballot was promised, or one with the same token to another owner:
-    /// two owners may have equal tokens.
+    /// Returns true if a higher ballot was promised, or if another owner was promised a ballot with
+    /// the same token: two owners may have equal tokens.
     fn is_overtaken(&mut self, h: &Header, key: &str, (owner, token): (OwnerToken, u64)) -> bool {
         let (promised, mine) = self
             .0

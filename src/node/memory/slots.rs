@@ -21,8 +21,8 @@ pub(super) struct Slot {
 
 impl Slot {
     /// Returns the time until which no other owner gets the slot. Soon after a planned handover
-    /// this is 2E after the end of the grant, because the grant may have ended too early by this
-    /// clock.
+    /// this is 2E (the largest difference between two clocks) after the end of the grant, because
+    /// the grant may have ended too early by this clock.
     fn taken_till(&self, h: &Header) -> u64 {
         let is_grant = self.owner.is_some_and(|owner| !owner.is_ownerless());
         let apart = if h.settling && is_grant { h.apart() } else { Duration::ZERO };
@@ -33,7 +33,8 @@ impl Slot {
         self.owner.is_none() || self.taken_till(h) <= h.now
     }
 
-    /// Returns true if this owner has the slot, or the slot is reserved for it.
+    /// Returns true if this owner has the slot, or if this value in the owner's place reserves the
+    /// slot.
     fn is_of(&self, owner: OwnerToken, h: &Header) -> bool {
         self.owner == Some(owner) && self.till > h.now
     }
@@ -44,7 +45,7 @@ impl Slot {
 }
 
 impl Entry {
-    /// Adds free slots, so that there are at least `of`.
+    /// Adds free slots, so that there are at least `of` slots.
     fn make_slots(&mut self, of: u16) {
         let len = self.slots.len().max(of.into());
         self.slots.resize(len, Slot::default());
@@ -59,7 +60,7 @@ impl Entry {
         slot
     }
 
-    /// Returns the slot that the request gets (semaphore 1, 2).
+    /// Returns the slot that the request gets; `None` if it is refused (semaphore 1, 2).
     fn choose(
         &self,
         h: &Header,
@@ -77,8 +78,8 @@ impl Entry {
         of(owner).or(reserved).or_else(free)
     }
 
-    /// Takes the waiter with this number in the queue out, and reserves a free slot for it. Returns
-    /// its handle.
+    /// Removes the waiter at position `number` from the queue, and reserves the free slot for it.
+    /// Returns the waiter's handle.
     fn wake_for(&mut self, h: &Header, number: usize, slot: usize) -> u64 {
         let Place { waiter, needs, .. } = self.queue.remove(number).place;
         let needs = needs.min(Place::RESERVED_MAX);
@@ -125,14 +126,14 @@ impl Entry {
         self.slots.iter().enumerate().filter_map(grant).collect()
     }
 
-    /// Returns true if the key is used as that of a lock.
+    /// Returns true if the key is that of a lock, and not of a semaphore.
     fn is_lock(&self) -> bool {
         self.held.is_some() || !self.readers.is_empty() || self.reserved.is_some()
     }
 }
 
 impl Locks {
-    /// Gives a slot (semaphore 1, 2).
+    /// Grants a slot, or refuses the acquire (semaphore 1, 2).
     pub(super) fn acquire_slot(
         &mut self,
         h: &Header,
@@ -156,7 +157,7 @@ impl Locks {
         entry.make_slots(slots.of);
         let has = entry.slots.iter().position(|slot| slot.is_of(owner, h));
         if let (None, Some(has)) = (slots.slot(), has) {
-            // The request was repeated.
+            // The owner already has a slot, because this request was repeated.
             let slot = u16::try_from(has).unwrap_or_default();
             return (Reply::Permit { fence: entry.slots[has].fence, slot }, Wake::default());
         }
