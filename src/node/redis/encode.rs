@@ -338,14 +338,15 @@ fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     }
 }
 
-/// Adds the handle and the needs of a place.
+/// Adds the handle of the place, and the time in ms for which a released lock is to be reserved for
+/// it.
 fn place<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     let Some(Place { waiter, needs, .. }) = if_held.and_then(IfHeld::place) else { return cmd };
     cmd.arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
 }
 
-/// Adds the arguments by which the script knows if the caller waits or watches, for a shared
-/// acquire or an acquire of a slot.
+/// Adds the arguments of a shared acquire, or of an acquire of a slot, that tell the script if the
+/// caller waits in the queue, watches the lock, or does neither.
 fn waits<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     match if_held {
         Some(
@@ -383,7 +384,7 @@ fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
         Op::Raise { owner, token, slot: Some(slot), .. } => {
             cmd.arg("U").arg(owner.as_str()).arg(token.get()).arg(*slot)
         }
-        // The other arguments of a run are there already.
+        // The kind of the run and the arguments that its ops share were added by `run_args`.
         Op::Acquire { mode: LockMode::Shared, owner, .. }
         | Op::Release { mode: LockMode::Shared, owner, .. }
         | Op::Release { owner, meta: false, .. } => cmd.arg(owner.as_str()),
