@@ -337,7 +337,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Log lines of one thread.
+    /// Collector of the log lines of one thread, for tests.
     #[derive(Clone, Default)]
     pub(in crate::node) struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -27,11 +27,11 @@ impl LostClaims {
         Self { losses, began, clock_error, now }
     }
 
-    /// Returns the time until the node certainly has the claims of a key; zero if the node already
-    /// has them. With `born` (milliseconds since 1970) these are all claims since `born`. Without
-    /// `born` they are all claims within the retention. If `born` is not later than the lost
-    /// writes, the result is the same as without `born`. Losses of at most `accepted` are ignored.
-    /// Milliseconds are truncated, so `born` must be strictly later than the lost writes.
+    /// Returns the time after which the node certainly has every claim of a key; zero if it already
+    /// has. Only claims since `born` (milliseconds since 1970) count, or without `born` all claims
+    /// within the retention. If `born` is not later than the lost writes, the result is the same as
+    /// without `born`. Milliseconds are truncated, so an equal time is not later. Losses of at most
+    /// `accepted` are ignored.
     pub(crate) fn unsure(
         &self,
         born: Option<u64>,
@@ -124,7 +124,8 @@ mod tests {
         assert_eq!(unsure(&lost, None, 11_500), 1, "equal is not later");
         assert_eq!(unsure(&lost, None, 11_501), 0);
         assert_eq!(unsure(&lost, Some(1_500), 11_501), 0, "an old birth is as none");
-        // A birth that is not later than the loss gives the same result as no birth.
+        // For a request that was made (born) no later than the loss, the result is the same as for
+        // one whose time is unknown.
         assert_eq!(unsure(&lost, Some(1_500), 2_000), unsure(&lost, None, 2_000));
     }
 
@@ -166,7 +167,7 @@ mod tests {
         };
         let fresh = |born| lost(Began::Empty).is_fresh(born, KEEP);
         assert!(fresh(None) && fresh(Some(1_500)));
-        // The later loss concerns this key; the first one does not.
+        // The request was made after the first loss, so only the later loss concerns its key.
         assert!(!fresh(Some(1_501)) && !lost(Began::Empty).unsure(Some(1_501), KEEP, E).is_zero());
         assert!(!lost_claims(&[(0, 1_000)], 11_501).is_fresh(None, KEEP), "it is over");
         assert!(!lost_claims(&[(5, 1_000)], 2_000).is_fresh(None, KEEP), "a loss of a part");
