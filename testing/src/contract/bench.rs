@@ -71,8 +71,8 @@ impl Bench {
         self.broken("a quarantine ends", &"still in quarantine");
     }
 
-    /// Returns the same bench with other bounds. Cases use it to make the node remove a record
-    /// soon.
+    /// Returns the same bench with other bounds (longest lease and clock error). Cases use short
+    /// bounds, so that the node soon removes a record.
     pub(super) fn with_terms(self, max_ttl: Duration, clock_error: Duration) -> Self {
         Self { terms: Terms { max_ttl, clock_error }, ..self }
     }
