@@ -12,8 +12,8 @@ use crate::name::LockKeys;
 use crate::op::{Holder, IfHeld, LockMode, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Most handles that have a place in the queue of one lock; other handles that wait ask again from
-/// time to time.
+/// Largest number of handles in the queue of one lock. Further handles have no place in the queue,
+/// and ask again from time to time.
 const PLACES: usize = 64;
 /// Longest waiting time that counts for a handle's place in the queue of a lock.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
@@ -22,8 +22,8 @@ const WAITED_MAX: Duration = Duration::from_secs(3600);
 /// later (readers 9), and a fair waiter keeps out fair waiters with larger tickets (fair 3).
 const FRESH: Duration = Duration::from_secs(3);
 
-/// Handles that receive a hint because a lock has changed. `watchers`: true if all handles that
-/// watch the lock receive it. `waiters`: the first handle of the queue, or the readers at its head.
+/// Handles to notify because a lock has changed: with `watchers` all handles that watch the lock,
+/// and in `waiters` the first handle of the queue, or the readers at its head.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wake {
     pub(super) watchers: bool,
@@ -76,14 +76,14 @@ pub(super) struct Entry {
     watched_till: u64,
     /// Queue of the handles that wait; the longest wait first.
     pub(super) queue: Vec<Waiter>,
-    /// Time until which the queue is kept; every handle that asks again moves it later.
+    /// Time until which the queue is kept. Each request of a waiting handle sets a later time.
     queue_till: u64,
     /// Value in the owner's place while the lock is reserved for a handle or for readers, and the
     /// end of the reservation. A reserved lock has no holder.
     pub(super) reserved: Option<(OwnerToken, u64)>,
-    /// Data history in which the free lock is kept for its old holder after a planned handover, and
-    /// the time until which it is kept. The holder's lease may have ended too early by this
-    /// server's clock.
+    /// Set while the free lock is kept for its old holder after a planned handover, because its
+    /// lease may have ended too early by this server's clock: the data history in which this began,
+    /// and the time until which no other owner gets the lock.
     kept: Option<(u64, u64)>,
 }
 
@@ -282,7 +282,7 @@ impl Entry {
     }
 }
 
-/// Returns the time at which the handle began to wait.
+/// Returns the time at which the handle began to wait, in µs by the node's wall clock.
 pub(super) fn since(h: &Header, place: &Place) -> u64 {
     h.micros.saturating_sub(place.waited.min(WAITED_MAX).as_micros() as u64)
 }

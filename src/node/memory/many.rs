@@ -54,7 +54,7 @@ fn refuse_all(busy: &[Option<(Option<Duration>, bool)>]) -> Reply {
 }
 
 impl Locks {
-    /// Grants all names, or none (`multi_lock` 1, 2, 6).
+    /// Acquires several names: grants all of them, or none (`multi_lock` 1, 2, 6).
     pub(super) fn acquire_all(
         &mut self,
         h: &Header,

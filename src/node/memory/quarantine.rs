@@ -15,8 +15,8 @@ use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 pub(super) struct Marker {
     /// Data history in which the marker was written.
     pub(super) history_id: u64,
-    /// Time on the expiry clock at which the data history began; zero if the node was created empty
-    /// and has lost nothing since.
+    /// Time on the expiry clock, by which leases end, at which the data history began; zero if the
+    /// node was created empty and has lost nothing since.
     pub(super) since: u64,
     /// Smallest fence that the node gives; no fence of an earlier history can be above it.
     pub(super) floor: u64,
@@ -82,7 +82,7 @@ impl Losses {
     }
 }
 
-/// Most losses that a marker lists.
+/// Largest number of losses in a marker. A loss is a range of writes that the data may lack.
 const LOSSES: usize = 8;
 /// Age in milliseconds of the clock time in the marker (`note`) at which a batch stores the clock
 /// again.
@@ -333,7 +333,7 @@ impl Header {
         }
     }
 
-    /// Returns the name of this history's quarantine.
+    /// Returns the identifier of the quarantine with which this data history began.
     pub(super) fn id(&self) -> QuarantineId {
         QuarantineId { history: self.history_id, since: self.since }
     }
@@ -367,9 +367,9 @@ impl Header {
         self.after(self.terms.max_ttl + lead + FENCE_SLACK)
     }
 
-    /// Returns the time until which a record that is written now is kept. It is long enough that,
-    /// by any clock, no request within the retention finds the record gone, and that the record's
-    /// promise outlives every late request.
+    /// Returns the time until which the node keeps a record that is written now. By any clock, the
+    /// record lasts for its retention. Its promise (the highest ballot that the node has accepted)
+    /// lasts until every late request has arrived.
     pub(super) fn record_till(&self, retention: Duration) -> u64 {
         let kept = retention + 2 * self.terms.clock_error + Duration::from_millis(1);
         self.after(kept).max(self.fence_till())
@@ -393,8 +393,8 @@ impl Header {
         created.is_some_and(|at| at + millis(retention) < self.micros / 1_000)
     }
 
-    /// Returns the fence of a new grant: the largest of `fence + 1`, `proposal` limited to this
-    /// node's clock ± E, and the floor.
+    /// Returns the fence of a new grant: the largest of `fence + 1`, the proposal, and the floor.
+    /// The proposal is first limited to this node's clock ± E, the largest clock error.
     pub(super) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
         let error = micros(self.terms.clock_error);
         let low = self.micros.saturating_sub(error);

@@ -29,7 +29,7 @@ pub enum RecordChange {
 pub(super) struct Entry {
     /// Owner of the last promised ballot; `None` if its claim was ended before its time.
     own: Option<OwnerToken>,
-    /// Fence of the highest ballot that was promised.
+    /// Fencing token of the highest promised ballot. The node refuses requests with a lower one.
     fence: u64,
     /// End of the claim's lease. The field keeps this time after the lease has ended, so that a
     /// lapsed claim is recognised.
@@ -41,8 +41,9 @@ pub(super) struct Entry {
     steps: Option<StoredSteps>,
     /// True if a caller waits for the end of the claim.
     awaited: bool,
-    /// Data history in which the last promise was made. A promise of an earlier history counts as
-    /// at least the floor, because the node may have forgotten a higher one.
+    /// Data history in which the last promise was made. If that is an earlier history, the node may
+    /// have forgotten a higher promise. So the promise then counts as at least the floor of this
+    /// history.
     promised_in: Option<QuarantineId>,
     expires: u64,
 }

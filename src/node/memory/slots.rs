@@ -97,9 +97,10 @@ impl Entry {
         slots.map(|(i, slot)| (slot.free(), i).1).collect()
     }
 
-    /// Returns the handles to wake because these slots are free: one waiter for each, and all that
-    /// watch. Each waiter gets the highest of the slots that it knows, so that the lower ones are
-    /// left for waiters that know fewer.
+    /// Returns the handles to wake because these slots are free: one waiter for each slot, and all
+    /// that watch the semaphore. A waiter knows the slots below the number of permits in its
+    /// request. It gets the highest free slot that it knows, so that lower slots are left for
+    /// waiters that know fewer slots.
     fn hand_on(&mut self, h: &Header, mut free: Vec<usize>) -> Wake {
         if free.is_empty() {
             return Wake::default();

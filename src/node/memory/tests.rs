@@ -288,7 +288,8 @@ fn every_loss_of_data_or_continuity_opens_a_quarantine() {
             _ => node.restore(held),
         }
         assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }), "{how}");
-        // The present holder re-asserts its lease, and keeps the lock after the quarantine.
+        // The present holder may extend its lease if it names the quarantine. Then it still has the
+        // lock when the quarantine ends.
         let extend = |reassert| Op::Extend {
             mode: LockMode::Exclusive,
             keys: LockKeys::new("a"),
