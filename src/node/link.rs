@@ -104,7 +104,8 @@ pub(crate) trait Resolver: Send + Sync + 'static {
 
 #[derive(Clone, Debug)]
 pub(crate) struct LinkOptions {
-    /// If true, a server without a marker counts as new and grants at once.
+    /// If true, a server without the key `palisade:generation` counts as new and grants at once. If
+    /// false, it begins with a quarantine, because it may have lost its data.
     pub(crate) trust_fresh: bool,
     /// If true, a server may vote that deletes keys when its memory is full.
     pub(crate) allow_eviction: bool,

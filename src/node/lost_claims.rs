@@ -42,7 +42,8 @@ impl LostClaims {
         rests.map(|loss| self.unsure_after(*loss, born, retention)).max().unwrap_or_default()
     }
 
-    /// Returns the losses for which [`unsure`](Self::unsure) returns more than zero.
+    /// Returns the losses of data because of which the node may lack a claim of the key: those for
+    /// which [`unsure`](Self::unsure) returns more than zero.
     pub(crate) fn concerning(
         &self,
         born: Option<u64>,

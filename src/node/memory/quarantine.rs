@@ -25,7 +25,8 @@ pub(super) struct Marker {
     /// Time on the expiry clock until which `quarantine` is kept although no client asks for that
     /// length any more.
     pub(super) agreed: u64,
-    /// State of the data when they began: marked as new, empty, or lost.
+    /// State of the data when this data history began: known, because a person marked the node as
+    /// new; empty; or lost.
     pub(super) began: Began,
     /// State of the node around a planned handover; `None` if there is none.
     pub(super) handover: Option<Handover>,
@@ -118,8 +119,8 @@ impl Marker {
     }
 
     /// Closes the node for `span`. Returns false in a quarantine, because the node may not know all
-    /// leases, and while it settles after an earlier handover, because the closing would take the
-    /// place of that state.
+    /// leases. Also returns false while the node settles after an earlier handover, because the
+    /// marker states only one of the two: closed or settling.
     #[cfg(feature = "test-util")]
     pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
         let settles = self.settles(now);
@@ -273,7 +274,8 @@ pub(super) struct Header {
     /// True if the node had no marker before this batch.
     pub(super) marker_missing: bool,
     pub(super) began: Began,
-    /// True if the batch came too late to take effect.
+    /// True if the batch arrived after its deadline. Then only ops that give something back are
+    /// executed.
     pub(super) late: bool,
     /// True if leases given before a planned handover may have ended early by this clock.
     pub(super) settling: bool,
@@ -298,8 +300,9 @@ impl Header {
         let known = marker.filter(|m| m.history_id == history_id);
         let mut m = known.unwrap_or_else(|| begin(marker.as_ref(), nature, clock, &terms));
         if !m.left(clock.now).is_zero() {
-            // A server that this one replaced may write for L after the new history began. Of all
-            // clients that ask during the quarantine, the longest L counts.
+            // A server that this one replaced may still write for L (the failover window) after the
+            // new history began. Of all clients that ask during the quarantine, the longest L
+            // counts.
             m.losses = m.losses.with_window(millis(windows.longest));
         }
         m.remember(known_since, marker_missing);

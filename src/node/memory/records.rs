@@ -1,5 +1,6 @@
 //! The ops on idempotency records of a node in memory. Each key is a single-decree consensus on its
-//! result; a ballot is a pair of fence and owner.
+//! result: a claim is the promise, and a completion the accept. A ballot is a pair of fence and
+//! owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,8 +140,8 @@ impl Entry {
             if self.own == Some(c.owner) {
                 return Some(self.claimed(h, c));
             }
-            // `force` repairs a completed record; it never takes a claim that runs away from its
-            // owner.
+            // `force` is for the repair of a record that has a result. It never ends another
+            // owner's claim that still runs.
             if self.record.is_none() {
                 self.awaited |= c.wait;
                 return Some(Reply::InFlight { remaining });

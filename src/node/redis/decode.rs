@@ -24,8 +24,8 @@ use crate::token::{FencingToken, OwnerToken};
 /// represent every whole number only up to this one.
 const TOKEN_END: u64 = 1 << 53;
 
-/// Decodes the answer to `ops`, which were sent to a server whose marker was last `seen`. Also
-/// returns the server's present marker.
+/// Decodes the answer to `ops`. `seen` is the marker (the server's stored facts about its data
+/// history) that the client had seen when it sent them. Also returns the server's present marker.
 pub(crate) fn replies(
     answer: Value,
     ops: &[Op],
@@ -84,9 +84,9 @@ pub(crate) fn replies(
 
 type Opened = (std::vec::IntoIter<Value>, u64, u64, Arc<Seen>);
 
-/// Reads the values with which an answer that is a list begins: the server's clock, its marker
-/// (nothing if it is the one that was `seen`), and the bits that `lua/main.lua` defines. Returns
-/// them with the values that follow.
+/// Reads the values with which an answer in the form of a list begins: the server's clock, its
+/// marker (nil if it is still the marker in `seen`), and the bits that `lua/main.lua` explains.
+/// Returns these values, and the rest of the list.
 fn opened(
     items: Vec<Value>,
     clock_error: Duration,

@@ -14,7 +14,7 @@ use crate::op::{
 use crate::time::{FENCE_SLACK, token_lead};
 use crate::token::OwnerToken;
 
-/// Key of the node's marker (quarantine 2).
+/// Key under which a server stores since when its data are complete, the marker (quarantine 2).
 pub(crate) const MARKER: &str = crate::name::MARKER;
 
 /// Most ops in one run (see [`runs`]). Lua passes at most some thousand values to a command, and a
@@ -34,8 +34,8 @@ pub(crate) struct GroupTerms {
     pub(crate) unread_window: Duration,
     /// Longest failover window (L) that any client with the same settings for this group can state.
     pub(crate) widest_window: Duration,
-    /// True if a server without a marker is to count as new, so that it begins without a
-    /// quarantine.
+    /// True if a server without a marker counts as new, so that it begins without a quarantine. A
+    /// marker is missing on a new server, and on a server that lost all its data.
     pub(crate) trust_fresh: bool,
     /// Number of replicas that must have acknowledged lately before a batch is executed, and the
     /// largest age of their acknowledgements in seconds.

@@ -36,7 +36,8 @@ pub(super) struct Bench {
     env: SystemEnv,
     pub(super) hooks: Hooks,
     pub(super) terms: Terms,
-    /// Value of [`Batch::known_since`].
+    /// Time (µs, by the node's clock) at which the client of this bench first saw a marker on the
+    /// node. The bench sends it with each batch, as [`Batch::known_since`].
     known_since: Option<u64>,
 }
 

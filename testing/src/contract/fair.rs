@@ -74,8 +74,8 @@ async fn rule_1_a_refused_call_gets_a_ticket_after_all_that_wait(b: Bench) {
     let (k, _) = b.held().await;
     let first = b.queued(&k, A, None).await;
     b.check(first.ticket >= before && first.ahead == 0, "the first is next", &first);
-    // Another node, whose clock is ahead, may have given a larger ticket. The call then has that
-    // ticket.
+    // Another node, whose clock is ahead, may have given this call a larger ticket. Then the larger
+    // ticket counts on this node, too.
     let ahead = first.ticket + 1_000_000;
     b.queued(&k, A, Some(ahead)).await;
     let second = b.queued(&k, B, None).await;

@@ -72,7 +72,7 @@ pub(super) fn slot(reply: &Reply) -> Option<u16> {
     }
 }
 
-/// Acquires a permit, and returns its fence.
+/// Sends the acquire `op`, checks that it is granted the slot `want`, and returns the fence.
 pub(super) async fn given(b: &Bench, op: Op, want: u16) -> u64 {
     match b.ask(op).await {
         Reply::Permit { fence, slot } if slot == want => fence,
