@@ -198,10 +198,11 @@ pub enum NodeEvent {
     TtlTooShort {
         /// Ttl of the lease.
         ttl: Duration,
-        /// Rest of the lease if the node stops replying at the worst time, just before a renewal.
+        /// Time for which the lease still lasts if the node stops replying just before a renewal,
+        /// which is the worst time.
         lasts: Duration,
-        /// Required rest of the lease in a failover: the reaction time of the Sentinels, the
-        /// takeover by the new master, and the failover window.
+        /// Time for which the lease has to last to outlive a failover: the reaction time of the
+        /// Sentinels, the takeover by the new master, and the failover window.
         needed: Duration,
         /// Time until a silent master is replaced; see
         /// [`FailoverTimes::down_after`](super::FailoverTimes::down_after).

@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn the_rest_of_each_loss_that_counts_follows_from_the_longest_rest() {
-        // The last loss is accepted, so `concerning` does not list it, and it does not lengthen
-        // `rest`.
+        // The last loss is short enough to be accepted. So `concerning` does not list it, and it
+        // does not lengthen `rest`.
         let known = lost_claims(&[(1, 1_000), (2_000, 4_000), (5_000, 5_100)], 6_000);
         let accepted = Duration::from_millis(601);
         let named = known.concerning(None, KEEP, accepted);

@@ -75,7 +75,8 @@ if find('AVWOT', kind, 1, true) then
         p = in_range(p)
         old = try('SET', fence, p, 'PX', b.fence_life, 'GET')
       end
-      -- Compares the digits as acquire_fast.lua does.
+      -- Tokens with equally many digits can be compared as strings. An error reply is a table, and
+      -- its length is 0.
       if old and (#old ~= #p or old >= p) then p = above(lock, fence, old, p) end
       put(p)
       old = nil

@@ -9,7 +9,7 @@
 if kind == 'K' then
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local n, owner, ttl, token = tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
-  -- MGET shows no value for a key that holds no string.
+  -- MGET returns false for a key that holds no string. Then many.lua handles the op.
   local values = call('MGET', unpack(KEYS, k + 1, k + 2 * n))
   for i = 1, n do
     if values[i] ~= owner or values[i + n] ~= token then return 0 end
@@ -24,7 +24,8 @@ end
 if kind == 'N' then
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local n, owner, ttl, proposal = tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
-  -- MGET shows no value for a key that holds no string.
+  -- MGET returns false for a fence that does not exist, and for a key that holds no string. EXISTS
+  -- below counts the second kind.
   local fences, there = call('MGET', unpack(KEYS, k + n + 1, k + 2 * n)), 0
   for i = 1, n do
     local given = fences[i]

@@ -1,7 +1,6 @@
--- Helpers of the ops on idempotency records, which are all ops that the earlier files do not
--- handle.
--- This file reads the fields of the record. If a field has a form that this script never writes, or
--- the key belongs to another program, it puts WRONG_TYPE and ends the op.
+-- Helpers of the ops on idempotency records: all ops that the earlier files do not handle. This file
+-- reads the fields of the record. If a field has a form that this script never writes, or the key
+-- belongs to another program, it puts WRONG_TYPE and ends the op.
 -- KEYS  1 record
 -- ARGV  see the file of each op
 -- Puts  WRONG_TYPE
@@ -14,10 +13,10 @@ local function is_whole(text, least, most)
 end
 
 local key = KEYS[k + 1]
+-- Fields of the record:
 -- 1 own (owner)  2 fence (last ballot)  3 till (lease end, ms)  4 att (number of attempts)
--- Fields of the record: 1 own (owner)  2 fence (last ballot)  3 till (lease end, ms)  4 att (number
--- of attempts) 5 rf (ballot of the result)  6 g (data history of the last ballot, and start of that
--- history) 7 fp (fingerprint of the request)  8 w (set if a client waits for the end of the claim)
+-- 5 rf (ballot of the result)  6 g (data history of the last ballot, and start of that history)
+-- 7 fp (fingerprint of the request)  8 w (set if a client waits for the end of the claim)
 -- The field val holds the result. It is read only when the op returns the result. If the handler
 -- has finished some steps and there is no result yet, val holds the list of these steps, and rf is
 -- an s and their ballot. An earlier version of this library, which has no steps, does not change

@@ -412,7 +412,8 @@ impl Header {
     }
 }
 
-/// Makes the marker of a data history that begins with this batch, from the marker `before`.
+/// Makes the marker, the stored facts about the data history, for a history that begins with this
+/// batch. `before` is the marker of the earlier history, if the node has one.
 fn begin(
     before: Option<&Marker>,
     Nature { history_id, windows }: Nature,

@@ -165,8 +165,8 @@ impl Locks {
         let Some(slot) = entry.choose(h, owner, slots, if_held) else {
             let taken = slots.order().map(|i| entry.slots[usize::from(i)].taken_till(h)).min();
             let reply = entry.refuse(h, asked, (taken.map(|till| h.until(till)), false));
-            // A caller that asks for exactly one slot needs no other slot, so all slots that it has
-            // become free.
+            // A caller that asks for exactly one slot needs no other slot, so its other slots are
+            // freed.
             let free = if slots.slot().is_some() { entry.leave(owner) } else { Vec::new() };
             return (reply, entry.hand_on(h, free));
         };
