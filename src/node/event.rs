@@ -147,8 +147,9 @@ pub enum NodeEvent {
     /// The quarantine has ended, and the node grants again. Sent with the node's first reply after
     /// the quarantine. Log: `quarantine_ended`.
     QuarantineEnded,
-    /// Holders of this handle renewed their leases on a node in quarantine (re-assertions). Log:
-    /// `reasserted` with `leases`.
+    /// Holders of this handle renewed their leases on a node in quarantine, in which only leases
+    /// that the node had confirmed before may be renewed (re-assertions). Log: `reasserted` with
+    /// `leases`.
     #[non_exhaustive]
     Reasserted {
         /// Number of re-asserted leases in one batch.
@@ -222,7 +223,8 @@ pub enum HistoryCause {
     Restart,
     /// Another server answers. A replica was promoted, or the address points to another server.
     Promotion,
-    /// The node has lost its marker, by `FLUSHALL` or by a restart without data.
+    /// The node has lost its marker (the key `palisade:generation`), by `FLUSHALL` or by a restart
+    /// without data.
     DataLost,
     /// The handle is new to this node, or the same server process has another data history than
     /// before.

@@ -58,7 +58,8 @@ impl LostClaims {
 
     /// Returns true if the loss is longer than `accepted`, or if its length is unknown.
     fn counts(&self, loss: Loss, accepted: Duration) -> bool {
-        // The beginning and the end of a loss may come from two clocks, which differ by at most 2E.
+        // The beginning and the end of a loss may come from two clocks. Each has an error of at
+        // most E, so the two differ by at most 2E.
         let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
         length.is_none_or(|length| length > accepted)
     }
@@ -71,7 +72,8 @@ impl LostClaims {
     }
 
     fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
-        // The clocks of the server and of the program that made the request differ by at most 2E.
+        // The clocks of the server and of the program that made the request have an error of at
+        // most E each, so they differ by at most 2E.
         let margin = millis(2 * self.clock_error);
         let lost_until = loss.to.saturating_add(margin);
         if born.is_some_and(|born| lost_until < born) {
@@ -111,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_birth_counts_when_it_lies_strictly_after_all_that_may_be_lost() {
-        // The loss ends at 1000, and 2E is 500.
+        // The loss ends at 1000, and 2E (twice the clock error) is 500.
         let lost = [(0, 1_000)];
         assert_eq!(unsure(&lost, Some(1_501), 2_000), 0);
         assert!(unsure(&lost, Some(1_500), 2_000) > 0);

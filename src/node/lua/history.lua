@@ -81,9 +81,10 @@ local function history(marker, replid, now_us, now_ms)
     end
   end
   if known and sub(marker, 1, 40) == replid then
-    -- All clients share one length of the quarantine: the longest length that a client asks for.
-    -- This length is kept for at least its own duration after the last request for it. It is not
-    -- shortened during a quarantine.
+    -- All clients share one length of the quarantine, the time after a loss of data in which the
+    -- server grants nothing: the longest length that a client asks for. This length is kept for at
+    -- least its own duration after the last request for it. It is not shortened during a
+    -- quarantine.
     if q > seen_q then
       write, agreed = true, now_ms + 2 * q
       if seen_q > 0 then bits = 4 end

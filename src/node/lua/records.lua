@@ -1,6 +1,6 @@
--- Helpers of the ops on idempotency records: all ops that the earlier files do not handle. This file
--- reads the fields of the record. If a field has a form that this script never writes, or the key
--- belongs to another program, it puts WRONG_TYPE and ends the op.
+-- Helpers of the ops on idempotency records: all ops that the earlier files do not handle. Reads
+-- the fields of the record. If a field has a form that this script never writes, or the key belongs
+-- to another program, puts WRONG_TYPE and ends the op.
 -- KEYS  1 record
 -- ARGV  see the file of each op
 -- Puts  WRONG_TYPE

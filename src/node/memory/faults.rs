@@ -38,8 +38,9 @@ impl MemoryNode {
     /// Closes the node for a planned handover. The node refuses every batch until
     /// [`Self::hand_over`], but for `span` at most.
     ///
-    /// Returns false if the node was not closed: it is in quarantine, or leases from before an
-    /// earlier handover may still run (the node is settling).
+    /// Returns false if the node was not closed. That is so in a quarantine (the node may not know
+    /// all leases), and while leases from before an earlier handover may still run (the node is
+    /// settling).
     #[must_use = "it may not be closed"]
     pub fn close(&self, span: Duration) -> bool {
         let mut state = self.state();
@@ -68,8 +69,9 @@ impl MemoryNode {
         self.state().data.marker.and_then(|marker| marker.closing())
     }
 
-    /// Opens the node again, if its marker states `closing` as the time until which it is closed.
-    /// If the node was promoted after it was closed, a quarantine begins with the next batch.
+    /// Opens the node again, if its marker (the stored facts about its data history) states
+    /// `closing` as the time until which it is closed. If the node was promoted after it was
+    /// closed, a quarantine begins with the next batch.
     #[doc(hidden)]
     pub fn open(&self, closing: u64) {
         if let Some(marker) = &mut self.state().data.marker {
@@ -90,7 +92,8 @@ impl MemoryNode {
         marker.is_some_and(|marker| marker.finish(history_id, closing, now, apart))
     }
 
-    /// Deletes all data, the marker included, as `FLUSHALL` does; the process stays.
+    /// Deletes all data, also the marker (the facts about the data history), as `FLUSHALL` does.
+    /// The process continues.
     pub fn flush_all(&self) {
         self.state().data = Data::default();
     }

@@ -53,8 +53,8 @@ impl Waiter {
         self.mode == LockMode::Exclusive && self.fresh_till > now
     }
 
-    /// Returns true if the waiter keeps its place. Readers and fair waiters that have stopped asking
-    /// lose their places, which would otherwise be missing for other handles.
+    /// Returns true if the waiter keeps its place. Readers and fair waiters lose their places when
+    /// they have stopped asking, so that other handles find a place.
     fn stays(&self, now: u64) -> bool {
         !(self.mode.is_shared() || self.is_fair) || self.fresh_till > now
     }

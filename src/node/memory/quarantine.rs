@@ -20,7 +20,8 @@ pub(super) struct Marker {
     pub(super) since: u64,
     /// Smallest fence that the node gives; no fence of an earlier history can be above it.
     pub(super) floor: u64,
-    /// Length of a quarantine: the longest that any client asked for lately.
+    /// Length of a quarantine (the time after a loss of data in which the node grants nothing): the
+    /// longest that any client asked for lately.
     pub(super) quarantine: Duration,
     /// Time on the expiry clock until which `quarantine` is kept although no client asks for that
     /// length any more.
@@ -85,8 +86,8 @@ impl Losses {
 
 /// Largest number of losses in a marker. A loss is a range of writes that the data may lack.
 const LOSSES: usize = 8;
-/// Age in milliseconds of the clock time in the marker (`note`) at which a batch stores the clock
-/// again.
+/// Largest age in milliseconds of the marker's `note`, the clock time that it contains. If the note
+/// is older, a batch stores the clock again.
 const NOTED: u64 = 1_000;
 
 /// State of a node around a planned handover, with the time on the expiry clock at which it ends.
@@ -271,7 +272,7 @@ pub(super) struct Header {
     pub(super) quarantine_asked: Duration,
     pub(super) quarantine_raised: bool,
     pub(super) new_history: bool,
-    /// True if the node had no marker before this batch.
+    /// True if the node had no marker (no facts about its data history) before this batch.
     pub(super) marker_missing: bool,
     pub(super) began: Began,
     /// True if the batch arrived after its deadline. Then only ops that give something back are
@@ -424,9 +425,9 @@ fn begin(
     // longest window counts.
     let q = terms.max_ttl + windows.longest;
     let quarantine = before.map_or(q, |m| m.quarantine.max(q));
-    // The floor is ahead by 2E, because this clock may be behind by E and the clock of an earlier
-    // proposer ahead by E. It is also ahead by the length of the quarantine, because a server that
-    // this one replaced may go on granting for a part of it.
+    // The floor is ahead by 2E, where E is the largest clock error: this clock may be behind by E,
+    // and the clock of an earlier proposer ahead by E. The floor is also ahead by the length of the
+    // quarantine, because a server that this one replaced may continue to grant for a part of it.
     let lead = 2 * terms.clock_error + quarantine;
     let now = clock.micros / 1_000;
     let from = before.map_or(0, |m| m.note);

@@ -188,9 +188,9 @@ impl Records {
         token: FencingToken,
     ) -> Reply {
         match self.0.live(key, h.now) {
-            // The promise must be of this data history. Otherwise a raise that was under way when
-            // the node lost its data would renew a promise, although the node may have forgotten a
-            // higher one.
+            // The promise (the highest accepted ballot) must be of this data history. Otherwise a
+            // raise that was under way when the node lost its data would renew a promise, although
+            // the node may have forgotten a higher one.
             Some(e)
                 if e.own == Some(owner)
                     && e.is_of_this_life(h)
@@ -229,9 +229,10 @@ impl Records {
         if !h.may_extend(reassert) {
             return h.quarantined();
         }
-        // An extension does not make a promise of an earlier data history count in this one. So a
-        // result below the floor is still refused, because the node may have forgotten a higher
-        // promise. Only a holder that names the quarantine makes its promise count.
+        // An extension does not make a promise (the highest accepted ballot) of an earlier data
+        // history count in this one. So a result below the floor is still refused, because the node
+        // may have forgotten a higher promise. Only a holder that names the quarantine makes its
+        // promise count.
         let same_life = known.as_ref().is_some_and(|e| e.is_of_this_life(h));
         let counts = same_life || h.since == 0 || reassert == Some(h.id());
         let e = self.0.open(key, h.now);

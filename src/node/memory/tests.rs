@@ -127,8 +127,8 @@ fn a_new_node_grants_at_once_and_a_restarted_one_after_the_quarantine() {
     hand.pass(MAX_TTL.saturating_sub(last));
     assert!(matches!(ask(&node, acquire("a", 1, 0)), Reply::Quarantined { .. }));
     hand.pass(last);
-    // The floor is the wall clock at the restart + 2E + the length of the quarantine, which is
-    // above every fence that was granted before.
+    // The floor is the wall clock at the restart + 2E (twice the clock error) + the length of the
+    // quarantine, which is above every fence that was granted before.
     assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), EPOCH + 120_000_000 + 30_000_000);
     assert_eq!(facts(&node, TERMS).quarantine, Duration::ZERO);
 }
@@ -185,7 +185,7 @@ fn a_loss_keeps_the_window_with_which_it_began() {
     let first = facts(&b, TERMS);
     let ends = first.node_micros / 1_000 + 12_000;
     assert_eq!(first.losses.last().map(|loss| loss.to), Some(ends));
-    // In a quarantine the longest L that a client asks for counts.
+    // In a quarantine the longest failover window (L) that a client asks for counts.
     let longer = longest + Duration::from_secs(1);
     b.set_failover_windows(known, longer);
     let first = facts(&b, TERMS);
@@ -327,8 +327,8 @@ fn a_fence_outlives_its_lock_and_expires_later() {
     hand.pass(TTL);
     assert_eq!(fence(&ask(&node, acquire("a", 2, 0))), high + 1);
     assert_eq!((node.len(), node.is_empty()), (1, false));
-    // The node has forgotten the fence after max_ttl + 4E + 1 s. Then even the slowest clock
-    // proposes a larger fence.
+    // The node has forgotten the fence after max_ttl + 4E + 1 s, where E is the clock error. Then
+    // even a client with the slowest clock proposes a larger fence.
     hand.pass(MAX_TTL + 4 * E + Duration::from_secs(1));
     assert!(fence(&ask(&node, acquire("a", 3, 0))) > high + 1);
 }

@@ -52,8 +52,8 @@ impl GroupTerms {
         good_replicas: (0, 0),
     };
 
-    /// Returns q, the length of a quarantine: the longest lease plus the time for which a replaced
-    /// master may still grant.
+    /// Returns q, the length of a quarantine after a possible loss of data: the longest lease plus
+    /// the time for which a replaced master may still grant.
     pub(crate) fn quarantine(self, terms: &Terms) -> Duration {
         terms.max_ttl.saturating_add(self.failover_window)
     }
@@ -74,8 +74,8 @@ pub(crate) fn batch(
     seen: Option<&Seen>,
 ) -> Cmd {
     let n = batch.ops.len();
-    // A client may be waiting for a hint from this server. While its marker is not known, that has
-    // to be assumed.
+    // A client may be waiting for a hint from this server; the server's marker says until when. As
+    // long as this client has not seen the marker, it has to assume that a client waits.
     let awaited = seen.is_none_or(Seen::is_awaited);
     // Room for about four keys and four arguments per op. A wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
@@ -126,7 +126,7 @@ impl Lives {
     }
 }
 
-/// Returns the length of a quarantine, in ms, that this client asks the server for.
+/// Returns the length in ms that this client requests for a quarantine of the server.
 pub(super) fn asked_quarantine(terms: &Terms, group_terms: GroupTerms) -> u64 {
     millis(group_terms.quarantine(terms))
 }
@@ -306,8 +306,8 @@ fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
     }
 }
 
-/// Adds the name of the quarantine in which the holder re-asserts its lease, in the form that the
-/// script compares, or an empty argument.
+/// Adds the name of the quarantine in which the holder renews its lease (re-asserts it), in the
+/// form that the script compares; without a name, adds an empty argument.
 fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
     match reassert {
         Some(QuarantineId { history, since }) => cmd.arg(format!("{history:016x}:{since}")),

@@ -175,7 +175,7 @@ pub(crate) struct Sent {
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    /// Marker that the batch contained as the expected marker.
+    /// Marker that the batch contained, because the client expects that the server still has it.
     seen: Option<Arc<Seen>>,
 }
 

@@ -48,8 +48,8 @@ impl Bench {
         node: Arc<dyn LockNode>,
         hooks: Hooks,
     ) -> Self {
-        // A case that causes a quarantine waits until the quarantine ends. So the quarantine must
-        // be short.
+        // A case that causes a quarantine (a time after a loss of data in which the node grants
+        // nothing) waits for its end. So the quarantine must be short.
         let (max_ttl, clock_error) = if disturbs {
             (Duration::from_secs(1), Duration::from_millis(250))
         } else {

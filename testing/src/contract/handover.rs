@@ -27,8 +27,8 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 pub(super) async fn handed_over(b: &Bench) -> Facts {
-    // A node can be handed over only after it has settled, because only then its data contain all
-    // leases.
+    // A node can be handed over only outside a quarantine, because only then its data certainly
+    // contain all leases.
     b.settle().await;
     if let Some(hook) = &b.hooks.hand_over {
         hook().await;

@@ -159,7 +159,8 @@ fn the_release_of_several_locks_has_one_reply() {
     }
 }
 
-/// The script leaves the marker out of a list if it is the one that the client names.
+/// Checks a list without a marker. The script leaves the marker out if it is still the one that the
+/// client sent.
 #[test]
 fn a_list_without_a_marker_is_of_the_server_that_was_seen() {
     let run: Arc<str> = "run".into();
