@@ -47,7 +47,8 @@ if find('SHG', kind, 1, true) then
       return put(NO_PERMISSION)
     end
     if oldest.err then value = look(lock, '22') end
-    -- Unlike most keys of other programs, the readers' key has an expiry.
+    -- Unlike most keys of other programs, the readers' key has an expiry. A sorted set without one,
+    -- or with other members than owner tokens, belongs to another program.
     local is_read = oldest[1] and is_owner(oldest[1]) and call('PTTL', lock) >= 0
     local is_foreign = oldest[1] and not is_read
 

@@ -19,9 +19,10 @@ use crate::token::{FencingToken, OwnerToken};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "for tests")]
 pub enum RecordChange {
-    /// `palisade idem rerun`: sets the number of attempts to zero.
+    /// The command `palisade idem rerun`, which sets the number of attempts to zero.
     Rerun,
-    /// `palisade idem purge --unfinished`: also removes the steps and the fingerprint.
+    /// The command `palisade idem purge --unfinished`, which also removes the steps and the
+    /// fingerprint.
     PurgeUnfinished,
 }
 
@@ -93,7 +94,7 @@ impl Entry {
         self.fingerprint = self.fingerprint.or(fingerprint);
     }
 
-    /// Stores the fingerprint as [`is_of`](Self::is_of) does, for an op that is not a claim.
+    /// Stores the fingerprint of an op that is not a claim, unless one is stored already.
     fn is_also_of(&mut self, fingerprint: Option<FingerprintBytes>) {
         self.is_of(fingerprint);
     }

@@ -160,8 +160,8 @@ impl Seen {
         let error = encode::micros(terms.clock_error);
         // A batch may grant only after the end of the quarantine. After the floor plus E (the clock
         // error), every proposal within E of the clock is above the floor. The range never begins
-        // before `at`: even if no client waited for a hint at `at`, a client may have waited at an
-        // earlier time.
+        // before `at`: at an earlier time of the server's clock a client may have waited for a
+        // hint.
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
