@@ -147,8 +147,9 @@ pub enum NodeEvent {
     /// The quarantine has ended, and the node grants again. Sent with the node's first reply after
     /// the quarantine. Log: `quarantine_ended`.
     QuarantineEnded,
-    /// Holders of this handle renewed their leases on a node in quarantine (re-assertions). Log:
-    /// `reasserted` with `leases`.
+    /// Holders of this handle renewed their leases on a node in quarantine, in which only leases
+    /// that the node had confirmed before may be renewed (re-assertions). Log: `reasserted` with
+    /// `leases`.
     #[non_exhaustive]
     Reasserted {
         /// Number of re-asserted leases in one batch.
@@ -198,10 +199,11 @@ pub enum NodeEvent {
     TtlTooShort {
         /// Ttl of the lease.
         ttl: Duration,
-        /// Rest of the lease if the node stops replying at the worst time, just before a renewal.
+        /// Time for which the lease still lasts if the node stops replying just before a renewal,
+        /// which is the worst time.
         lasts: Duration,
-        /// Required rest of the lease in a failover: the reaction time of the Sentinels, the
-        /// takeover by the new master, and the failover window.
+        /// Time for which the lease has to last to outlive a failover: the reaction time of the
+        /// Sentinels, the takeover by the new master, and the failover window.
         needed: Duration,
         /// Time until a silent master is replaced; see
         /// [`FailoverTimes::down_after`](super::FailoverTimes::down_after).
@@ -221,7 +223,8 @@ pub enum HistoryCause {
     Restart,
     /// Another server answers. A replica was promoted, or the address points to another server.
     Promotion,
-    /// The node has lost its marker, by `FLUSHALL` or by a restart without data.
+    /// The node has lost its marker (the key `palisade:generation`), by `FLUSHALL` or by a restart
+    /// without data.
     DataLost,
     /// The handle is new to this node, or the same server process has another data history than
     /// before.
@@ -337,7 +340,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Log lines of one thread.
+    /// Collector of the log lines of one thread, for tests.
     #[derive(Clone, Default)]
     pub(in crate::node) struct Log(Arc<Mutex<Vec<u8>>>);
 

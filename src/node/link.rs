@@ -1,4 +1,5 @@
-//! The connection of a node. After a doubt, such as a time-out, it is closed and opened again.
+//! The connection of a node. If it is unclear which answers will still arrive, for example after a
+//! time-out, it is closed and opened again.
 //!
 //! A [`Link`] has at most one [`Session`]. A [`Resolver`] finds the address of the server. The
 //! address is fixed for a `RedisNode`, and comes from the Sentinels for a `SentinelNode`. The first
@@ -47,8 +48,8 @@ const EVENTS: usize = 1024;
 /// Interval at which the server's facts are read again, so that the resolver can check them.
 const JUDGE_EVERY: Duration = Duration::from_secs(10);
 
-/// Largest number of unanswered batches on a connection to a server that answers in order. A node
-/// queue uses fewer.
+/// Largest number of unanswered batches on a connection to a server that answers in order. The
+/// queue of one handle for the node sends fewer at once.
 pub(crate) const DEPTH: usize = 8;
 
 /// Finds the server of a node, and decides if the server may vote.
@@ -103,7 +104,8 @@ pub(crate) trait Resolver: Send + Sync + 'static {
 
 #[derive(Clone, Debug)]
 pub(crate) struct LinkOptions {
-    /// If true, a server without a marker counts as new and grants at once.
+    /// If true, a server without the key `palisade:generation` counts as new and grants at once. If
+    /// false, it begins with a quarantine, because it may have lost its data.
     pub(crate) trust_fresh: bool,
     /// If true, a server may vote that deletes keys when its memory is full.
     pub(crate) allow_eviction: bool,
@@ -445,9 +447,9 @@ impl<R: Resolver> Drop for Turn<R> {
     }
 }
 
-/// The session of a call with an unknown end. If `standing` is true at the drop of this value, the
-/// session is no longer used. A dropped call leaves a reply without a reader. After a time-out it
-/// is unknown which replies will still arrive.
+/// Guard of a call that waits for an answer on this session. If `standing` is true when the guard
+/// is dropped, the session is no longer used: a dropped call leaves a reply without a reader, and
+/// after a time-out it is unknown which replies will still arrive.
 struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: Arc<Current>,

@@ -27,11 +27,11 @@ impl LostClaims {
         Self { losses, began, clock_error, now }
     }
 
-    /// Returns the time until the node certainly has the claims of a key; zero if the node already
-    /// has them. With `born` (milliseconds since 1970) these are all claims since `born`. Without
-    /// `born` they are all claims within the retention. If `born` is not later than the lost
-    /// writes, the result is the same as without `born`. Losses of at most `accepted` are ignored.
-    /// Milliseconds are truncated, so `born` must be strictly later than the lost writes.
+    /// Returns the time after which the node certainly has every claim of a key; zero if it already
+    /// has. Only claims since `born` (milliseconds since 1970) count, or without `born` all claims
+    /// within the retention. If `born` is not later than the lost writes, the result is the same as
+    /// without `born`. Milliseconds are truncated, so an equal time is not later. Losses of at most
+    /// `accepted` are ignored.
     pub(crate) fn unsure(
         &self,
         born: Option<u64>,
@@ -42,7 +42,8 @@ impl LostClaims {
         rests.map(|loss| self.unsure_after(*loss, born, retention)).max().unwrap_or_default()
     }
 
-    /// Returns the losses for which [`unsure`](Self::unsure) returns more than zero.
+    /// Returns the losses of data because of which the node may lack a claim of the key: those for
+    /// which [`unsure`](Self::unsure) returns more than zero.
     pub(crate) fn concerning(
         &self,
         born: Option<u64>,
@@ -57,7 +58,8 @@ impl LostClaims {
 
     /// Returns true if the loss is longer than `accepted`, or if its length is unknown.
     fn counts(&self, loss: Loss, accepted: Duration) -> bool {
-        // The beginning and the end of a loss may come from two clocks, which differ by at most 2E.
+        // The beginning and the end of a loss may come from two clocks. Each has an error of at
+        // most E, so the two differ by at most 2E.
         let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
         length.is_none_or(|length| length > accepted)
     }
@@ -70,7 +72,8 @@ impl LostClaims {
     }
 
     fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
-        // The clocks of the server and of the program that made the request differ by at most 2E.
+        // The clocks of the server and of the program that made the request have an error of at
+        // most E each, so they differ by at most 2E.
         let margin = millis(2 * self.clock_error);
         let lost_until = loss.to.saturating_add(margin);
         if born.is_some_and(|born| lost_until < born) {
@@ -110,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_birth_counts_when_it_lies_strictly_after_all_that_may_be_lost() {
-        // The loss ends at 1000, and 2E is 500.
+        // The loss ends at 1000, and 2E (twice the clock error) is 500.
         let lost = [(0, 1_000)];
         assert_eq!(unsure(&lost, Some(1_501), 2_000), 0);
         assert!(unsure(&lost, Some(1_500), 2_000) > 0);
@@ -124,7 +127,8 @@ mod tests {
         assert_eq!(unsure(&lost, None, 11_500), 1, "equal is not later");
         assert_eq!(unsure(&lost, None, 11_501), 0);
         assert_eq!(unsure(&lost, Some(1_500), 11_501), 0, "an old birth is as none");
-        // A birth that is not later than the loss gives the same result as no birth.
+        // For a request that was made (born) no later than the loss, the result is the same as for
+        // one whose time is unknown.
         assert_eq!(unsure(&lost, Some(1_500), 2_000), unsure(&lost, None, 2_000));
     }
 
@@ -145,8 +149,8 @@ mod tests {
 
     #[test]
     fn the_rest_of_each_loss_that_counts_follows_from_the_longest_rest() {
-        // The last loss is accepted, so `concerning` does not list it, and it does not lengthen
-        // `rest`.
+        // The last loss is short enough to be accepted. So `concerning` does not list it, and it
+        // does not lengthen `rest`.
         let known = lost_claims(&[(1, 1_000), (2_000, 4_000), (5_000, 5_100)], 6_000);
         let accepted = Duration::from_millis(601);
         let named = known.concerning(None, KEEP, accepted);
@@ -166,7 +170,7 @@ mod tests {
         };
         let fresh = |born| lost(Began::Empty).is_fresh(born, KEEP);
         assert!(fresh(None) && fresh(Some(1_500)));
-        // The later loss concerns this key; the first one does not.
+        // The request was made after the first loss, so only the later loss concerns its key.
         assert!(!fresh(Some(1_501)) && !lost(Began::Empty).unsure(Some(1_501), KEEP, E).is_zero());
         assert!(!lost_claims(&[(0, 1_000)], 11_501).is_fresh(None, KEEP), "it is over");
         assert!(!lost_claims(&[(5, 1_000)], 2_000).is_fresh(None, KEEP), "a loss of a part");

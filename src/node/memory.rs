@@ -49,9 +49,10 @@ const EVENTS: usize = 1024;
 /// A lock server in memory. Cheap to clone; clones refer to the same node, so that several Redlock
 /// handles of one process can share their nodes.
 ///
-/// A new node is provably fresh: it has granted nothing before, so it grants at once. A memory node
-/// has no replicas. It votes at [`Durability::AllReplicas`], because no replica can lack a write.
-/// It does not vote at `Replicas(k)`.
+/// A new node has granted nothing before, so it cannot have forgotten a lease, and grants at once.
+/// A memory node has no replicas. So it votes if the durability level is
+/// [`Durability::AllReplicas`], because no replica can lack a write, and does not vote if the level
+/// is `Replicas(k)`.
 ///
 /// ```
 /// use palisade::node::{MemoryNode};

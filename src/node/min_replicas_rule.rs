@@ -196,12 +196,14 @@ impl MinReplicasRule {
         Checked { fault: wrong, warning: two_halves(facts, replicas), window }
     }
 
-    /// Returns L if no check bounds it: the value that the user has set, or [`UNCHECKED`].
+    /// Returns L (the failover window) if no check bounds it: the value that the user has set, or
+    /// [`UNCHECKED`].
     fn hope(&self) -> Duration {
         self.window.unwrap_or(UNCHECKED)
     }
 
-    /// Returns the least L of a server whose check is on and whose settings are unknown.
+    /// Returns the least L (the failover window) of a server whose check is on and whose settings
+    /// are unknown.
     pub(crate) fn unread(&self) -> Duration {
         self.window.unwrap_or_default().max(self.max_lag + LAG_SLACK)
     }

@@ -190,9 +190,9 @@ impl Case {
             let before = after.facts().await.quarantine_len;
             (self.run)(bench).await;
             if matches!(self.need, Need::HandOver) {
-                // The next handover has to wait until the node has settled. The settling time is
-                // the length of the quarantine at the time of the handover. This length may be
-                // longer than the present length.
+                // The next handover has to wait until no lease from before this handover can still
+                // run (the node has settled). That takes the length of the quarantine at the time
+                // of the handover, which may be longer than the present length.
                 tokio::time::sleep(after.facts().await.quarantine_len.max(before)).await;
             }
         }

@@ -251,7 +251,8 @@ impl Process {
         life.pass("behind the effect", &life.first).await;
     }
 
-    /// Returns the number of effects so far, in all processes. A probe would get this number.
+    /// Returns the number of effects so far, in all processes. A probe of the user's code, which
+    /// looks if the effect happened, would get this number.
     pub fn effects(&self) -> u32 {
         self.0.life.effects.load(Ordering::Relaxed)
     }

@@ -28,9 +28,10 @@ impl Current {
 }
 
 impl<R: Resolver> Shared<R> {
-    /// Makes the server check its marker right after the connection is made. If a quarantine is
-    /// due, it begins now and not with the first batch. A failed call is only logged, because each
-    /// batch makes the server check its marker, too.
+    /// Makes the server check its marker (the stored facts about its data history) right after the
+    /// connection is made. If a quarantine after a possible loss of data is due, it begins now and
+    /// not with the first batch. A failed call is only logged, because each batch makes the server
+    /// check its marker, too.
     async fn touch(&self, session: &Arc<Session>) {
         let Some(terms) = self.state().terms else { return };
         if let Err(cause) = session.touch(terms, self.group_terms(), &*self.options.env).await {

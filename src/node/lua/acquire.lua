@@ -1,19 +1,28 @@
--- Slow path of acquire, for the kinds A, V (the client watches the lock), W (it waits in the
--- queue), O (it waits in the order of tickets) and T (it takes the lock from an owner). The fast
--- path has granted the first `rest` acquires. If the fast path has also set the lock of the next
--- acquire, `found` is the previous value of the fence of this acquire.
--- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O), meta (T)
--- ARGV  as in acquire_fast.lua; W also 3 µs that it has waited  4 its handle, in 16 hex digits
---       5 ms for which a released lock is to be reserved for it; O as W, but 3 its ticket or ''
---       T also 3 the owner it takes from
---       4 '', or the token of that owner: then only what is transferred is granted, and nothing
---       is transferred if the fence is above the token
--- Puts  per op: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
---       ms -1: no expiry   O: after ms also its ticket here, 0 without a place, and places ahead
+-- Slow path of acquire. The kinds differ in what happens if the lock is held: A nothing, V the
+-- client watches the lock, W it waits in the queue, O it waits in the order of tickets (fair), T it
+-- takes the lock from the owner that it names. The fast path has granted the first `rest` acquires.
+-- If it has also set the lock and the fence of the next acquire, but the previous value of this
+-- fence has to be checked, `found` is this value.
+-- KEYS  per op: 1 lock   2 fence   3 queue (V, W, O) or metadata of the holder (T)
+-- ARGV  as in acquire_fast.lua. Each op has further arguments after its owner and proposal:
+--       W: 3 µs for which the client has waited  4 its handle, in 16 hex digits
+--          5 ms for which a released lock is to be reserved for it
+--       O: 3 ticket of the call, or '' if it has none yet  4, 5 as W
+--       T: 3 owner from whom the lock is taken
+--          4 '', or the fencing token of that owner. With a token, a free lock is not granted, and
+--          the lock is not taken if the fence is above the token
+-- Puts  per op one of
+--       the fence
+--       QUARANTINED: a quarantine runs (a time after a possible loss of data)
+--       HELD, ms until the lock may be free, -1 if its key does not expire
+--       FOREIGN, ms as for HELD: another program's value is under the lock's key
+--       WRONG_TYPE: another program wrote or deleted the fence
+--       O puts two more numbers after ms: the ticket of the client on this server, 0 if it has no
+--       place in the queue, and the number of places ahead
 if find('AVWOT', kind, 1, true) then
-  -- Completes a grant that has set the fence to `p`. `old` is the previous value of the fence.
-  -- Returns the fence for the answer, which is above `old`. If another program wrote `old`, undoes
-  -- the grant and returns WRONG_TYPE.
+  -- Completes a grant for which the fence was set to `p`. `old` is the previous value of the fence.
+  -- Returns the fence for the answer, which has to be above `old`. If another program wrote `old`,
+  -- undoes the grant and returns WRONG_TYPE.
   local function above(lock, fence, old, p)
     local number = type(old) == 'string' and tonumber(old)
     if not number or number >= 1e18 then -- another program's: put back, without its expiry
@@ -35,9 +44,9 @@ if find('AVWOT', kind, 1, true) then
     call('DEL', KEYS[k + 1])
   end
 
-  -- One SET transfers the lock if its value is the token of the owner from whom it is to be taken,
-  -- or this client's token from an earlier request. The lock is not transferred if its value is no
-  -- owner token, or if that would shorten the time for which the lock is held.
+  -- Kind T: one SET transfers the lock if its value is the token of the owner from whom it is
+  -- taken, or this client's own token from an earlier request. The lock is not transferred if its
+  -- value is no owner token, or if a transfer would shorten the time for which the lock is held.
   local given, only
   if kind == 'T' and left <= 0 then
     local value, ms = look(KEYS[k + 1], '22'), call('PTTL', KEYS[k + 1])
@@ -66,7 +75,8 @@ if find('AVWOT', kind, 1, true) then
         p = in_range(p)
         old = try('SET', fence, p, 'PX', b.fence_life, 'GET')
       end
-      -- Compares the digits as acquire_fast.lua does.
+      -- Tokens with equally many digits can be compared as strings. An error reply is a table, and
+      -- its length is 0.
       if old and (#old ~= #p or old >= p) then p = above(lock, fence, old, p) end
       put(p)
       old = nil
@@ -76,14 +86,15 @@ if find('AVWOT', kind, 1, true) then
     else
       local value = look(lock, '22')
       if value == owner then
-        -- A fence is kept longer than its lock. So if there is none, another program has deleted
-        -- it.
+        -- The owner has the lock from an earlier request. A fence is kept longer than its lock. So
+        -- if there is no fence, another program has deleted it.
         local given = stored(fence)
         put(given and given > 0 and given or WRONG_TYPE)
       else
         local ms = call('PTTL', lock)
         if ticket and not value then ms = kept end
-        -- A lock that is free has no owner from whom it could be transferred (T).
+        -- A lock that is free was not granted here for one of two reasons: it was to be transferred
+        -- (T), and there is no owner, or other callers come first (O). Both are answered HELD.
         put((not value or is_ours(lock, value)) and HELD or FOREIGN)
         put(ms)
         ms = ms >= 0 and ms + 1000 or 10000

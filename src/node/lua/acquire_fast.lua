@@ -1,13 +1,14 @@
 -- Fast path of acquire: takes free locks if the data history is as the client expects. Stops at the
--- first op that is not executed as requested. The range of a proposal is not checked here, because
--- prelude.lua has checked it (ARGV 2 and 3 of prelude.lua). The function has no upvalues, because
--- it is created anew on every call of the script (helpers.lua).
+-- first op that is not executed as requested; acquire.lua continues there. The range of a proposal
+-- is not checked here, because prelude.lua has checked it (ARGV 2 and 3 of prelude.lua). The
+-- function has no upvalues, because it is created anew on every call of the script (helpers.lua).
 -- KEYS     per op: 1 lock   2 fence
 -- ARGV     1 kind  2 number of ops  3 ttl ms  4 fence kept for ms, then per op: 1 owner  2 proposal
---          reserved: value of a lock that is free and reserved for this handle (W, O)
--- Returns  nothing if each op got its proposal as its fence. Else the number of the ops before the
---          first op that did not, and, if that op took its lock but not its fence, the previous
---          value of the fence
+--          (proposed fencing token). Parameter `reserved` (W, O): value of a lock that is free, but
+--          reserved for this handle
+-- Returns  nothing if every op took its lock with its proposal as its fence. Else the number of ops
+--          that did so before the first other op; and if this other op took its lock, but its fence
+--          was not below its proposal, the previous value of the fence
 local function acquire(k, a, count, reserved)
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
   local ttl, life = ARGV[a + 3], ARGV[a + 4]

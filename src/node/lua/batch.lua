@@ -1,19 +1,20 @@
--- State that the slow paths of a batch share. The state is created only if the server differs from
--- the expectation of the client, or if an op has no fast path. `out` is the list of results of the
--- ops before; nothing if the server differs.
+-- Makes the state that the slow paths of a batch share. The state is created only if the marker or
+-- the clock of the server is not as the client expects, or if an op has no fast path. In the first
+-- case the parameter `out` is nil. In the second case `out` is the list of the results so far.
 -- KEYS[1]  palisade:generation, the marker (history.lua)
--- ARGV[4]  1 number of good replicas that are needed
+-- ARGV[4]  numbers from the client, separated by one space:
+--          1 number of good replicas that are needed
 --          2 largest age of a good replica's acknowledgement, in seconds
---          3 q: length of the quarantine in ms, from all known settings of the group
+--          3 q: length of the quarantine in ms, from all known settings of the group of servers
 --          4 q in ms at the beginning of a data history: each unknown setting of the group counts
---          as the longest possible L
---          5 E: clock error in µs            6 fence life in ms
---          7 trust a server without marker as a new one: 0 or 1
---          8 not after: time in µs by the server's own clock, after which no op takes effect; 0 for
---          no limit
---          9 the server's clock in ms when this client first saw a marker here; 0 if it has seen
---          none
---          10 L in ms at the beginning of a data history, as in 4
+--            as the longest possible L (time for which a replaced server may still write)
+--          5 E: largest clock error in µs
+--          6 time in ms for which a fence is kept
+--          7 1 if a server without a marker counts as a new one, without a quarantine, else 0
+--          8 deadline of the batch in µs by this server's clock; 0 if there is none
+--          9 this server's clock in ms when the client first saw a marker here; 0 if it has seen
+--            none
+--          10 L in ms at the beginning of a data history; unknown settings count as in 4
 -- Returns  a table of this state, or an error reply
 local sub = string.sub
 local replid, now_ms, bits = sub(info, at, at + 39), math.floor(now_us / 1000), 0

@@ -1,9 +1,12 @@
--- Writes, extends or removes a candidate's entry in a list, and reads all entries of the list.
+-- Writes, extends or removes a candidate's entry in the list of an election's candidates, and reads
+-- all entries of the list.
 -- KEYS  1 list: per entry its owner, its end in ms, the length of its text, and the text,
 --       separated by one space
 -- ARGV  1 owner  2 ttl ms  3 text, '' to remove the entry
---       4 send a hint to the clients that watch the list: 0 or 1
--- Puts  number of entries, then per entry: owner, ms left, text | WRONG_TYPE | DEFERRED
+--       4 1 to send a hint to the clients that watch the list, else 0
+-- Puts  number of entries, then per entry: owner, ms left, text
+--       | WRONG_TYPE: another program wrote the key
+--       | DEFERRED: the answer is full, so nothing was done
 if kind == 'E' then
   local most, longest = 64, 1024
   local owner, text = ARGV[a + 1], ARGV[a + 3]
@@ -11,7 +14,8 @@ if kind == 'E' then
   if list and type(list) ~= 'string' then return put(WRONG_TYPE) end
   list = list or ''
   if not has_room(#list + #text) then return end
-  -- Owners, ends and texts of the entries that have not expired, in the order of the list.
+  -- `who`, `till`, `what`: owners, ends and texts of the entries that have not expired, in the
+  -- order of the list. `own`: position of this candidate's entry.
   local who, till, what, own, at = {}, {}, {}, nil, 1
   while at <= #list do
     local name, ends, size, from = string.match(list, '^([%w_-]+) (%d+) (%d+) ()', at)

@@ -1,21 +1,29 @@
--- Claims an idempotency key: stores the ballot of the claim in the record, and returns the result
--- if the record has one.
+-- Claims an idempotency key: stores the ballot (fencing token) of the claim in the record, and puts
+-- the result if the record has one.
 -- KEYS  1 record
--- ARGV  1 owner  2 lease ms  3 ms to keep the record for, the lease included  4 proposal
---       5 fingerprint or ''  6 force: 0 or 1  7 latest time for the claim, which is the end of the
---       request's retention, ms or ''  8 wait for a hint: 0 or 1
--- Puts  fence, attempt, rf (the result's ballot) or 0, value or false if rf > 0, ballot of the
---       steps or 0, steps if that is > 0
---       | QUARANTINED | WRONG_TYPE | MISMATCH | COMPLETED, rf, value or false | IN_FLIGHT, ms
---       | TOO_OLD | DEFERRED
+-- ARGV  1 owner  2 lease ms  3 ms for which the record is kept, the lease included
+--       4 proposed ballot  5 fingerprint of the request, or ''
+--       6 force: 1 to claim the key even if it has a result, else 0
+--       7 latest time in ms at which the claim is allowed (end of the request's retention), or ''
+--       8 1 if the client waits for a hint that the running claim has ended, else 0
+-- Puts  for a granted claim: its fence, the number of the attempt, the ballot of the result or 0,
+--       the value of the result if there is one (false if only the fact is kept), the ballot of the
+--       steps or 0, the list of the steps if there is one
+--       | COMPLETED, ballot of the result, value or false: the key has a result
+--       | IN_FLIGHT, ms left: another claim runs
+--       | MISMATCH: the record has another fingerprint
+--       | TOO_OLD: the time of argument 7 has passed
+--       | QUARANTINED: a quarantine runs (a time after a possible loss of data)
+--       | WRONG_TYPE: the key belongs to another program (records.lua puts it)
+--       | DEFERRED: the answer is full, so nothing was done
 if kind == 'C' then
   local owner, fp = ARGV[a + 1], ARGV[a + 5]
   if is_anothers(fp) then return put(MISMATCH) end
   -- A stored result is returned even during a quarantine.
   if rf and ARGV[a + 6] ~= '1' then return put_completed(shown()) end
   if left > 0 then return put(QUARANTINED) end
-  -- After a handover the lease may be measured by the clock of the previous master. That clock may
-  -- be behind this clock by `apart`, so the lease lasts longer here by `apart`.
+  -- Soon after a planned handover the lease may be measured by the clock of the previous master.
+  -- That clock may be behind this clock by `apart`, so the lease counts as longer here by `apart`.
   local rest_ms = till - now_ms + (b.settling and till > 0 and b.apart or 0)
   local mine = rest_ms > 0 and h[1] == owner
   if rest_ms > 0 and not mine and not rf then

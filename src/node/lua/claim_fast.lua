@@ -1,9 +1,9 @@
--- Fast path of claim, for a key without a record in the data history that the client expects.
+-- Fast path of claim, for a key without a record, if the data history is as the client expects.
 -- claim_replay.lua handles a key with a result, and claim.lua handles all other cases. The function
 -- has no upvalues, because it is created anew on every call of the script (helpers.lua).
 -- KEYS     1 record
 -- ARGV     1 kind, then as in claim.lua
---          id, now_ms: see batch.lua
+--          Parameters: `id`: name of the data history; `now_ms`: clock in ms
 -- Returns  true if the key is claimed with its proposal as its fence; else the fields of the
 --          record, which claim_replay.lua uses, and nothing was changed
 local function claim(k, a, id, now_ms)

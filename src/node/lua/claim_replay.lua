@@ -1,12 +1,12 @@
 -- Fast path of claim: puts a small stored result, which is the common answer to a repeated call.
--- claim.lua handles all other cases. For a small stored result, claim.lua would put the same
--- answer. The function has no upvalues, because it is created anew on every call of the script
--- (helpers.lua).
+-- claim.lua handles all other cases, and would put the same answer in this case. The function has
+-- no upvalues, because it is created anew on every call of the script (helpers.lua).
 -- KEYS     1 record
--- ARGV     the kind, and those of claim.lua
---          h: the fields, if claim_fast.lua has read them
--- Puts     COMPLETED, rf, value; or nothing
--- Returns  true if this function put the result
+-- ARGV     1 kind, then as in claim.lua
+--          Parameters: `b`: state of the batch (batch.lua); `h`: the fields of the record, if
+--          claim_fast.lua has read them
+-- Puts     COMPLETED, ballot of the result, value; or nothing
+-- Returns  true if this function put the result, else false
 local function replay(b, k, a, h)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local key, fp = KEYS[k + 1], ARGV[a + 6]

@@ -1,9 +1,12 @@
--- Stores the result. Refuses if the record has a higher ballot, or the fingerprint of another
--- request.
+-- Stores the result of an idempotency key. Refuses if the record has a higher ballot (fencing token
+-- of a later claim), or the fingerprint of another request.
 -- KEYS  1 record
--- ARGV  1 owner  2 ballot  3 value  4 ms to keep the record for  5 fingerprint or ''
---       6 value kept: 0 (only the fact that there is a result) or 1
--- Puts  DONE | NOT_OWNER | WRONG_TYPE | MISMATCH
+-- ARGV  1 owner of the claim  2 ballot of the claim  3 value of the result  4 ms for which the
+--       record is kept  5 fingerprint of the request, or ''
+--       6 1 to keep the value, 0 to keep only the fact that there is a result
+-- Puts  DONE | NOT_OWNER: the record has a higher ballot
+--       | MISMATCH: the record has another fingerprint
+--       | WRONG_TYPE: the key belongs to another program (records.lua puts it)
 if kind == 'c' then
   if is_anothers(ARGV[a + 5]) then return put(MISMATCH) end
   if is_overtaken(tonumber(ARGV[a + 2]), ARGV[a + 1]) then return put(NOT_OWNER) end

@@ -1,13 +1,19 @@
 -- Extends a claim's lease; in a quarantine only for a holder that names the quarantine. The field g
--- names the data history in which the ballot was stored. The extension keeps an earlier history in
--- g: the server may have lost a higher ballot of that history, so the floor has to count in place
--- of the ballot (is_overtaken in records.lua). The extension sets g to this history if the holder
--- names this quarantine, or if the server never lost data.
+-- of the record names the data history in which the ballot was stored. If that is an earlier
+-- history, the server may have lost a higher ballot of it, so the floor has to count in place of
+-- the ballot (is_overtaken in records.lua). So an extension leaves g as it is. It sets g to the
+-- present history only if the holder names this quarantine, or if the server never lost data.
 -- KEYS  1 record
--- ARGV  1 owner  2 ballot  3 lease ms  4 ms to keep the record for, the lease included
---       5 fingerprint or ''
---       6 name of the quarantine or ''
--- Puts  DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE | MISMATCH | COMPLETED, rf, value | DEFERRED
+-- ARGV  1 owner of the claim  2 ballot of the claim  3 lease ms  4 ms for which the record is kept,
+--       the lease included  5 fingerprint of the request, or ''
+--       6 name of the quarantine in which the holder may extend, or ''
+-- Puts  DONE | NOT_OWNER: the record has a later claim
+--       | QUARANTINED: a quarantine runs (a time after a possible loss of data), and argument 6
+--         does not name it
+--       | MISMATCH: the record has another fingerprint
+--       | COMPLETED, ballot of the result, value or false (only the fact is kept)
+--       | WRONG_TYPE: the key belongs to another program (records.lua puts it)
+--       | DEFERRED: the answer is full, so nothing was done
 if kind == 'x' then
   local ballot, named = tonumber(ARGV[a + 2]), ARGV[a + 6]
   if is_anothers(ARGV[a + 5]) then return put(MISMATCH) end

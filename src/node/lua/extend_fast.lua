@@ -1,8 +1,9 @@
 -- Fast path of extend. It handles an op only if the owner still has the lock, the fence is the
 -- owner's token, and the lock has no metadata. The function has no upvalues, because it is created
 -- anew on every call of the script (helpers.lua).
--- KEYS     1 lock   2 fence   3 meta
--- ARGV     1 kind, then as in extend.lua   life: time for which the fence is kept, in ms
+-- KEYS     1 lock   2 fence   3 metadata of the holder
+-- ARGV     1 kind, then as in extend.lua
+--          Parameter `life`: time in ms for which the fence is kept
 -- Returns  true if the op is done; false if nothing was changed
 local function prolong(k, a, life)
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall

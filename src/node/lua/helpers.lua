@@ -1,7 +1,8 @@
--- Helpers of the slow paths. One call handles one op, or a run of acquires or releases in which
--- some ops were not executed as requested. Functions have as few upvalues as possible: each closure
--- and each upvalue adds a tenth of a small command's time to an op.
--- KEYS, ARGV  those of the op begin after k and a
+-- Helpers of the slow paths. The slow path runs once for one op, or once for a run of acquires or
+-- releases in which the fast path did not execute every op as requested. Functions have as few
+-- upvalues as possible: each closure and each upvalue adds a tenth of a small command's time to an
+-- op.
+-- KEYS, ARGV  keys of the op from KEYS[k + 1] on, arguments of a single op from ARGV[a + 1] on
 -- Returns     see the comment of each function
 local KEYS, ARGV, call, try, find = KEYS, ARGV, redis.call, redis.pcall, string.find
 local now_ms, left = b.now_ms, b.left
@@ -17,8 +18,8 @@ local function digits(x)
   return string.format('%.0f', x)
 end
 
--- Returns the proposal, limited to the range from the clock minus E to the clock plus E. The result
--- is never below the floor.
+-- Returns the proposed fencing token, limited to this clock ± E (the largest clock error). The
+-- result is never below the floor: no token of this data history may be below it.
 local function in_range(p)
   local x = tonumber(p)
   local low, high = math.max(b.now_us - b.clock_error, b.floor), b.now_us + b.clock_error
@@ -26,20 +27,23 @@ local function in_range(p)
   return string.format('%.0f', math.max(math.min(x, high), low))
 end
 
--- Returns true if an extension is allowed. Outside a quarantine it is always allowed. In a
--- quarantine it is allowed only if the holder names this quarantine.
+-- Returns true if the extension of a lease is allowed. Outside a quarantine (a time after a
+-- possible loss of data) it is always allowed. In a quarantine it is allowed only if `named`, the
+-- name that the holder sent, is the name of this quarantine.
 local function may_extend(named)
   return b.left <= 0 or named == b.id
 end
 
--- Returns true if a token is too far ahead of this clock. Correct clocks and servers can produce
--- tokens that are ahead by at most 6E; one more second is for rounding.
+-- Returns true if a fencing token is too far ahead of this clock. Correct clocks and servers can
+-- produce tokens that are ahead by at most 6E, where E is the largest clock error; one more second
+-- is for rounding.
 local function is_ahead(token)
   return token > b.now_us + 6 * b.clock_error + 1000000
 end
 
--- Returns the value of a key; false if the key does not exist. Reads at most one byte more than our
--- longest value. So a large value of another program delays neither the server nor the answer.
+-- Returns the value of a key: false if the key does not exist, an error table if it holds no
+-- string. `longest` is the length of our longest value. At most one byte more is read, so a large
+-- value of another program delays neither the server nor the answer.
 local function look(key, longest)
   local v = redis.pcall('GETRANGE', key, '0', longest)
   if v == '' and redis.call('EXISTS', key) == 0 then return false end
@@ -50,8 +54,8 @@ end
 -- and the memory use small. The first result is returned even if it is longer.
 local MOST = 1048576
 
--- Returns true if the answer has room for `size` more bytes. If not, puts DEFERRED. The op calls
--- this function before it changes anything.
+-- Returns true if the answer has room for `size` more bytes. If not, puts DEFERRED, so that the
+-- client sends the op again. The op calls this function before it changes anything.
 local function has_room(size)
   local room = b.room or MOST
   if room <= 0 or size > room and room < MOST then

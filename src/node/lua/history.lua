@@ -1,27 +1,33 @@
--- Validates the marker, and rewrites it if it is outdated (slow path).
--- KEYS[1]  palisade:generation, the marker, each field of fixed width, separated by one space:
---          1 replid 40   42 since_ms 13   56 floor_us 16   73 q_ms 9   83 agreed_ms 13
---          97 waited_ms 13   111 beginning of the data: n known, e empty,
---          l empty although a client has seen earlier data
---          113 -, or around a planned handover (`ops/handover`) c or s   114 until_ms 13
---          128 note_ms 13   then up to eight losses, each from_ms 13, -, began_ms 13, -, to_ms 13
---          since: beginning of the data history (0: this server never lost anything); floor: no
---          fencing token is below it; q: length of the quarantine; agreed: q stays until this time,
---          even if no client asks for q; waited: until this time a client may wait for a hint.
---          c: closed for a planned handover. Until the time `until`, this server refuses every
---          batch, and so does any server that receives this marker. s: handed over. The data are
---          complete, so no quarantine begins. The previous server measured its leases by its own
---          clock. By this clock these leases may end too early, by at most 2E; after `until` no
---          such lease is left.
---          note: the server's clock when the marker was last written. Every other write is at most
---          a second later than its note. A restart, a backup or a promotion restores a prefix of a
---          server's writes. So the restored data contain everything that was written before the
---          restored note. A loss is a range of writes that the data may lack. It begins at the
---          restored note (from; 0: there is no restored note). The next history starts at began.
---          The loss ends at to, which is L later than began, because a replaced server may have
---          written until then.
--- ARGV[4]  see batch.lua
--- Returns  the present marker and the bits of the answer (see main.lua); or an error reply
+-- Checks the marker of this server, and rewrites it if it is outdated (slow path).
+-- KEYS[1]  palisade:generation, the marker. Its fields have a fixed width, and one space between
+--          two fields. In this list the position of a field comes before its name, its width after
+--          it:
+--          1 replid 40       data history (master_replid) in which the marker was written
+--          42 since_ms 13    beginning of this data history; 0: this server never lost anything
+--          56 floor_us 16    no fencing token is below this number
+--          73 q_ms 9         length of the quarantine, which begins at since
+--          83 agreed_ms 13   time until which q stays, even if no client asks for it
+--          97 waited_ms 13   time until which a client may wait for a hint
+--          111 began 1       data at the beginning of the history: n known, e empty, l empty
+--                            although a client has seen earlier data
+--          113 - or c or s   around a planned handover (`ops/handover`): c closed, s handed over
+--          114 until_ms 13   end of the state c or s
+--          128 note_ms 13    clock when the marker was last written
+--          141 losses        up to eight, each a space, from_ms 13, -, began_ms 13, -, to_ms 13
+--          While the marker says c, this server refuses every batch, and so does any server that
+--          receives this marker. While it says s, the data are complete, so there is no quarantine.
+--          But the previous server measured its leases by its own clock. By this clock these leases
+--          may end too early, by at most 2E (E: largest clock error); after until no such lease is
+--          left.
+--          Every write is at most a second later than the note of its time. A restart, a backup or
+--          a promotion restores a prefix of a server's writes. So the restored data contain
+--          everything that was written before the restored note. A loss is a range of writes that
+--          the data may lack. It begins at the restored note (from; 0: there is none). The next
+--          history starts at began. The loss ends at to, which is L later than began, because a
+--          replaced server may still have written for the time L.
+-- ARGV[4]  ten numbers from the client; batch.lua explains each of them
+-- Returns  the present marker, and the bits of the answer that main.lua explains; or only an error
+--          reply, if this server is closed
 local function history(marker, replid, now_us, now_ms)
   local call, sub, format, match =
     redis.call, string.sub, string.format, string.match
@@ -33,9 +39,10 @@ local function history(marker, replid, now_us, now_ms)
   local note, losses = 0, ''
   local bits, write = 0, false
   local known = false -- the marker is one that an honest client can have written
-  -- The clocks of two servers differ by at most 2E. Two readings of one clock, before and after a
-  -- clock step, also differ by at most 2E; one more second is for rounding. The floor may be later
-  -- than the end of the quarantine by at most 2E, measured by the clock that set the floor.
+  -- E is the largest clock error. The clocks of two servers differ by at most 2E. Two readings of
+  -- one clock, before and after a clock step, also differ by at most 2E; one more second is for
+  -- rounding. The floor may be later than the end of the quarantine by at most 2E, measured by the
+  -- clock that set the floor.
   local apart = clock_error / 500
   local latest = now_ms + apart + 1000
   if type(marker) == 'string' and #marker >= 140 and #marker <= 476
@@ -74,9 +81,10 @@ local function history(marker, replid, now_us, now_ms)
     end
   end
   if known and sub(marker, 1, 40) == replid then
-    -- All clients share one length of the quarantine: the longest length that a client asks for.
-    -- This length is kept for at least its own duration after the last request for it. It is not
-    -- shortened during a quarantine.
+    -- All clients share one length of the quarantine, the time after a loss of data in which the
+    -- server grants nothing: the longest length that a client asks for. This length is kept for at
+    -- least its own duration after the last request for it. It is not shortened during a
+    -- quarantine.
     if q > seen_q then
       write, agreed = true, now_ms + 2 * q
       if seen_q > 0 then bits = 4 end
@@ -111,23 +119,25 @@ local function history(marker, replid, now_us, now_ms)
         end
         losses = sub(losses, 1, pair - 1) .. both .. sub(losses, pair + 84)
       end
-      -- The quarantine for unknown settings counts, too, because the marker may be older than the
-      -- settings of the server that was just replaced.
+      -- `first_q` counts, too. It is the length if each server with unknown settings has the
+      -- longest possible ones. The marker may be older than the settings of the server that was
+      -- just replaced.
       q = math.max(q, tonumber(first_q), known and seen_q or 0)
-      -- The floor is higher by 2E, because this clock may be behind and the clock of a client may
-      -- be ahead. It is higher by another q, because a replaced server may still grant locks for a
-      -- part of q.
+      -- The floor is this clock + 2E + q. The 2E (E: largest clock error) are needed because this
+      -- clock may be behind, and the clock from which an earlier token came may have been ahead.
+      -- The q is needed because a replaced server may still grant locks for a part of q.
       since, floor = now_ms, now_us + 2 * clock_error + q * 1000
     end
     agreed, waited = now_ms + 2 * q, known and waited or 0
   end
   -- During a quarantine the latest loss ends at the beginning of the history plus the longest L
-  -- that a client states. The length of the quarantine follows the same rule.
+  -- that a client states (L: time for which a replaced server may still write). The length of the
+  -- quarantine is also the longest that a client asks for.
   if #losses > 0 and now_ms < since + q and since + window > tonumber(sub(losses, -13)) then
     write, losses = true, sub(losses, 1, -14) .. format('%013.0f', since + window)
   end
-  -- The marker says that the data were empty at their beginning. But this client saw a marker on
-  -- this server before that time, so earlier data were lost.
+  -- The marker says that the data were empty when this history began. But this client saw a marker
+  -- on this server before that time, so earlier data were lost.
   if began == 'e' and knows > 0 then
     if knows < (tonumber(sub(losses, 16, 28)) or 0) then write, began = true, 'l' end
   end

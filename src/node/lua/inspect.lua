@@ -1,12 +1,15 @@
 -- Reads the holder or the readers of a lock, or the permits of a semaphore.
--- KEYS  1 lock   2 fence   3 meta   4 queue
--- ARGV  1: 1 if the caller wants a hint when the lock is released, else 0
--- Puts  fence, value, ms, meta | READING, fence, count, readers | PERMITS, count, permits
---       | ABSENT | DEFERRED
---       value: the owner, or false if the key holds no text; ms: -1 if the key does not expire
---       meta: false if there is none, or if it is no text of a holder's length
---       readers: owner and ms left of each, at most 64, the longest time first
---       permits: per permit its slot, owner, fence and ms (slots.lua)
+-- KEYS  1 lock (or semaphore)   2 fence   3 metadata of the holder   4 queue
+-- ARGV  1 1 if the caller wants a hint when the lock is released, else 0
+-- Puts  of a lock with a holder: fence; owner, or false if the key holds no text; ms until the key
+--          expires, -1 if it does not; metadata, or false if there are none, or if they are no text
+--          of a holder's length
+--       of a lock with readers: READING, fence, number of readers, then for at most 64 of them the
+--          owner and the ms left; the reader with the longest time is the first
+--       of a semaphore: PERMITS, number of permits, then per permit its slot, owner, fence and ms
+--          left (slots.lua)
+--       ABSENT: the lock is free
+--       DEFERRED: the answer is full, ask again
 if kind == 'I' then
   local most = 67584 -- longest metadata of a holder, in bytes
   local value = look(KEYS[k + 1], '22')

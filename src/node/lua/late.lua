@@ -1,5 +1,5 @@
--- Deadline of a batch. After the deadline (`b.late`, batch.lua), only release and unclaim still
--- run.
+-- Refuses the ops of a batch whose deadline has passed (`b.late`, batch.lua). Only releases and
+-- unclaim still run, because they only give back what an earlier op has taken.
 -- KEYS, ARGV  not read
 -- Puts        per op: LATE
 if b.late and not find('DQMGFu', kind, 1, true) then

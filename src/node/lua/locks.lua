@@ -4,19 +4,21 @@
 
 local sub = string.sub
 
--- Value of a lock that is free but kept for its possible holder after a planned handover
--- (acquire.lua). It is as long as an owner token.
+-- Value of a lock that is free, but that other owners do not get for a time after a planned
+-- handover, because its last lease may have ended too early (is_kept). It is as long as an owner
+-- token.
 local KEPT = '----------------------'
 -- Value of a free lock that is reserved for the readers that were woken (wake.lua).
 local READERS = '------r---------------'
 
--- Returns true if a text has the form of an owner token, or of a value in its place.
+-- Returns true if a text has the form of an owner token. KEPT and the values of reserved locks have
+-- this form, too.
 local function is_owner(text)
   return #text == 22 and not find(text, '[^%w_-]')
 end
 
--- Returns true if a lock's value is no owner token: the lock is kept, or reserved (wake.lua). No
--- owner token begins with six dashes.
+-- Returns true if a lock's value is no owner token, but says that the lock is kept (KEPT) or
+-- reserved (wake.lua). No owner token begins with six dashes.
 local function is_ownerless(value)
   return type(value) == 'string' and find(value, '^%-%-%-%-%-%-[%-%xr]') and #value == 22
 end
@@ -30,20 +32,20 @@ local function stored(key)
   return number and number < 1e18 and number or nil
 end
 
--- Returns the fence `number`, lowered to `most` if no correct clock can have given it. Correct
--- clocks give fences up to `most`, and up to 2E above `most` before a backward step of this clock.
--- A larger fence was written by another program, or by a client with a wrong clock. Clients do not
--- count a grant with the lowered fence at once, but do so when their own clocks have advanced
--- enough.
+-- Returns the fence `number`, lowered to `most` if no correct clock can have given it. With E as
+-- the largest clock error, correct clocks give fences up to `most`, and up to 2E above `most`
+-- before a backward step of this clock. A larger fence was written by another program, or by a
+-- client with a wrong clock. Clients do not count a grant with the lowered fence at once, but do so
+-- when their own clocks have advanced enough.
 local function honest(number)
   local most = b.now_us + 6 * b.clock_error + 1000000
   return number > most + 2 * b.clock_error and most or number
 end
 
--- Returns true if the lock, which is absent here, may still be held. Soon after a planned handover
+-- Returns true if the lock, whose key is absent, may still be held. Soon after a planned handover
 -- its lease may have ended too early by this server's clock. So the first acquire of a name that
--- was used lately sets the lock to KEPT for as long as two clocks may differ. Later acquires do not
--- set it again.
+-- was used lately (its fence exists) sets the lock to KEPT for as long as two clocks may differ.
+-- Later acquires do not set it again.
 local function is_kept(lock, fence)
   if redis.call('EXISTS', lock) == 1 or redis.call('EXISTS', fence) == 0 then return false end
   if redis.pcall('HSET', 'palisade:settled', lock, '1') == 0 then return false end
@@ -52,7 +54,7 @@ local function is_kept(lock, fence)
   return true
 end
 
--- Returns true if the first acquire of the lock, which is absent here, would find it kept.
+-- Returns true if `is_kept` would return true for the lock, whose key is absent. Changes nothing.
 local function is_to_be_kept(lock, fence)
   return b.settling and redis.call('EXISTS', fence) == 1
     and not redis.pcall('HMGET', 'palisade:settled', lock)[1]
@@ -64,7 +66,8 @@ local function are_readers(lock)
   return one and is_owner(one) and redis.call('PTTL', lock) >= 0
 end
 
--- Returns true if a lock's value is palisade's: an owner, a value in its place, or the readers.
+-- Returns true if the value at a lock's key was written by this library: an owner token, a value in
+-- its place (KEPT, or a reservation), or a set of readers.
 local function is_ours(lock, value)
   if type(value) == 'string' then return is_owner(value) end
   return are_readers(lock)

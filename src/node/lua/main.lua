@@ -1,32 +1,41 @@
--- Executes the ops in order. The keys and arguments of each op follow those of the op before. A run
--- of acquires with the same ttl, and a run of releases, is sent as one.
--- KEYS     from 2: the ops' keys          ARGV  from 5: per run or single op its kind and then
---          A, V, W, O, T: number of ops (A only: more than one), ttl, fence life, their arguments
---          D, Q, G, S: number of ops, their arguments (shared.lua)      else: its arguments
--- Returns  the clock in µs, if the marker is as the client expects and each op is executed as
---          requested by its fast path: an acquire or a claim with its proposal as its fence, and a
---          claim of a key that has no record. An op without a fast path always leads to a list, and
---          so do those that give readers or a permit.
---          Else a list: the clock, the present marker (false if it is as the client expects), bits
---          (1 the marker was written because the data history is new, 2 there was no marker before,
---          4 its quarantine was made longer),
---          then per op its code (codes.lua), or -9 once for a whole run: as requested. An acquire,
---          claim, inspect or lookup that succeeds has its fence in place of 1, and an enlist the
---          number of entries. Each op's file documents what follows the number. After -9 of a run
---          of shared acquires follows the fence of all.
--- State of the slow paths (batch.lua), and the list of results. Each is created when it is needed.
+-- Executes the ops of the batch in order. The keys and the arguments of each op follow those of the
+-- op before. Neighbouring acquires with the same ttl are sent as one run: one kind, one number of
+-- ops, then the arguments of each op. The same holds for neighbouring releases.
+-- KEYS     from 2: the keys of the ops
+-- ARGV     from 5: for each run or single op its kind (a letter), then
+--          A, V, W, O, T (acquires): number of ops (only A: more than one), ttl and time for which
+--          a fence is kept, both in ms, then the arguments of each op (acquire.lua)
+--          D, Q, G (releases), S (shared acquires): number of ops, then as in release_fast.lua and
+--          shared.lua
+--          all other kinds: the arguments of the op, as in its file
+-- Returns  only the clock in µs, if the marker is as the client expects and the fast paths have
+--          executed every op as requested. Then each acquire and claim has its proposal as its
+--          fence, and no claimed key had a record.
+--          Else, or if an op has no fast path or gives a shared lock or a permit, a list:
+--          - the clock in µs
+--          - the present marker, or false if it is as the client expects
+--          - the sum of: 1 the script wrote the marker because the data history is new, 2 there was
+--            no valid marker before, 4 the script made the quarantine longer
+--          - for each op its result: a code (codes.lua), and what the op's file documents. An
+--            acquire, claim, inspect or lookup that succeeds has its fence in place of the code,
+--            and an enlist the number of entries. -9 stands once for a whole run, or for a single
+--            op, that was executed as requested. After -9 of a run of shared acquires follows the
+--            fence of all its ops.
+-- `b` is the state of the slow paths (batch.lua), `out` the list of results. Each is created when
+-- it is needed.
 local b, out
 if not expected then
   b = batch(info, at, marker, now_us)
   if b.err then return b end
   out = b.out
 end
--- Each kind of single op, with the number of its KEYS and of its ARGV after the kind.
+-- Each kind of single op, followed by the number of its KEYS and the number of its ARGV after the
+-- kind. Each number is one character; a colon is the number ten.
 local sizes = 'C18 c16 s15 x16 r12 u12 L11 X46 R22 I41 M31 E14 H34 P2: Y26 F23 U13'
 local k, a, last = 1, 4, #ARGV
 local whole = 0 -- number of runs executed as requested, while there is no list of results
--- Ms for which a fence is kept, name of the data history, and clock in ms. Each is set when it is
--- first needed.
+-- `life`: time in ms for which a fence is kept. `id`: name of the data history. `now_ms`: clock in
+-- ms. Each is set when it is first needed.
 local life, id, now_ms
 while a < last do
   local kind, rest, count, keys, args, found, slot = ARGV[a + 1], true
@@ -39,7 +48,8 @@ while a < last do
       args = 8
     elseif kind == 'O' and (ARGV[a + 7] ~= ''
       or (tonumber(string.sub(marker, 97, 109)) or 0) * 1000 > now_us) then
-      -- Perhaps a fair place is ahead, or the place of this one has to be kept.
+      -- The slow path has to read the queue: a fair caller with a smaller ticket may be ahead, or
+      -- this caller has a ticket, and its place has to be kept.
     elseif expected then
       rest, found = acquire(k, a, count, reserved)
     end

@@ -1,12 +1,19 @@
--- Several locks under one owner and one fencing token, all or none: acquire (N), raise (J), extend
--- (K). A release is a run of releases (release_fast.lua).
--- KEYS  each lock, then in the same order each fence
--- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposal, J, K: token
---       5 N: the owner that has collected some of the names for this call, or ''; these, and names
---       that are only reserved, are free for it   K: name of the quarantine or ''
--- Puts  N: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key)
---       J: DONE | NOT_OWNER | QUARANTINED
---       K: DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key)
+-- Several locks under one owner and one fencing token, all or none: acquire (N), raise the fences
+-- to the token (J), extend (K). A release is a run of releases (release_fast.lua).
+-- KEYS  each lock, then in the same order the fence of each lock
+-- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposed token; J, K: token of the owner
+--       5 N: the owner of the names that this call has already collected one by one, or ''. If
+--         there is such an owner, its names are free for this call, and so are names that are only
+--         reserved for a waiter
+--         K: name of the quarantine in which the owner may extend, or ''
+-- Puts  N: the fence of all names
+--          | HELD, ms until the last busy name may be free, -1 if a key does not expire
+--          | FOREIGN, ms as for HELD: another program's value is under a lock's key
+--          | QUARANTINED: a quarantine runs (a time after a possible loss of data)
+--       J: DONE | NOT_OWNER: the owner lacks a lock, or a fence is above the token | QUARANTINED
+--       K: DONE | NOT_OWNER: another owner has one of the locks
+--          | QUARANTINED: a quarantine runs, and argument 5 does not name it
+--       N, K: WRONG_TYPE: another program wrote a fence key
 if find('NJK', kind, 1, true) then
   local n, owner, ttl = tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
   local last, values = k + n, {}
@@ -42,7 +49,8 @@ if find('NJK', kind, 1, true) then
     return put(DONE)
   end
 
-  -- Returns true if the call takes over the name (acquire.lua, kind T).
+  -- Returns true if the call may take the lock although its key has a value: the lock is only
+  -- reserved, or `from` has it for no longer than the ttl of the call.
   local from = ARGV[a + 5]
   local function is_given(lock, value)
     if from == '' or type(value) ~= 'string' then return false end
@@ -75,7 +83,7 @@ if find('NJK', kind, 1, true) then
   end
   local p
   if mine == n then
-    -- The owner already has all locks, because the request was repeated. A fence is kept longer
+    -- This is a repeated request, because the owner already has all locks. A fence is kept longer
     -- than its lock. So if there is no fence, another program has deleted the fences.
     if most == 0 then return put(WRONG_TYPE) end
     p = digits(most)

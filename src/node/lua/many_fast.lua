@@ -1,15 +1,15 @@
--- Fast paths of acquire (N) and extend (K) of several locks, where the data history is as the
--- client expects: an acquire takes free locks whose fences are below the proposal, and an
--- extension prolongs locks that the owner has and whose fences are its token. All other cases are
--- for many.lua.
+-- Fast paths of acquire (N) and extend (K) of several locks, if the data history is as the client
+-- expects. N takes the locks if all are free and their fences are below the proposed token. K
+-- extends the locks if the owner has all of them and their fences are its token. many.lua handles
+-- all other cases.
 -- KEYS     as in many.lua
 -- ARGV     1 kind, then as in many.lua
--- Returns  nothing if the op is done, and for N all locks have the proposal as their fence; else 0,
---          and nothing was changed
+-- Returns  nothing if the op is done; then the fences of N are its proposal. Else 0, and nothing
+--          was changed
 if kind == 'K' then
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local n, owner, ttl, token = tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
-  -- MGET shows no value for a key that holds no string.
+  -- MGET returns false for a key that holds no string. Then many.lua handles the op.
   local values = call('MGET', unpack(KEYS, k + 1, k + 2 * n))
   for i = 1, n do
     if values[i] ~= owner or values[i + n] ~= token then return 0 end
@@ -24,7 +24,8 @@ end
 if kind == 'N' then
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local n, owner, ttl, proposal = tonumber(ARGV[a + 2]), ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
-  -- MGET shows no value for a key that holds no string.
+  -- MGET returns false for a fence that does not exist, and for a key that holds no string. EXISTS
+  -- below counts the second kind.
   local fences, there = call('MGET', unpack(KEYS, k + n + 1, k + 2 * n)), 0
   for i = 1, n do
     local given = fences[i]

@@ -1,8 +1,9 @@
--- The queue of those who wait for a lock: who is in it, who is ahead, and who is registered.
+-- The queue of the handles that wait for a lock: reads it, adds and removes places, and registers
+-- clients for a hint. wake.lua describes its form.
 -- KEYS, ARGV  as for the op
 -- Returns     see the comment of each function
 
--- Returns the value of a queue (its form is in wake.lua), or nothing if another program wrote it.
+-- Returns the value of a queue (wake.lua describes its form); false if another program wrote it.
 local function queued(queue)
   local v = look(queue, '3120') or '0'
   return type(v) == 'string' and #v % 48 == 1 and find(v, '^[01]') and v
@@ -17,19 +18,22 @@ local function hint(queue, key)
   end
 end
 
--- Ms for which a place is fresh after the last request of its handle.
+-- Ms for which a place in the queue is fresh after the last request of its handle. A place that is
+-- not fresh keeps no later waiter out.
 local FRESH = 3000
 
--- Returns the time until which the place that begins here is fresh: at most FRESH ms from now, even
--- if this clock has stepped back since the handle asked; 0 if another program wrote the time.
+-- Returns the time in ms until which the place that begins at `at` is fresh: at most FRESH from
+-- now, even if this clock has stepped back since the handle asked; 0 if another program wrote the
+-- time.
 local function fresh_till(v, at)
   local till = sub(v, at + 35, at + 47)
   return find(till, '%D') and 0 or math.min(tonumber(till), b.now_ms + FRESH)
 end
 
--- Returns the standing of a fair waiter in the queue (fair 1 to 3): its ticket on this server, the
--- number of fresh fair places ahead of it, and the ms until none of these places is fresh any more.
--- `ticket` is the ticket of the call, or '' if the call asks for one.
+-- Returns three values about a fair waiter (fair 1 to 3). Fair waiters get the lock in the order of
+-- their tickets. The values are its ticket on this server, the number of fair places ahead of it
+-- that are fresh (their handles asked in the last FRESH ms), and the ms until none of these places
+-- is fresh any more. `ticket` is the ticket of the call, or '' if the call asks for one.
 local function standing(queue, handle, ticket)
   local v, own, largest, ahead, last = queued(queue) or '0', tonumber(ticket), 0, 0, now_ms
   for at = 2, #v, 48 do
@@ -56,12 +60,15 @@ local function give_up(queue, handle)
   end
 end
 
--- Registers a client for a hint. With a `handle` it is a waiter: it gets a place in the queue by
--- the time that it has waited (in µs) or by its `ticket`, and a released lock is reserved for it
--- for `needs` ms, at most 50; `mode` is x, s or X (wake.lua); `known` is the number of slots that a
--- waiter for a permit knows. Returns true if it has a place. Without a handle it is a watcher. The
--- queue is kept for `ms`, but at most for an hour, even if another program's lock lasts longer,
--- because clients ask again long before. It has 64 places; further handles ask again.
+-- Registers a client for a hint that the lock is free. The client is a waiter with a `handle`, or a
+-- watcher without one. A waiter gets a place in the queue:
+-- - ordered by the time for which it has `waited` (in µs), or by its `ticket`;
+-- - with `mode` x, s or X (wake.lua);
+-- - with `needs`: ms, at most 50, for which a released lock is reserved for it;
+-- - with `known`: the number of slots that a waiter for a permit knows.
+-- Returns true if the waiter has a place. The queue has 64 places; further handles have none, and
+-- ask again. The queue is kept for `ms`, but at most for an hour, even if another program's lock
+-- lasts longer, because clients ask again long before.
 -- Also records in the marker until when a client waits on this server. That time is later than
 -- needed, so that the marker is seldom written.
 local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, ticket)
@@ -73,7 +80,8 @@ local function wait_for_hint(queue, ms, waited, handle, needs, mode, known, tick
     since = string.format('%016.0f', since)
     local own = find(v, '[xsX]' .. handle)
     if own then v = sub(v, 1, own - 17) .. sub(v, own + 32) end
-    -- Readers and fair waiters that do not ask any more would in time leave no place for others.
+    -- Removes readers and fair waiters that have stopped asking, because their places would in time
+    -- leave no place for others.
     local now = string.format('%013.0f', b.now_ms)
     local latest = string.format('%013.0f', b.now_ms + FRESH)
     while at < #v do

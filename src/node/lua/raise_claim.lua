@@ -1,9 +1,12 @@
--- Sets the promise of the record to the claim's ballot, and puts the result if there is one.
--- Refuses while the promise is of an earlier data history, because the server may have forgotten a
--- higher promise.
+-- Sets the promise of an idempotency record (the highest ballot that this server has accepted for a
+-- claim) to the claim's ballot, and puts the result if there is one. Refuses while the promise is
+-- of an earlier data history, because the server may have forgotten a higher promise.
 -- KEYS  1 record
--- ARGV  1 owner  2 ballot
--- Puts  DONE | NOT_OWNER | WRONG_TYPE | COMPLETED, rf, value | DEFERRED
+-- ARGV  1 owner of the claim  2 ballot of the claim
+-- Puts  DONE | NOT_OWNER: refused
+--       | COMPLETED, ballot of the result, result or false (only the fact is kept)
+--       | WRONG_TYPE: the key belongs to another program (records.lua puts it)
+--       | DEFERRED: the answer is full, so nothing was done
 if kind == 'r' then
   local ballot = tonumber(ARGV[a + 2])
   if h[1] ~= ARGV[a + 1] or h[6] ~= b.id or fence > ballot or is_ahead(ballot) then

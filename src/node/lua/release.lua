@@ -1,7 +1,8 @@
--- Slow path of release, for kinds D and Q: puts the results of a run in which some locks were not
--- deleted. `found` holds the values of the keys that release_fast.lua read.
+-- Slow path of release, for kinds D and Q (release_fast.lua explains them): puts the results of a
+-- run in which release_fast.lua could not delete every lock. `found` holds the values of the keys
+-- that it read.
 -- KEYS, ARGV  as in release_fast.lua
--- Puts        per op: DONE | NOT_OWNER | ABSENT
+-- Puts        per op: DONE | NOT_OWNER: another owner has the lock | ABSENT: the lock is free
 if kind == 'D' or kind == 'Q' then
   local gone, each = {}, rest
   for i = 1, count do

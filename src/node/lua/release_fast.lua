@@ -1,13 +1,14 @@
--- Deletes the owners' locks, and wakes clients that wait for the locks that are free then, even if
--- there was nothing to delete (wake.lua). Kind D deletes a run in two commands, without a look at
--- the queues. Kind Q is for a node where a client waits. The function has no upvalues, because it
--- is created anew on every call of the script (helpers.lua).
+-- Deletes the owners' locks, and wakes clients that wait for a lock that is free afterwards, even
+-- if there was nothing to delete (wake.lua). Kind D deletes a run in two commands, without a look
+-- at the queues. Kind Q is for a server on which a client may wait. The function has no upvalues,
+-- because it is created anew on every call of the script (helpers.lua).
 -- A reserved lock has six dashes and the handle as its value. A handle that does not need the lock
 -- any more releases it as if this value were its owner.
 -- KEYS     per op: 1 lock   2 queue (Q only: each key costs as much as a small command)
 -- ARGV     1 kind  2 number of ops, then per op: 1 owner
---          each: number of KEYS per op   awaited: true if the marker says that a client waits here
--- Returns  nothing if each op is done, else the values that the keys had
+--          Parameters: `each`: number of KEYS per op; `awaited`: true if the marker says that a
+--          client waits on this server
+-- Returns  nothing if each owner had its lock and it is deleted, else the values that the keys had
 local function release(k, a, count, each, awaited, wake, now_us)
   local KEYS, ARGV, call = KEYS, ARGV, redis.call
   local lock = KEYS[k + 1]
@@ -38,7 +39,7 @@ local function release(k, a, count, each, awaited, wake, now_us)
       end
     end
   elseif awaited then
-    -- The client that sent kind D did not know yet that another client waits on this node. The
+    -- The client that sent kind D had not seen yet that another client waits on this server. The
     -- other client may wait for one of these locks.
     for i = 1, m do redis.pcall('PUBLISH', 'palisade:changed', gone[i]) end
   end

@@ -1,9 +1,10 @@
--- Releases a lock that may have metadata, and deletes the metadata. Otherwise a next holder that
--- publishes none would be shown with the metadata of this holder. If the owner is the reservation
--- of a fair waiter, also removes the place of this waiter from the queue (fair 4).
--- KEYS  1 lock   2 queue   3 meta
+-- Releases a lock whose holder may have published metadata, and deletes the metadata. Otherwise a
+-- next holder that publishes none would be shown with the metadata of this holder. If the owner is
+-- the reservation of a fair waiter (six dashes and its handle), also removes the place of this
+-- waiter from the queue (fair 4).
+-- KEYS  1 lock   2 queue   3 metadata
 -- ARGV  1 owner
--- Puts  DONE | NOT_OWNER | ABSENT
+-- Puts  DONE | NOT_OWNER: another owner has the lock | ABSENT: the lock is free
 if kind == 'M' then
   local value = look(KEYS[k + 1], '22')
   if is_ownerless(ARGV[a + 1]) then give_up(KEYS[k + 2], sub(ARGV[a + 1], 7)) end

@@ -1,31 +1,41 @@
--- Shared grants: acquire (S), extend (H), release (G). The readers of a lock are a sorted set at
--- the lock's key. Its members are the owners, and the score of an owner is the end of its grant by
--- this clock, in ms. The key expires with the last reader. So a lock has an owner, or readers, or
--- neither. A reader's grants and renewals prolong the life of the fence, because after a planned
--- handover a name is kept for its holders only if it has a fence (quarantine 11).
+-- Shared grants, which make their owners readers of a lock: acquire (S), extend (H), release (G).
+-- The readers of a lock are a sorted set at the lock's key. Its members are the owners, and the
+-- score of an owner is the end of its grant by this clock, in ms. The key expires with the last
+-- reader. So a lock has an owner, or readers, or neither. A reader's grants and renewals prolong
+-- the life of the fence, because after a planned handover a name is kept for its holders only if it
+-- has a fence (quarantine 11).
 -- KEYS  1 lock   S, H: 2 fence  3 queue   G: 2 queue
--- ARGV  S: 1 kind  2 number of ops  3 ttl ms  4 proposal of the first op  5 w: waits, v: watches,
---       or ''  6 to 8 of who waits, as in acquire.lua, then per op: 1 owner
+-- ARGV  S: 1 kind  2 number of ops  3 ttl ms  4 proposed fence of the first op
+--          5 w: waits in the queue, v: watches the lock, '': neither
+--          6 to 8 of a client that waits: µs that it has waited, its handle, ms for which a
+--          released lock is reserved for it; then per op: 1 owner
 --       G: 1 kind  2 number of ops, then per op: 1 owner
---       H: 1 owner  2 ttl ms  3 token  4 name of the quarantine or ''
---       The first `rest` releases are done already (shared_fast.lua).
--- Puts  per op
---       S: fence | QUARANTINED | HELD, ms | FOREIGN, ms | WRONG_TYPE (fence key) | NO_PERMISSION
---       H: DONE | NOT_OWNER | QUARANTINED | WRONG_TYPE (fence key) | NO_PERMISSION
---       G: DONE | NOT_OWNER | ABSENT | NO_PERMISSION
+--       H: 1 owner  2 ttl ms  3 fencing token of the owner  4 name of the quarantine in which the
+--          owner may extend, or ''
+--       Parameter `rest`: number of releases at the beginning that shared_fast.lua has done
+-- Puts  per op one of
+--       S: the fence | HELD, ms until the lock may be free
+--          | FOREIGN, ms until the value of another program expires, -1 if it does not
+--          | QUARANTINED: a quarantine runs (a time after a possible loss of data)
+--       H: DONE | NOT_OWNER: another owner has the lock
+--          | QUARANTINED: a quarantine runs, and argument 4 does not name it
+--       S, H: WRONG_TYPE: another program wrote the fence key
+--       G: DONE | NOT_OWNER: another owner has the lock | ABSENT: the owner was no reader
+--       S, H, G: NO_PERMISSION: the user lacks a command that readers need
 if find('SHG', kind, 1, true) then
   local lock = KEYS[k + 1]
   if count then a = a + 1 end -- as for a single op, with the number of ops in the owner's place
 
-  -- Executes the op whose owner is this argument.
+  -- Executes the op whose owner is ARGV[at].
   local function execute(at)
     local owner = ARGV[at]
-    -- The reader whose grant ends first. If the key holds no sorted set, `value` is what it holds.
+    -- `oldest` is the reader whose grant ends first, and the end of its grant. If the key holds no
+    -- sorted set, `value` is what the key holds.
     local oldest, value = try('ZRANGE', lock, '0', '0', 'WITHSCORES'), false
 
-    -- A user with the ACL rules of a version without readers lacks some commands, and Redis does
-    -- not undo the first write of a script if the second one fails. So each command is tried first
-    -- in a form that changes nothing.
+    -- A user may have the ACL rules of an earlier version, which had no readers, and lack some
+    -- commands. Redis does not undo the first write of a script if the second one fails. So each
+    -- command is tried first in a form that changes nothing.
     local function lacks(reply)
       local why = type(reply) == 'table' and reply.err
       return why and (find(why, 'ermission', 1, true) or find(why, 'run this command', 1, true))
@@ -37,7 +47,8 @@ if find('SHG', kind, 1, true) then
       return put(NO_PERMISSION)
     end
     if oldest.err then value = look(lock, '22') end
-    -- Unlike most keys of other programs, the readers' key has an expiry.
+    -- Unlike most keys of other programs, the readers' key has an expiry. A sorted set without one,
+    -- or with other members than owner tokens, belongs to another program.
     local is_read = oldest[1] and is_owner(oldest[1]) and call('PTTL', lock) >= 0
     local is_foreign = oldest[1] and not is_read
 

@@ -1,19 +1,19 @@
--- Fast paths of shared acquire (S), extend (H) and release (G), where the data history is as the
--- client expects and, for S and G, no client waits on this server. A run of neighbours is executed
--- as one. An acquire needs a fence that is there, because readers do not raise it, and an extension
--- one that is not below its token. All other cases are for shared.lua.
+-- Fast paths of a reader's acquire (S), extend (H) and release (G), if the data history is as the
+-- client expects and, for S and G, no client waits on this server. A run of several ops is executed
+-- at once. S needs a fence that exists, because readers do not raise it. H needs a fence that is
+-- not below the owner's token. shared.lua handles all other cases.
 -- KEYS     as in shared.lua
--- ARGV     as in shared.lua
--- Returns  S: nothing, and the fence, if all owners are readers; else 0, and nothing was changed
+-- ARGV     1 kind, then as in shared.lua
+-- Returns  S: nil and the fence, if all owners are readers now; else 0, and nothing was changed
 --          H: nothing if the owner was a reader and is extended; else 0, and no grant was changed
---          G: nothing if each owner was a reader; else the number of owners before the first that
---          was not, and nothing else was changed
+--          G: nothing if each owner was a reader and is removed; else the number of owners before
+--          the first that was no reader: only these were removed
 if kind == 'G' then
   local KEYS, ARGV, call, try = KEYS, ARGV, redis.call, redis.pcall
   local lock, gone = KEYS[k + 1], 0
   while gone < count and try('ZREM', lock, ARGV[a + 3 + gone]) == 1 do gone = gone + 1 end
   if gone > 0 then
-    -- The key ends with the last reader.
+    -- The key has to expire when the grant of the last reader ends.
     local last = call('ZRANGE', lock, '-1', '-1', 'WITHSCORES')
     if last[1] then call('PEXPIREAT', lock, last[2]) end
   end
@@ -29,7 +29,9 @@ if kind == 'H' then
     or before + 0 > till or #given ~= #token or given < token or string.find(given, '%D') then
     return 0
   end
-  -- A user may lack a command. A key that lasts longer than its readers is harmless.
+  -- The user may lack the permission for one of these commands; then shared.lua answers. If only
+  -- the first has changed the key's expiry, the key lasts longer than its readers, which is
+  -- harmless.
   local left = call('PTTL', lock)
   till = string.format('%.0f', till)
   if left < 0 or left <= tonumber(ARGV[a + 3]) and type(try('PEXPIREAT', lock, till)) == 'table'
@@ -64,7 +66,8 @@ if kind == 'S' then
   end
   if type(added) == 'table' then return 0 end
   if not first[1] then
-    -- A user may lack this command, and the readers' key must not stay without an end.
+    -- The user may lack the permission for this command. Then the new readers are removed, because
+    -- their key would never expire.
     if type(try('PEXPIREAT', lock, till)) == 'table' then
       call('DEL', lock)
       return 0

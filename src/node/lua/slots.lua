@@ -1,21 +1,29 @@
--- Permits of a semaphore: acquire (P), extend (Y), release (F), raise (U). A semaphore is one
--- string with 51 characters per slot: the owner (22), the time in ms by this clock at which the
--- grant ends (13 digits), and the fence (16 digits). The owner of a released slot is 22 dots. The
--- owner of a reserved slot is the value of a reserved lock (wake.lua). Each write sets the whole
--- string with one SET. The string is kept as long as a fence. If it has more slots than the caller
--- knows, these slots stay; if it has fewer, free slots are appended.
--- KEYS  1 record   P, Y, F: 2 queue
+-- Permits of a semaphore: acquire (P), extend (Y), release (F), raise the fence (U). A permit is a
+-- slot that has an owner. A semaphore is one string with 51 characters per slot: the owner (22
+-- characters), the time in ms by this clock at which the grant ends (13 digits), and the fence (16
+-- digits). The owner of a released slot is 22 dots. The owner of a reserved slot is the value of a
+-- reserved lock (wake.lua). Each write sets the whole string with one SET. The string is kept as
+-- long as a fence. If it has more slots than the caller knows, these slots stay; if it has fewer,
+-- free slots are appended.
+-- KEYS  1 semaphore   P, Y, F: 2 queue
 -- ARGV  1 owner
---       P: 2 ttl ms  3 number of slots  4 first slot to look at  5 distance to the next one, 0 if
---       only that slot is wanted  6 proposal  7 w: waits, v: watches, or ''  8 to 10 of who waits,
---       as in acquire.lua
---       Y: 2 ttl ms  3 token  4 slot  5 number of slots  6 name of the quarantine or ''
---       F: 2 number of slots  3 slot or ''
---       U: 2 token  3 slot
--- Puts  P: fence, slot | QUARANTINED | HELD, ms | FOREIGN, ms
---       Y: DONE | NOT_OWNER | QUARANTINED
---       F: DONE | NOT_OWNER | ABSENT
---       U: DONE | NOT_OWNER | QUARANTINED
+--       P: 2 ttl ms  3 number of slots  4 first slot to look at  5 distance to the next slot to
+--          look at, or 0 if only the slot of argument 4 is wanted  6 proposed fence
+--          7 w: waits in the queue, v: watches, '': neither
+--          8 to 10 of a client that waits: µs that it has waited, its handle, ms for which a free
+--          slot is reserved for it
+--       Y: 2 ttl ms  3 fencing token of the owner  4 slot of the permit  5 number of slots
+--          6 name of the quarantine in which the owner may extend, or ''
+--       F: 2 number of slots  3 slot of the permit, or '' for any
+--       U: 2 fencing token of the owner  3 slot of the permit
+-- Puts  P: fence, slot
+--          | QUARANTINED: a quarantine runs (a time after a possible loss of data)
+--          | HELD, ms until a slot may be free, -1 if the semaphore has no such slot
+--          | FOREIGN, ms: another program wrote the key, which expires after ms (-1: never)
+--       Y: DONE | NOT_OWNER: another owner has the slot | QUARANTINED (unless argument 6 names it)
+--       F: DONE | NOT_OWNER: another owner has the slot | ABSENT: the owner had no permit
+--       U: DONE | NOT_OWNER: the owner does not have the slot, or its fence is above the token
+--          | QUARANTINED
 if find('PYFU', kind, 1, true) then
   local record, owner = KEYS[k + 1], ARGV[a + 1]
   local v = look(record, '13056')
@@ -35,7 +43,7 @@ if find('PYFU', kind, 1, true) then
     return sub(v, 51 * slot + 1, 51 * slot + 22)
   end
 
-  -- Returns the end of the slot's grant; times of equally many digits sort like texts.
+  -- Returns the end of the slot's grant as a text of 13 digits. Such texts compare like numbers.
   local function till(slot)
     return sub(v, 51 * slot + 23, 51 * slot + 35)
   end
@@ -53,14 +61,14 @@ if find('PYFU', kind, 1, true) then
     call('SET', record, v, 'PX', b.fence_life)
   end
 
-  -- Returns the first slot, not before `from`, with this text in the owner's place; nil if there is
-  -- none.
+  -- Returns the first slot, not before `from`, whose owner field is this text; nil or false if
+  -- there is none.
   local function slot_of(owner, from)
     local at = find(v, owner, 51 * (from or 0) + 1, true)
     return at and at % 51 == 1 and (at - 1) / 51
   end
 
-  -- Returns the time until which no other owner gets a slot. Soon after a planned handover this
+  -- Returns the time until which no other owner gets the slot. Soon after a planned handover this
   -- time is later than the end of a grant, because the grant may have ended too early by this
   -- clock.
   local function taken_till(slot)
@@ -74,13 +82,13 @@ if find('PYFU', kind, 1, true) then
     return not b.settling or taken_till(slot) <= now_ms
   end
 
-  -- Returns true if another owner than the one that asks has a grant of the slot.
+  -- Returns true if an owner other than the one of this op has a grant of the slot.
   local function is_anothers(slot)
     local has = who(slot)
     return till(slot) > now and has ~= owner and is_owner(has) and not is_ownerless(has)
   end
 
-  -- Frees all slots of the owner.
+  -- Frees all slots of the owner, and returns a list of them.
   local function leave()
     local freed, slot = {}, slot_of(owner)
     while slot do
@@ -91,10 +99,11 @@ if find('PYFU', kind, 1, true) then
     return freed
   end
 
-  -- Wakes one waiter for each of these free slots, and reserves the slot for the waiter. The first
-  -- waiter gets the highest slot that it knows, so that lower slots are left for waiters that know
-  -- fewer slots. A waiter without a connection is skipped. If this user lacks the permission to
-  -- publish to a handle, all waiters are woken on the common channel (wake.lua).
+  -- Wakes one waiter for each of these free slots, and reserves the slot for the waiter. A waiter
+  -- knows the slots below the number that it sent with its request. The first waiter gets the
+  -- highest slot that it knows, so that lower slots are left for waiters that know fewer slots. A
+  -- waiter without a connection is skipped. If this user lacks the permission to publish to a
+  -- handle, all waiters are woken on the common channel (wake.lua).
   local function hand_on(free)
     local queue = b.waited > now_ms and #free > 0 and queued(KEYS[k + 2])
     if not queue then return end
@@ -152,7 +161,7 @@ if find('PYFU', kind, 1, true) then
     local is_taken = v and 51 * slot < #v and is_anothers(slot)
     if not may_extend(ARGV[a + 6]) then return put(is_taken and NOT_OWNER or QUARANTINED) end
     if is_taken then
-      -- The owner needs no other slot.
+      -- The slot of the permit is lost. The owner needs no other slot, so all its slots are freed.
       local freed = leave()
       if #freed > 0 then keep() end
       put(NOT_OWNER)
@@ -192,7 +201,7 @@ if find('PYFU', kind, 1, true) then
 
   local slots, start, step = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
   if slots < 1 or slots > 256 or step == 0 and start >= slots then
-    -- There is no such slot.
+    -- The semaphore has no such slot, so it never becomes free: -1 instead of a time.
     put(HELD)
     return put(-1)
   end

@@ -1,16 +1,17 @@
--- Fast paths of a permit's acquire (P), extend (Y) and release (F), where the data history is as
--- the client expects: a call that does not wait gets the first free slot, an owner extends its
--- only slot, whose fence is its token, and frees it while no client waits on this server. All
--- other cases are for slots.lua.
+-- Fast paths of a permit's acquire (P), extend (Y) and release (F), if the data history is as the
+-- client expects. P gives the first free slot to a client that does not wait. Y extends the only
+-- slot of an owner, if the slot's fence is the owner's token. F frees the only slot of an owner,
+-- while no client waits on this server. slots.lua handles all other cases.
 -- KEYS     as in slots.lua
--- ARGV     1 kind, then as in slots.lua   second: of the server's clock, in 10 digits
--- Returns  nothing if the op is done, and for P the fence and the slot; else 0, and nothing was
---          changed
+-- ARGV     1 kind, then as in slots.lua
+--          Parameter `second`: this server's clock in whole seconds, a text of 10 digits
+-- Returns  nothing if Y or F is done; nil, the fence and the slot if P is done; else 0, and nothing
+--          was changed
 if kind == 'P' or kind == 'Y' or kind == 'F' then
   local KEYS, ARGV, find, sub = KEYS, ARGV, string.find, string.sub
   local record, owner = KEYS[k + 1], ARGV[a + 2]
   local v = redis.pcall('GETRANGE', record, '0', '13056')
-  -- The first slot as slots.lua expects it. An error reply is a table.
+  -- Checks the first slot in the same way as slots.lua. If the read failed, `v` is an error table.
   local _, digits = find(v.err or v, '^%d+', 23)
   if not digits or digits < 51 or #v > 13056 or #v % 51 ~= 0
     or find(sub(v, 1, 22), '[^%w_.%-]') then return 0 end

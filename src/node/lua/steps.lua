@@ -1,9 +1,14 @@
--- Stores the finished steps of a handler. Refuses if the record has a higher ballot, the
--- fingerprint of another request, or a result. Of two lists with the same ballot the longer list is
--- kept, because a repeated request may arrive after a later request.
+-- Stores the list of a handler's finished steps in the record of an idempotency key. Refuses if the
+-- record has a higher ballot (the fencing token of a later claim), the fingerprint of another
+-- request, or a result. Of two lists with the same ballot the longer list is kept, because a
+-- repeated request may arrive after a later request.
 -- KEYS  1 record
--- ARGV  1 owner  2 ballot  3 the steps  4 ms to keep the record for  5 fingerprint or ''
--- Puts  DONE | NOT_OWNER | WRONG_TYPE | MISMATCH
+-- ARGV  1 owner of the claim  2 ballot of the claim  3 list of the steps  4 time for which the
+--       record is kept, in ms  5 fingerprint of the request, or ''
+-- Puts  DONE, also if a longer list was kept
+--       | NOT_OWNER: the record has a higher ballot or a result
+--       | MISMATCH: the record has another fingerprint
+--       | WRONG_TYPE: the key belongs to another program (records.lua puts it)
 if kind == 's' then
   if is_anothers(ARGV[a + 5]) then return put(MISMATCH) end
   if rf or is_overtaken(tonumber(ARGV[a + 2]), ARGV[a + 1]) then return put(NOT_OWNER) end

@@ -1,7 +1,12 @@
 -- Ends a claim's lease before its time.
 -- KEYS  1 record
--- ARGV  1 owner  2 end of the attempt: u did nothing, r may be repeated, l may have acted
--- Puts  DONE | NOT_OWNER | ABSENT | WRONG_TYPE
+-- ARGV  1 owner of the claim
+--       2 end of the attempt: u it did nothing, r it may be repeated, l it may have had an effect.
+--       After l the attempt stays counted, after u and r it is not counted
+-- Puts  DONE
+--       | NOT_OWNER: another owner has the claim, or the claim has ended
+--       | ABSENT: the key was never claimed
+--       | WRONG_TYPE: the key belongs to another program (records.lua puts it)
 if kind == 'u' then
   local ends = ARGV[a + 2]
   if not h[2] then return put(ABSENT) end

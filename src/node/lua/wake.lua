@@ -1,20 +1,22 @@
--- Wakes waiters of a lock, takes them out of the queue, and reserves the lock for them. Wakes the
--- first waiter. If the first waiter is a reader, also wakes all readers before the first exclusive
--- waiter that has asked lately (readers 10). A fair waiter stays in the queue (fair 5). The
--- function has no upvalues, because it is created anew on every call of the script (helpers.lua).
+-- Wakes waiters of a lock that is free now, takes them out of the queue, and reserves the lock for
+-- them. Wakes the first waiter. If the first waiter is a reader, also wakes all readers before the
+-- first exclusive waiter that has asked lately (readers 10). A fair waiter stays in the queue until
+-- it has the lock or stops waiting (fair 4, 5). The function has no upvalues, because it is created
+-- anew on every call of the script (helpers.lua).
 -- The value of the queue begins with 1 if a client watches the lock, else with 0. Then it has 48
 -- characters for each waiter. The waiter with the longest wait is the first. The fields are:
 --   16 digits      start of the wait by this clock, in µs; the ticket of a fair waiter
---   1 letter       x: exclusive waiter, s: shared waiter, X: fair waiter
---   16 hex digits  handle of the waiter
+--   1 letter       x: exclusive waiter, s: shared waiter (reader), X: fair waiter
+--   16 hex digits  handle of the waiter, which is the client to wake
 --   2 digits       ms for which the lock is reserved for the waiter
 --   13 digits      time in ms until which the waiter keeps out waiters that come later; for a
 --                  permit, the number of slots that the waiter knows (slots.lua)
 -- A waiter without a connection is skipped. If the user lacks the permission to publish to a
 -- handle, the op does not fail, because a hint may be lost. In this case all waiters are woken on
 -- the common channel, and nothing is reserved.
--- KEYS, ARGV  none of the op: `lock` and `queue` are keys, `v` the queue's value; `beside` is true
---             if a reader that was the writer holds the lock, so that only readers are woken
+-- KEYS, ARGV  not read. Parameters: `lock` and `queue` are keys, `v` is the value of the queue;
+--             `beside` is true if the lock is not free, because its writer has become a reader:
+--             then only readers are woken
 -- Returns     nothing
 local function wake(lock, queue, v, now_us, beside)
   local call, sub = redis.call, string.sub

@@ -1,4 +1,4 @@
-//! Settings of a node in memory, and how it is made.
+//! Builder of a node in memory, with the settings of the node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -15,15 +15,15 @@ pub struct MemorySnapshot(Data);
 
 /// Methods that cause faults. They need the feature `test-util`.
 impl MemoryNode {
-    /// Restarts the node without its data. It begins a quarantine and gives no fence below a new
-    /// floor.
+    /// Restarts the node without its data. It begins a quarantine, and gives no fence below a new
+    /// floor, which is above all fences that it may have given before.
     pub fn restart_empty(&self) {
         self.reborn(|state| state.data = Data::default());
     }
 
-    /// Restarts the node without its data, as [`restart_empty`](Self::restart_empty) does, and lets
-    /// it know that a client has seen its data before. So it reports lost data and is not taken for
-    /// a new node.
+    /// Restarts the node without its data, as [`restart_empty`](Self::restart_empty) does, and
+    /// marks it as a node whose earlier data a client has seen. So it reports lost data and is not
+    /// taken for a new node.
     pub fn lose_data(&self) {
         self.restart_empty();
         self.state().is_known = true;
@@ -38,8 +38,9 @@ impl MemoryNode {
     /// Closes the node for a planned handover. The node refuses every batch until
     /// [`Self::hand_over`], but for `span` at most.
     ///
-    /// Returns false if the node was not closed: it is in quarantine, or leases from before an
-    /// earlier handover may still run (the node is settling).
+    /// Returns false if the node was not closed. That is so in a quarantine (the node may not know
+    /// all leases), and while leases from before an earlier handover may still run (the node is
+    /// settling).
     #[must_use = "it may not be closed"]
     pub fn close(&self, span: Duration) -> bool {
         let mut state = self.state();
@@ -60,14 +61,16 @@ impl MemoryNode {
         });
     }
 
-    /// Returns the time until which the data say that the node is closed, even if it is over.
-    /// [`Self::open`] and [`Self::finish_handover`] recognise the closing by it.
+    /// Returns the time until which the node is closed for a planned handover, as its marker states
+    /// it, even if this time has passed. [`Self::open`] and [`Self::finish_handover`] identify the
+    /// closing by this time.
     #[doc(hidden)]
     pub fn closing(&self) -> Option<u64> {
         self.state().data.marker.and_then(|marker| marker.closing())
     }
 
-    /// Opens the node again if its data have this `closing`. If the node was promoted after it was
+    /// Opens the node again, if its marker (the stored facts about its data history) states
+    /// `closing` as the time until which it is closed. If the node was promoted after it was
     /// closed, a quarantine begins with the next batch.
     #[doc(hidden)]
     pub fn open(&self, closing: u64) {
@@ -76,10 +79,10 @@ impl MemoryNode {
         }
     }
 
-    /// Does the last step of a planned handover on the server that was promoted: it continues
-    /// without a quarantine where the closed server stopped. Returns false if its data do not have
-    /// this `closing`, or if less than `apart` (the largest difference between two clocks) is left
-    /// until it ends.
+    /// Does the last step of a planned handover on the server that was promoted. This server
+    /// continues without a quarantine at the state of the closed server. Returns false if its
+    /// marker does not have this `closing`, or if less than `apart` (the largest difference between
+    /// two clocks) is left until the closing ends.
     #[doc(hidden)]
     #[must_use = "it may begin a quarantine"]
     pub fn finish_handover(&self, closing: u64, apart: Duration) -> bool {
@@ -89,7 +92,8 @@ impl MemoryNode {
         marker.is_some_and(|marker| marker.finish(history_id, closing, now, apart))
     }
 
-    /// Deletes all data, the marker included, as `FLUSHALL` does; the process stays.
+    /// Deletes all data, also the marker (the facts about the data history), as `FLUSHALL` does.
+    /// The process continues.
     pub fn flush_all(&self) {
         self.state().data = Data::default();
     }
@@ -110,9 +114,9 @@ impl MemoryNode {
         self.state().offset += forwards;
     }
 
-    /// Sets the failover windows (L) that come with the next batches: `read` is the longest of the
-    /// servers whose settings the client has read, `unread` the longest of the servers whose
-    /// settings it has not.
+    /// Sets the failover windows (L: time for which a replaced server may still grant) for the next
+    /// batches. `read` is the longest window of the servers whose settings the client has read,
+    /// `unread` the longest window of the servers whose settings it has not read.
     #[doc(hidden)]
     pub fn set_failover_windows(&self, read: Duration, unread: Duration) {
         self.state().windows = Windows { read, longest: read.max(unread) };

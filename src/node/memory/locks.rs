@@ -1,6 +1,6 @@
 //! The ops on locks of a node in memory: acquire, raise, extend, release, inspect.
 //!
-//! A lock has exclusive or shared grants, never both: `held`, or `readers`.
+//! A lock has one exclusive grant (`held`) or any number of shared grants (`readers`), never both.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use crate::name::LockKeys;
 use crate::op::{Holder, IfHeld, LockMode, Place, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Most handles that have a place in the queue of one lock; other handles that wait ask again from
-/// time to time.
+/// Largest number of handles in the queue of one lock. Further handles have no place in the queue,
+/// and ask again from time to time.
 const PLACES: usize = 64;
 /// Longest waiting time that counts for a handle's place in the queue of a lock.
 const WAITED_MAX: Duration = Duration::from_secs(3600);
 
 /// Time after its last request for which an exclusive waiter keeps out readers that began to wait
-/// later (readers 9), and a fair one keeps out those with larger tickets (fair 3).
+/// later (readers 9), and a fair waiter keeps out fair waiters with larger tickets (fair 3).
 const FRESH: Duration = Duration::from_secs(3);
 
-/// Handles that receive a hint because a lock has changed. `watchers`: true if all handles that
-/// watch the lock receive it. `waiters`: the first handle of the queue, or the readers at its head.
+/// Handles to notify because a lock has changed: with `watchers` all handles that watch the lock,
+/// and in `waiters` the first handle of the queue, or the readers at its head.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wake {
     pub(super) watchers: bool,
     pub(super) waiters: Vec<u64>,
 }
 
-/// A handle that waits.
+/// A handle in the queue of a lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) mode: LockMode,
@@ -38,13 +38,13 @@ pub(super) struct Waiter {
     /// Start of the wait by the node's wall clock, in µs; the ticket of a fair waiter.
     pub(super) since: u64,
     pub(super) is_fair: bool,
-    /// End of the time for which the waiter keeps out those that come later.
+    /// End of the time for which this waiter keeps out waiters that come later.
     fresh_till: u64,
 }
 
 impl Waiter {
-    /// Returns the end of the time for which the waiter keeps out those that come later. It is at
-    /// most `FRESH` from now, even if the node's clock has stepped back since the waiter asked.
+    /// Returns the end of the time for which this waiter keeps out waiters that come later. It is
+    /// at most `FRESH` from now, even if the node's clock has stepped back since the waiter asked.
     pub(super) fn fresh_till(&self, h: &Header) -> u64 {
         self.fresh_till.min(h.after(FRESH))
     }
@@ -53,8 +53,8 @@ impl Waiter {
         self.mode == LockMode::Exclusive && self.fresh_till > now
     }
 
-    /// Returns true if the waiter keeps its place. Readers and fair waiters that do not ask any
-    /// more would in time leave no place for others.
+    /// Returns true if the waiter keeps its place. Readers and fair waiters lose their places when
+    /// they have stopped asking, so that other handles find a place.
     fn stays(&self, now: u64) -> bool {
         !(self.mode.is_shared() || self.is_fair) || self.fresh_till > now
     }
@@ -65,8 +65,8 @@ impl Waiter {
 pub(super) struct Entry {
     /// The exclusive grant.
     pub(super) held: Option<Held>,
-    /// The shared grants, each with its end, in the order in which they were first given. Those
-    /// that are over stay until the next acquire or release, as long as one is not over.
+    /// The shared grants, each with its end, in the order in which they were first given. Grants
+    /// that have ended may be in the list until the next acquire or release.
     pub(super) readers: Vec<(OwnerToken, u64)>,
     /// The slots of a semaphore. They expire with the fence.
     pub(super) slots: Vec<Slot>,
@@ -76,14 +76,14 @@ pub(super) struct Entry {
     watched_till: u64,
     /// Queue of the handles that wait; the longest wait first.
     pub(super) queue: Vec<Waiter>,
-    /// Time until which the queue is kept; every handle that asks again moves it later.
+    /// Time until which the queue is kept. Each request of a waiting handle sets a later time.
     queue_till: u64,
     /// Value in the owner's place while the lock is reserved for a handle or for readers, and the
     /// end of the reservation. A reserved lock has no holder.
     pub(super) reserved: Option<(OwnerToken, u64)>,
-    /// Data history in which the free lock is kept for its old holder after a planned handover, and
-    /// the time until which it is kept. The holder's lease may have ended too early by this
-    /// server's clock.
+    /// Set while the free lock is kept for its old holder after a planned handover, because its
+    /// lease may have ended too early by this server's clock: the data history in which this began,
+    /// and the time until which no other owner gets the lock.
     kept: Option<(u64, u64)>,
 }
 
@@ -96,7 +96,6 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Makes the grant of an owner.
     pub(super) fn by(owner: OwnerToken, till: u64) -> Self {
         Self { owner: Some(owner), till: Some(till), meta: None }
     }
@@ -151,8 +150,8 @@ impl Entry {
 
     pub(super) fn set_fence(&mut self, h: &Header, fence: u64) {
         self.fence = fence;
-        // The fence is kept for longer than the lock, because a fence that expired with it would be
-        // given again.
+        // The fence is kept for longer than the lock. If the fence expired together with the lock,
+        // the next owner could be given the same fence.
         self.keep_fence(h);
     }
 
@@ -161,12 +160,12 @@ impl Entry {
         self.fence_till = h.fence_till();
     }
 
-    /// Returns the time until which the fence and the slots are kept.
+    /// Returns the time for which the fence and the slots are still kept.
     pub(super) fn fence_left(&self, h: &Header) -> Duration {
         h.until(self.fence_till)
     }
 
-    /// Returns true if a client watches the lock, which is over with this call.
+    /// Returns true if a client watches the lock, and ends the watch: it is for one hint.
     pub(super) fn was_watched(&mut self, h: &Header) -> bool {
         std::mem::take(&mut self.watched_till) > h.now
     }
@@ -181,8 +180,8 @@ impl Entry {
         self.kept_till(h).map(|till| h.until(till))
     }
 
-    /// Returns the time until which the free lock is kept. If no acquire has asked for the lock
-    /// since the handover, this is the time that an acquire would set now.
+    /// Returns the time until which the free lock is kept for its old holder. If no acquire has
+    /// asked for the lock since the handover, this is the time that an acquire would set now.
     fn kept_till(&self, h: &Header) -> Option<u64> {
         if !h.settling || !self.is_free() || self.fence_till <= h.now {
             return None;
@@ -191,8 +190,8 @@ impl Entry {
         Some(begun.map_or(h.after(h.apart()), |(_, till)| till)).filter(|till| *till > h.now)
     }
 
-    /// Returns the time for which the free lock is kept; `None` if no acquire has asked for the
-    /// lock since the handover.
+    /// Returns the time for which the free lock is still kept for its old holder; `None` if no
+    /// acquire has asked for the lock since the handover.
     fn kept_lately(&self, h: &Header) -> Option<Duration> {
         self.kept.and_then(|_| self.kept_till(h)).map(|till| h.until(till))
     }
@@ -255,9 +254,10 @@ impl Entry {
         at < PLACES
     }
 
-    /// Returns the handles to wake because the lock is free. Takes the first out of the queue,
-    /// unless it is a fair one, and reserves the lock for it; if that is a reader, the same for all
-    /// readers before the first exclusive waiter that asked lately.
+    /// Returns the handles to wake because the lock is free. Takes the first waiter out of the
+    /// queue, unless it is a fair one, and reserves the lock for it. If the first waiter is a
+    /// reader, takes out all readers before the first exclusive waiter that asked lately, and
+    /// reserves the lock for readers.
     pub(super) fn wake(&mut self, h: &Header) -> Wake {
         let watchers = self.was_watched(h);
         self.queue.retain(|waiter| !waiter.is_fair || waiter.stays(h.now));
@@ -282,12 +282,11 @@ impl Entry {
     }
 }
 
-/// Returns the time at which the handle began to wait.
+/// Returns the time at which the handle began to wait, in µs by the node's wall clock.
 pub(super) fn since(h: &Header, place: &Place) -> u64 {
     h.micros.saturating_sub(place.waited.min(WAITED_MAX).as_micros() as u64)
 }
 
-/// All locks of a node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Locks(pub(super) Shelf<Entry>);
 
@@ -380,7 +379,7 @@ impl Locks {
         Reply::Granted { fence }
     }
 
-    /// Raises the fence of the lock; of several, all fences or none.
+    /// Raises the fence of the lock to the token. For several locks it raises all fences, or none.
     pub(super) fn raise(
         &mut self,
         h: &Header,
@@ -417,7 +416,7 @@ impl Locks {
         (meta, reassert): (Option<&Arc<[u8]>>, Option<QuarantineId>),
     ) -> (Reply, Wake) {
         let entry = self.0.live(keys.lock(), h.now);
-        // Nothing but an acquire ever makes a reader a writer.
+        // An extension never makes a reader the writer. Only an acquire can do that.
         if entry.is_some_and(|e| !e.is_free() && !e.is_owned_by(owner)) {
             return (Reply::NotOwner, Wake::default());
         }

@@ -9,12 +9,13 @@ use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode, QuarantineId, Reply};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Names with the handles to wake because they are free.
+/// Names whose locks are free now, each with the handles to wake.
 pub(super) type Woken = Vec<(LockKeys, Wake)>;
 
 impl Entry {
-    /// Returns what refuses an exclusive acquire of this name: the time until its end, and true if
-    /// another program has it. A call that takes over the names that it has collected is refused
+    /// Returns `None` if nothing refuses an exclusive acquire of this name. Otherwise returns the
+    /// time until the name may be free (`None` for a value without an end), and true if another
+    /// program has the name. A call that takes over the names that it has collected is refused
     /// neither by its own grant nor by a reservation (multi_lock 6).
     fn is_busy(
         &mut self,
@@ -44,7 +45,7 @@ fn takes(if_held: Option<IfHeld>) -> bool {
     matches!(if_held, Some(IfHeld::TakeFrom(_)))
 }
 
-/// Refuses all names until the latest end of those that are busy.
+/// Returns the refusal of an acquire of several names. It states the latest end of the busy names.
 fn refuse_all(busy: &[Option<(Option<Duration>, bool)>]) -> Reply {
     let ends = || busy.iter().flatten().map(|(rest, _)| *rest);
     let remaining = if ends().any(|rest| rest.is_none()) { None } else { ends().max().flatten() };
@@ -53,7 +54,7 @@ fn refuse_all(busy: &[Option<(Option<Duration>, bool)>]) -> Reply {
 }
 
 impl Locks {
-    /// Grants all names, or none (`multi_lock` 1, 2, 6).
+    /// Acquires several names: grants all of them, or none (`multi_lock` 1, 2, 6).
     pub(super) fn acquire_all(
         &mut self,
         h: &Header,
@@ -76,7 +77,7 @@ impl Locks {
         let fences: Vec<_> = entries().map(|lock| self.0.open(lock, h.now).fence).collect();
         let most = fences.iter().copied().max().unwrap_or(0);
         let mut is_owned = |lock| self.0.open(lock, h.now).is_owned_by(owner);
-        // A repeated takeover is granted anew, as that of one name.
+        // A repeated takeover is granted again, with a new fence, as a takeover of one name is.
         let is_repeated = !takes(if_held) && entries().all(&mut is_owned);
         let fence = if is_repeated { most } else { h.next_fence(most, proposal) };
         for lock in entries() {
@@ -119,7 +120,7 @@ impl Locks {
         Reply::Done
     }
 
-    /// Releases all names that are the owner's.
+    /// Releases the names that the owner has.
     pub(super) fn release_all(
         &mut self,
         h: &Header,

@@ -1,6 +1,6 @@
-//! First step of every batch on a [`MemoryNode`](super::MemoryNode): it checks the marker, which
-//! says since when the node's data are complete, and finds out from it the quarantine after a loss
-//! of data and the floor, below which no fence is given. `lua/history.lua` has the same rules for
+//! First step of every batch on a [`MemoryNode`](super::MemoryNode): checks the marker, which says
+//! since when the node's data are complete. From the marker it derives the quarantine after a loss
+//! of data, and the floor, below which no fence is given. `lua/history.lua` has the same rules for
 //! Redis.
 
 use std::sync::Arc;
@@ -10,22 +10,24 @@ use crate::node::lost_claims::LostClaims;
 use crate::op::{Began, Loss, QuarantineId, Reply, Terms};
 use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 
-/// The marker: the entry in which a node keeps what it knows about its data history.
+/// The marker of a node: the stored facts about the node's data history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Marker {
     /// Data history in which the marker was written.
     pub(super) history_id: u64,
-    /// Time on the expiry clock at which the data history began; zero if the node was created empty
-    /// and has lost nothing since.
+    /// Time on the expiry clock, by which leases end, at which the data history began; zero if the
+    /// node was created empty and has lost nothing since.
     pub(super) since: u64,
     /// Smallest fence that the node gives; no fence of an earlier history can be above it.
     pub(super) floor: u64,
-    /// Length of a quarantine: the longest that any client asked for lately.
+    /// Length of a quarantine (the time after a loss of data in which the node grants nothing): the
+    /// longest that any client asked for lately.
     pub(super) quarantine: Duration,
     /// Time on the expiry clock until which `quarantine` is kept although no client asks for that
     /// length any more.
     pub(super) agreed: u64,
-    /// State of the data when they began: marked as new, empty, or lost.
+    /// State of the data when this data history began: known, because a person marked the node as
+    /// new; empty; or lost.
     pub(super) began: Began,
     /// State of the node around a planned handover; `None` if there is none.
     pub(super) handover: Option<Handover>,
@@ -82,10 +84,10 @@ impl Losses {
     }
 }
 
-/// Most losses that a marker lists.
+/// Largest number of losses in a marker. A loss is a range of writes that the data may lack.
 const LOSSES: usize = 8;
-/// Age in milliseconds of the clock time in the marker (`note`) at which a batch stores the clock
-/// again.
+/// Largest age in milliseconds of the marker's `note`, the clock time that it contains. If the note
+/// is older, a batch stores the clock again.
 const NOTED: u64 = 1_000;
 
 /// State of a node around a planned handover, with the time on the expiry clock at which it ends.
@@ -95,8 +97,8 @@ pub(super) enum Handover {
     /// The node refuses every batch, and so does every server that receives this marker by
     /// replication.
     Closed(u64),
-    /// The handover is done, and the data are complete. But leases given before it may end early by
-    /// this server's clock.
+    /// The handover is done, and the data are complete. But leases that were given before the
+    /// handover may end too early by this server's clock.
     Settling(u64),
 }
 
@@ -118,8 +120,8 @@ impl Marker {
     }
 
     /// Closes the node for `span`. Returns false in a quarantine, because the node may not know all
-    /// leases, and while it settles after an earlier handover, because the closing would take the
-    /// place of that state.
+    /// leases. Also returns false while the node settles after an earlier handover, because the
+    /// marker states only one of the two: closed or settling.
     #[cfg(feature = "test-util")]
     pub(super) fn close(&mut self, now: u64, span: Duration) -> bool {
         let settles = self.settles(now);
@@ -130,8 +132,8 @@ impl Marker {
         true
     }
 
-    /// Opens the node that was closed until `till`. If that was in another data history, the next
-    /// batch begins a quarantine.
+    /// Opens the node that was closed until `till`. If it was closed in an earlier data history,
+    /// the next batch begins a quarantine.
     #[cfg(feature = "test-util")]
     pub(super) fn open(&mut self, till: u64) {
         self.handover.take_if(|state| *state == Handover::Closed(till));
@@ -170,7 +172,7 @@ impl Marker {
         }
     }
 
-    /// Returns the time for which the node stays closed; `None` if it is not.
+    /// Returns the time for which the node stays closed; `None` if it is not closed.
     pub(super) fn closed(&self, now: u64) -> Option<Duration> {
         match self.handover {
             Some(Handover::Closed(till)) if now < till => Some(Duration::from_nanos(till - now)),
@@ -184,7 +186,8 @@ impl Marker {
     }
 
     /// Returns the time in ns for which a claim may still run after its lease has ended by this
-    /// clock, as far as an operator can know. Zero unless the node is settling.
+    /// clock. An operator's change has to wait for it. Zero unless the node is settling after a
+    /// planned handover.
     #[cfg(feature = "test-util")]
     pub(super) fn claims_last(&self, now: u64) -> u64 {
         if self.settles(now) { nanos(self.quarantine) } else { 0 }
@@ -269,10 +272,11 @@ pub(super) struct Header {
     pub(super) quarantine_asked: Duration,
     pub(super) quarantine_raised: bool,
     pub(super) new_history: bool,
-    /// True if the node had no marker before this batch.
+    /// True if the node had no marker (no facts about its data history) before this batch.
     pub(super) marker_missing: bool,
     pub(super) began: Began,
-    /// True if the batch came too late to take effect.
+    /// True if the batch arrived after its deadline. Then only ops that give something back are
+    /// executed.
     pub(super) late: bool,
     /// True if leases given before a planned handover may have ended early by this clock.
     pub(super) settling: bool,
@@ -297,8 +301,9 @@ impl Header {
         let known = marker.filter(|m| m.history_id == history_id);
         let mut m = known.unwrap_or_else(|| begin(marker.as_ref(), nature, clock, &terms));
         if !m.left(clock.now).is_zero() {
-            // A server that this one replaced may write for L after the new history began. Of all
-            // clients that ask during the quarantine, the longest L counts.
+            // A server that this one replaced may still write for L (the failover window) after the
+            // new history began. Of all clients that ask during the quarantine, the longest L
+            // counts.
             m.losses = m.losses.with_window(millis(windows.longest));
         }
         m.remember(known_since, marker_missing);
@@ -332,7 +337,7 @@ impl Header {
         }
     }
 
-    /// Returns the name of this history's quarantine.
+    /// Returns the identifier of the quarantine with which this data history began.
     pub(super) fn id(&self) -> QuarantineId {
         QuarantineId { history: self.history_id, since: self.since }
     }
@@ -359,16 +364,16 @@ impl Header {
         Duration::from_nanos(till.saturating_sub(self.now))
     }
 
-    /// Returns the time until which the node remembers a fence that is used now. After that time
-    /// even a client whose clock is behind proposes a larger one.
+    /// Returns the time until which the node keeps a fence that is used now. After that time even a
+    /// client whose clock is behind proposes a larger fence.
     pub(super) fn fence_till(&self) -> u64 {
         let lead = token_lead(self.terms.clock_error);
         self.after(self.terms.max_ttl + lead + FENCE_SLACK)
     }
 
-    /// Returns the time until which a record that is written now is kept. It is long enough that,
-    /// by any clock, no request within the retention finds the record gone, and that the record's
-    /// promise outlives every late request.
+    /// Returns the time until which the node keeps a record that is written now. By any clock, the
+    /// record lasts for its retention. Its promise (the highest ballot that the node has accepted)
+    /// lasts until every late request has arrived.
     pub(super) fn record_till(&self, retention: Duration) -> u64 {
         let kept = retention + 2 * self.terms.clock_error + Duration::from_millis(1);
         self.after(kept).max(self.fence_till())
@@ -379,7 +384,8 @@ impl Header {
         2 * self.terms.clock_error
     }
 
-    /// Returns this node's losses and clock, to judge whether it has every claim of a key.
+    /// Returns this node's losses and clock, from which the caller derives if a claim of a key may
+    /// be lost.
     pub(super) fn lost_claims(&self) -> LostClaims {
         let now = self.micros / 1_000;
         LostClaims::new(self.losses.list(), self.began, self.terms.clock_error, now)
@@ -391,8 +397,8 @@ impl Header {
         created.is_some_and(|at| at + millis(retention) < self.micros / 1_000)
     }
 
-    /// Returns the fence of a new grant: the largest of `fence + 1`, `proposal` limited to this
-    /// node's clock ± E, and the floor.
+    /// Returns the fence of a new grant: the largest of `fence + 1`, the proposal, and the floor.
+    /// The proposal is first limited to this node's clock ± E, the largest clock error.
     pub(super) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
         let error = micros(self.terms.clock_error);
         let low = self.micros.saturating_sub(error);
@@ -407,7 +413,8 @@ impl Header {
     }
 }
 
-/// Makes the marker of a data history that begins with this batch, from the marker `before`.
+/// Makes the marker, the stored facts about the data history, for a history that begins with this
+/// batch. `before` is the marker of the earlier history, if the node has one.
 fn begin(
     before: Option<&Marker>,
     Nature { history_id, windows }: Nature,
@@ -418,9 +425,9 @@ fn begin(
     // longest window counts.
     let q = terms.max_ttl + windows.longest;
     let quarantine = before.map_or(q, |m| m.quarantine.max(q));
-    // The floor is ahead by 2E, because this clock may be behind by E and the clock of an earlier
-    // proposer ahead by E. It is also ahead by the length of the quarantine, because a server that
-    // this one replaced may go on granting for a part of it.
+    // The floor is ahead by 2E, where E is the largest clock error: this clock may be behind by E,
+    // and the clock of an earlier proposer ahead by E. The floor is also ahead by the length of the
+    // quarantine, because a server that this one replaced may continue to grant for a part of it.
     let lead = 2 * terms.clock_error + quarantine;
     let now = clock.micros / 1_000;
     let from = before.map_or(0, |m| m.note);

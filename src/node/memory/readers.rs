@@ -1,4 +1,5 @@
-//! The ops of readers on locks of a node in memory: shared grants beside each other.
+//! The ops of readers on locks of a node in memory. Readers have shared grants, of which a lock can
+//! have several at a time.
 
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ impl Entry {
         Readers { fence: self.fence, count, listed }
     }
 
-    /// Removes the owner's shared grant, and those that are over (readers 7).
+    /// Removes the owner's shared grant, and the shared grants that have ended (readers 7).
     pub(super) fn release_shared(&mut self, h: &Header, owner: OwnerToken) -> (Reply, Wake) {
         let before = self.readers.len();
         self.readers.retain(|(reader, _)| *reader != owner);
@@ -55,7 +56,7 @@ impl Entry {
         (reply, if self.readers.is_empty() { self.wake(h) } else { Wake::default() })
     }
 
-    /// Takes the readers before the first fresh exclusive waiter out of the queue.
+    /// Takes the readers before the first exclusive waiter that asked lately out of the queue.
     pub(super) fn first_readers(&mut self, h: &Header) -> Vec<Waiter> {
         let writer = self.queue.iter().position(|waiter| waiter.is_fresh_writer(h.now));
         let end = writer.unwrap_or(self.queue.len());
@@ -64,7 +65,7 @@ impl Entry {
 }
 
 impl Locks {
-    /// Gives a shared grant (readers 1, 2, 4).
+    /// Grants or refuses a shared acquire (readers 1, 2, 4).
     pub(super) fn acquire_shared(
         &mut self,
         h: &Header,
@@ -78,7 +79,7 @@ impl Locks {
         }
         let (entry, asked) = (self.0.open(keys.lock(), h.now), (LockMode::Shared, if_held));
         if entry.is_read_by(owner, h.now) {
-            // A repeated request recognises itself.
+            // The owner already has a shared grant, because this request was repeated.
             return Reply::Granted { fence: entry.fence };
         }
         if let Some(rest) = entry.reserved(h, LockMode::Shared, if_held) {

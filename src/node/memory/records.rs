@@ -1,5 +1,6 @@
 //! The ops on idempotency records of a node in memory. Each key is a single-decree consensus on its
-//! result; a ballot is a pair of fence and owner.
+//! result: a claim is the promise, and a completion the accept. A ballot is a pair of fence and
+//! owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +19,19 @@ use crate::token::{FencingToken, OwnerToken};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "for tests")]
 pub enum RecordChange {
-    /// `palisade idem rerun`: sets the number of attempts to zero.
+    /// The command `palisade idem rerun`, which sets the number of attempts to zero.
     Rerun,
-    /// `palisade idem purge --unfinished`: also removes the steps and the fingerprint.
+    /// The command `palisade idem purge --unfinished`, which also removes the steps and the
+    /// fingerprint.
     PurgeUnfinished,
 }
 
 /// All data under one record's key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
-    /// Owner of the last promised ballot; `None` after the end of its claim.
+    /// Owner of the last promised ballot; `None` if its claim was ended before its time.
     own: Option<OwnerToken>,
-    /// Fence of the highest ballot that was promised.
+    /// Fencing token of the highest promised ballot. The node refuses requests with a lower one.
     fence: u64,
     /// End of the claim's lease. The field keeps this time after the lease has ended, so that a
     /// lapsed claim is recognised.
@@ -41,8 +43,9 @@ pub(super) struct Entry {
     steps: Option<StoredSteps>,
     /// True if a caller waits for the end of the claim.
     awaited: bool,
-    /// Data history in which the last promise was made. A promise of an earlier history counts as
-    /// at least the floor, because the node may have forgotten a higher one.
+    /// Data history in which the last promise was made. If that is an earlier history, the node may
+    /// have forgotten a higher promise. So the promise then counts as at least the floor of this
+    /// history.
     promised_in: Option<QuarantineId>,
     expires: u64,
 }
@@ -72,8 +75,8 @@ impl Entry {
         self.promised_in == Some(h.id())
     }
 
-    /// Returns the lowest accepted token. It is accepted only from the last owner of the record;
-    /// every other owner needs a higher token.
+    /// Returns the lowest ballot token that is accepted. It is accepted only from the last owner of
+    /// the record; every other owner needs a higher token.
     fn effective(&self, h: &Header) -> u64 {
         if self.is_of_this_life(h) { self.fence } else { self.fence.max(h.floor) }
     }
@@ -91,7 +94,7 @@ impl Entry {
         self.fingerprint = self.fingerprint.or(fingerprint);
     }
 
-    /// Stores the fingerprint as [`is_of`](Self::is_of) does, for an op that is not a claim.
+    /// Stores the fingerprint of an op that is not a claim, unless one is stored already.
     fn is_also_of(&mut self, fingerprint: Option<FingerprintBytes>) {
         self.is_of(fingerprint);
     }
@@ -138,8 +141,8 @@ impl Entry {
             if self.own == Some(c.owner) {
                 return Some(self.claimed(h, c));
             }
-            // `force` repairs a completed record; it never takes a claim that runs away from its
-            // owner.
+            // `force` is for the repair of a record that has a result. It never ends another
+            // owner's claim that still runs.
             if self.record.is_none() {
                 self.awaited |= c.wait;
                 return Some(Reply::InFlight { remaining });
@@ -186,9 +189,9 @@ impl Records {
         token: FencingToken,
     ) -> Reply {
         match self.0.live(key, h.now) {
-            // The promise must be of this data history: a raise that was under way when the node
-            // lost its data would renew a promise although the node may have forgotten a higher
-            // one.
+            // The promise (the highest accepted ballot) must be of this data history. Otherwise a
+            // raise that was under way when the node lost its data would renew a promise, although
+            // the node may have forgotten a higher one.
             Some(e)
                 if e.own == Some(owner)
                     && e.is_of_this_life(h)
@@ -227,10 +230,10 @@ impl Records {
         if !h.may_extend(reassert) {
             return h.quarantined();
         }
-        // If the promise is of an earlier data history, extending the lease does not carry it over
-        // into this one. So a result below the floor is still refused, because the node may have
-        // forgotten a higher promise. Only a holder that names the quarantine carries its promise
-        // over.
+        // An extension does not make a promise (the highest accepted ballot) of an earlier data
+        // history count in this one. So a result below the floor is still refused, because the node
+        // may have forgotten a higher promise. Only a holder that names the quarantine makes its
+        // promise count.
         let same_life = known.as_ref().is_some_and(|e| e.is_of_this_life(h));
         let counts = same_life || h.since == 0 || reassert == Some(h.id());
         let e = self.0.open(key, h.now);
@@ -243,8 +246,8 @@ impl Records {
         Reply::Done
     }
 
-    /// Returns true if a higher ballot was promised, or one with the same token to another owner:
-    /// two owners may have equal tokens.
+    /// Returns true if a higher ballot was promised, or if another owner was promised a ballot with
+    /// the same token: two owners may have equal tokens.
     fn is_overtaken(&mut self, h: &Header, key: &str, (owner, token): (OwnerToken, u64)) -> bool {
         let (promised, mine) = self
             .0

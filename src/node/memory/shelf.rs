@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Smallest number of entries at which a sweep is worth its time.
+/// Smallest number of entries at which expired entries are removed from the whole map.
 const SWEEP_MIN: usize = 1024;
 
 /// An entry that can tell if it has expired.

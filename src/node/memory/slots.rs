@@ -21,8 +21,8 @@ pub(super) struct Slot {
 
 impl Slot {
     /// Returns the time until which no other owner gets the slot. Soon after a planned handover
-    /// this is 2E after the end of the grant, because the grant may have ended too early by this
-    /// clock.
+    /// this is 2E (the largest difference between two clocks) after the end of the grant, because
+    /// the grant may have ended too early by this clock.
     fn taken_till(&self, h: &Header) -> u64 {
         let is_grant = self.owner.is_some_and(|owner| !owner.is_ownerless());
         let apart = if h.settling && is_grant { h.apart() } else { Duration::ZERO };
@@ -33,7 +33,8 @@ impl Slot {
         self.owner.is_none() || self.taken_till(h) <= h.now
     }
 
-    /// Returns true if this owner has the slot, or the slot is reserved for it.
+    /// Returns true if this owner has the slot, or if this value in the owner's place reserves the
+    /// slot.
     fn is_of(&self, owner: OwnerToken, h: &Header) -> bool {
         self.owner == Some(owner) && self.till > h.now
     }
@@ -44,7 +45,7 @@ impl Slot {
 }
 
 impl Entry {
-    /// Adds free slots, so that there are at least `of`.
+    /// Adds free slots, so that there are at least `of` slots.
     fn make_slots(&mut self, of: u16) {
         let len = self.slots.len().max(of.into());
         self.slots.resize(len, Slot::default());
@@ -59,7 +60,7 @@ impl Entry {
         slot
     }
 
-    /// Returns the slot that the request gets (semaphore 1, 2).
+    /// Returns the slot that the request gets; `None` if it is refused (semaphore 1, 2).
     fn choose(
         &self,
         h: &Header,
@@ -77,8 +78,8 @@ impl Entry {
         of(owner).or(reserved).or_else(free)
     }
 
-    /// Takes the waiter with this number in the queue out, and reserves a free slot for it. Returns
-    /// its handle.
+    /// Removes the waiter at position `number` from the queue, and reserves the free slot for it.
+    /// Returns the waiter's handle.
     fn wake_for(&mut self, h: &Header, number: usize, slot: usize) -> u64 {
         let Place { waiter, needs, .. } = self.queue.remove(number).place;
         let needs = needs.min(Place::RESERVED_MAX);
@@ -96,9 +97,10 @@ impl Entry {
         slots.map(|(i, slot)| (slot.free(), i).1).collect()
     }
 
-    /// Returns the handles to wake because these slots are free: one waiter for each, and all that
-    /// watch. Each waiter gets the highest of the slots that it knows, so that the lower ones are
-    /// left for waiters that know fewer.
+    /// Returns the handles to wake because these slots are free: one waiter for each slot, and all
+    /// that watch the semaphore. A waiter knows the slots below the number of permits in its
+    /// request. It gets the highest free slot that it knows, so that lower slots are left for
+    /// waiters that know fewer slots.
     fn hand_on(&mut self, h: &Header, mut free: Vec<usize>) -> Wake {
         if free.is_empty() {
             return Wake::default();
@@ -125,14 +127,14 @@ impl Entry {
         self.slots.iter().enumerate().filter_map(grant).collect()
     }
 
-    /// Returns true if the key is used as that of a lock.
+    /// Returns true if the key is that of a lock, and not of a semaphore.
     fn is_lock(&self) -> bool {
         self.held.is_some() || !self.readers.is_empty() || self.reserved.is_some()
     }
 }
 
 impl Locks {
-    /// Gives a slot (semaphore 1, 2).
+    /// Grants a slot, or refuses the acquire (semaphore 1, 2).
     pub(super) fn acquire_slot(
         &mut self,
         h: &Header,
@@ -156,14 +158,15 @@ impl Locks {
         entry.make_slots(slots.of);
         let has = entry.slots.iter().position(|slot| slot.is_of(owner, h));
         if let (None, Some(has)) = (slots.slot(), has) {
-            // The request was repeated.
+            // The owner already has a slot, because this request was repeated.
             let slot = u16::try_from(has).unwrap_or_default();
             return (Reply::Permit { fence: entry.slots[has].fence, slot }, Wake::default());
         }
         let Some(slot) = entry.choose(h, owner, slots, if_held) else {
             let taken = slots.order().map(|i| entry.slots[usize::from(i)].taken_till(h)).min();
             let reply = entry.refuse(h, asked, (taken.map(|till| h.until(till)), false));
-            // A caller that asks for exactly one slot needs no other slot.
+            // A caller that asks for exactly one slot needs no other slot, so its other slots are
+            // freed.
             let free = if slots.slot().is_some() { entry.leave(owner) } else { Vec::new() };
             return (reply, entry.hand_on(h, free));
         };

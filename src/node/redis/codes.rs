@@ -48,7 +48,7 @@ const fn code(name: &str) -> i64 {
     panic!("codes.lua has no such name");
 }
 
-/// Returns the place behind this text, if the table has it at `at`.
+/// Returns the position after `text` if the table has this text at position `at`; otherwise `None`.
 const fn after(at: usize, text: &[u8]) -> Option<usize> {
     let mut i = 0;
     while i < text.len() {

@@ -1,5 +1,5 @@
-//! Decodes the script's answer into [`Replies`]. An answer that cannot be decoded is a fault that
-//! says that the batch may have run, and never a panic.
+//! Decodes the script's answer into [`Replies`]. An answer that cannot be decoded is never a panic.
+//! It gives an error which states that the batch may have run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use crate::op::{
 };
 use crate::token::{FencingToken, OwnerToken};
 
-/// First number that is too large for a fencing token: the script counts in doubles, which
-/// represent every whole number only up to here.
+/// First number that is too large for a fencing token. The script counts in doubles, which
+/// represent every whole number only up to this one.
 const TOKEN_END: u64 = 1 << 53;
 
-/// Decodes the answer to `ops`, which were sent to a server whose marker was last `seen`. Also
-/// returns the server's present marker.
+/// Decodes the answer to `ops`. `seen` is the marker (the server's stored facts about its data
+/// history) that the client had seen when it sent them. Also returns the server's present marker.
 pub(crate) fn replies(
     answer: Value,
     ops: &[Op],
@@ -58,7 +58,8 @@ pub(crate) fn replies(
         for (i, op) in run.iter().enumerate() {
             let mut code = if as_asked || i == 0 { first } else { from.code()? };
             if let (Op::Release { .. }, Some(names), false) = (op, op.several(), as_asked) {
-                // Another owner's lock counts before an absent one (multi_lock 5).
+                // The release of several locks has one reply: `NotOwner` if another owner has one
+                // of them, else `Absent` if one of them is free, else `Done` (multi_lock 5).
                 let rank = |code: &i64| [DONE, ABSENT, NOT_OWNER].iter().position(|c| c == code);
                 for _ in 1..names.all().count() {
                     let next = from.code()?;
@@ -83,9 +84,9 @@ pub(crate) fn replies(
 
 type Opened = (std::vec::IntoIter<Value>, u64, u64, Arc<Seen>);
 
-/// Reads the values with which an answer that is a list begins: the server's clock, its marker
-/// (nothing if it is the one that was `seen`), and the bits that `lua/main.lua` defines. Returns
-/// them with the values that follow.
+/// Reads the values with which an answer in the form of a list begins: the server's clock, its
+/// marker (nil if it is still the marker in `seen`), and the bits that `lua/main.lua` explains.
+/// Returns these values, and the rest of the list.
 fn opened(
     items: Vec<Value>,
     clock_error: Duration,
@@ -187,7 +188,8 @@ fn reply(
         (Op::Acquire { .. }, 1..) => Reply::Granted { fence: code.unsigned_abs() },
         (Op::Claim(c), AS_ASKED | 1..) => {
             let (fence, attempt, record, steps) = match code {
-                // Without a record before, this is the first claim, and no further values follow.
+                // The code means that the key had no record. So this is the first claim, and no
+                // values follow.
                 AS_ASKED => (c.proposal, 1, None, None),
                 fence => (
                     fence.unsigned_abs(),
@@ -234,8 +236,8 @@ fn reply(
         return Err(Trouble::Op(e));
     }
     if largest_token(&reply) >= TOKEN_END {
-        // The script counts in doubles, so from 2^53 on the next holder's token would not be
-        // larger.
+        // The script counts in doubles. From 2^53 on they cannot represent every whole number, so
+        // the next holder's token might not be larger.
         let detail = "this key holds a fencing token of 2^53 or more; delete it";
         return Err(Trouble::Op(NodeError::maybe_executed(NodeFault::Protocol, detail)));
     }

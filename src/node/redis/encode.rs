@@ -14,7 +14,7 @@ use crate::op::{
 use crate::time::{FENCE_SLACK, token_lead};
 use crate::token::OwnerToken;
 
-/// Key of the node's marker (quarantine 2).
+/// Key under which a server stores since when its data are complete, the marker (quarantine 2).
 pub(crate) const MARKER: &str = crate::name::MARKER;
 
 /// Most ops in one run (see [`runs`]). Lua passes at most some thousand values to a command, and a
@@ -34,8 +34,8 @@ pub(crate) struct GroupTerms {
     pub(crate) unread_window: Duration,
     /// Longest failover window (L) that any client with the same settings for this group can state.
     pub(crate) widest_window: Duration,
-    /// True if a server without a marker is to count as new, so that it begins without a
-    /// quarantine.
+    /// True if a server without a marker counts as new, so that it begins without a quarantine. A
+    /// marker is missing on a new server, and on a server that lost all its data.
     pub(crate) trust_fresh: bool,
     /// Number of replicas that must have acknowledged lately before a batch is executed, and the
     /// largest age of their acknowledgements in seconds.
@@ -52,8 +52,8 @@ impl GroupTerms {
         good_replicas: (0, 0),
     };
 
-    /// Returns q, the length of a quarantine: the longest lease plus the time for which a replaced
-    /// master may still grant.
+    /// Returns q, the length of a quarantine after a possible loss of data: the longest lease plus
+    /// the time for which a replaced master may still grant.
     pub(crate) fn quarantine(self, terms: &Terms) -> Duration {
         terms.max_ttl.saturating_add(self.failover_window)
     }
@@ -74,8 +74,8 @@ pub(crate) fn batch(
     seen: Option<&Seen>,
 ) -> Cmd {
     let n = batch.ops.len();
-    // A client may be waiting for a hint from this server. While its marker is not known, that has
-    // to be assumed.
+    // A client may be waiting for a hint from this server; the server's marker says until when. As
+    // long as this client has not seen the marker, it has to assume that a client waits.
     let awaited = seen.is_none_or(Seen::is_awaited);
     // Room for about four keys and four arguments per op. A wrong guess only costs a reallocation.
     let mut cmd = Cmd::with_capacity(14 + 9 * n, 240 + 160 * n);
@@ -126,7 +126,7 @@ impl Lives {
     }
 }
 
-/// Returns the length of a quarantine, in ms, that this client asks the server for.
+/// Returns the length in ms that this client requests for a quarantine of the server.
 pub(super) fn asked_quarantine(terms: &Terms, group_terms: GroupTerms) -> u64 {
     millis(group_terms.quarantine(terms))
 }
@@ -306,8 +306,8 @@ fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
     }
 }
 
-/// Adds the name of the quarantine in which the holder re-asserts its lease, in the form that the
-/// script compares, or an empty argument.
+/// Adds the name of the quarantine in which the holder renews its lease (re-asserts it), in the
+/// form that the script compares; without a name, adds an empty argument.
 fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
     match reassert {
         Some(QuarantineId { history, since }) => cmd.arg(format!("{history:016x}:{since}")),
@@ -338,14 +338,15 @@ fn held<'c>(cmd: &'c mut Cmd, then: Option<&IfHeld>) -> &'c mut Cmd {
     }
 }
 
-/// Adds the handle and the needs of a place.
+/// Adds the handle of the place, and the time in ms for which a released lock is to be reserved for
+/// it.
 fn place<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     let Some(Place { waiter, needs, .. }) = if_held.and_then(IfHeld::place) else { return cmd };
     cmd.arg(format!("{waiter:016x}")).arg(whole_millis(*needs))
 }
 
-/// Adds the arguments by which the script knows if the caller waits or watches, for a shared
-/// acquire or an acquire of a slot.
+/// Adds the arguments of a shared acquire, or of an acquire of a slot, that tell the script if the
+/// caller waits in the queue, watches the lock, or does neither.
 fn waits<'c>(cmd: &'c mut Cmd, if_held: Option<&IfHeld>) -> &'c mut Cmd {
     match if_held {
         Some(
@@ -383,7 +384,7 @@ fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
         Op::Raise { owner, token, slot: Some(slot), .. } => {
             cmd.arg("U").arg(owner.as_str()).arg(token.get()).arg(*slot)
         }
-        // The other arguments of a run are there already.
+        // The kind of the run and the arguments that its ops share were added by `run_args`.
         Op::Acquire { mode: LockMode::Shared, owner, .. }
         | Op::Release { mode: LockMode::Shared, owner, .. }
         | Op::Release { owner, meta: false, .. } => cmd.arg(owner.as_str()),

@@ -72,8 +72,8 @@ struct Line {
     joined: Notify,
 }
 
-/// Keys for which a hint was requested and has not arrived. Each key has the callers of its
-/// requests.
+/// Keys for which a hint was requested and has not arrived, each with the callers that requested
+/// it.
 #[derive(Debug, Default)]
 struct Awaited(SyncMutex<HashMap<Arc<str>, HintRequest>>);
 

@@ -14,7 +14,7 @@ use super::encode::{self, GroupTerms};
 use super::facts::history_id;
 use crate::op::{Batch, Began, Claim, Loss, Op};
 
-/// Length of a marker without losses, in bytes.
+/// Length in bytes of a marker (the server's stored facts about its data history) without losses.
 const SHORTEST: usize = 140;
 /// Length in bytes of one loss in the marker. A loss is a range of writes that the data may lack.
 const LOSS: usize = 42;
@@ -25,7 +25,8 @@ const LOSSES: usize = 8;
 /// the marker again.
 const NOTED: u64 = 1_000;
 
-/// A marker with its fields, and the time at which the script read the marker.
+/// A marker, its fields, and the server's clock when the script read it. The marker is the value in
+/// which a server stores facts about its data history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     text: String,
@@ -42,7 +43,8 @@ pub(crate) struct Seen {
     /// Floor of this data history, in µs. No fencing token of this history is smaller.
     floor: u64,
     pub(super) began: Began,
-    /// True if the server is closed for a planned handover, or settles after one (quarantine 11).
+    /// True if the server is closed for a planned handover, or settles after one: leases from
+    /// before the handover may still run (quarantine 11).
     is_around_a_handover: bool,
     /// The server's clock, in ms, at the last write of the marker.
     note: u64,
@@ -98,8 +100,8 @@ impl Seen {
         &self.text
     }
 
-    /// Returns the remaining time of the quarantine at the time `node_micros` of the server's
-    /// clock.
+    /// Returns the time until the quarantine ends, at the time `node_micros` of the server's clock;
+    /// zero if no quarantine runs.
     pub(super) fn left(&self, node_micros: u64) -> Duration {
         let till = if self.since > 0 { self.since + self.quarantine } else { 0 };
         Duration::from_millis(till.saturating_sub(node_micros / 1_000))
@@ -136,8 +138,8 @@ impl Seen {
         group_terms: GroupTerms,
     ) -> Option<(u64, u64)> {
         let (terms, asked) = (&batch.terms, encode::asked_quarantine(&batch.terms, group_terms));
-        // The script validated the marker with the E of an earlier batch. If this batch has another
-        // E, the script has to validate the marker again.
+        // The script validated the marker with the clock error (E) of an earlier batch. If this
+        // batch has another E, the script has to validate the marker again.
         if self.is_around_a_handover || terms.clock_error != self.clock_error {
             return None;
         }
@@ -156,9 +158,10 @@ impl Seen {
             std::cmp::Ordering::Less => self.agreed,
         };
         let error = encode::micros(terms.clock_error);
-        // A batch may grant after the end of the quarantine. After the floor plus E, every proposal
-        // within E of the clock is above the floor. The range never begins before `at`: even if no
-        // client waited for a hint at `at`, a client may have waited at an earlier time.
+        // A batch may grant only after the end of the quarantine. After the floor plus E (the clock
+        // error), every proposal within E of the clock is above the floor. The range never begins
+        // before `at`: at an earlier time of the server's clock a client may have waited for a
+        // hint.
         let granting = if self.since > 0 { (self.since + self.quarantine) * 1_000 } else { 0 };
         let mut from = self.at.max(granting).max(self.floor.saturating_add(error));
         let mut until = (agreed * 1_000).min(not_after.unwrap_or(u64::MAX));
@@ -214,8 +217,8 @@ mod tests {
     fn there_is_nothing_to_check_until_the_length_is_agreed_on_again() {
         let old = seen(3_600_000, 30_000, 50_000, "n -0000000000000");
         assert_eq!(window(&old, None, &[]), Some((NOW, NOW + 20_000_000)));
-        // A quarantine that is longer than requested is kept until `agreed`. The script has to
-        // raise a shorter quarantine.
+        // If the server has a longer quarantine than this client requests, it keeps the longer one
+        // until `agreed`. If it has a shorter one, the script has to raise it.
         let longer = seen(3_600_000, 40_000, 50_000, "n -0000000000000");
         assert_eq!(window(&longer, None, &[]), Some((NOW, NOW + 50_000_000)));
         assert_eq!(window(&seen(3_600_000, 29_999, 50_000, "n -0000000000000"), None, &[]), None);
@@ -235,7 +238,8 @@ mod tests {
 
     #[test]
     fn nothing_is_expected_in_a_quarantine_below_the_floor_or_around_a_handover() {
-        // The quarantine ends in ten seconds, and the floor is 2E above the end.
+        // The quarantine ends in ten seconds, and the floor (no fence is below it) is 2E above that
+        // time.
         let young = seen(20_000, 30_000, 60_000, "e -0000000000000");
         assert_eq!(window(&young, None, &[]), Some((NOW + 13_000_000, NOW + 30_000_000)));
         // The length of the quarantine was raised to 60 s after the floor was written, so the

@@ -29,7 +29,8 @@ pub(crate) struct Session {
     wire: Wire,
     secrets: Secrets,
     facts: ServerFacts,
-    /// Marker in the last answer of the server; `None` before the first answer.
+    /// Marker (the server's stored facts about its data history) in the last answer of the server;
+    /// `None` before the first answer.
     seen: SyncMutex<Option<Arc<Seen>>>,
     /// Facts in the answer to [`touch`](Self::touch). They are kept until a caller takes them, or
     /// until the answer to a batch includes them.
@@ -174,7 +175,7 @@ pub(crate) struct Sent {
     reply: Reply,
     batch: Arc<Batch>,
     group_terms: GroupTerms,
-    /// Marker that the batch contained as the expected marker.
+    /// Marker that the batch contained, because the client expects that the server still has it.
     seen: Option<Arc<Seen>>,
 }
 

@@ -147,9 +147,9 @@ impl SentinelNodeBuilder {
         })
     }
 
-    /// Sets whether a server without a marker grants at once. With `false`, the default, such a
-    /// server begins a quarantine, as after a loss of data. Use `true` only for tests and embedded
-    /// use, where no client can hold a lock on a fresh server.
+    /// Sets whether a server without the key `palisade:generation` grants at once. With `false`,
+    /// the default, such a server begins a quarantine, as after a loss of data. Use `true` only for
+    /// tests and embedded use, where no client can hold a lock on a fresh server.
     pub fn trust_fresh(self, trust: bool) -> Self {
         self.set(|s| s.trust_fresh = trust)
     }

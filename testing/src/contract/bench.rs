@@ -36,7 +36,8 @@ pub(super) struct Bench {
     env: SystemEnv,
     pub(super) hooks: Hooks,
     pub(super) terms: Terms,
-    /// Value of [`Batch::known_since`].
+    /// Time (µs, by the node's clock) at which the client of this bench first saw a marker on the
+    /// node. The bench sends it with each batch, as [`Batch::known_since`].
     known_since: Option<u64>,
 }
 
@@ -47,8 +48,8 @@ impl Bench {
         node: Arc<dyn LockNode>,
         hooks: Hooks,
     ) -> Self {
-        // A case that causes a quarantine waits until the quarantine ends. So the quarantine must
-        // be short.
+        // A case that causes a quarantine (a time after a loss of data in which the node grants
+        // nothing) waits for its end. So the quarantine must be short.
         let (max_ttl, clock_error) = if disturbs {
             (Duration::from_secs(1), Duration::from_millis(250))
         } else {
@@ -71,8 +72,8 @@ impl Bench {
         self.broken("a quarantine ends", &"still in quarantine");
     }
 
-    /// Returns the same bench with other bounds. Cases use it to make the node remove a record
-    /// soon.
+    /// Returns the same bench with other bounds (longest lease and clock error). Cases use short
+    /// bounds, so that the node soon removes a record.
     pub(super) fn with_terms(self, max_ttl: Duration, clock_error: Duration) -> Self {
         Self { terms: Terms { max_ttl, clock_error }, ..self }
     }

@@ -1,4 +1,5 @@
-//! Quarantine (quarantine 1 to 8). The cases use hooks that restart or empty the server.
+//! Cases of the quarantine: the time after a loss of data in which a node grants nothing
+//! (quarantine 1 to 8). The cases use hooks that restart or empty the server.
 
 use std::sync::Arc;
 use std::time::Duration;

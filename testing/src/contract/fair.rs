@@ -32,7 +32,8 @@ pub(super) fn cases() -> Vec<Case> {
 const A: u64 = 0xa;
 const B: u64 = 0xb;
 
-/// Makes a fair acquire by the handle, for which no node reserves the lock.
+/// Makes a fair acquire by the handle `waiter`. A released lock is not reserved for this handle,
+/// because its `needs` are zero.
 fn fair(k: &LockKeys, owner: OwnerToken, waiter: u64, ticket: Option<u64>) -> Op {
     let place = Place { waiter, waited: Duration::ZERO, needs: Duration::ZERO };
     with_place(k, owner, place, ticket)
@@ -51,7 +52,8 @@ fn leave(k: &LockKeys, waiter: u64) -> Op {
 }
 
 impl Bench {
-    /// Asks fairly, and returns the standing of the handle, which is refused.
+    /// Sends a fair acquire of a held lock, and returns the place of the handle in the queue as the
+    /// refusal reports it.
     async fn queued(&self, k: &LockKeys, waiter: u64, ticket: Option<u64>) -> Queued {
         match self.ask(fair(k, self.owner(), waiter, ticket)).await {
             Reply::Queued { queued, foreign: false, .. } => queued,
@@ -72,7 +74,8 @@ async fn rule_1_a_refused_call_gets_a_ticket_after_all_that_wait(b: Bench) {
     let (k, _) = b.held().await;
     let first = b.queued(&k, A, None).await;
     b.check(first.ticket >= before && first.ahead == 0, "the first is next", &first);
-    // As after the answer of another node whose clock is ahead.
+    // Another node, whose clock is ahead, may have given this call a larger ticket. Then the larger
+    // ticket counts on this node, too.
     let ahead = first.ticket + 1_000_000;
     b.queued(&k, A, Some(ahead)).await;
     let second = b.queued(&k, B, None).await;
@@ -159,8 +162,9 @@ async fn rule_3_a_repeated_request_has_what_it_has(b: Bench) {
 }
 
 async fn rule_4_a_grant_that_is_taken_back_keeps_the_place(b: Bench) {
-    // One place is there before the grant; the other one is made by it, as on a node that granted
-    // the first request.
+    // In the first round the handle A has a place in the queue before it is granted the lock. In
+    // the second round the grant makes the place, as on a node that granted the first request of a
+    // call.
     for asks in [true, false] {
         let (k, owner) = b.held().await;
         let ticket = b.facts().await.node_micros;

@@ -124,7 +124,7 @@ async fn rule_3_nothing_is_handed_over_after_a_later_grant(b: Bench) {
     b.expect(release(&k, a), Reply::Done, "the owner releases").await;
     let next = b.granted(acquire(&k, c, LONG), "a free lock is granted").await;
     b.expect(release(&k, c), Reply::Done, "the next owner releases").await;
-    // An extension that was on its way comes late.
+    // An extension of the first owner was under way for a long time and arrives now.
     b.expect(extend(&k, a, LONG, t), Reply::Done, "an absent lock is put back").await;
     let got = b.all(vec![redeem(&k, b.owner(), (a, t)), inspect(&k)]).await;
     let kept = is_held(&got[0]) && is_owned_by(&got[1], a);

@@ -27,8 +27,8 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 pub(super) async fn handed_over(b: &Bench) -> Facts {
-    // A node can be handed over only after it has settled, because only then its data contain all
-    // leases.
+    // A node can be handed over only outside a quarantine, because only then its data certainly
+    // contain all leases.
     b.settle().await;
     if let Some(hook) = &b.hooks.hand_over {
         hook().await;
@@ -36,7 +36,7 @@ pub(super) async fn handed_over(b: &Bench) -> Facts {
     b.facts().await
 }
 
-/// Returns the bench with longer bounds, because the cases check two times even on a slow machine.
+/// Returns the bench with longer bounds, so that the cases have enough time even on a slow machine.
 /// The node settles for the length of the longest lease. It keeps a used name for twice
 /// `clock_error`.
 pub(super) async fn slowly(b: Bench) -> Bench {
@@ -139,7 +139,8 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
     let b = slowly(b).await;
     let (k, (a, c)) = (b.lock(), b.owners());
     let begun = Instant::now();
-    // The lock ends by the clock of the new server, which may be ahead.
+    // The lease must be over when the new server takes over, as if the clock of this server were
+    // ahead.
     b.granted(acquire(&k, a, Duration::from_millis(10)), "a free lock is granted").await;
     sleep(Duration::from_millis(20)).await;
     handed_over(&b).await;

@@ -186,7 +186,8 @@ async fn new_metadata_wakes_an_inspector(b: Bench) {
         let (k, a) = (b.lock(), b.owner());
         let mut events = b.events();
         let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-        // The node keeps the place of a waiter when it forgets who inspected.
+        // The new metadata end the request of the inspector for a hint. They must not remove the
+        // place of this waiter from the queue.
         b.ask(acquire_waiting(&k, b.owner(), WAITERS[0])).await;
         b.ask(inspect_waiting(&k)).await;
         b.expect(extend_saying(&k, a, t, b"news"), Reply::Done, "the owner writes metadata").await;

@@ -49,7 +49,7 @@ fn fence_of(reply: &Reply, owner: OwnerToken) -> Option<u64> {
     }
 }
 
-/// Returns the fences of the names that the owner has.
+/// Returns the fence of each name; `None` for a name that the owner does not have.
 async fn fences(b: &Bench, names: &[LockKeys], owner: OwnerToken) -> Vec<Option<u64>> {
     let seen = b.all(names.iter().map(inspect).collect()).await;
     seen.iter().map(|reply| fence_of(reply, owner)).collect()

@@ -1,4 +1,5 @@
-//! Answers of a node about a key without a record.
+//! Cases about keys without a record: a node has to report for how long it may lack an earlier
+//! claim of such a key, because it has lost data.
 
 use std::time::Duration;
 

@@ -33,7 +33,7 @@ pub(super) fn shared(mut op: Op) -> Op {
     op
 }
 
-/// Makes an operation on a lock one on these slots.
+/// Changes an operation on a lock to the same operation on these slots of a semaphore.
 pub(super) fn on_slots(mut op: Op, slots: Slots) -> Op {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
         *mode = LockMode::Slot(slots);

@@ -109,7 +109,7 @@ async fn rule_1_a_name_has_a_largest_number_of_readers(b: Bench) {
         let got = b.all(ops).await;
         b.check(got.iter().all(is_granted), "readers are granted beside readers", &got);
     }
-    // The lock has 4 096 readers now, which is the largest number.
+    // The lock has 4 096 readers now, which is the largest number. So a further reader is refused.
     let (last, again) =
         (b.ask(read(&k, b.owner(), LONG)).await, b.ask(read(&k, first, LONG)).await);
     let Reply::Held { remaining: Some(rest), foreign: false } = last else {
@@ -316,7 +316,8 @@ async fn rule_8_readers_that_may_still_be_there_keep_the_name(b: Bench) {
     let b = slowly(b).await;
     let (k, (a, c)) = (b.lock(), b.owners());
     let begun = Instant::now();
-    // The grant ends by the clock of the server that takes over, which may be ahead.
+    // The grant must be over when the new server takes over, as if the clock of this server were
+    // ahead.
     b.granted(read(&k, a, Duration::from_millis(10)), "a free lock is granted to a reader").await;
     sleep(Duration::from_millis(20)).await;
     handed_over(&b).await;

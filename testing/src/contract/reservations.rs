@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The handle that has waited longest, and the time for which it has waited.
+/// Handles that wait, each with the time for which it has waited. `FIRST` has waited longest.
 const FIRST: (u64, Duration) = WAITERS[2];
 const NEXT: (u64, Duration) = WAITERS[0];
 const THIRD: (u64, Duration) = WAITERS[1];

@@ -72,7 +72,7 @@ pub(super) fn slot(reply: &Reply) -> Option<u16> {
     }
 }
 
-/// Acquires a permit, and returns its fence.
+/// Sends the acquire `op`, checks that it is granted the slot `want`, and returns the fence.
 pub(super) async fn given(b: &Bench, op: Op, want: u16) -> u64 {
     match b.ask(op).await {
         Reply::Permit { fence, slot } if slot == want => fence,
@@ -96,7 +96,7 @@ async fn permits(b: &Bench, k: &LockKeys) -> Vec<SlotGrant> {
     }
 }
 
-/// Checks who has which slot.
+/// Checks that the node shows exactly these slots with these owners.
 pub(super) async fn has(b: &Bench, k: &LockKeys, want: &[(u16, OwnerToken)]) {
     let seen = permits(b, k).await;
     let got: Vec<_> = seen.iter().map(|permit| (permit.slot, permit.owner)).collect();
@@ -280,7 +280,8 @@ async fn rule_4_an_extension_leaves_a_slot_to_its_owner(b: Bench) {
     let t = b.high().await.get();
     b.expect(renew(&k, b.owner(), 0, t), Reply::NotOwner, "another owner keeps its slot").await;
     has(&b, &k, &[(0, a), (1, c)]).await;
-    // Two owners that have each other's slots both get their own in the end.
+    // Each of two owners has the slot that the other owner asks for. A refused extension frees the
+    // slots of its owner, so in the end each has the slot that it asked for.
     b.expect(renew(&k, a, 1, t), Reply::NotOwner, "another owner keeps its slot").await;
     has(&b, &k, &[(1, c)]).await;
     b.expect(renew(&k, c, 0, t), Reply::Done, "the other one gets its own").await;
@@ -358,7 +359,7 @@ async fn rule_5_a_released_slot_is_reserved_for_the_waiter(b: Bench) {
     if let Reply::Held { remaining: Some(rest), .. } = &got[2] {
         b.check(*rest <= RESERVED, "a reservation is short", rest);
     }
-    // A reservation that is not used is over by itself.
+    // A reservation that its waiter does not use ends after its time.
     let (k, _, c) = awaited(&b).await;
     b.expect(leave(&k, c), Reply::Done, "the owner releases").await;
     b.until("a reservation ends", ask(&k, b.owner()), |reply| slot(reply) == Some(1)).await;
@@ -456,7 +457,8 @@ async fn rule_9_a_slot_that_may_still_be_held_is_kept(b: Bench) {
     let b = slowly(b).await;
     let (k, a, c) = (b.lock(), b.owner(), b.owner());
     let begun = Instant::now();
-    // The grant ends by the clock of the server that takes over, which may be ahead.
+    // The grant must be over when the new server takes over, as if the clock of this server were
+    // ahead.
     let brief = on_slots(acquire(&k, a, Duration::from_millis(10)), TWO.exactly(0));
     given(&b, brief, 0).await;
     let released = b.owner();

@@ -1,5 +1,6 @@
-//! Permits: slots that a caller does not know, or that are not there. The numbers in the names are
-//! those of the rules in `docs/design/semaphore.md`.
+//! Permits of callers that state different numbers of slots, and requests for slots that the
+//! semaphore does not have. The numbers in the names are those of the rules in
+//! `docs/design/semaphore.md`.
 
 use std::time::Duration;
 

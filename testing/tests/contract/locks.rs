@@ -72,7 +72,7 @@ async fn wrong_orders_are_caught() {
     caught("keeps a place that was given up", sticky, truly, gives_up).await;
 }
 
-/// Changes from whom a lock is handed over, and under which token.
+/// Changes the owner from whom a hand-over takes the lock, or the fencing token that it names.
 fn handing(op: &mut Op, change: impl FnOnce(&mut OwnerToken, &mut FencingToken)) {
     if let Op::Acquire { if_held: Some(IfHeld::TakeOnly { from, token }), .. } = op {
         change(from, token);
@@ -98,7 +98,7 @@ async fn wrong_hand_overs_are_caught() {
     caught("hands nothing over", never, truly, owner).await;
 }
 
-/// Leaves only the first of several names.
+/// Removes all names but the first from the keys of an op.
 fn first_only(keys: &mut LockKeys) {
     *keys = LockKeys::new(keys.lock());
 }

@@ -18,7 +18,8 @@ use tokio::task::JoinSet;
 
 use self::wrap::Wrap;
 
-/// Checks that the suite finds a node that changes the ops of this form before it executes them.
+/// Checks that the case `$by` of the suite fails for a wrong node. This node changes each op of the
+/// form `$op` before it executes the op.
 macro_rules! asks {
     ($what:literal, $by:literal, $op:pat => $change:expr) => {
         caught(
@@ -35,7 +36,8 @@ macro_rules! asks {
     };
 }
 
-/// Checks that the suite finds a node that changes its answers of this form to ops of this form.
+/// Checks that the case `$by` of the suite fails for a wrong node. This node changes each answer of
+/// the form `$reply` to an op of the form `$op`.
 macro_rules! tells {
     ($what:literal, $by:literal, $op:pat, $reply:pat => $change:expr) => {
         caught(

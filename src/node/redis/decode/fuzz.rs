@@ -1,6 +1,6 @@
-//! Property tests of decoding: any answer of a script is read without a panic, garbage is a fault
-//! that may have run and never a grant, and an answer that was read and is written again is the
-//! same.
+//! Property tests of decoding. No answer of a script causes a panic. A malformed answer is an error
+//! which states that the batch may have run, and never a grant. Replies that were read from an
+//! answer and are written again give the same answer.
 
 mod op;
 
@@ -13,19 +13,22 @@ use crate::name::LockKeys;
 use crate::op::Loss;
 use crate::op::{Began, Claim, ClaimEnd, Enlist, Place};
 
-/// `a`, `d`, `S` and `G` may be in runs.
+/// Letters of the kinds of ops that the tests generate (see `op`). Neighbours of the kinds `a`,
+/// `d`, `S` or `G` form a run.
 const KINDS: &str = "AORXDIECrxcsuLaaaddSHGPYFU";
 const SECOND: Duration = Duration::from_secs(1);
-/// Answer about a key when the history began at 5 ms and the server's clock shows 0 ms: time for
-/// one retention, and strictly more.
+/// Time for which the node may lack a claim of the key, in all answers of these tests. The loss
+/// ends at 5 ms, the server's clock shows 0 ms, the retention is 1 s, and the end has to be passed
+/// by 1 ms.
 const UNSURE: Duration = Duration::from_millis(1_006);
 
-/// Makes the header with a quarantine of 70 ms.
+/// Makes the values with which an answer begins: the server's clock (9 µs), the marker and the
+/// bits. The quarantine has 70 ms left.
 fn header() -> Vec<Value> {
     vec![Value::Int(9), marker("00000000000000ff"), Value::Int(1)]
 }
 
-/// Makes the marker of this history.
+/// Makes the marker of a data history whose `replid` begins with `history`.
 fn marker(history: &str) -> Value {
     let zeros = "0".repeat(24);
     text(&format!(
@@ -34,13 +37,13 @@ fn marker(history: &str) -> Value {
     ))
 }
 
-/// Returns the loss that the header's marker names.
+/// Returns the loss that the marker of `header` lists.
 fn lost() -> Vec<Loss> {
     vec![Loss::between(0, 5)]
 }
 
-/// Returns a reply in the form in which the script answers it: the oracle, written from the heads
-/// of the scripts.
+/// Returns the values with which the script answers this reply. This function follows the heads of
+/// the Lua files and not the decoder, so that the tests can compare the two.
 fn wire_values(reply: &Reply) -> Vec<Value> {
     let n = |n: u64| Value::Int(i64::try_from(n).unwrap());
     let ms = |d: Duration| Value::Int(i64::try_from(d.as_millis()).unwrap());
@@ -160,7 +163,8 @@ fn readers() -> BoxedStrategy<Reply> {
     let more = prop_oneof![3 => Just(0_u32), 1 => 1_u32..5_000];
     (1_u64..1 << 53, proptest::collection::vec(one, 1..MAX_LISTED + 1), more)
         .prop_map(|(fence, listed, more)| {
-            // Only a full list leaves readers out.
+            // The script lists at most `MAX_LISTED` readers. So the count is larger than the list
+            // only if the list is full.
             let more = if listed.len() == MAX_LISTED { more } else { 0 };
             let count = listed.len() as u32 + more;
             Reply::Readers(Readers { fence, count, listed })
@@ -194,7 +198,7 @@ fn any_reply(kind: char) -> BoxedStrategy<Reply> {
     let plain = |all: &'static [Reply]| proptest::sample::select(all).boxed();
     let verdict = || plain(&[Reply::Done, Reply::NotOwner]);
     match kind {
-        // As requested in most cases.
+        // Three of four replies are as requested, so that often a whole run is.
         'a' => prop_oneof![3 => Just(Reply::Granted { fence: 1 }), 1 => any_reply('A')].boxed(),
         'd' => prop_oneof![3 => Just(Reply::Done), 1 => any_reply('D')].boxed(),
         'A' | 'S' => prop_oneof![
@@ -270,7 +274,7 @@ fn batch() -> impl Strategy<Value = (Vec<char>, Vec<Reply>)> {
     proptest::collection::vec(one, 1..8).prop_map(|all| all.into_iter().unzip())
 }
 
-/// Returns how many ops from the beginning are answered as one run.
+/// Returns the number of ops at the beginning that form one run.
 fn run(kinds: &[char]) -> usize {
     let alike = kinds.iter().take_while(|k| **k == kinds[0]).count();
     if matches!(kinds[0], 'a' | 'd' | 'S' | 'G') { alike } else { 1 }
@@ -307,14 +311,14 @@ fn spoken(mut kinds: &[char], mut replies: &[Reply]) -> Value {
     Value::Array(all)
 }
 
-/// Returns true if what was read was in the answer.
+/// Returns true if the replies `read` are exactly those of the values `stood` in the answer.
 fn stood_there(mut kinds: &[char], mut read: &[Reply], mut stood: &[Value]) -> bool {
     while !kinds.is_empty() {
         let n = run(kinds);
         if stood.first().is_some_and(|first| same(&Value::Int(-9), first)) {
             stood = &stood[1..];
             if kinds[0] == 'S' {
-                // The fence of all follows.
+                // After the code of a run of readers follows the fence that all of them have.
                 let fence = wire_values(&read[0]);
                 if !read[..n].iter().all(|r| *r == read[0]) || !same(&fence[0], &stood[0]) {
                     return false;
@@ -341,8 +345,8 @@ fn read(kinds: &[char], answer: Value) -> Result<Replies, NodeError> {
     replies(answer, &ops, &"run".into(), Duration::ZERO, None).map(|(replies, _)| replies)
 }
 
-/// Returns true if two values mean the same: digits are numbers, an expired key has no time left,
-/// and another program's value under a lock has no owner.
+/// Returns true if two values mean the same. Digits mean a number, -2 (an expired key) means no
+/// time left, and another program's value under a lock means no owner.
 fn same(read: &Value, stood: &Value) -> bool {
     let number = |v: &Value| match v {
         Value::Int(n) => Some(*n),
@@ -434,7 +438,8 @@ proptest! {
     }
 }
 
-/// Gives each op that answers with a number one that is out of range.
+/// Checks that a number out of range is an error of its op only, for each kind of op whose answer
+/// contains numbers.
 #[test]
 fn a_number_out_of_range_spoils_its_own_op_only() {
     let bad = [

@@ -31,10 +31,11 @@ fn ops() -> Vec<Op> {
     ]
 }
 
-/// Clock error of exact clocks.
+/// Clock error (E) in these tests: the clocks are exact.
 const EXACT: Duration = Duration::ZERO;
 
-/// Makes the header at 1 s, of a history that began at 7 ms with a quarantine of 1,063 ms.
+/// Makes the values with which an answer begins: the server's clock (1 s), the marker and the bits.
+/// The data history began at 7 ms, with a quarantine of 1,063 ms.
 fn header() -> Vec<Value> {
     vec![Value::Int(1_000_000), marker('n', 0), Value::Int(1)]
 }
@@ -71,7 +72,8 @@ fn a_batch_is_read_in_order() {
         Reply::Absent,
         Reply::Holder(Some(holder)),
         Reply::Completed(record),
-        // The birth is after 7 ms, when the history began.
+        // The request was made after 7 ms, when the data history began, so no claim of its key is
+        // lost.
         Reply::Record { state: Some(state), unsure: Duration::ZERO, losses: Vec::new() },
     ];
     assert_eq!(items, want);
@@ -110,7 +112,7 @@ fn a_run_that_went_as_asked_says_so_once() {
     let granted = |fence| Ok(Reply::Granted { fence });
     let want = [granted(7), granted(9), Ok(Reply::Done), Ok(Reply::Absent), granted(12)];
     assert_eq!(got.items, want);
-    // Inside a run the code -9 is no answer, and neither for other kinds.
+    // The code -9 (as requested) is an error in the middle of a run, and as the answer to a read.
     let middle = [&header()[..], &[Value::Int(7), Value::Int(-9)]].concat();
     assert!(read(Value::Array(middle), &ops[..2]).is_err());
     let inspect = [Op::Inspect { keys: keys.clone(), wait: false }];
@@ -157,7 +159,8 @@ fn the_release_of_several_locks_has_one_reply() {
     }
 }
 
-/// The script leaves the marker out of a list if it is the one that the client names.
+/// Checks a list without a marker. The script leaves the marker out if it is still the one that the
+/// client sent.
 #[test]
 fn a_list_without_a_marker_is_of_the_server_that_was_seen() {
     let run: Arc<str> = "run".into();
@@ -203,7 +206,7 @@ fn the_clock_alone_says_that_all_is_as_expected() {
     assert_eq!((facts.node_micros, facts.history_id, facts.since), (2_000_000, 255, 7));
     assert_eq!((facts.quarantine, facts.new_history), (Duration::ZERO, false));
     assert_eq!(still, seen);
-    // A bare clock is no answer to other kinds, nor if nothing was expected.
+    // The clock alone is an error as the answer to a read, and if the client expected no marker.
     assert!(expected(&[Op::Inspect { keys, wait: false }]).is_err());
     assert!(read(Value::Int(2_000_000), &ops).is_err());
 }
