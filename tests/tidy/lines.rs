@@ -7,7 +7,7 @@ use crate::root;
 
 struct Example {
     path: &'static str,
-    /// Maximum number of lines.
+    /// Maximum number of lines between the marks.
     limit: usize,
     /// Texts that may occur only between the marks.
     glue: &'static [&'static str],
