@@ -35,7 +35,8 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Sets this recorder for all handles that the current thread builds from now on.
+    /// Sets this recorder for all handles that the current thread builds before the returned guard
+    /// is dropped.
     pub(crate) fn install(&'static self) -> metrics::LocalRecorderGuard<'static> {
         metrics::set_default_local_recorder(self)
     }
