@@ -1,5 +1,5 @@
-//! The birth of a key, and the outcome on nodes that lost data. The tests step virtual time by
-//! milliseconds.
+//! The birth of a key is the time at which its request was made. These tests show how the birth
+//! decides the outcome on nodes that lost data. They step virtual time by milliseconds.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ fn orders(w: &World, skew: i64) -> Idempotency {
     builder.retention(KEEP).build().unwrap()
 }
 
-/// Sends a request, so that the nodes detect their new data history. Waits until their quarantine
-/// has ended. Returns the time when the new data history began.
+/// Sends a request, so that the restarted nodes detect that they may have lost data. Waits until
+/// the quarantine of these nodes has ended. Returns the time when their new data history began.
 async fn settle(w: &World) -> u64 {
     let since = w.now();
     let look = orders(w, 0).key("settle").lookup::<u32>().await;
@@ -125,7 +125,7 @@ async fn without_a_birth_memory_is_whole_after_the_retention() {
     assert!(matches!(&parked, Outcome::Parked(p) if p.forgotten_for == MS), "{parked:?}");
     sleep(MS).await;
     assert!(runs(orders.key("a")).await);
-    // From now on, each request within the retention was made after the loss.
+    // From now on, each request within the retention was made after the loss, so none is forgotten.
     assert!(runs(orders.key("b").created_at(at(w.now()) - KEEP)).await);
 }
 
@@ -157,16 +157,16 @@ async fn a_minority_that_lost_data_asks_for_no_birth() {
     let since = settle(&w).await;
     assert!(!runs(orders(&w, 0).key("b")).await);
     assert!(runs(orders(&w, 0).key("c").created_at(at(since + 2 * E + 1))).await);
-    // The other nodes still have the result that was stored before the losses.
+    // Node 1 lost the result of `a`, but the other two nodes still have it.
     let again = orders(&w, 0).key("a").run(|_| async { Ok::<_, String>(2) }).await.unwrap();
     assert_eq!(again, Outcome::Replayed(1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_an_old_master_ran_is_not_run_again_whatever_the_clocks() {
-    // A replica is promoted. For up to L more, its old master accepts claims, and the new master
-    // never receives them. The clocks of the new master and of the client that made the request are
-    // off by up to E, in both directions.
+    // A replica is promoted. For up to L more (the failover window), its old master accepts claims,
+    // and the new master never receives them. The clocks of the new master and of the client that
+    // made the request are off by up to E, in both directions.
     const L: u64 = 5_000;
     for maker in [-2_000_i64, 0, 2_000] {
         for node in [-2_000_i64, 0, 2_000] {

@@ -1,5 +1,6 @@
-//! One decision about a loss applies to every key that the loss made forgotten, in every process
-//! (idempotency 20). The decision does not apply to keys of another loss.
+//! After a loss of data, the nodes cannot tell for some keys if they were used before: these keys
+//! are forgotten. One decision of an operator about the loss applies to all keys that the loss made
+//! forgotten, in every process (idempotency 20). It does not apply to keys of another loss.
 
 use std::time::Duration;
 
@@ -32,7 +33,8 @@ async fn run(of: &Idempotency, key: &str, effects: &Effects) -> Outcome<u32> {
     of.key(key).run(|_| effects.act(Duration::ZERO)).await.unwrap()
 }
 
-/// Runs a forgotten key. Returns true if no operator has decided about its losses yet.
+/// Runs a forgotten key. Returns true if no operator has decided yet about the losses that made it
+/// forgotten.
 async fn is_undecided(of: &Idempotency, key: &str) -> bool {
     let outcome = run(of, key, &Effects::default()).await;
     let Outcome::Parked(Parked { reason: ParkedReason::Forgotten, undecided, losses, .. }) =
@@ -95,8 +97,8 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
             assert!(is_undecided(of, "third").await);
         }
         if is_kept {
-            // The parked key names only the later loss, because an operator has already decided
-            // about the first loss.
+            // The outcome of the parked key names only the later loss, because an operator has
+            // already decided about the first loss.
             let Outcome::Parked(parked) = run(&of, "third", &effects).await else { panic!() };
             let incidents = incidents(&of).await.incidents;
             let (first, later) = (&incidents[0], &incidents[1]);

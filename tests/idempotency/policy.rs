@@ -1,5 +1,5 @@
-//! Both policies, the probe and births in every combination. Also the state of a key after a failed
-//! handler.
+//! The policies for lapsed and for forgotten keys, the probe, and the birth (creation time) of a
+//! key, in every combination. Also the state of a key after a failed handler.
 
 use std::time::Duration;
 

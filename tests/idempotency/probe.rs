@@ -1,4 +1,5 @@
-//! Probes for keys that the nodes have forgotten.
+//! Probes for keys that the nodes have forgotten: too few nodes can decide if there was an attempt,
+//! so the caller's function (the probe) looks if there was an effect.
 
 use palisade::{MemoryNode, Outcome, Probed};
 

@@ -1,6 +1,6 @@
 //! A server that lost its last writes reports how long the loss can be at most. A namespace that
-//! accepts a loss of this length continues. The oracle is a list, kept by the test, of all keys
-//! with the times of their runs.
+//! accepts a loss of this length still runs new keys. The test keeps a list of all keys with the
+//! times of their runs, to compare.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ const TTL: Duration = Duration::from_secs(2);
 const ERROR: Duration = Duration::from_millis(50);
 /// Time limit that is longer than any restart in this test.
 const LONG: Duration = Duration::from_secs(60);
-/// Maximum age of the marker's note when a record is written, in milliseconds. The server and this
-/// test read the same machine's clock.
+/// Maximum age of the server's time in the marker (the note) when a record is written, in
+/// milliseconds. The server and this test read the same machine's clock.
 const NOTED: u64 = 1_001;
 
 fn now() -> u64 {

@@ -1,5 +1,5 @@
-//! Waiting for the result of another caller's handler. A hint wakes the waiter. The wait needs few
-//! requests.
+//! Waiting for the result of another caller's handler. A hint (a message from a node that the
+//! handler has ended) wakes the waiter, so the wait needs few requests.
 
 use std::time::Duration;
 
