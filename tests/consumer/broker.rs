@@ -206,8 +206,8 @@ impl Handed {
         &self.message.body
     }
 
-    /// Returns the message of this delivery. Returns `None` if the broker has delivered the message
-    /// again since then.
+    /// Returns the message of this delivery. Returns `None` if the message is settled, or if the
+    /// broker has delivered it again since then.
     fn mine<'a>(&self, state: &'a mut State) -> Option<&'a mut Message> {
         state.messages.get_mut(&self.id).filter(|m| m.tag == Some(self.tag))
     }
