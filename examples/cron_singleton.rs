@@ -25,7 +25,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// of the first effect.
 type Ledger = Mutex<BTreeMap<String, (i64, &'static str)>>;
 
-/// Runs the job. `dies` simulates a process that is killed right after its effect.
+/// Runs the job. If `dies` is true, simulates a process that is killed right after its effect.
 async fn report(tick: Tick, ledger: Arc<Ledger>, me: &'static str, dies: bool) {
     let key = tick.child_key("report");
     let first =

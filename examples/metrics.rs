@@ -67,8 +67,8 @@ fn millis(least: u64, most: u64) -> Duration {
     Duration::from_millis(rand::random_range(least..most))
 }
 
-/// Acquires and releases a lock again and again. Task 0 holds its lock for about ten seconds, the
-/// other tasks hold theirs for a short time.
+/// Acquires and releases a lock again and again. Task 0 holds its lock for about ten seconds, and
+/// the other tasks hold their locks for a short time.
 async fn locks(redlock: Redlock, task: u32) -> Option<()> {
     loop {
         let name = if task == 0 { "long".to_owned() } else { format!("short-{}", task % 2) };

@@ -8,7 +8,7 @@
 //!                                                                 example starts and breaks
 //! ```
 
-// This is a program, so no item can be reached from outside.
+// No other crate can use an item of a program, so the lint against unreachable items is off.
 #![allow(unreachable_pub)]
 
 #[path = "../common/mod.rs"]
@@ -57,8 +57,8 @@ struct Args {
     /// Use three real Sentinel groups on this machine, with a kill, a freeze and a failover.
     #[arg(long)]
     demo_sentinel: bool,
-    /// Let consumers repeat unfinished attempts without asking the ledger, to see that the ledger
-    /// notices.
+    /// Let consumers repeat unfinished attempts without asking the ledger, so that some orders are
+    /// booked twice and the check at the end fails.
     #[arg(long)]
     blind: bool,
     #[command(flatten)]

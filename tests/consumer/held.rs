@@ -1,6 +1,6 @@
-//! Tests of messages that are held after a loss of data. If the loss may concern the record of a
-//! message, the consumer does not handle the message. The message waits at the broker until an
-//! operator decides about the loss (consumers 12).
+//! Tests of messages that are held after a loss of data. If the nodes cannot tell if a message was
+//! handled before the loss, the consumer does not handle it. The message waits at the broker until
+//! an operator decides about the loss (consumers 12).
 
 use std::time::Duration;
 

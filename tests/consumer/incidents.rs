@@ -1,6 +1,6 @@
-//! Three losses of data on real servers. A consumer holds the messages that the loss may concern,
-//! and an operator decides about all of them by one call. The ledger of the test counts the
-//! effects.
+//! Tests of losses of data on real servers. After a loss, the server cannot tell if some messages
+//! were handled before. The consumer holds these messages, and an operator decides about all of
+//! them by one call. The ledger of the test counts the effects.
 
 use std::time::{Duration, SystemTime};
 
@@ -59,7 +59,8 @@ impl Lab {
         consumer.run(book, empty(self.broker.clone())).await.unwrap();
     }
 
-    /// Waits until `held` messages are held, publishes new messages, and decides about the loss.
+    /// Waits until `held` messages are held, publishes new messages, and decides about the loss as
+    /// an operator. Checks the effects of the decision.
     async fn decided(&self, held: usize, decision: Decision) {
         let booked = self.ledger.with(1);
         let operate = async {

@@ -1,4 +1,4 @@
-//! Hosts with wrong wall clocks, and hosts whose clock changes during a run.
+//! Tests of hosts with wrong wall clocks, and of hosts whose clock changes during a run.
 
 use std::time::Duration;
 

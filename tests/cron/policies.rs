@@ -1,4 +1,5 @@
-//! Policies for ticks that are missed, for ticks that overlap, and for runs that take too long.
+//! Tests of the policies for ticks that are missed, for ticks that overlap, and for runs that take
+//! too long.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -123,7 +124,7 @@ async fn a_run_counts_for_at_least_and_is_cancelled_at_most() {
     let job = || Job::new("long", "* * * * *").at_most(10 * SECOND);
     let process = world.process_with(job(), |_| std::future::pending());
     sleep(2 * MINUTE).await;
-    // The history must have two ticks, because the run of the last tick may have begun just now and
+    // Read two ticks from the history, because the run of the last tick may have begun just now and
     // has no end yet.
     let report = process.cron.history(&job(), 2).await.unwrap();
     let over =
@@ -138,8 +139,8 @@ async fn a_cancelled_run_is_told_and_has_its_grace() {
     let world = World::new();
     let grace = Duration::from_millis(400);
     let job = || Job::new("job", "*/5 * * * * *").overlap(Overlap::CancelPrevious).grace(grace);
-    // There are three kinds of runs, by the time of the tick. Kind 0 ignores the cancellation, kind
-    // 1 ends well after it, and kind 2 fails after it with "stopped".
+    // There are three kinds of runs, by the second of the tick modulo 3. Kind 0 ignores the
+    // cancellation, kind 1 ends well after it, and kind 2 fails after it with "stopped".
     let process = world.process_with(job(), |tick: Tick| async move {
         if tick.unix_seconds() % 3 == 0 {
             std::future::pending::<()>().await;

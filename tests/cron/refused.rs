@@ -13,8 +13,8 @@ use crate::support::server::Server;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An operator changes the password on the server, before the process has the new password. Later
-/// the operator restores the password.
+/// An operator changes the password on the server, and the process still has the old password.
+/// Later the operator restores the old password.
 #[tokio::test]
 async fn a_process_that_was_refused_for_a_while_is_a_candidate_again() {
     let server = Server::start_with_users(

@@ -1,4 +1,4 @@
-//! Runs that an operator requests, outside of the schedule.
+//! Tests of runs that an operator requests, outside of the schedule.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
@@ -13,12 +13,12 @@ use crate::world::{Process, World};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Returns a job without a tick in the time of these tests.
+/// Returns a job whose schedule has no tick during these tests.
 fn rare() -> Job {
     Job::new("job", "0 0 29 2 *").on_request()
 }
 
-/// Requests a run, and waits a moment for its beginning.
+/// Requests a run, and waits up to five seconds for the beginning of the run.
 async fn ask(cron: &Cron) -> Requested {
     cron.request_run("job", "ann", "the file is there", 5 * SECOND).await.unwrap()
 }

@@ -339,8 +339,8 @@ async fn one_attempt_with_a_priority_waits_for_each_higher_one_that_is_listed() 
             ghosts.push((ghost, links));
         }
         sleep(TTL).await;
-        // The candidates of higher priority are still in the list, but cannot be elected. So only
-        // the list delays the attempt.
+        // The candidates of higher priority are still in the list, but cannot be elected. So the
+        // attempt waits only because of the list, and then wins.
         ghosts.iter().flat_map(|(_, links)| links).for_each(FaultControl::cut);
         leadership.resign().await.unwrap();
         let resigned = Instant::now();

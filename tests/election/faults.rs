@@ -1,4 +1,5 @@
-//! Faults that do not end a term, faults that end a term, and the state after these faults.
+//! Tests of faults that do not end a term, of faults that end a term, and of the state after these
+//! faults.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ async fn a_leader_loses_by_its_own_clock_before_anyone_else_leads() {
         });
         sleep(2 * TTL).await;
         assert!(leadership.is_valid());
-        // A majority of the nodes freezes: it neither refuses nor answers requests.
+        // A majority of the nodes freezes, so these nodes neither refuse nor answer requests.
         links.iter().take(n / 2 + 1).for_each(FaultControl::freeze);
         timeout(LONG, leadership.lost()).await.unwrap();
         let (reported, deadline) = (env.now(), leadership.valid_until());
@@ -303,7 +304,7 @@ async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_cl
     let handle = || Redlock::builder().ttl(TTL).env(Arc::clone(&world.env));
     let election = || handle().node(node.clone()).build().unwrap().election("e").build().unwrap();
     // The master's clock is ahead of the replica's clock by 2E, the largest difference between two
-    // clocks.
+    // clocks. E is the largest error of one clock.
     let error = handle().node(node.clone()).build().unwrap().config().clock_error;
     let ahead = MemoryNode::builder().env(Arc::clone(&world.env)).build();
     ahead.jump_clock(2 * error);
@@ -319,7 +320,7 @@ async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_cl
         assert!(matches!(asked, Err(LeaderError::NoQuorum(_))), "a ghost leads: {asked:?}");
         sleep(TTL / 10).await;
     }
-    // Once no lease of the earlier data history can be left, the node reports that there is no
+    // Once all leases from before the promotion must have ended, the node reports that there is no
     // leader.
     let vacant = async {
         while !matches!(election().leader().await, Ok(None)) {

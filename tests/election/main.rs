@@ -1,4 +1,4 @@
-//! Leader election over in-memory nodes in virtual time. tokio's paused clock drives nodes,
+//! Tests of leader election on in-memory nodes in virtual time. tokio's paused clock drives nodes,
 //! renewers and candidates.
 
 mod candidates;

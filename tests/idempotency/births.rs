@@ -119,7 +119,7 @@ async fn without_a_birth_memory_is_whole_after_the_retention() {
     let whole = since + 7_000 + 2 * E + KEEP.as_millis() as u64;
     sleep(Duration::from_millis(whole - w.now())).await;
     let orders = orders(&w, 0);
-    // At exactly the end of this time, the key is still forgotten. The outcome reports one more
+    // At exactly the time `whole`, the key is still forgotten. The outcome reports one more
     // millisecond.
     let parked = orders.key("a").run(|_| async { Ok::<_, String>(1) }).await.unwrap();
     assert!(matches!(&parked, Outcome::Parked(p) if p.forgotten_for == MS), "{parked:?}");
@@ -237,7 +237,7 @@ async fn too_old_is_judged_by_the_node_to_the_millisecond() {
     let run =
         |key: &str, made| orders.key(key).created_at(made).run(|_| async { Ok::<_, String>(1) });
     assert_eq!(run("a", oldest - MS).await.unwrap(), Outcome::TooOld);
-    // The refused call left neither a claim nor a fingerprint.
+    // The refused call left neither a claim nor a fingerprint, so the same key can run.
     assert!(run("a", oldest).await.unwrap().is_executed());
     // A stored result is replayed at any age of the request.
     assert_eq!(run("a", oldest - MS).await.unwrap(), Outcome::Replayed(1));

@@ -20,7 +20,7 @@ fn orders(redlock: &Redlock) -> Idempotency {
 
 /// Makes the nodes lose data, and waits until the quarantine of these nodes has ended.
 async fn lose(w: &World, nodes: &[usize], how: impl Fn(&MemoryNode)) {
-    // The handle must have seen the nodes with data before.
+    // The handle must have used the nodes with their data, before they lose it.
     let _ = w.orders().key("look").lookup::<u32>().await;
     for i in nodes {
         how(&w.nodes[*i]);
@@ -33,8 +33,8 @@ async fn run(of: &Idempotency, key: &str, effects: &Effects) -> Outcome<u32> {
     of.key(key).run(|_| effects.act(Duration::ZERO)).await.unwrap()
 }
 
-/// Runs a forgotten key. Returns true if no operator has decided yet about the losses that made it
-/// forgotten.
+/// Runs a key that is forgotten (the nodes cannot tell if it was used before). Returns true if no
+/// operator has decided yet about the losses that made it forgotten.
 async fn is_undecided(of: &Idempotency, key: &str) -> bool {
     let outcome = run(of, key, &Effects::default()).await;
     let Outcome::Parked(Parked { reason: ParkedReason::Forgotten, undecided, losses, .. }) =
@@ -90,7 +90,7 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
         assert!(run(&of, "second", &effects).await.is_executed());
         sleep(secs(120)).await;
         assert!(run(&before, "again", &effects).await.is_executed());
-        // The process of `before` has just read the decision when the next nodes lose data.
+        // The process of the handle `before` has just read the decision when more nodes lose data.
         lose(&w, &[1, 2], how).await;
         for of in [&before, &of] {
             assert!(!run(of, "second", &effects).await.is_executed());

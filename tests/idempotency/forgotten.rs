@@ -25,7 +25,7 @@ async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
 
 /// Makes the nodes lose their data, and waits until the quarantine of these nodes has ended.
 async fn lose(w: &World, nodes: &[usize]) {
-    // The handle must have seen the nodes with data before.
+    // The handle must have used the nodes with their data, before they lose it.
     let _ = w.orders().key("look").lookup::<u32>().await;
     for i in nodes {
         w.nodes[*i].restart_empty();
@@ -153,8 +153,8 @@ async fn a_node_that_stumbles_beside_one_that_lost_data_parks_nothing() {
     };
     let (new, ()) = tokio::join!(h.orders().key("new").run(|_| e.act(secs(1))), stumbles);
     assert!(matches!(new.unwrap(), Outcome::Executed { value: 2, attempt: 1, .. }));
-    // While the node is cut off, the outcome is `Parked`. The call first waits for the time in
-    // which it repeats its requests.
+    // While the third node is cut off, too few nodes can tell if the key was used before, so the
+    // call is parked. Before that, the call repeats its requests for some time.
     h.faults[2].cut();
     let began = tokio::time::Instant::now();
     match h.orders().key("newer").run(|_| e.act(secs(1))).await.unwrap() {

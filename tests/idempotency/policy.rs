@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::idem::{Effects, World, at, boom, secs};
 
-/// Birth of the request, relative to the loss.
+/// Birth of the request (the time at which it was made), relative to the loss of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
     Unknown,
@@ -151,8 +151,8 @@ impl Case {
         sleep(secs(11)).await;
     }
 
-    /// Asserts that a lookup does not change a parked key, and that an operator can decide about
-    /// the key.
+    /// Asserts that a lookup and another call do not change a parked key, and that an operator can
+    /// decide about the key.
     async fn stays_parked(
         &self,
         w: &World,

@@ -20,8 +20,8 @@ const TTL: Duration = Duration::from_secs(2);
 const ERROR: Duration = Duration::from_millis(50);
 /// Time limit that is longer than any promotion in this test.
 const LONG: Duration = Duration::from_secs(120);
-/// Maximum age of the server's time in the marker (the note) when a record is written, in
-/// milliseconds.
+/// Each server stores its clock's time in a marker (the note). This is the maximum age of the note
+/// when a record is written, in milliseconds.
 const NOTED: u64 = 1_001;
 
 fn now() -> u64 {
@@ -109,8 +109,8 @@ async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
         assert!(*stored + 1_000 >= behind_since, "{key} was lost though it was replicated");
         assert!(from <= *stored && *begun <= to, "{key} {begun} {stored}: {from} {to}");
     }
-    // The reported loss must be as short as possible. It must begin at most the note's age before
-    // the newest key that is kept, and end at most one longest lease after the promotion.
+    // The reported loss must be as short as possible. It must begin at most `NOTED` before the
+    // newest key that the new master has, and end at most one longest lease after the promotion.
     let newest = kept.iter().map(|ran| ran.begun).max().expect("some");
     assert!(from + NOTED >= newest, "{from} is long before {newest}");
     let lease = TTL.as_millis() as u64;

@@ -1,4 +1,5 @@
-//! Runs of idempotency keys over in-memory nodes under tokio's paused clock.
+//! Tests of handlers that run under idempotency keys, on in-memory nodes and under tokio's paused
+//! clock.
 
 use std::time::Duration;
 
@@ -190,7 +191,8 @@ async fn a_record_on_one_node_is_repaired_and_never_run_again() {
             }
             other => panic!("{other:?}"),
         }
-        // On the other nodes the lease has not ended, so the owner may still store the result.
+        // The lease has not ended on the other nodes, so the claim's owner may still store the
+        // result.
         let out = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
         assert!(matches!(out, Outcome::InFlight { .. }), "{out:?}");
         tokio::time::sleep(secs(11)).await;

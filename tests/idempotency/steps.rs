@@ -1,5 +1,5 @@
-//! Steps of a handler. A step that finished in an earlier attempt does not run again. If another
-//! attempt has taken over, a step that the old attempt finishes late does not count.
+//! Tests of the steps of a handler. A step that finished in an earlier attempt does not run again.
+//! If another attempt has taken over, a step that the old attempt finishes late does not count.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -178,7 +178,8 @@ async fn a_changed_handler_is_told_what_is_recorded() {
         orders.key("k").run(|cx| async move { cx.step("reserve", l.act("reserve")).await });
     let e = steps_of(shorter.await.unwrap_err());
     assert_eq!(e, StepError::Missing { recorded: "charge".into() });
-    // The effect of the changed handler is unknown, so an operator must decide.
+    // The last call failed with an unknown effect. So this call is parked until an operator decides
+    // to run the key again (`rerun`).
     let l = ledger.clone();
     let out = orders.key("k").run(|cx| three(cx, l, 9)).await.unwrap();
     assert!(matches!(out, Outcome::Parked(_)), "{out:?}");

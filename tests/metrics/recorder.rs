@@ -49,7 +49,7 @@ impl Kept {
         self.described.lock().unwrap().clone()
     }
 
-    /// Returns every series: its name, its kind and the names of its labels.
+    /// Returns every series of values: the metric's name, its kind and the names of its labels.
     pub(crate) fn series(&self) -> Vec<(String, &'static str, Vec<String>)> {
         let values = self.values.lock().unwrap();
         let one = |((name, labels), value): (&(String, Labels), &Value)| {
