@@ -103,8 +103,8 @@ impl Shift {
             .idempotency(self.stream.level.name())
             .lease(self.lease)
             .retention(Duration::from_secs(600))
-            // With `at_most_once`, an order with an unknown outcome is not run again. The library
-            // calls the probe, which asks the ledger.
+            // With `at_most_once`, an order with an unknown outcome is not simply run again. The
+            // library first calls the probe, which asks the ledger.
             .at_most_once()
             .build()?;
         while let Some(index) = self.stream.next().await {

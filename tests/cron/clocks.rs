@@ -17,7 +17,7 @@ async fn quick(_: Tick) -> Result<(), palisade::Failed> {
     Ok(())
 }
 
-/// Returns the seconds since 1970 of a correct clock.
+/// Returns the time of a correct clock, in seconds since 1970.
 fn seconds(world: &World) -> i64 {
     let since = world.now().duration_since(std::time::UNIX_EPOCH).unwrap();
     i64::try_from(since.as_secs()).unwrap()

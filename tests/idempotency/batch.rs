@@ -90,7 +90,7 @@ async fn no_more_handlers_run_at_once_than_asked_for() {
     let calls: Vec<_> = (0..12).map(|i| (orders.key(format!("order-{i}")), ())).collect();
     let begun = Instant::now();
     // Two handlers run at once, for four seconds each. Twelve handlers take 24 s, longer than two
-    // leases of ten seconds.
+    // leases of ten seconds, so the claims that wait for their handlers must be renewed.
     let done = orders.run_each(calls, 2, handler).await;
     assert!(done.into_iter().all(|outcome| outcome.unwrap().is_executed()));
     assert_eq!(most.load(SeqCst), 2);

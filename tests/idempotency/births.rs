@@ -32,7 +32,8 @@ async fn settle(w: &World) -> u64 {
 
 /// Returns true if the call of a new key runs its handler.
 ///
-/// Otherwise the key must be parked as forgotten, or the call refused because the server is not
+/// Otherwise one of two things must happen. The call is parked, because the key is forgotten: the
+/// nodes cannot tell if it was used before. Or the call is refused, because the server is not
 /// initialised. A lookup must agree with the call.
 async fn runs(call: Call) -> bool {
     let look = call.clone().lookup::<u32>().await.unwrap();
