@@ -1,7 +1,7 @@
 //! A cron job that runs once per tick among three processes. In this example the processes are
 //! tasks. The first process dies in the middle of a run, after the effect and before the result is
-//! stored. Then another process runs the tick again. The tick's own key shows that the effect
-//! already exists.
+//! stored. Then another process runs the tick again. The downstream system recognises the tick by
+//! its key, so the tick has only one effect.
 //!
 //! ```text
 //! cargo run -p examples --bin cron_singleton
@@ -25,7 +25,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// of the first effect.
 type Ledger = Mutex<BTreeMap<String, (i64, &'static str)>>;
 
-/// Runs the job. `dies` simulates a process that is killed right after its effect.
+/// Runs the job. If `dies` is true, simulates a process that is killed right after its effect.
 async fn report(tick: Tick, ledger: Arc<Ledger>, me: &'static str, dies: bool) {
     let key = tick.child_key("report");
     let first =
@@ -49,8 +49,9 @@ async fn main() -> Result<(), Failure> {
     let process = |me: &'static str, dies: bool| {
         let (redlock, ledger) = (redlock.clone(), Arc::clone(&ledger));
         async move {
-            // A real process needs only this code. Some ticks are due before the dead process's
-            // lease has ended. With `late` these ticks count as on time.
+            // A real process needs only the code of this block. Some ticks are due while the lease
+            // of the dead process still blocks the other processes. With `late` these ticks count
+            // as on time, so another process runs them afterwards.
             let job = Job::new("report", "* * * * * *").zone("Europe/Zurich");
             let job = job.late(Duration::from_secs(10));
             let cron = Cron::new(&redlock);
@@ -65,7 +66,8 @@ async fn main() -> Result<(), Failure> {
             Ok::<_, Failure>(())
         }
     };
-    // Ada runs first and dies in her first run. Her task is dropped with all its values.
+    // The process Ada runs first and dies in her first run: the timeout drops her task with all its
+    // values.
     let _ = timeout(Duration::from_secs(3), process("Ada", true)).await;
     let others = [process("Grace", false), process("Edsger", false)].map(tokio::spawn);
     sleep(Duration::from_secs(8)).await;

@@ -52,7 +52,7 @@ impl Ledger {
 struct Host {
     name: &'static str,
     ledger: Arc<Ledger>,
-    /// Number of ticks after which the host's disk is full.
+    /// Number of ticks that the host can run before its disk is full.
     room: usize,
 }
 

@@ -51,8 +51,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         let election = redlock.election(&cli.name).build()?;
         stand(&election, &cli.value, Duration::from_secs(cli.seconds)).await
     };
-    // Close the handle even after a signal in the middle of a campaign. Closing releases the grants
-    // of the nodes.
+    // Close the handle even if a signal came in the middle of a campaign. Closing releases what the
+    // nodes have already granted to the campaign.
     let closed = redlock.close(Duration::from_secs(5)).await;
     if !closed.is_clean() {
         eprintln!("{closed}");
@@ -60,7 +60,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     ended
 }
 
-/// Runs one candidate until the process receives a signal to end.
+/// Runs one candidate for the time `life`, or until the process receives a signal to end.
 async fn stand(
     election: &Election,
     value: &str,

@@ -1,5 +1,6 @@
-//! A write with a fencing token. A paused holder continues and writes too late, and the resource
-//! refuses the write. No lock can prevent the late write. Only the resource can refuse it.
+//! A write with a fencing token. A lock holder is paused until its lock has ended. Then it
+//! continues and writes too late. No lock can prevent the late write. Only the resource can refuse
+//! the write, by its token.
 //!
 //! ```text
 //! cargo run -p examples --bin fenced_writer
@@ -82,6 +83,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
 
 async fn pause_of_the_machine(guard: &LockGuard) {
     guard.lost().await;
-    // A node keeps a lock slightly longer than the lock's validity for its holder.
+    // A node keeps a lock slightly longer than the holder may use it. So wait until the lock has
+    // ended on the nodes too.
     tokio::time::sleep(Duration::from_millis(50)).await;
 }

@@ -47,8 +47,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         .set_buckets_for_metric(Matcher::Suffix("_ratio".into()), RATIO)?
         .with_http_listener(cli.listen)
         .install()?;
-    // Install the recorder first. A handle uses only a recorder that exists when the handle is
-    // built.
+    // The recorder was installed before this line, because a handle uses only a recorder that
+    // exists when the handle is built.
     let ttl = cli.connect.ttl(Duration::from_secs(4));
     let redlock = cli.connect.builder(ttl)?.build()?;
     println!("http://{}/metrics", cli.listen);
@@ -67,7 +67,8 @@ fn millis(least: u64, most: u64) -> Duration {
     Duration::from_millis(rand::random_range(least..most))
 }
 
-/// Acquires locks that several tasks want. One task holds its lock for a long time.
+/// Acquires and releases a lock again and again. Task 0 holds its lock for about ten seconds, and
+/// the other tasks hold their locks for a short time.
 async fn locks(redlock: Redlock, task: u32) -> Option<()> {
     loop {
         let name = if task == 0 { "long".to_owned() } else { format!("short-{}", task % 2) };
@@ -83,7 +84,8 @@ async fn locks(redlock: Redlock, task: u32) -> Option<()> {
     }
 }
 
-/// Makes each request about twice. One handler in 40 fails, and its effect remains unknown.
+/// Makes requests with the current second as the key, so most requests repeat an earlier one. One
+/// handler in 40 fails, and its effect remains unknown.
 async fn keys(redlock: Redlock) -> Option<()> {
     let payments = redlock.idempotency("payments").at_most_once().build().ok()?;
     loop {
@@ -114,7 +116,7 @@ async fn lead(redlock: Redlock) -> Option<()> {
     }
 }
 
-/// Runs a job each second.
+/// Runs a job each second. One run in 20 fails.
 async fn ticks(redlock: Redlock) {
     let job = Job::new("report", "* * * * * *").late(Duration::from_secs(2));
     let run = |_| async {

@@ -1,4 +1,4 @@
-//! The README's idempotency key: one order, delivered twice and paid once.
+//! The README's example of an idempotency key: an order is delivered twice and paid once.
 //!
 //! ```text
 //! palisade init --new --node redis://127.0.0.1

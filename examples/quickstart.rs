@@ -25,7 +25,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let guard = mutex.acquire().await?;
     println!("held with fencing token {}", guard.fencing_token());
 
-    // Another caller learns at once, without an error, how long the lock may be held.
+    // `try_acquire` does not wait. It returns at once, without an error, how long the lock may
+    // still be held.
     match mutex.try_acquire().await? {
         TryAcquire::Taken(taken) => {
             println!("another one is refused: retry in {:?}", taken.retry_after);
@@ -52,14 +53,14 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     println!("held again with fencing token {}", next.fencing_token());
     next.release().await?;
 
-    // A dropped guard is released in the background; `close` leaves time for that.
+    // A dropped guard is released in the background. `close` waits for such releases.
     drop(mutex.acquire().await?);
     println!("{}", redlock.close(Duration::from_secs(5)).await);
     Ok(())
 }
 
-/// Writes an invoice, in place of your own work. The resource keeps the largest token that it has
-/// seen, and refuses smaller ones.
+/// Writes an invoice; your own work takes its place. A real resource stores the largest token that
+/// it has seen, and refuses a write with a smaller token.
 async fn write_invoice(token: FencingToken) -> Result<(), Box<dyn Error + Send + Sync>> {
     tokio::time::sleep(Duration::from_millis(50)).await;
     println!("written with token {token}");

@@ -1,5 +1,5 @@
-//! One of five nodes is frozen under full load. The freeze must not let memory grow, and no lock
-//! may remain on a node after the thaw.
+//! One of five nodes is frozen under full load. During the freeze the memory of the process must
+//! not grow, and after the thaw no lock may remain on a node.
 
 mod support;
 
@@ -31,9 +31,10 @@ async fn pairs(done: &AtomicU64, within: Duration) -> f64 {
 
 /// Returns the lock with the longest remaining ttl on this server, and this ttl.
 ///
-/// The frozen server may still have some locks of one batch. The freeze may stop a script after the
-/// script has read the clock. After the thaw, the script grants the rest of its locks with their
-/// whole ttl. These grants do not count as votes, and no release follows. Only their ttl ends them.
+/// After the thaw, the frozen server may still have locks that no caller holds. The freeze may stop
+/// the script of a batch after the script has read the clock. After the thaw, the script grants the
+/// rest of its locks with their whole ttl. The callers do not count these grants, and send no
+/// release for them. Only their ttl ends them.
 fn longest(server: &Server) -> Option<(String, Duration)> {
     let all = server.cli(&["keys", "n-*"]);
     let rest = |key: &str| server.cli(&["pttl", key]).trim().parse::<u64>().ok();
@@ -68,7 +69,7 @@ async fn one_of_five_is_frozen(span: Duration) {
 
     servers[4].freeze();
     // Requests to the frozen node use memory until their deadline passes. This memory does not
-    // count as growth.
+    // count as growth, so the first measurement is after these two seconds.
     sleep(2 * SECOND).await;
     let (before, begun) = (resident(), Instant::now());
     let mut most = before;
@@ -84,7 +85,8 @@ async fn one_of_five_is_frozen(span: Duration) {
     let thawed_at = Instant::now();
     servers[4].resume();
     sleep(SECOND).await;
-    // The thawed node executes at least a quarter as many batches as a healthy node.
+    // The thawed node must take part again: it executes at least a quarter as many batches as a
+    // healthy node.
     let batches = || [0, 4].map(|i: usize| servers[i].calls("evalsha"));
     let before = batches();
     sleep(SECOND).await;
@@ -98,8 +100,8 @@ async fn one_of_five_is_frozen(span: Duration) {
     }
     let ended = Instant::now();
     for (i, server) in servers.iter().enumerate() {
-        // The callers released all locks, so each server loses its locks long before their ttl
-        // ends.
+        // The callers released all locks, so each server must lose its locks long before their ttl
+        // ends. Only the locks of the script that the freeze interrupted may stay longer.
         while let Some((key, left)) = longest(server) {
             if i == 4 && left + thawed_at.elapsed() < TTL + SECOND {
                 println!("{key} is of the script that the freeze cut in two");

@@ -1,5 +1,5 @@
-//! Large results cost time only for their callers. They cost no lock of the same process, and no
-//! connection.
+//! Large results take time only from the calls that store or read them. A process that moves many
+//! large results loses no lock and no connection.
 //!
 //! This test is a separate binary, because it needs the whole machine.
 
@@ -24,8 +24,8 @@ fn large(letter: char) -> String {
     letter.to_string().repeat(LARGEST)
 }
 
-/// Repeats the call until its result is replayed. Returns the number of calls that were refused
-/// before.
+/// Repeats the call until the library returns the stored result (a replay). Returns the number of
+/// calls that were refused before.
 async fn replayed(orders: &Idempotency, key: &str) -> usize {
     let begun = Instant::now();
     let mut refused = 0;

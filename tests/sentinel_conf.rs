@@ -1,12 +1,12 @@
-//! Each setting in the templates of `sentinel-conf` names the check of the doctor that requires
-//! this setting.
+//! Each setting in the templates of `sentinel-conf` has a comment above it. The comment must name
+//! the check of `palisade doctor` that requires this setting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use palisade_ops::doctor::checks;
 
-/// Checks that do not depend on one setting in a file.
+/// Checks that do not depend on one setting in a file, so the templates do not name them.
 const NOT_SETTINGS: &[&str] = &[
     "aof-replay",
     "clock-skew",
@@ -23,8 +23,8 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(path).expect("it is part of the package")
 }
 
-/// Returns each setting of the template. For each setting, returns the checks named in the comment
-/// above it.
+/// Returns each setting of the template, with the checks that the comment `# doctor: …` above it
+/// names.
 fn settings(template: &str) -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
     let mut ids: Option<Vec<String>> = None;

@@ -1,5 +1,6 @@
 //! The command-line arguments for the nodes. All examples use this module.
-// Each example uses only a part of this module. No other crate can reach an item of a program.
+// Each example uses only a part of this module, and no other crate can use an item of a program. So
+// the lints against unused and unreachable items are off.
 #![allow(dead_code, unreachable_pub)]
 
 use std::error::Error;
@@ -51,7 +52,8 @@ impl Connect {
         if self.sentinel.len() != self.master.len() {
             return Err("each --sentinel needs its --master".into());
         }
-        // The deadline must be short. Then two attempts are possible within a short lease.
+        // The deadline of a request to a node is short, so that even a short lease has time for two
+        // attempts.
         let deadline = (ttl / 5).min(Duration::from_millis(250));
         let mut builder = Redlock::builder().ttl(ttl).node_deadline(deadline);
         for url in &self.node {
@@ -71,8 +73,9 @@ impl Connect {
 /// Maximum time for the servers to become ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until the servers grant locks. A new server does not grant at once, because its earlier
-/// grants are unknown. The same is true for a server that has lost its data.
+/// Waits until the servers grant locks. A server without data grants nothing for some time, because
+/// it may be new or may have lost its data. In the second case, locks that it granted before may
+/// still be held.
 pub async fn ready(redlock: &Redlock) -> Result<(), Failure> {
     let trial = redlock
         .mutex(format!("ready-{:08x}", rand::random::<u32>()))

@@ -1,8 +1,8 @@
 //! The consumers: a message handler that uses the library, and the faults injected into it.
 //!
-//! Each consumer is a thread with its own runtime, handle and renewer, and acts as a process. A
-//! stall makes the whole thread sleep. During a stall the consumer handles no other message and
-//! renews no lease.
+//! Each consumer is a thread with its own runtime and its own handle (`Redlock`), so it behaves
+//! like a process of its own. A stall is a simulated pause: it makes the whole thread sleep. During
+//! a stall the consumer handles no other message and renews no lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ impl Count {
     }
 }
 
-/// Numbers of deliveries by outcome, for all consumers of one level.
+/// Numbers of deliveries by outcome. All consumers of one [`Level`] add to the same numbers.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub executed: Count,
@@ -47,8 +47,7 @@ pub struct Counts {
     pub crashed_after: Count,
     pub stalled: Count,
     pub trouble: Count,
-    /// Number of orders that were reported as settled with an invoice that the ledger has not
-    /// booked.
+    /// Number of orders for which the library reported an invoice that the ledger has not booked.
     pub broken: Count,
 }
 
@@ -59,7 +58,8 @@ pub struct Shift {
     pub ledger: Ledger,
     pub counts: Counts,
     pub lease: Duration,
-    /// If true, the probe returns `NotFound` and does not ask the ledger.
+    /// If true, the probe returns `NotFound` and does not ask the ledger. The audit must then find
+    /// doubles.
     pub blind: bool,
 }
 
@@ -103,8 +103,8 @@ impl Shift {
             .idempotency(self.stream.level.name())
             .lease(self.lease)
             .retention(Duration::from_secs(600))
-            // With `at_most_once`, an order with an unknown outcome is not run again. The library
-            // calls the probe, which asks the ledger.
+            // With `at_most_once`, an order with an unknown outcome is not simply run again. The
+            // library first calls the probe, which asks the ledger.
             .at_most_once()
             .build()?;
         while let Some(index) = self.stream.next().await {
@@ -178,8 +178,8 @@ impl Shift {
         })
     }
 
-    /// Books an order with the claim's fencing token. Injects the fault of the order, if it has
-    /// one, into the first call for the order.
+    /// Books an order with the fencing token of the claim (the right to run this handler). The
+    /// first call for an order also injects the order's fault, if the order has one.
     async fn book(
         &self,
         cx: &Context,
@@ -195,8 +195,8 @@ impl Shift {
         }
         if fate == Fate::Stall {
             self.counts.stalled.add();
-            // The broker gets no acknowledgement, so it delivers the message to another consumer
-            // too.
+            // A real broker gets no acknowledgement during the stall, so it delivers the message to
+            // another consumer too. The stream simulates this.
             self.stream.deliver_again(index, self.lease);
             std::thread::sleep(self.lease + Duration::from_millis(200));
         }
@@ -213,8 +213,8 @@ impl Shift {
         }
     }
 
-    /// Asks the ledger if an order is booked. Called if an earlier attempt left no result, or if
-    /// the nodes cannot decide if there was an attempt.
+    /// Asks the ledger if an order is booked. The library calls this probe if an earlier attempt
+    /// left no result, or if the nodes cannot decide if there was an attempt.
     async fn ask_ledger(&self, cx: &Context, order: &Order) -> Probed<Arc<str>> {
         if self.blind {
             return Probed::NotFound;

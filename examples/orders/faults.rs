@@ -35,7 +35,8 @@ pub struct Survived {
     pub away: Duration,
 }
 
-/// The Sentinel groups. Drop stops them. If this process is killed, a watcher process stops them.
+/// The Sentinel groups. Dropping this value stops the groups. If this process is killed, a watcher
+/// process stops the groups.
 pub struct Groups {
     dir: PathBuf,
     groups: Vec<Group>,
@@ -54,8 +55,8 @@ struct Deployment {
 }
 
 impl Groups {
-    /// Starts three groups. The min-replicas check stops the writes of a master before the master
-    /// is replaced.
+    /// Starts three groups. A master that has lost its replicas refuses writes (`--max-lag`) before
+    /// the Sentinels replace it (`--down-after`).
     pub async fn up() -> Result<Self, Failure> {
         let mut up = tokio::process::Command::new(script("up"));
         up.args(["--json", "--groups", "3", "--down-after", "3000", "--max-lag", "1"]);
@@ -87,8 +88,9 @@ impl Groups {
     }
 
     /// Injects the three faults into the three groups, one after the other. `seed` decides the
-    /// order and the times. The next fault begins after the last group votes again, so two of three
-    /// groups always vote. `tune` sets the times that all handles share.
+    /// order and the times. A fault begins only after the group with the fault before it grants
+    /// locks again, so two of the three groups always grant locks. `tune` sets the times that all
+    /// handles must share.
     pub async fn torment(
         &self,
         seed: u64,

@@ -1,11 +1,11 @@
-//! Real invoices, read from their file.
+//! Reads real invoices from a CSV file.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// An invoice, in the form of the file.
+/// An invoice: one row of the CSV file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Invoice {
     #[serde(rename = "InvoiceNo")]
@@ -20,7 +20,7 @@ pub struct Invoice {
     pub total: String,
 }
 
-/// Reads the first `limit` invoices of the file. `None` stands for all.
+/// Reads the first `limit` invoices of the file, or all invoices if `limit` is `None`.
 pub fn load(file: impl AsRef<Path>, limit: Option<usize>) -> Result<Vec<Invoice>, csv::Error> {
     let mut reader = csv::Reader::from_path(file)?;
     reader.deserialize().take(limit.unwrap_or(usize::MAX)).collect()

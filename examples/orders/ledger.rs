@@ -1,9 +1,9 @@
-//! The downstream system: a ledger that books orders and does not use the library under test.
+//! The downstream system of the consumers: a ledger that books orders. It does not use palisade.
 //!
-//! The ledger remembers the largest fencing token of each order, and refuses a booking with a
-//! smaller token. The ledger books an order only once. It refuses a second booking with a
-//! sufficient token too, but *counts that booking as a double*: the token check and the probe must
-//! be sufficient without this last check.
+//! The ledger stores the largest fencing token that it has seen for each order, and refuses a
+//! booking with a smaller token. It answers a second booking of an order, if the token is large
+//! enough, with [`Verdict::Twice`], and the audit *counts the order as a double*. There must be no
+//! double: the token check and the probe must prevent each second booking.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ pub enum Verdict {
     Booked,
     /// The ledger has seen a larger token for this order: another consumer works on the order now.
     OldToken,
-    /// The order is already booked.
+    /// The order was booked before, so this booking is a double.
     Twice,
 }
 
@@ -52,7 +52,7 @@ pub struct Audit {
     pub lost: usize,
     /// Number of bookings refused because of an old token.
     pub old_tokens: u64,
-    /// Number of probes.
+    /// Number of times that a consumer asked the ledger if an order is booked.
     pub probes: u64,
 }
 
@@ -61,7 +61,8 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Books `invoice` as the order `key`.
+    /// Books `invoice` for the order `key`, if the ledger has not seen a larger token for this
+    /// order.
     pub fn book(&self, key: &Arc<str>, token: FencingToken, invoice: &Arc<str>) -> Verdict {
         let mut books = self.books();
         let entry = books.entries.entry(Arc::clone(key)).or_default();
@@ -74,9 +75,9 @@ impl Ledger {
         if entry.booked.len() > 1 { Verdict::Twice } else { Verdict::Booked }
     }
 
-    /// Returns the invoice booked as the order `key`, if any. From now on the ledger refuses tokens
-    /// smaller than `token` for this order. So a stalled consumer with an older token cannot book
-    /// the order after a probe that found no booking.
+    /// Returns the invoice that is booked for the order `key`, if any. From now on the ledger
+    /// refuses tokens smaller than `token` for this order. So a stalled consumer with an older
+    /// token cannot book the order after a probe that found no booking.
     pub fn probe(&self, key: &Arc<str>, token: FencingToken) -> Option<Arc<str>> {
         let mut books = self.books();
         books.probes += 1;
@@ -85,13 +86,13 @@ impl Ledger {
         entry.booked.first().cloned()
     }
 
-    /// Returns the invoice booked as the order `key`, if any. Unlike [`probe`](Self::probe), this
-    /// function does not change the ledger.
+    /// Returns the invoice that is booked for the order `key`, if any. Unlike
+    /// [`probe`](Self::probe), this function does not change the ledger.
     pub fn booked(&self, key: &str) -> Option<Arc<str>> {
         self.books().entries.get(key).and_then(|e| e.booked.first().cloned())
     }
 
-    /// Counts the bookings of these orders.
+    /// Counts the orders that are booked, booked more than once, and not booked.
     pub fn audit<'a>(&self, orders: impl Iterator<Item = &'a Arc<str>>) -> Audit {
         let books = self.books();
         let mut audit = Audit {

@@ -8,7 +8,7 @@
 //!                                                                 example starts and breaks
 //! ```
 
-// This is a program, so no item can be reached from outside.
+// No other crate can use an item of a program, so the lint against unreachable items is off.
 #![allow(unreachable_pub)]
 
 #[path = "../common/mod.rs"]
@@ -57,8 +57,8 @@ struct Args {
     /// Use three real Sentinel groups on this machine, with a kill, a freeze and a failover.
     #[arg(long)]
     demo_sentinel: bool,
-    /// Let consumers repeat unfinished attempts without asking the ledger, to see that the ledger
-    /// notices.
+    /// Let consumers repeat unfinished attempts without asking the ledger, so that some orders are
+    /// booked twice and the check at the end fails.
     #[arg(long)]
     blind: bool,
     #[command(flatten)]
@@ -103,8 +103,8 @@ impl Place {
     }
 }
 
-/// Sets the times and the prefix of a handle. `max_ttl` is short, because a group votes again only
-/// `max_ttl` after a failover.
+/// Sets the times and the prefix of a handle. `max_ttl` is short, because after a failover a
+/// Sentinel group grants nothing for at least `max_ttl`.
 fn tune(builder: RedlockBuilder, lease: Duration, run: u32) -> RedlockBuilder {
     builder
         .ttl(lease)
@@ -169,7 +169,7 @@ async fn demo(args: &Args) -> Result<bool, Failure> {
         let Place::Groups(groups) = &place else { return Ok(None) };
         let say = |text: String| screen.suspend(|| println!("{text}"));
         let survived = groups.torment(seed, &pulse, |b| tune(b, lease, run), say).await;
-        // The faults are over: deliver the other orders at full speed.
+        // The faults are over, so deliver the remaining orders at full speed.
         for shift in &shifts {
             shift.stream.spread(None);
         }
@@ -204,7 +204,8 @@ fn start(
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let result = runtime.map_err(Failure::from).and_then(|r| r.block_on(work));
-        // The receiver has been dropped if the demo was interrupted.
+        // If the demo was interrupted, the receiver has been dropped, and no task waits for the
+        // result.
         let _ = done.send(result);
     });
     end
@@ -222,7 +223,8 @@ fn bars(shifts: &[Arc<Shift>; 2]) -> (MultiProgress, [ProgressBar; 2]) {
     (screen, bars)
 }
 
-/// Prints the report. Returns true if the ledger has no double, no lost order and no wrong answer.
+/// Prints the report. Returns true if the ledger has no double and no lost order, and if each
+/// invoice that the library reported is booked.
 fn judge(
     args: &Args,
     seed: u64,

@@ -10,7 +10,7 @@ use crate::consumer::Shift;
 use crate::faults::Survived;
 use crate::stream::Level;
 
-/// Times at which orders were completed.
+/// Times at which orders were completed, measured from the start of the run.
 #[derive(Debug)]
 pub struct Pulse {
     start: Instant,

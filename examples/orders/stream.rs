@@ -55,7 +55,8 @@ pub enum Fate {
     Stall = 3,
 }
 
-/// An order: an invoice and its key.
+/// An order: an invoice, its idempotency key, and the fault that is injected into its first
+/// handler.
 #[derive(Debug)]
 pub struct Order {
     pub invoice: Invoice,
@@ -75,8 +76,8 @@ impl Order {
     }
 }
 
-/// The stream of the orders of one level. A delivery is under way until its order is settled or put
-/// back.
+/// The stream of the orders at one [`Level`]. A delivery is under way until its order is settled or
+/// put back.
 #[derive(Debug)]
 pub struct Stream {
     pub level: Level,
@@ -95,7 +96,8 @@ struct State {
     under_way: usize,
     taken: u64,
     acknowledged: u64,
-    /// Earliest time of the next delivery, and the interval between deliveries.
+    /// Earliest time of the next delivery, and the interval between deliveries. If it is `None`,
+    /// orders are delivered at full speed.
     pace: Option<(Instant, Duration)>,
 }
 
@@ -154,7 +156,7 @@ impl Stream {
         self.state().acknowledged
     }
 
-    /// Spreads the other deliveries evenly over `span`. If `span` is `None`, delivers at full
+    /// Spreads the remaining deliveries evenly over `span`. If `span` is `None`, delivers at full
     /// speed.
     pub fn spread(&self, span: Option<Duration>) {
         let mut state = self.state();
@@ -173,7 +175,8 @@ impl Stream {
                 Take::Over => return None,
                 Take::Wait(wait) => wait,
             };
-            // Wait at most one second, because a wake-up between `take` and this wait is missed.
+            // `changed` was created before `take`, so a change after `take` also ends this wait.
+            // The limit of one second is a precaution.
             let _ = tokio::time::timeout(wait.min(Duration::from_secs(1)), changed).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Returns the paths of the example programs.
+//! Paths of the example programs.
 
 /// Returns the path of this example's program.
 pub(crate) fn program(example: &str) -> &'static str {

@@ -56,7 +56,8 @@ fn fresh() -> String {
     format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Runs an example on nodes in memory, on one real server and on three real servers.
+/// Runs an example on nodes in memory, on one real server and on three real servers. Calls `check`
+/// with the output of each run.
 fn everywhere(name: &str, args: &[&str], check: impl Fn(&str)) {
     let args: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
     check(&run(name, &args));

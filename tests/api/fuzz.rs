@@ -51,7 +51,8 @@ fn tail_of() -> impl Strategy<Value = &'static str> {
     proptest::sample::select(&["}:fence", "}:queue", "}:meta"][..])
 }
 
-/// The documented rule for names, implemented independently of the library.
+/// Returns true if the text is a valid name by the documented rule. It is implemented independently
+/// of the library.
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 512 && !name.chars().any(char::is_control)
 }
@@ -121,7 +122,8 @@ proptest! {
         odd in "[:/?#@%\\[\\]&= .]{0,3}",
         host in prop_oneof![Just("@h:1"), Just("@h"), Just("@"), Just(""), Just("@[::1]:x")],
     ) {
-        // Without a host in `host`, the text after an @ in `odd` would be the host.
+        // If `host` has no @, the text after an @ in `odd` counts as the host. An error may show
+        // this text, so such an address is left out.
         if !host.contains('@') && odd.contains('@') {
             return Ok(());
         }
@@ -148,7 +150,8 @@ proptest! {
         }
     }
 
-    /// A lock's key never equals a side key of another lock.
+    /// A lock's key never equals a side key (for the fence, the queue or the metadata) of another
+    /// lock.
     #[test]
     fn fuzz_names_never_meet_the_side_keys_of_another(one in any_name(), other in any_name()) {
         let redlock = redlock(&MemoryNode::new());
@@ -226,8 +229,8 @@ struct Paid {
     note: String,
 }
 
-/// Stores these bytes under the key `k` of `pay`. Another program or another version could have
-/// stored them.
+/// Stores these bytes under the key `k` of `pay`, as another program or another version could have
+/// done.
 async fn plant(node: &MemoryNode, bytes: &[u8]) {
     let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(60) };
     let complete = Op::Complete {
@@ -252,7 +255,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-/// Returns the results of a lookup and of a run for these stored bytes. The handler never runs.
+/// Returns the results of a lookup and of a run for these stored bytes. Panics if the handler runs.
 fn answers(bytes: &[u8]) -> (Option<Paid>, Option<Paid>) {
     block_on(async {
         let node = MemoryNode::new();

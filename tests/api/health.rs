@@ -54,8 +54,8 @@ async fn after_a_loss_it_says_until_when_and_it_is_so() {
     sleep(rest + Duration::from_millis(1)).await;
     let health = redlock.health().await;
     assert!(health.is_ready() && grants(&redlock).await, "{health}");
-    // It is possible that a key without a birth was used before the loss. The nodes cannot rule
-    // this out until one retention has passed.
+    // A key without a creation time (birth) may have been used before the loss. The nodes cannot
+    // rule this out until one retention has passed.
     let Ability::After(rest) = health.new_keys() else { panic!("{health}") };
     assert!((23 * 3_600 * S..=25 * 3_600 * S).contains(&rest), "{rest:?}");
     assert!(!runs(&redlock, "old", None).await);
@@ -68,7 +68,8 @@ async fn after_a_loss_it_says_until_when_and_it_is_so() {
 async fn a_namespace_is_judged_by_its_own_retention() {
     let (redlock, nodes, _) = world(1);
     nodes[0].restart_empty();
-    // The loss of the node ends when a client first connects to the restarted node.
+    // The loss, the time span in which the node may have lost writes, ends when a client first
+    // connects to the restarted node.
     assert!(!redlock.health().await.is_ready());
     sleep(3_600 * S).await;
     let short = redlock.idempotency("n").at_most_once().retention(60 * S).build().unwrap();

@@ -55,7 +55,8 @@ impl Shown {
     }
 }
 
-/// Starts servers that refuse a login in different ways. Each comes with a word of its error.
+/// Starts servers that refuse a login in different ways. Returns each server with a text that its
+/// error must contain.
 fn refusing() -> Vec<(Server, &'static str)> {
     vec![
         (Server::start(&["--requirepass", "another"]), "WRONGPASS"),

@@ -34,7 +34,8 @@ struct State {
     messages: BTreeMap<u64, Message>,
     tags: u64,
     dead: Vec<(String, DeadLetterReason)>,
-    /// Dispositions of all deliveries, in the order of their arrival.
+    /// Dispositions of all deliveries (acknowledge, retry, dead letter), in the order in which the
+    /// broker received them.
     log: Vec<(String, Disposition)>,
     extended: u32,
     closed: u32,
@@ -121,12 +122,12 @@ impl Broker {
 }
 
 impl Connection {
-    /// Changes the connection: the broker answers no disposition.
+    /// Returns the connection, changed so that the broker never answers a disposition.
     pub(crate) fn silent(self) -> Self {
         Self { silent: true, ..self }
     }
 
-    /// Changes the connection: the broker refuses to deliver messages.
+    /// Returns the connection, changed so that the broker refuses to deliver messages.
     pub(crate) fn refused(self) -> Self {
         Self { refuses: true, ..self }
     }
@@ -149,7 +150,8 @@ impl Connection {
         handed
     }
 
-    /// Changes the connection: each message without a creation time gets the time `at`.
+    /// Returns the connection, changed so that each message without a creation time has the time
+    /// `at`.
     pub(crate) fn created(self, at: SystemTime) -> Self {
         Self { created: Some(at), ..self }
     }
@@ -204,8 +206,8 @@ impl Handed {
         &self.message.body
     }
 
-    /// Returns the message of this delivery. Returns `None` if another consumer has received the
-    /// message.
+    /// Returns the message of this delivery. Returns `None` if the message is settled, or if the
+    /// broker has delivered it again since then.
     fn mine<'a>(&self, state: &'a mut State) -> Option<&'a mut Message> {
         state.messages.get_mut(&self.id).filter(|m| m.tag == Some(self.tag))
     }
@@ -239,7 +241,7 @@ impl Delivery for Handed {
         }
         let mut state = self.broker.state();
         state.log.push((self.message.key.clone(), how.clone()));
-        // If another consumer has received the message, a late disposition changes nothing.
+        // If the message has been delivered again since then, a late disposition changes nothing.
         let Some(message) = self.mine(&mut state) else { return Err(gone()) };
         match how {
             Disposition::Retry(after) => {

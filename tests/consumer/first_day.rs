@@ -1,5 +1,5 @@
-//! A deployment without initialisation makes no dead letters. The messages wait until a person runs
-//! the initialisation.
+//! Consumers on nodes that `palisade init` has not initialised. No message becomes a dead letter.
+//! The messages wait at the broker until a person runs `palisade init`.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -63,7 +63,7 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     let orders = w.redlock.idempotency("orders").at_most_once().retention(keep).build().unwrap();
     let broker = full();
     let consumer = running(&orders, &broker);
-    // Waits for the log line. Before this line, the nodes are in quarantine and answer for no key.
+    // Wait for this log line, because before it the node is in quarantine and answers for no key.
     while log.lines(&CLOSED).is_empty() {
         sleep(Duration::from_secs(1)).await;
     }
@@ -80,7 +80,8 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     let lines = log.lines(&CLOSED);
     assert!((10..=11).contains(&lines.len()), "{lines:?}");
     assert_eq!((consumer.booked.load(SeqCst), broker.dead().len()), (0, 0));
-    // After one retention, all earlier claims of these keys would have expired.
+    // After one retention, all earlier claims of these keys would have expired. So the messages are
+    // then handled without an initialisation.
     while broker.left() > 0 {
         assert!(began.elapsed() < 2 * keep);
         sleep(Duration::from_secs(1)).await;

@@ -1,5 +1,6 @@
-//! Holds messages after a loss of data. If the loss concerns the key of a message, the message is
-//! held until an operator decides about the loss (consumers 12).
+//! Tests of messages that are held after a loss of data. If the nodes cannot tell if a message was
+//! handled before the loss, the consumer does not handle it. The message waits at the broker until
+//! an operator decides about the loss (consumers 12).
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use super::support::idem::{World, at, secs};
 use super::support::logs::Log;
 use super::{Ledger, booking, consumer, empty, once};
 
-/// Lets two nodes lose their data. The messages from before the loss are held, and later messages
-/// are handled. One decision ends the hold.
+/// Makes two of three nodes lose their data. The messages from before the loss are held, and later
+/// messages are handled. One decision of an operator ends the hold for all messages.
 async fn held(decision: Decision) {
     let log = Log::of_this_thread(LevelFilter::INFO);
     let (w, broker, ledger) = (World::new(3), Broker::default(), Ledger::default());
@@ -46,8 +47,8 @@ async fn held(decision: Decision) {
     };
     let (ended, ()) = tokio::join!(consume, operate);
     let ended = ended.unwrap();
-    // One node has the result of the first key. So with the decision to run, this result is
-    // replayed.
+    // The third node lost no data, and has the result of the message `old-0`. So with the decision
+    // to run, the consumer does not run this message again.
     let (booked, dead) = if decision == Decision::Run { (300, 0) } else { (1, 300) };
     assert_eq!((ledger.with(1), broker.dead().len()), (booked, dead), "{ended:?}");
     assert!(broker.dead().iter().all(|(_, why)| *why == DeadLetterReason::Forgotten));
@@ -81,13 +82,14 @@ async fn nodes_that_lost_their_data_know_of_messages_made_later() {
     broker.publish("order-1", "10 GBP");
     broker.publish("order-2", "10 GBP");
     let book = || booking(&ledger, Duration::ZERO);
-    // This message was made a moment ago, after the loss. So no consumer can have handled it
-    // before.
+    // These two messages were made a moment ago, after the loss. So no consumer can have handled
+    // them before.
     let connection = broker.connect().0.created(at(w.now()));
     let one = consumer(&w.redlock, connection, Rules::default().concurrency(1));
     one.run(book(), empty(broker.clone())).await.unwrap();
     assert_eq!((ledger.with(1), broker.dead().len()), (2, 0));
-    // This message has no birth. With `park_forgotten` it becomes a dead letter.
+    // This message has no creation time (birth), so it may be older than the loss. With
+    // `park_forgotten` it becomes a dead letter instead of being held.
     broker.publish("order-3", "10 GBP");
     let parks = consumer(&w.redlock, broker.connect().0, Rules::default().park_forgotten());
     parks.run(book(), empty(broker.clone())).await.unwrap();

@@ -1,5 +1,6 @@
-//! Three losses of data on real servers. A consumer holds the messages, and one call decides about
-//! each loss. The ledger of the test shows the expected effects.
+//! Tests of losses of data on real servers. After a loss, the server cannot tell if some messages
+//! were handled before. The consumer holds these messages, and an operator decides about all of
+//! them by one call. The ledger of the test counts the effects.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,7 +26,8 @@ fn redlock(builder: RedlockBuilder) -> Redlock {
     builder.node_deadline(Duration::from_secs(1)).build().unwrap()
 }
 
-/// Returns a handle on one server. Another handle has first marked the server as new.
+/// Returns a handle on one server. The server counts as new, because another handle with
+/// `trust_fresh` has marked it before. So it grants at once.
 async fn lone(server: &Server) -> Redlock {
     let node = |new| RedisNode::builder(server.url()).trust_fresh(new).build().unwrap();
     assert!(redlock(Redlock::builder().node(node(true))).health().await.is_ready());
@@ -57,7 +59,8 @@ impl Lab {
         consumer.run(book, empty(self.broker.clone())).await.unwrap();
     }
 
-    /// Waits until `held` messages are held, publishes new messages, and decides about the loss.
+    /// Waits until `held` messages are held, publishes new messages, and decides about the loss as
+    /// an operator. Checks the effects of the decision.
     async fn decided(&self, held: usize, decision: Decision) {
         let booked = self.ledger.with(1);
         let operate = async {
@@ -132,7 +135,7 @@ async fn messages_of_a_failover_run_by_one_decision() {
     let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name];
     let old = cli(&groups.sentinels(0)[0], &ask).lines().collect::<Vec<_>>().join(":");
     block_in_place(|| groups.break_("failover", 0, &[]));
-    // Once the old master is a replica, it accepts no claim.
+    // Wait until the old master is a replica, because from then on it accepts no claim.
     until("it follows another one", || {
         block_in_place(|| cli(&old, &["ROLE"])).starts_with("slave")
     })

@@ -28,7 +28,8 @@ use support::idem::{World, secs};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A downstream system. It refuses old tokens, answers probes, and counts the effects of each key.
+/// A downstream system that counts the effects of each key. It refuses a fencing token smaller than
+/// an earlier one, and tells a probe if a key has an effect.
 #[derive(Clone, Default)]
 struct Ledger(Arc<Mutex<BTreeMap<String, (u64, u32)>>>);
 
@@ -81,7 +82,7 @@ fn consumer(redlock: &Redlock, from: Connection, rules: Rules) -> Consumer<Conne
     Consumer::builder(from, once(redlock)).rules(rules).build().unwrap()
 }
 
-/// Waits until the queue is empty.
+/// Waits until the broker's queue is empty.
 async fn empty(broker: Broker) {
     while broker.left() > 0 {
         sleep(Duration::from_millis(50)).await;
@@ -127,8 +128,8 @@ async fn a_message_at_work_elsewhere_is_never_acknowledged() {
     };
     let waits: Vec<_> = log.iter().filter_map(|l| pause(&l.1)).collect();
     assert_eq!((acks, ledger.with(1)), (2, 1));
-    // The duplicate is delivered again after pauses that grow. No pause is longer than a lease of
-    // ten seconds.
+    // The duplicate is delivered again after pauses that grow to five seconds at most, which is
+    // half of the lease.
     assert!((4..12).contains(&waits.len()) && waits[0] <= secs(1), "{waits:?}");
     assert!(waits.iter().all(|wait| *wait <= secs(5)), "{waits:?}");
     assert!(begun.elapsed() < secs(37), "{:?}", begun.elapsed());
@@ -156,8 +157,8 @@ enum Death {
 }
 
 impl Death {
-    /// Returns the crash point, if it is in the consumer. The other crash points are in the
-    /// handler.
+    /// Returns the crash point, if it is in the consumer's own code. Otherwise the crash point is
+    /// in the handler, and the handler of the test kills the process.
     fn point(self) -> Option<CrashPoint> {
         match self {
             Self::Fetched => Some(CrashPoint::Fetched),
@@ -238,7 +239,7 @@ async fn whatever_dies_at_any_crash_point_each_message_has_one_effect() {
             broker.publish(&format!("order-{n}"), "10 GBP");
         }
         doomed(&w, &broker, &ledger, death).await;
-        // The process died at this crash point, neither earlier nor later.
+        // Check that the process died at this crash point, neither earlier nor later.
         assert_eq!(ledger.with(1) > 0, !matches!(death, Fetched | Claimed), "{death:?}");
         let is_stored = stored(&w.redlock).await > 0;
         assert_eq!(is_stored, matches!(death, Completed | Acknowledged), "{death:?}");

@@ -1,5 +1,5 @@
-//! Deliveries that panic outside of their handler, the log lines of dead letters, and the names of
-//! consumers.
+//! Tests of deliveries that panic outside of their handler, of the log lines of dead letters, and
+//! of the names of consumers.
 
 use std::sync::{Arc, Mutex};
 

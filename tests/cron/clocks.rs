@@ -1,4 +1,4 @@
-//! Hosts with wrong wall clocks, and hosts whose clock changes during a run.
+//! Tests of hosts with wrong wall clocks, and of hosts whose clock changes during a run.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn quick(_: Tick) -> Result<(), palisade::Failed> {
     Ok(())
 }
 
-/// Returns the seconds since 1970 of a correct clock.
+/// Returns the time of a correct clock, in seconds since 1970.
 fn seconds(world: &World) -> i64 {
     let since = world.now().duration_since(std::time::UNIX_EPOCH).unwrap();
     i64::try_from(since.as_secs()).unwrap()
@@ -84,7 +84,7 @@ async fn a_clock_that_is_set_during_a_run_does_not_make_the_job_count_as_running
         sleep(3 * SECOND).await;
         host.set_ahead(first);
         sleep(Duration::from_millis(500)).await;
-        // Waits until a run is under way.
+        // The clock must be set during a run, so wait until a run is under way.
         let begun = world.runs().len();
         for _ in 0..1_000 {
             if world.runs().len() > begun {
@@ -119,8 +119,9 @@ async fn a_host_whose_clock_goes_back_while_it_waits_runs_the_job_later() {
     // The delays differ, so that the clock changes at different phases of the scheduler's loop.
     for n in 0..40 {
         sleep(Duration::from_millis(1_300 + 17 * n)).await;
-        // A birth may not be ahead by 20 s. Nodes refuse the tokens of a clock that is wrong by 2
-        // s.
+        // If the clock is 20 s behind, the time of a tick is too far ahead for this host to be the
+        // birth (time of creation) of its key. If it is 2 s behind, this host still accepts the
+        // nodes' fencing tokens, although they are ahead of its clock.
         host.set_ahead(if n % 2 == 0 { -20 } else { -2 });
         sleep(3 * SECOND).await;
         host.set_ahead(0);

@@ -1,5 +1,5 @@
-//! Singleton cron with memory nodes and in virtual time. Several processes run the same job, and an
-//! independent ledger records the runs.
+//! Tests of cron jobs on memory nodes and in virtual time. Several processes run the same job, and
+//! an independent ledger records the runs.
 
 mod clocks;
 mod policies;
@@ -121,7 +121,8 @@ async fn a_tick_whose_process_died_is_run_again_or_left_as_the_job_says() {
             assert_eq!(again, [1]);
             assert_eq!(stuck.state, TickState::Interrupted);
         }
-        // A tick that was due while no process could run the job is late, not missed.
+        // A tick that was due while no process could run the job does not count as missed. It is
+        // run late, because the job allows 60 s.
         assert!(world.completed().len() >= 12, "{:?}", world.completed());
     }
 }
@@ -221,7 +222,8 @@ async fn after_an_outage_or_a_death_the_newest_tick_alone_is_run() {
         drop(process);
         let runs = world.runs();
         let after = &runs[before..];
-        // One tick ran each second after the outage, and no tick of the outage ran.
+        // After the outage one tick ran each second. Of the ticks during the outage, only the
+        // newest could run.
         assert!((4..=12).contains(&after.len()), "dies: {dies}: {after:?}");
         let late = |run: &world::Run| run.began.cast_signed() / 1_000 - run.at;
         assert!(after.iter().all(|run| late(run) <= 1), "dies: {dies}: {after:?}");
@@ -242,7 +244,7 @@ async fn what_cannot_be_is_refused_at_once() {
         let why = run.unwrap_err().to_string();
         assert!(why.contains(&format!("`{field}`")), "{why}");
     }
-    // The cron job ends with the handle.
+    // Closing the handle ends the cron job without an error.
     let redlock = world.redlock();
     let cron = palisade::Cron::new(&redlock);
     let job = Job::new("job", "* * * * *").missed(Missed::RunLatest);

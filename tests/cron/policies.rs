@@ -1,4 +1,5 @@
-//! Policies for ticks that are missed, for ticks that overlap, and for runs that take too long.
+//! Tests of the policies for ticks that are missed, for ticks that overlap, and for runs that take
+//! too long.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -39,7 +40,8 @@ async fn missed_ticks_are_skipped_or_caught_up_as_the_job_says() {
         world.sleep(2 * MINUTE).await;
         first.end().await;
         assert_eq!(world.runs().len(), 2);
-        // The process is down for nine ticks. The last of these ticks is still on time.
+        // The process is down for nine ticks. The last of these ticks is still on time, so its run
+        // does not count as backfilled.
         world.sleep(9 * MINUTE).await;
         let second = world.process(job());
         world.sleep(10 * SECOND).await;
@@ -49,7 +51,7 @@ async fn missed_ticks_are_skipped_or_caught_up_as_the_job_says() {
         assert!(runs.windows(2).all(|w| w[0].at < w[1].at));
         drop(second);
     }
-    // If no tick is on time, the latest tick runs late.
+    // If no tick is on time, `RunLatest` makes the latest tick run late.
     let world = World::new();
     let job = || Job::new("job", "0 * * * *").missed(Missed::RunLatest);
     let into = world.now().duration_since(at(0)).unwrap().as_secs() % 3_600;
@@ -122,7 +124,8 @@ async fn a_run_counts_for_at_least_and_is_cancelled_at_most() {
     let job = || Job::new("long", "* * * * *").at_most(10 * SECOND);
     let process = world.process_with(job(), |_| std::future::pending());
     sleep(2 * MINUTE).await;
-    // The history has two ticks, because the run of the last tick may have begun just now.
+    // Read two ticks from the history, because the run of the last tick may have begun just now and
+    // has no end yet.
     let report = process.cron.history(&job(), 2).await.unwrap();
     let over =
         |r: &TickReport| if let TickState::Over(run) = &r.state { Some(run.clone()) } else { None };
@@ -136,8 +139,8 @@ async fn a_cancelled_run_is_told_and_has_its_grace() {
     let world = World::new();
     let grace = Duration::from_millis(400);
     let job = || Job::new("job", "*/5 * * * * *").overlap(Overlap::CancelPrevious).grace(grace);
-    // There are three kinds of runs: the first ignores the cancellation, the second ends well, and
-    // the third fails with "stopped".
+    // There are three kinds of runs, by the second of the tick modulo 3. Kind 0 ignores the
+    // cancellation, kind 1 ends well after it, and kind 2 fails after it with "stopped".
     let process = world.process_with(job(), |tick: Tick| async move {
         if tick.unix_seconds() % 3 == 0 {
             std::future::pending::<()>().await;
@@ -149,7 +152,8 @@ async fn a_cancelled_run_is_told_and_has_its_grace() {
     world.sleep(MINUTE + 15 * SECOND).await;
     let report = process.cron.history(&job(), 11).await.unwrap();
     let mut seen = [0; 3];
-    // The last two runs may still be running: one of them may be in its grace time.
+    // Leave out the last two runs, because they may not have ended: one of them may be in its grace
+    // time.
     for tick in &report[2..] {
         let TickState::Over(run) = &tick.state else { panic!("{tick:?}") };
         let at = tick.at.duration_since(at(0)).unwrap().as_millis() as u64;
@@ -208,7 +212,8 @@ async fn an_edited_schedule_runs_nothing_belatedly_and_says_what_it_leaves_out()
     let at_edit = i64::try_from(world.now().duration_since(at(0)).unwrap().as_secs()).unwrap();
     sleep(15 * MINUTE).await;
     process.end().await;
-    // The old schedule is used again. The ticks of the other schedule do not count as missed.
+    // The job gets the old schedule again. Ticks of the old schedule from before this change do not
+    // count as missed, so none of them is backfilled.
     let process = world.process(old());
     sleep(6 * MINUTE).await;
     drop(process);

@@ -1,4 +1,4 @@
-//! Tests with a real server that refuses the process for some time.
+//! Tests with a real server that refuses the password of the process for some time.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::support::server::Server;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An operator changes the password on the server, before the process has the new password. Later
-/// the operator restores the password.
+/// An operator changes the password on the server, and the process still has the old password.
+/// Later the operator restores the old password.
 #[tokio::test]
 async fn a_process_that_was_refused_for_a_while_is_a_candidate_again() {
     let server = Server::start_with_users(
@@ -48,7 +48,8 @@ async fn a_process_that_was_refused_for_a_while_is_a_candidate_again() {
         };
         timeout(PATIENCE, refused).await.expect("the node refuses");
         timeout(PATIENCE, leading.wait_for(Option::is_none)).await.expect("it is over").unwrap();
-        // During this second, the server also refuses the requests of the process's candidate.
+        // During this second, the process tries to become leader again, and the server refuses this
+        // too.
         tokio::time::sleep(Duration::from_secs(1)).await;
         server.cli(&["acl", "setuser", "default", "resetpass", ">right"]);
         timeout(PATIENCE, leading.wait_for(Option::is_some)).await.expect("it leads").unwrap();

@@ -1,4 +1,4 @@
-//! Runs that an operator requests, outside of the schedule.
+//! Tests of runs that an operator requests, outside of the schedule.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
@@ -13,17 +13,18 @@ use crate::world::{Process, World};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Returns a job without a tick in the time of these tests.
+/// Returns a job whose schedule has no tick during these tests.
 fn rare() -> Job {
     Job::new("job", "0 0 29 2 *").on_request()
 }
 
-/// Requests a run, and waits a moment for its beginning.
+/// Requests a run, and waits up to five seconds for the beginning of the run.
 async fn ask(cron: &Cron) -> Requested {
     cron.request_run("job", "ann", "the file is there", 5 * SECOND).await.unwrap()
 }
 
-/// Sleeps until ten seconds of the clock begin.
+/// Sleeps until the next time at which the clock's seconds are a multiple of ten. All requests of
+/// the same ten seconds count as one request.
 async fn next_ten(world: &World) {
     let now = world.now().duration_since(UNIX_EPOCH).unwrap().as_millis() % 10_000;
     sleep(Duration::from_millis(10_000 - u64::try_from(now).unwrap())).await;
@@ -52,7 +53,7 @@ async fn the_leader_runs_each_request_once() {
             panic!("{first:?}")
         };
         assert!(run.requested && request.by == "ann" && !run.backfilled, "{run:?}");
-        // The same ten seconds: the same request.
+        // A second call within the same ten seconds returns the same request.
         let again = ask(&operator).await;
         assert_eq!(stored(again), (request.clone(), false));
         numbers.push(request.number);
@@ -209,7 +210,8 @@ async fn a_request_on_one_node_of_three_is_completed_and_run() {
     let process = world.process(rare());
     sleep(5 * SECOND).await;
     process.end().await;
-    // The request is stored on the first two nodes. Of these, only the first one answers later.
+    // The request is stored on the first two nodes, because the third is cut off. Later the second
+    // node is cut off, so only one node that answers has the request.
     world.cut_only(2);
     let operator = Cron::new(&world.redlock());
     let asked = ask(&operator).await;
@@ -224,7 +226,9 @@ async fn a_request_on_one_node_of_three_is_completed_and_run() {
 #[tokio::test(start_paused = true)]
 async fn a_sign_on_one_node_of_three_still_allows_requests() {
     let world = World::new();
-    // The sign is stored on the first two nodes. Of these, only the first one answers later.
+    // A process stores a sign that its job allows requests. The sign is on the first two nodes,
+    // because the third is cut off. Later the second node is cut off, so only one node that answers
+    // has the sign.
     world.cut_only(2);
     let process = world.process(rare());
     sleep(5 * SECOND).await;
@@ -256,7 +260,7 @@ async fn a_request_is_not_late_by_the_jitter_after_a_backward_step_of_the_clock(
     let world = World::new();
     let host = world.host();
     host.set_ahead(5);
-    // No tick of the schedule begins in the time of this test.
+    // The jitter is so long that no tick of the schedule is run during this test.
     let job = Job::new("job", "* * * * * *").jitter(300 * 24 * 60 * MINUTE).on_request();
     let process = world.process_on(&host, job, |_| async {
         sleep(15 * SECOND).await;

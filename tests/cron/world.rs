@@ -1,4 +1,5 @@
-//! Nodes, processes and a ledger in virtual time.
+//! The simulated world of the cron tests: nodes, hosts, processes, and a ledger of the runs. Time
+//! is virtual (tokio's paused clock).
 
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -14,7 +15,7 @@ use palisade_testing::fault::{Fault, FaultControl, Step};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A record in the ledger. It is written when a run begins.
+/// An entry of the ledger for one run of the job. It is written when the run begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) at: i64,
@@ -77,7 +78,7 @@ pub(crate) struct World {
     count: AtomicU32,
 }
 
-/// A process. Dropping this value kills the process.
+/// A simulated process that runs a job. Dropping this value kills the process.
 pub(crate) struct Process {
     pub(crate) cron: Cron,
     redlock: Redlock,
@@ -86,7 +87,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Freezes the process's job at its present point, or lets the job continue.
+    /// Freezes the process's job at its present point (`true`), or lets the job continue (`false`).
     pub(crate) fn freeze(&self, frozen: bool) {
         self.frozen.send_replace(frozen);
     }
@@ -95,7 +96,7 @@ impl Process {
         self.cron.leading().borrow().is_some()
     }
 
-    /// Ends the process cleanly: it gives up its locks, so that no other process has to wait for
+    /// Ends the process cleanly: it releases its locks, so that no other process has to wait for
     /// them.
     pub(crate) async fn end(self) {
         drop(self.redlock.close(Duration::from_secs(1)).await);
@@ -169,7 +170,8 @@ impl World {
         }
     }
 
-    /// Cuts the connections of all processes to this node alone.
+    /// Cuts the connections of all processes to this node, and heals their connections to the other
+    /// nodes.
     pub(crate) fn cut_only(&self, node: usize) {
         self.cut(false);
         self.controls[node].cut();

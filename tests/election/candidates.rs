@@ -1,4 +1,4 @@
-//! Candidates: the list of candidates, their priorities, and their eligibility.
+//! Tests of candidates: their list, their priorities, and their eligibility.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::world::{LONG, TTL, World};
 
-/// Longest time for which a candidate leaves the attempts to other candidates.
+/// Longest time for which a candidate makes no attempt, so that a candidate with a higher priority
+/// can win first.
 const HELD_BACK_MAX: Duration = Duration::from_millis(750);
 
 fn built(redlock: &Redlock, set: impl FnOnce(ElectionBuilder) -> ElectionBuilder) -> Election {
@@ -144,8 +145,8 @@ async fn the_preferred_candidate_leads_next_whichever_way_the_leader_goes() {
             let (redlock, links) = world.process();
             let leadership = built(&redlock, |e| e).campaign("leads").await.unwrap();
             let mut all = Vec::new();
-            // The candidates already wait for the lock. With `TTL` in between, each candidate has
-            // also renewed its entry in the list.
+            // All candidates wait for the lock when the leader goes. If the pause between their
+            // starts is `TTL`, they have also renewed their entries in the list before.
             let apart = if resigns { Duration::from_millis(20) } else { TTL };
             for (value, priority) in [("low", 0), ("middle", 5), ("high", 9)] {
                 all.push(campaigns(&preferred(&world, priority), value));
@@ -164,8 +165,7 @@ async fn the_preferred_candidate_leads_next_whichever_way_the_leader_goes() {
                 assert_eq!(&*next.value(), name);
                 let leader = world.election().leader().await.unwrap().unwrap();
                 assert_eq!(leader.priority, if name == "high" { 9 } else { leader.priority });
-                // Each candidate leads for some time. A candidate with a higher priority does not
-                // depose the leader.
+                // Each candidate leads until it resigns, although other candidates wait.
                 sleep(TTL).await;
                 assert!(next.is_valid());
                 next.resign().await.unwrap();
@@ -192,7 +192,7 @@ async fn candidates_of_one_handle_are_preferred_as_those_of_many() {
 
 #[tokio::test(start_paused = true)]
 async fn a_listed_candidate_that_cannot_lead_delays_the_others_for_a_bounded_time() {
-    // The candidates have died, or they can reach only one node. Such a candidate is still in the
+    // The preferred candidates are dead, or they can reach only one node. They are still in the
     // list, but cannot be elected.
     for dead in [true, false] {
         let world = World::new(3);
@@ -249,7 +249,7 @@ async fn who_is_not_eligible_observes_and_campaigns_when_it_becomes_so() {
     assert!(matches!(attempt, Err(CampaignError::Ineligible { .. })), "{attempt:?}");
     let waits = campaigns(&idle, "idle");
     sleep(3 * TTL).await;
-    // The name is free, but a candidate that is not eligible does not try to lead.
+    // No process leads, but a candidate that is not eligible does not try to lead.
     assert!(!waits.is_finished());
     assert_eq!(idle.leader().await.unwrap(), None);
     assert_eq!(idle.state(), State::Following);
@@ -303,7 +303,8 @@ async fn a_preferred_candidate_takes_over_where_the_leader_is_asked_to_step_down
     let waits = campaigns(&high, "high");
     sleep(3 * TTL).await;
     assert!(!waits.is_finished(), "a higher priority deposes nobody");
-    // The following steps are those of the manual.
+    // The following steps are the ones that the manual gives to a candidate that wants to replace a
+    // leader with a lower priority.
     let all = high.candidates().await.unwrap();
     assert!(all[0].term.is_some() && all[0].priority < high.priority());
     let down = high.step_down("a higher priority waits", TTL).await.unwrap();
@@ -338,8 +339,8 @@ async fn one_attempt_with_a_priority_waits_for_each_higher_one_that_is_listed() 
             ghosts.push((ghost, links));
         }
         sleep(TTL).await;
-        // The candidates of higher priority are still in the list, but cannot be elected. So only
-        // the list delays the attempt.
+        // The candidates of higher priority are still in the list, but cannot be elected. So the
+        // attempt waits only because of the list, and then wins.
         ghosts.iter().flat_map(|(_, links)| links).for_each(FaultControl::cut);
         leadership.resign().await.unwrap();
         let resigned = Instant::now();

@@ -1,4 +1,5 @@
-//! Faults that do not end a term, faults that end a term, and the state after these faults.
+//! Tests of faults that do not end a term, of faults that end a term, and of the state after these
+//! faults.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -37,9 +38,9 @@ async fn a_deposed_leader_cannot_proclaim() {
     assert_eq!(world.election().leader().await.unwrap().unwrap().value, "new");
 }
 
-/// Waits until the nodes report a leader, and returns it. In a quarantine, a node reports a leader
-/// only if the leader was certainly written in the present data history. Panics if the nodes report
-/// no leader, and at an error that would not end by itself.
+/// Waits until the nodes report a leader, and returns it. A node in quarantine (the time after a
+/// loss of data) reports a leader only if the leader was certainly written after the loss. Panics
+/// if the nodes report no leader, and at an error that would not end by itself.
 async fn reported(election: &Election) -> Leader {
     let ask = async {
         loop {
@@ -66,7 +67,7 @@ async fn a_leader_loses_by_its_own_clock_before_anyone_else_leads() {
         });
         sleep(2 * TTL).await;
         assert!(leadership.is_valid());
-        // A majority of the nodes freezes: it neither refuses nor answers requests.
+        // A majority of the nodes freezes, so these nodes neither refuse nor answer requests.
         links.iter().take(n / 2 + 1).for_each(FaultControl::freeze);
         timeout(LONG, leadership.lost()).await.unwrap();
         let (reported, deadline) = (env.now(), leadership.valid_until());
@@ -93,7 +94,8 @@ async fn a_minority_that_restarts_does_not_end_a_term() {
             sleep(TTL).await;
             assert!(leadership.is_valid());
         }
-        // Each node was emptied twice. All nodes have the leader and its value again.
+        // Each node was emptied twice. The renewals have stored the leader and its value on all
+        // nodes again.
         for node in &world.nodes {
             let one = Redlock::builder().ttl(TTL).max_ttl(2 * TTL).env(Arc::clone(&world.env));
             let one = one.node(node.clone()).build().unwrap().election("e").build().unwrap();
@@ -112,8 +114,8 @@ async fn after_a_total_loss_of_data_the_leader_comes_back_and_no_other_candidate
         assert!(matches!(observer.next().await, Some(Observation::Leader { gap: false, .. })));
         sleep(TTL).await;
         world.nodes.iter().for_each(MemoryNode::restart_empty);
-        // No node can report a leader or the absence of a leader. The error differs from the result
-        // "no leader".
+        // After the loss, no node can report if there is a leader. So the call returns an error,
+        // and not the result "no leader".
         let unknown = world.election().leader().await;
         assert!(matches!(unknown, Err(LeaderError::NoQuorum(_))), "{unknown:?}");
         let rival = tokio::spawn({
@@ -224,10 +226,12 @@ impl Owned for Election {
     }
 }
 
-/// The node loses its data and begins a new data history, just before it receives the first value.
+/// The node loses its data just before it receives the new leader's value, so the lock of the new
+/// leader is lost too.
 #[tokio::test(start_paused = true)]
 async fn a_leadership_lost_to_a_failover_is_not_reported_as_led_by_another_process() {
-    // The failover window is so long that the value may not be re-asserted on this node.
+    // The failover window is the time in which a replaced master may still grant. It is so long
+    // here that the process may not store its lock and value on this node again.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
     let node = Wrap::new(node, |node, batch, deadline| async move {
         if batch.ops.iter().any(is_value) {
@@ -300,7 +304,7 @@ async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_cl
     let handle = || Redlock::builder().ttl(TTL).env(Arc::clone(&world.env));
     let election = || handle().node(node.clone()).build().unwrap().election("e").build().unwrap();
     // The master's clock is ahead of the replica's clock by 2E, the largest difference between two
-    // clocks.
+    // clocks. E is the largest error of one clock.
     let error = handle().node(node.clone()).build().unwrap().config().clock_error;
     let ahead = MemoryNode::builder().env(Arc::clone(&world.env)).build();
     ahead.jump_clock(2 * error);
@@ -308,15 +312,15 @@ async fn a_leader_of_an_earlier_history_is_not_shown_whatever_the_old_servers_cl
     let leadership = old.campaign("old").await.unwrap();
     let replica = ahead.snapshot();
     assert!(leadership.resign().await.is_ok());
-    // The replica never received the resignation. By the replica's own clock, its copy of the lock
-    // lasts longer.
+    // The replica never received the resignation. The clock of the replica is behind, so the copy
+    // of the lock lasts longer there than on the master.
     node.restore(replica);
     for _ in 0..8 {
         let asked = election().leader().await;
         assert!(matches!(asked, Err(LeaderError::NoQuorum(_))), "a ghost leads: {asked:?}");
         sleep(TTL / 10).await;
     }
-    // Once no lease of the earlier data history can be left, the node reports that there is no
+    // Once all leases from before the promotion must have ended, the node reports that there is no
     // leader.
     let vacant = async {
         while !matches!(election().leader().await, Ok(None)) {
@@ -340,7 +344,8 @@ async fn a_leader_of_an_earlier_history_is_not_shown_while_the_servers_clock_doe
     for _ in 0..2 {
         let asked = observer.leader().await;
         assert!(matches!(asked, Err(LeaderError::NoQuorum(_))), "a ghost leads: {asked:?}");
-        // The first answer had another clock reading. So this server's votes do not count now.
+        // The server's clock jumps between its answers, so the observer does not count the next
+        // answers as votes.
         node.jump_clock(TTL / 3);
     }
 }

@@ -1,5 +1,6 @@
-//! `Election::lead`: work that only the leader does. The work starts again after each loss of the
-//! leadership. A new leader waits for the lock-delay of the lost one.
+//! Tests of `Election::lead`: work that only the leader does. The work starts again after each loss
+//! of the leadership. After a loss, a new leader waits for the drain time that the lost leader has
+//! declared for its work (the lock-delay).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,7 +29,7 @@ impl Ledger {
     }
 }
 
-/// Guard value of the leader's work. Records the time at which the work is dropped.
+/// A value that the leader's work owns. It records the time at which the work is dropped.
 struct Dropped(Arc<Mutex<Vec<Instant>>>);
 
 impl Drop for Dropped {
@@ -170,7 +171,7 @@ async fn the_drain_time_applies_after_an_unclean_loss_and_not_after_a_clean_end(
                 };
                 tokio::spawn(elect)
             };
-            // A leader that resigns leaves no lock-delay.
+            // A leader that resigns leaves no lock-delay (time in which no other process leads).
             let follower = follows("b");
             sleep(2 * TTL).await;
             assert!(leadership.resign().await.is_ok());
@@ -192,7 +193,8 @@ async fn the_drain_time_applies_after_an_unclean_loss_and_not_after_a_clean_end(
             assert!(left <= drain && left + Duration::from_millis(5) >= drain, "{left:?}");
             let (next, elected) = timeout(LONG, follower).await.unwrap().unwrap();
             assert!(elected >= lost + drain, "n = {n}, {drain:?}: {:?}", elected - lost);
-            // Upper limit: the ttl, the lock-delay, one round trip, and the drift between clocks.
+            // The new leader leads at the latest after the ttl, the lock-delay, one round trip, and
+            // the drift between clocks.
             let most = TTL + drain + (TTL + drain) / 50 + Duration::from_millis(50);
             assert!(elected.duration_since(gone) <= most, "{:?}", elected - gone);
             assert!(next.is_valid());

@@ -1,4 +1,4 @@
-//! Leader election over in-memory nodes in virtual time. tokio's paused clock drives nodes,
+//! Tests of leader election on in-memory nodes in virtual time. tokio's paused clock drives nodes,
 //! renewers and candidates.
 
 mod candidates;
@@ -103,8 +103,8 @@ async fn sixteen_candidates_lead_one_at_a_time_and_an_observer_sees_them_in_orde
     }
 }
 
-/// Checks a stream of observations: terms are real and in order, the values of each term are in
-/// order, and gaps are marked.
+/// Checks a stream of observations. Each leader's term must be in `terms`, terms and values must
+/// come in order, and each gap between values must be marked.
 fn check_stream(seen: &[Observation], terms: &[palisade::FencingToken]) {
     let mut last = None;
     for pair in seen.windows(2) {
@@ -169,7 +169,8 @@ async fn no_reader_is_ever_shown_a_value_of_another_term() {
 
 #[tokio::test(start_paused = true)]
 async fn resigning_wakes_the_next_candidate() {
-    // The candidate attempts to lead once a minute, so only a hint can wake it in time.
+    // The candidate attempts to lead once a minute, so only a hint (a message from a node that the
+    // lock is free) can wake it in time.
     let minute = Duration::from_secs(60);
     let lazy = palisade::RetryPolicy::exponential(minute, minute, 1.0).unwrap();
     for dropped in [false, true] {
@@ -233,7 +234,8 @@ async fn an_observer_yields_vacancy_doubt_and_missed_changes() {
     assert!(
         matches!(&again, Some(Observation::Leader { leader, gap: false }) if leader.number == 4)
     );
-    // The observer marks the first observation after a time without replies with a gap.
+    // The leader proclaims two values while the observer is disconnected. The observer misses the
+    // first of them, so it must mark its next observations with a gap.
     links.iter().take(2).for_each(FaultControl::cut);
     assert!(matches!(observer.next().await, Some(Observation::Disconnected(_))));
     leadership.proclaim("5").await.unwrap();

@@ -1,4 +1,5 @@
-//! State of a process in an election, as a watcher receives it, and the election's metrics.
+//! Tests of the state of a process in an election, as a watcher receives it, and of the election's
+//! metrics.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ async fn following_leading_jeopardy_lost_and_following_again() {
         assert_eq!((states.next().await, election.state()), (leads, leads));
         assert!(timeout(4 * TTL, states.next()).await.is_err(), "renewals are no news");
 
-        // A majority is cut off: the next renewal fails, and later the lease ends.
+        // A majority of the nodes is cut off, so the next renewal fails, and later the lease ends.
         links.iter().take(n / 2 + 1).for_each(FaultControl::cut);
         assert_eq!(states.next().await, State::Jeopardy { term });
         assert!(leadership.is_valid() && leadership.remaining() > TTL / 2, "it is said early");
@@ -36,7 +37,8 @@ async fn following_leading_jeopardy_lost_and_following_again() {
         links.iter().for_each(FaultControl::heal);
         assert!(timeout(4 * TTL, states.next()).await.is_err(), "what is lost stays lost");
 
-        // The next campaign begins and succeeds before the watcher reads the state.
+        // The next campaign begins and succeeds before the watcher reads the state, so the watcher
+        // receives no state in between.
         let again = election.campaign("a").await.unwrap();
         assert_eq!(states.next().await, State::Leading { term: again.term() });
         drop(leadership);
@@ -64,7 +66,8 @@ async fn silence_is_jeopardy_before_a_renewal_has_failed_and_a_loss_is_never_lef
     assert_eq!(election.state(), State::Jeopardy { term: leadership.term() });
     sleep(TTL).await;
     links[0].thaw();
-    // The process loses the term and wins another one before the watcher reads the state.
+    // The process loses the term and wins another one before the watcher reads the state. The
+    // watcher must receive the loss all the same.
     let lost = leadership.term();
     drop(leadership);
     let next = timeout(LONG, election.campaign("b")).await.unwrap().unwrap();
@@ -86,7 +89,7 @@ async fn what_is_counted_is_what_happened() {
     assert!(counted.leaderless < TTL / 10, "{counted:?}");
     assert_eq!(counted.leaderless_now, Duration::ZERO);
 
-    // A renewal that succeeds at its second attempt takes as long as both attempts.
+    // If a renewal succeeds at its second attempt, the metric contains the time of both attempts.
     links.iter().take(2).for_each(FaultControl::cut);
     sleep(TTL / 4 + TTL / 8).await;
     links.iter().for_each(FaultControl::heal);
@@ -98,7 +101,7 @@ async fn what_is_counted_is_what_happened() {
     leadership.lost().await;
     let margin = election.metrics().least_margin.expect("it was lost");
     assert!(margin >= drain && margin < drain + TTL / 10, "{margin:?}");
-    // For this process, the time without a leader begins when the lease ends on the nodes.
+    // The process counts the time without a leader only from the end of the lease on the nodes.
     let lost = Instant::now();
     sleep(4 * TTL).await;
     let counted = election.metrics();

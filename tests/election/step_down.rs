@@ -1,4 +1,4 @@
-//! Requests that ask a leader to resign.
+//! Tests of requests that ask a leader to resign.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,8 @@ async fn a_leader_that_does_not_listen_still_leads_and_that_is_said() {
 
 #[tokio::test(start_paused = true)]
 async fn without_hints_the_leader_is_asked_within_a_renewal() {
-    // A node in memory always sends hints, so these nodes are wrapped to send none.
+    // A memory node always sends hints (messages about changes). These nodes are wrapped so that
+    // they send no hints, and the leader must find the request at its next renewal.
     let world = World::new(3);
     let silent = || {
         let nodes = world.nodes.iter().cloned().map(Silent);
@@ -115,7 +116,7 @@ async fn two_who_ask_both_have_their_answer_and_who_cannot_ask_says_so() {
     assert!(matches!(closed, Err(LeaderError::Closed(_))), "{closed:?}");
 }
 
-/// A node whose hints are lost.
+/// A memory node that sends no hints (messages about changes).
 struct Silent(palisade::MemoryNode);
 
 impl palisade::node::spi::LockNode for Silent {

@@ -69,8 +69,8 @@ async fn each_call_has_its_own_outcome_and_duplicates_have_that_of_the_first() {
         "Mismatch",
     ];
     assert_eq!(short, want);
-    // Three keys have results. The key of a failure without effect is tried twice: by the first
-    // call and by its duplicate.
+    // The handler starts once for each of the three keys with a result. It starts twice for the key
+    // `fails`, because a failure without effect frees the key for the duplicate.
     assert_eq!(effects.load(SeqCst), 5);
 }
 
@@ -90,7 +90,7 @@ async fn no_more_handlers_run_at_once_than_asked_for() {
     let calls: Vec<_> = (0..12).map(|i| (orders.key(format!("order-{i}")), ())).collect();
     let begun = Instant::now();
     // Two handlers run at once, for four seconds each. Twelve handlers take 24 s, longer than two
-    // leases of ten seconds.
+    // leases of ten seconds, so the claims that wait for their handlers must be renewed.
     let done = orders.run_each(calls, 2, handler).await;
     assert!(done.into_iter().all(|outcome| outcome.unwrap().is_executed()));
     assert_eq!(most.load(SeqCst), 2);
@@ -112,8 +112,8 @@ fn names() -> impl Iterator<Item = String> {
     (0..BATCH).map(|i| format!("order-{i:03}"))
 }
 
-/// Delivers the whole batch again after all leases have ended, and returns the keys that are
-/// parked.
+/// Delivers the whole batch again after all leases have ended. Returns the keys that are parked:
+/// their handlers do not run, because an earlier attempt may have had an effect.
 async fn parked(orders: &Idempotency) -> Vec<usize> {
     sleep(secs(60)).await;
     let calls = names().map(|name| (orders.key(name), ()));

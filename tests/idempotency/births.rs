@@ -1,5 +1,5 @@
-//! The birth of a key, and the outcome on nodes that lost data. The tests step virtual time by
-//! milliseconds.
+//! The birth of a key is the time at which its request was made. These tests show how the birth
+//! decides the outcome on nodes that lost data. They step virtual time by milliseconds.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ fn orders(w: &World, skew: i64) -> Idempotency {
     builder.retention(KEEP).build().unwrap()
 }
 
-/// Sends a request, so that the nodes detect their new data history. Waits until their quarantine
-/// has ended. Returns the time when the new data history began.
+/// Sends a request, so that the restarted nodes detect that they may have lost data. Waits until
+/// the quarantine of these nodes has ended. Returns the time when their new data history began.
 async fn settle(w: &World) -> u64 {
     let since = w.now();
     let look = orders(w, 0).key("settle").lookup::<u32>().await;
@@ -32,7 +32,8 @@ async fn settle(w: &World) -> u64 {
 
 /// Returns true if the call of a new key runs its handler.
 ///
-/// Otherwise the key must be parked as forgotten, or the call refused because the server is not
+/// Otherwise one of two things must happen. The call is parked, because the key is forgotten: the
+/// nodes cannot tell if it was used before. Or the call is refused, because the server is not
 /// initialised. A lookup must agree with the call.
 async fn runs(call: Call) -> bool {
     let look = call.clone().lookup::<u32>().await.unwrap();
@@ -119,13 +120,13 @@ async fn without_a_birth_memory_is_whole_after_the_retention() {
     let whole = since + 7_000 + 2 * E + KEEP.as_millis() as u64;
     sleep(Duration::from_millis(whole - w.now())).await;
     let orders = orders(&w, 0);
-    // At exactly the end of this time, the key is still forgotten. The outcome reports one more
+    // At exactly the time `whole`, the key is still forgotten. The outcome reports one more
     // millisecond.
     let parked = orders.key("a").run(|_| async { Ok::<_, String>(1) }).await.unwrap();
     assert!(matches!(&parked, Outcome::Parked(p) if p.forgotten_for == MS), "{parked:?}");
     sleep(MS).await;
     assert!(runs(orders.key("a")).await);
-    // From now on, each request within the retention was made after the loss.
+    // From now on, each request within the retention was made after the loss, so none is forgotten.
     assert!(runs(orders.key("b").created_at(at(w.now()) - KEEP)).await);
 }
 
@@ -157,16 +158,16 @@ async fn a_minority_that_lost_data_asks_for_no_birth() {
     let since = settle(&w).await;
     assert!(!runs(orders(&w, 0).key("b")).await);
     assert!(runs(orders(&w, 0).key("c").created_at(at(since + 2 * E + 1))).await);
-    // The other nodes still have the result that was stored before the losses.
+    // Node 1 lost the result of `a`, but the other two nodes still have it.
     let again = orders(&w, 0).key("a").run(|_| async { Ok::<_, String>(2) }).await.unwrap();
     assert_eq!(again, Outcome::Replayed(1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_an_old_master_ran_is_not_run_again_whatever_the_clocks() {
-    // A replica is promoted. For up to L more, its old master accepts claims, and the new master
-    // never receives them. The clocks of the new master and of the client that made the request are
-    // off by up to E, in both directions.
+    // A replica is promoted. For up to L more (the failover window), its old master accepts claims,
+    // and the new master never receives them. The clocks of the new master and of the client that
+    // made the request are off by up to E, in both directions.
     const L: u64 = 5_000;
     for maker in [-2_000_i64, 0, 2_000] {
         for node in [-2_000_i64, 0, 2_000] {
@@ -237,7 +238,7 @@ async fn too_old_is_judged_by_the_node_to_the_millisecond() {
     let run =
         |key: &str, made| orders.key(key).created_at(made).run(|_| async { Ok::<_, String>(1) });
     assert_eq!(run("a", oldest - MS).await.unwrap(), Outcome::TooOld);
-    // The refused call left neither a claim nor a fingerprint.
+    // The refused call left neither a claim nor a fingerprint, so the same key can run.
     assert!(run("a", oldest).await.unwrap().is_executed());
     // A stored result is replayed at any age of the request.
     assert_eq!(run("a", oldest - MS).await.unwrap(), Outcome::Replayed(1));

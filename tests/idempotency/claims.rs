@@ -36,7 +36,7 @@ async fn claim(orders: &Idempotency, keys: &[&str]) -> Claims {
     orders.claim_many(keys.iter().map(|key| orders.key(*key))).await
 }
 
-/// Returns the outcome of another call with this key. Its handler must not run.
+/// Returns the outcome of another call with this key. Panics if the handler of this call runs.
 async fn seen(orders: &Idempotency, key: &str) -> Outcome<u32> {
     let never = |_| async { panic!("it ran") as Result<u32, Failed> };
     orders.key(key).run(never).await.unwrap()
@@ -156,7 +156,7 @@ async fn claims_are_renewed_until_they_are_completed_or_dropped() {
     let w = World::new(3);
     let orders = w.orders();
     let mut claims = ours(claim(&orders, &["kept", "dropped"]).await);
-    // The wait is longer than two leases of ten seconds.
+    // The wait is longer than two leases of ten seconds, so the claims must have been renewed.
     sleep(secs(25)).await;
     assert!(claims.iter().all(|claim| claim.context().is_valid()));
     let dropped = claims.pop().unwrap();

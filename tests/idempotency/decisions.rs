@@ -1,5 +1,6 @@
-//! One decision about a loss applies to every key that the loss made forgotten, in every process
-//! (idempotency 20). The decision does not apply to keys of another loss.
+//! After a loss of data, the nodes cannot tell for some keys if they were used before: these keys
+//! are forgotten. One decision of an operator about the loss applies to all keys that the loss made
+//! forgotten, in every process (idempotency 20). It does not apply to keys of another loss.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ fn orders(redlock: &Redlock) -> Idempotency {
 
 /// Makes the nodes lose data, and waits until the quarantine of these nodes has ended.
 async fn lose(w: &World, nodes: &[usize], how: impl Fn(&MemoryNode)) {
-    // The handle must have seen the nodes with data before.
+    // The handle must have used the nodes with their data, before they lose it.
     let _ = w.orders().key("look").lookup::<u32>().await;
     for i in nodes {
         how(&w.nodes[*i]);
@@ -32,7 +33,8 @@ async fn run(of: &Idempotency, key: &str, effects: &Effects) -> Outcome<u32> {
     of.key(key).run(|_| effects.act(Duration::ZERO)).await.unwrap()
 }
 
-/// Runs a forgotten key. Returns true if no operator has decided about its losses yet.
+/// Runs a key that is forgotten (the nodes cannot tell if it was used before). Returns true if no
+/// operator has decided yet about the losses that made it forgotten.
 async fn is_undecided(of: &Idempotency, key: &str) -> bool {
     let outcome = run(of, key, &Effects::default()).await;
     let Outcome::Parked(Parked { reason: ParkedReason::Forgotten, undecided, losses, .. }) =
@@ -88,15 +90,15 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
         assert!(run(&of, "second", &effects).await.is_executed());
         sleep(secs(120)).await;
         assert!(run(&before, "again", &effects).await.is_executed());
-        // The process of `before` has just read the decision when the next nodes lose data.
+        // The process of the handle `before` has just read the decision when more nodes lose data.
         lose(&w, &[1, 2], how).await;
         for of in [&before, &of] {
             assert!(!run(of, "second", &effects).await.is_executed());
             assert!(is_undecided(of, "third").await);
         }
         if is_kept {
-            // The parked key names only the later loss, because an operator has already decided
-            // about the first loss.
+            // The outcome of the parked key names only the later loss, because an operator has
+            // already decided about the first loss.
             let Outcome::Parked(parked) = run(&of, "third", &effects).await else { panic!() };
             let incidents = incidents(&of).await.incidents;
             let (first, later) = (&incidents[0], &incidents[1]);

@@ -1,4 +1,5 @@
-//! Nodes that begin a new data history just before the result of a handler is stored.
+//! Nodes that restart just before the result of a handler is stored. A restarted node begins a new
+//! data history: it may have lost writes, so it grants nothing for some time.
 
 use std::time::Duration;
 
@@ -24,8 +25,8 @@ async fn a_result_is_stored_on_nodes_with_a_new_data_history() {
 
 #[tokio::test(start_paused = true)]
 async fn who_was_only_forgotten_was_not_overtaken() {
-    // The failover window is longer than the claim's lease of ten seconds, so the claim may not be
-    // re-asserted.
+    // The failover window (the time in which a replaced master may still grant) is longer than the
+    // claim's lease. So the claim may not be renewed on the restarted node.
     let node = MemoryNode::builder().failover_window(Duration::from_secs(60)).build();
     let redlock = Redlock::builder().node(node.clone()).build().unwrap();
     let orders = redlock.idempotency("orders").at_most_once().build().unwrap();

@@ -58,8 +58,8 @@ async fn on_another_one_line_says_what_to_wait_for_and_then_requests_with_a_birt
     assert!(executed(&deliver(&payments, "b", ordered).await.unwrap()));
     let again = deliver(&payments, "b", ordered).await.unwrap();
     assert!(matches!(again, Outcome::Replayed(_)), "{again:?}");
-    // Keys that were made before the wait, or whose birth is unknown, are refused. No operator has
-    // declared that the server is new.
+    // Keys that were made before the wait, or whose creation time (birth) is unknown, are refused.
+    // They may have run before, because no operator has declared that the server is new.
     let older = [("c", Some(early)), ("d", None)];
     for (key, ordered) in older {
         let error = deliver(&payments, key, ordered).await.unwrap_err();

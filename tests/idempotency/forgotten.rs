@@ -1,3 +1,4 @@
+//! A key is forgotten if too many nodes lost data and cannot tell if the key was used before.
 //! Forgotten keys appear as an event, as a log line, in counters, in reports and in lookups.
 
 use std::time::Duration;
@@ -24,7 +25,7 @@ async fn run(orders: &Idempotency, key: &str) -> Outcome<u32> {
 
 /// Makes the nodes lose their data, and waits until the quarantine of these nodes has ended.
 async fn lose(w: &World, nodes: &[usize]) {
-    // The handle must have seen the nodes with data before.
+    // The handle must have used the nodes with their data, before they lose it.
     let _ = w.orders().key("look").lookup::<u32>().await;
     for i in nodes {
         w.nodes[*i].restart_empty();
@@ -58,8 +59,8 @@ async fn it_is_said_once_per_node_and_loss() {
         assert!(matches!(run(&orders, key).await, Outcome::Parked(_)));
         sleep(secs(60)).await;
     }
-    // Keys stay forgotten for the retention and twice E, counted from the loss. The quarantine is
-    // part of this time.
+    // Keys stay forgotten for the retention and twice E (the clock error), counted from the loss.
+    // The quarantine of the node is part of this time.
     assert_eq!(reported(&mut events), ["node-0 for 3542s", "node-1 for 3573s"]);
     // A further loss of the same node is reported again.
     lose(&w, &[1]).await;
@@ -122,7 +123,8 @@ async fn one_line_of_the_log_says_until_when() {
     let log = Log::of_this_thread(LevelFilter::INFO);
     let w = World::new(1);
     lose(&w, &[0]).await;
-    // The namespaces of one handle share the events about the nodes.
+    // The namespaces of one handle share the events about the nodes, so the second namespace adds
+    // no log line.
     for keep in [KEEP, KEEP / 2] {
         let orders = orders(&w.redlock, keep);
         for key in 0..10 {
@@ -151,8 +153,8 @@ async fn a_node_that_stumbles_beside_one_that_lost_data_parks_nothing() {
     };
     let (new, ()) = tokio::join!(h.orders().key("new").run(|_| e.act(secs(1))), stumbles);
     assert!(matches!(new.unwrap(), Outcome::Executed { value: 2, attempt: 1, .. }));
-    // While the node is cut off, the outcome is `Parked`. The call first waits for the time in
-    // which it repeats its requests.
+    // While the third node is cut off, too few nodes can tell if the key was used before, so the
+    // call is parked. Before that, the call repeats its requests for some time.
     h.faults[2].cut();
     let began = tokio::time::Instant::now();
     match h.orders().key("newer").run(|_| e.act(secs(1))).await.unwrap() {

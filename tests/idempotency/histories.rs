@@ -1,5 +1,5 @@
-//! Idempotency under random faults: whole histories, checked by an oracle. Also a key of another
-//! program on a node.
+//! Random histories of calls with one key, under faults. Each history must have at most one result.
+//! Also a test with a node on which another program has stored a value under the key of a record.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

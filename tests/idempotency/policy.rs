@@ -1,5 +1,5 @@
-//! Both policies, the probe and births in every combination. Also the state of a key after a failed
-//! handler.
+//! The policies for lapsed and for forgotten keys, the probe, and the birth (creation time) of a
+//! key, in every combination. Also the state of a key after a failed handler.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::idem::{Effects, World, at, boom, secs};
 
-/// Birth of the request, relative to the loss.
+/// Birth of the request (the time at which it was made), relative to the loss of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
     Unknown,
@@ -151,8 +151,8 @@ impl Case {
         sleep(secs(11)).await;
     }
 
-    /// Asserts that a lookup does not change a parked key, and that an operator can decide about
-    /// the key.
+    /// Asserts that a lookup and another call do not change a parked key, and that an operator can
+    /// decide about the key.
     async fn stays_parked(
         &self,
         w: &World,

@@ -1,4 +1,5 @@
-//! Probes for keys that the nodes have forgotten.
+//! Probes for keys that the nodes have forgotten: too few nodes can decide if there was an attempt,
+//! so the caller's function (the probe) looks if there was an effect.
 
 use palisade::{MemoryNode, Outcome, Probed};
 
@@ -8,7 +9,7 @@ use crate::support::idem::{Effects, World, secs};
 async fn forgotten_but_for_one(w: &World, e: &Effects) {
     assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     w.nodes[1..].iter().for_each(MemoryNode::restart_empty);
-    // A node reads its marker at its first request, so its quarantine begins here.
+    // A node notices at its first request that it lost its data, so its quarantine begins here.
     assert!(w.orders().key("other").run(|_| e.act(secs(1))).await.is_err());
     tokio::time::sleep(secs(40)).await;
 }

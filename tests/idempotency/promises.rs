@@ -19,9 +19,9 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A process whose clock is ahead by nearly E is paused in its handler. Meanwhile the retention of
-/// its record ends, and a process whose clock is behind by nearly E runs the key. Then the paused
-/// process completes.
+/// E is the largest error of any clock, here 4.9 s. A process whose clock is ahead by up to E is
+/// paused in its handler. Meanwhile the retention of its record ends, and a process whose clock is
+/// behind by up to E runs the key. Then the paused process stores its result.
 #[tokio::test(start_paused = true)]
 async fn a_paused_process_that_completes_late_changes_no_result() {
     for n in [1, 3] {
@@ -94,7 +94,7 @@ async fn run(call: Call, receipt: &'static str) -> Result<Outcome<String>, palis
 
 #[tokio::test(start_paused = true)]
 async fn another_requests_receipt_is_never_shown() {
-    // In turn, each node loses its data or restarts with it.
+    // In turn, each node restarts, without its data or with its data.
     for at_least_once in [false, true] {
         for gone in 0..3 {
             for life in [MemoryNode::restart_empty, MemoryNode::restart_keeping] {
@@ -130,13 +130,14 @@ async fn a_majority_that_forgot_runs_nothing_for_another_request_while_one_node_
         let said = run(orders.key("k").fingerprint("bob"), "bob's").await.unwrap();
         assert_eq!(said, Outcome::Mismatch);
     }
-    // The third node still has the result of the request with the fingerprint `alice`, so its call
-    // gets this result.
+    // The third node still has the result of the request with the fingerprint `alice`, so a
+    // repetition of this request gets the result.
     let alice = run(orders.key("k").fingerprint("alice"), "again").await.unwrap();
     assert_eq!(alice, Outcome::Replayed("alice's".to_owned()));
 }
 
-/// On this node another claim always overtakes the one that stores its result.
+/// This node answers each request that stores a result as if another claim had replaced the claim
+/// of the result.
 #[tokio::test]
 async fn a_result_that_others_overtake_again_and_again_is_given_up() {
     let w = World::new(1);

@@ -1,6 +1,6 @@
-//! Promotion of a replica that lags behind its master. The keys that the replica lacks were used
-//! within the loss that the new master reports. The oracle is a list, kept by the test, of all keys
-//! with the times of their runs.
+//! Promotion of a replica that lags behind its master. The new master reports a time span in which
+//! it may have lost writes. All keys that it lacks must have been used within this time span. The
+//! test keeps a list of all keys with the times of their runs, to compare.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,12 +15,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::group::{Groups, cli};
 
-/// Longest lease. A loss after a promotion ends this time after the promotion.
+/// Longest lease. The loss that a promotion causes ends at most this time after the promotion.
 const TTL: Duration = Duration::from_secs(2);
 const ERROR: Duration = Duration::from_millis(50);
 /// Time limit that is longer than any promotion in this test.
 const LONG: Duration = Duration::from_secs(120);
-/// Maximum age of the marker's note when a record is written, in milliseconds.
+/// Each server stores its clock's time in a marker (the note). This is the maximum age of the note
+/// when a record is written, in milliseconds.
 const NOTED: u64 = 1_001;
 
 fn now() -> u64 {
@@ -108,8 +109,8 @@ async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
         assert!(*stored + 1_000 >= behind_since, "{key} was lost though it was replicated");
         assert!(from <= *stored && *begun <= to, "{key} {begun} {stored}: {from} {to}");
     }
-    // The loss is as short as possible. It begins at most the note's age before the newest stored
-    // key. It ends at most one longest lease after the promotion.
+    // The reported loss must be as short as possible. It must begin at most `NOTED` before the
+    // newest key that the new master has, and end at most one longest lease after the promotion.
     let newest = kept.iter().map(|ran| ran.begun).max().expect("some");
     assert!(from + NOTED >= newest, "{from} is long before {newest}");
     let lease = TTL.as_millis() as u64;

@@ -1,6 +1,6 @@
 //! A server that lost its last writes reports how long the loss can be at most. A namespace that
-//! accepts a loss of this length continues. The oracle is a list, kept by the test, of all keys
-//! with the times of their runs.
+//! accepts a loss of this length still runs new keys. The test keeps a list of all keys with the
+//! times of their runs, to compare.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ const TTL: Duration = Duration::from_secs(2);
 const ERROR: Duration = Duration::from_millis(50);
 /// Time limit that is longer than any restart in this test.
 const LONG: Duration = Duration::from_secs(60);
-/// Maximum age of the marker's note when a record is written, in milliseconds. The server and this
-/// test read the same machine's clock.
+/// The server stores its clock's time in a marker (the note). This is the maximum age of the note
+/// when a record is written, in milliseconds. The server and this test read the same clock.
 const NOTED: u64 = 1_001;
 
 fn now() -> u64 {
@@ -57,8 +57,8 @@ fn is_forgotten(outcome: &Outcome<u32>) -> bool {
     matches!(outcome, Outcome::Parked(Parked { reason: ParkedReason::Forgotten, .. }))
 }
 
-/// Asserts that the loss does not begin too early: at most the note's age before each key that the
-/// restarted server still has.
+/// Asserts that the reported loss does not begin too early: at most `NOTED` before each key that
+/// the restarted server still has.
 fn begins_late(from: u64, kept: &[(String, u64, u64)], what: &str) {
     for (key, begun, stored) in kept {
         assert!(from + NOTED >= *begun, "{what}: {key} {begun} {stored} came back: {from}");

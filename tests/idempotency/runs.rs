@@ -1,4 +1,5 @@
-//! Runs of idempotency keys over in-memory nodes under tokio's paused clock.
+//! Tests of handlers that run under idempotency keys, on in-memory nodes and under tokio's paused
+//! clock.
 
 use std::time::Duration;
 
@@ -88,7 +89,8 @@ async fn a_failure_without_effect_frees_the_key_at_once() {
         assert_eq!(effect(&out), Effect::None);
         assert_eq!(w.orders().key("k").lookup::<u32>().await.unwrap(), Status::Absent);
     }
-    // The nodes have dropped the fingerprint, too.
+    // The failed calls also removed the fingerprint from the nodes, so a call with another
+    // fingerprint can run.
     let out = w.orders().key("k").fingerprint("second try").run(|_| e.act(secs(1))).await;
     assert_eq!(out.unwrap(), executed(1, 1));
 }
@@ -189,7 +191,8 @@ async fn a_record_on_one_node_is_repaired_and_never_run_again() {
             }
             other => panic!("{other:?}"),
         }
-        // On the other nodes the lease has not ended, so the owner may still store the result.
+        // The lease has not ended on the other nodes, so the claim's owner may still store the
+        // result.
         let out = w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
         assert!(matches!(out, Outcome::InFlight { .. }), "{out:?}");
         tokio::time::sleep(secs(11)).await;
@@ -234,7 +237,8 @@ async fn a_minority_may_be_down_and_a_majority_may_not() {
         } else {
             assert!(matches!(out, Err(RunError::NoQuorum { .. })), "{out:?}");
             assert_eq!(e.count(), 0);
-            // The first call released its grants on the other nodes.
+            // The first call released its grants on the nodes that it reached, so this call can run
+            // at once.
             h.faults.iter().for_each(palisade_testing::fault::FaultControl::heal);
             let out = h.orders().key("k").run(|_| e.act(secs(1))).await.unwrap();
             assert_eq!(out, executed(1, 1));
@@ -296,7 +300,7 @@ async fn dropped_at_any_await_nothing_runs_twice_and_nothing_stays() {
             if futures_util::poll!(run.as_mut()).is_ready() {
                 break;
             }
-            // Let the tasks of the node queues run, or let time pass.
+            // Let the tasks that send the requests to the nodes run, or let time pass.
             if k % 2 == 0 {
                 tokio::task::yield_now().await;
             } else {

@@ -1,5 +1,5 @@
-//! Steps. A step that finished in an earlier attempt does not run again. A step that an outdated
-//! attempt finishes late does not count.
+//! Tests of the steps of a handler. A step that finished in an earlier attempt does not run again.
+//! If another attempt has taken over, a step that the old attempt finishes late does not count.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -126,8 +126,8 @@ async fn a_late_step_of_an_attempt_that_was_overtaken_is_refused() {
     let zombie = tokio::spawn(call.run(move |cx| async move {
         cx.step("reserve", l.clone().act("reserve")).await?;
         let late = async {
-            // The work of the step hangs. Meanwhile its lease ends and another attempt completes
-            // the key.
+            // The work of the step hangs. Meanwhile the lease of this attempt ends, and another
+            // attempt finishes the same step.
             network.iter().for_each(palisade_testing::fault::FaultControl::cut);
             sleep(secs(30)).await;
             network.iter().for_each(palisade_testing::fault::FaultControl::heal);
@@ -156,7 +156,8 @@ async fn a_changed_handler_is_told_what_is_recorded() {
     let orders = w.redlock.idempotency("orders").at_most_once().build().unwrap();
     let ledger = Ledger::default();
     let l = ledger.clone();
-    // The handler fails with `Failed::retry`, so the next call runs under each policy.
+    // The handler fails with `Failed::retry`, so the next call runs the handler again under each
+    // policy.
     let first = orders.key("k").run(|cx| async move {
         cx.step("reserve", l.clone().act("reserve")).await?;
         cx.step("charge", l.act("charge")).await?;
@@ -177,7 +178,8 @@ async fn a_changed_handler_is_told_what_is_recorded() {
         orders.key("k").run(|cx| async move { cx.step("reserve", l.act("reserve")).await });
     let e = steps_of(shorter.await.unwrap_err());
     assert_eq!(e, StepError::Missing { recorded: "charge".into() });
-    // The effect of the changed handler is unknown, so an operator must decide.
+    // The last call failed with an unknown effect. So this call is parked until an operator decides
+    // to run the key again (`rerun`).
     let l = ledger.clone();
     let out = orders.key("k").run(|cx| three(cx, l, 9)).await.unwrap();
     assert!(matches!(out, Outcome::Parked(_)), "{out:?}");

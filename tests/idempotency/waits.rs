@@ -1,5 +1,5 @@
-//! Waiting for the result of another caller's handler. A hint wakes the waiter. The wait needs few
-//! requests.
+//! Waiting for the result of another caller's handler. A hint (a message from a node that the
+//! handler has ended) wakes the waiter, so the wait needs few requests.
 
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ async fn who_waits_is_woken_by_the_result_and_asks_three_times() {
         assert!(runs.await.unwrap().unwrap().is_executed());
         assert!(begun.elapsed() <= 800 * MS, "{n} nodes: {:?}", begun.elapsed());
         for fault in &waiter.faults {
-            // The waiter sends three claims: the first claim, a claim that asks for a hint, and a
-            // claim that gets the result. After each of the first two, the waiter sends a request
-            // that undoes a possible grant.
+            // The waiter sends three claims: the first claim, a claim that asks for a hint (a
+            // message at the end of the handler), and a claim that gets the result. After each of
+            // the first two, the waiter sends a request that undoes a possible grant.
             assert!(fault.calls() <= 5, "{n} nodes: {} requests", fault.calls());
         }
     }

@@ -1,4 +1,4 @@
-//! Values of the metrics after known events. In virtual time.
+//! Tests of the values of the metrics after known events, in virtual time.
 
 use palisade::cron::{Cron, Job};
 use palisade::{Failed, OnUnavailable, Outcome, Redlock, TryAcquire};
@@ -10,7 +10,8 @@ use crate::world::{S, World};
 const LOCK: (&str, &str) = ("kind", "lock");
 const ALL: (&str, &str) = ("name", "");
 
-/// Returns a recorder, nodes, and a handle that counts with this recorder.
+/// Returns a recorder, the guard that keeps the recorder installed, nodes, and a handle that counts
+/// with this recorder.
 fn counted() -> (&'static Kept, metrics::LocalRecorderGuard<'static>, World, Redlock) {
     let kept = Kept::new();
     let recorder = kept.install();
@@ -313,7 +314,8 @@ async fn a_handle_says_who_votes_and_what_was_lost() {
     assert!(matches!(run("second").await.unwrap(), Outcome::Parked(_)));
     let until = unknown("orders") - ends;
     assert!((86_390.0..86_430.0).contains(&until), "a day from the loss: {until}");
-    // The forgotten key of a schedule does not count, because the scheduler stores the key again.
+    // The key of the job's schedule is forgotten too: the nodes cannot tell if it was used before
+    // the loss. It does not count as unknown, because the scheduler stores it again.
     let cron = Cron::new(&redlock);
     let job = Job::new("j", "* * * * * *");
     let _ = tokio::time::timeout(5 * S, cron.run(job, |_| async { Ok::<_, Failed>(()) })).await;

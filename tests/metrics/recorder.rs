@@ -35,7 +35,8 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Sets this recorder for all handles that the current thread builds from now on.
+    /// Sets this recorder for all handles that the current thread builds before the returned guard
+    /// is dropped.
     pub(crate) fn install(&'static self) -> metrics::LocalRecorderGuard<'static> {
         metrics::set_default_local_recorder(self)
     }
@@ -48,7 +49,7 @@ impl Kept {
         self.described.lock().unwrap().clone()
     }
 
-    /// Returns every series: its name, its kind and the names of its labels.
+    /// Returns every series of values: the metric's name, its kind and the names of its labels.
     pub(crate) fn series(&self) -> Vec<(String, &'static str, Vec<String>)> {
         let values = self.values.lock().unwrap();
         let one = |((name, labels), value): (&(String, Labels), &Value)| {

@@ -1,4 +1,5 @@
-//! The fields of the operations' spans. A subscriber of the test program collects them.
+//! Tests of the fields of the operations' spans. A subscriber in the test program collects the
+//! spans.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -162,7 +163,8 @@ async fn campaign_and_resign_are_spans_under_one_term() {
         (last("campaign", "token"), last("campaign", "outcome")),
         (term.clone(), "won".into())
     );
-    // An extension publishes the value. The extension has its own span.
+    // The campaign publishes the leader's value by extending the lease. This extension has a span
+    // of its own, inside the span of the campaign.
     assert_eq!(ended("extend")[0].parent.as_deref(), Some("campaign"));
     assert!(election.try_campaign("you").await.unwrap().won().is_none());
     assert_eq!(last("try_campaign", "outcome"), "taken");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::{files_below, relative, root};
 
 /// Returns the numbers of the rules for each topic. The topic is the name of the file with the
-/// rules.
+/// rules, for example `locks` for `locks.md`.
 fn rules() -> BTreeMap<String, Vec<usize>> {
     let files = files_below(&root().join("docs/design"));
     let topic = |path: &std::path::PathBuf| {
@@ -116,8 +116,9 @@ fn each_link_between_pages_leads_somewhere() {
 /// Returns the links of an included page that do not work in rustdoc, because rustdoc shows the
 /// page at another place.
 ///
-/// The file `source` includes the page. `source` must define each link to a file again, before the
-/// page, because the first definition counts.
+/// The documentation of the file `source` includes the page. So `source` must define each link to a
+/// file again. It must do this before the page, because rustdoc uses the first definition of a
+/// link.
 fn dangling_in_rustdoc(page: &str, source: &str) -> Vec<String> {
     let mut found = Vec::new();
     for to in page.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)) {
@@ -204,8 +205,9 @@ fn citations_are_read() {
     assert!(cited("a quarantine 3 s long, of 64 locks 2 were lost", "locks").is_empty());
 }
 
-/// Returns the pairs of the form `name` in `file` on a page. With several names (`a`, `b` in
-/// `file`), each name is one pair. A name is returned without its type.
+/// Returns the pairs of a name and a file that a page has in the form `name` in `file`. If several
+/// names stand before a file (`a`, `b` in `file`), each name makes a pair with the file. A name is
+/// returned without the type or module before it.
 fn places(text: &str) -> Vec<(&str, &str)> {
     let words: Vec<&str> = text.split('`').collect();
     let mut found = Vec::new();

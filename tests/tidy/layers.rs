@@ -20,12 +20,12 @@ const LAYERS: [&[&str]; 13] = [
     &["lib", "manual"],
 ];
 
-/// Layers whose modules may import each other, by one module of the layer: the layer of values
-/// (`name`), and the layer of the handle and the locks (`redlock`).
+/// Layers whose modules may import each other. One module stands for each of these layers: `name`
+/// for the layer of values, and `redlock` for the layer of the handle and the locks.
 const TOGETHER: [&str; 2] = ["name", "redlock"];
 
-/// Words for time, randomness and IO. The modules of values and the quorum core must not use these
-/// words.
+/// Words for time, randomness and IO. The modules of values (the lowest layer) and the module
+/// `quorum` must not use these words, because their callers pass time and random numbers in.
 const WORLD: [&str; 6] =
     ["tokio::", "rand::", "Instant::now", "SystemTime", "std::thread", "std::net"];
 

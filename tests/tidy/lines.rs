@@ -1,5 +1,5 @@
-//! Counts the lines that a user writes: the lines between the marks `begin` and `end` of the
-//! examples. The README of each package must state the number of its example.
+//! Counts the lines that a user of each package writes: the lines of its example between the marks
+//! `begin` and `end`. The README of the package must state this number.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use crate::root;
 
 struct Example {
     path: &'static str,
-    /// Maximum number of lines.
+    /// Maximum number of lines between the marks.
     limit: usize,
     /// Texts that may occur only between the marks.
     glue: &'static [&'static str],

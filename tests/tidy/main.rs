@@ -36,7 +36,7 @@ fn every_file_keeps_the_rules() {
 fn nothing_names_a_path_of_one_machine() {
     let mut found = Vec::new();
     for path in tracked() {
-        // A file that is not text has no paths.
+        // A file that is not UTF-8 text has no paths, so it is skipped.
         let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
         found.extend(machine_paths(&path, &text));
     }
@@ -111,7 +111,7 @@ fn what_is_built_from_is_examined_for_every_feature() {
     let (features, _) = features.split_once("\n[").expect("a section after them");
     let names = features.lines().filter_map(|line| line.split_once(" = [")).map(|(name, _)| name);
     let examined = deny.lines().find(|line| line.starts_with("features = [")).expect("a list");
-    // `deny.toml` leaves these features out, with reasons.
+    // `deny.toml` leaves these features out, and gives the reason for each.
     let left_out = ["default", "backoff"];
     let missing: Vec<_> = names
         .filter(|name| !left_out.contains(name) && !examined.contains(&format!("\"{name}\"")))

@@ -20,8 +20,8 @@ const FORMAT: u64 = 57;
 const UNASKED: [&str; 5] =
     ["Freeze", "RefUnwindSafe", "StructuralPartialEq", "UnsafeUnpin", "UnwindSafe"];
 
-/// Auto traits that the list leaves out when a type has them without a condition. The list shows
-/// only exceptions (`impl !…`) and conditions.
+/// Auto traits that almost all types have. The list leaves them out, and shows only exceptions
+/// (`impl !…`) and implementations with conditions.
 const USUAL: [&str; 3] =
     ["impl core::marker::Send for", "impl core::marker::Sync for", "impl core::marker::Unpin for"];
 

@@ -5,7 +5,7 @@ use crate::layers;
 const COLUMNS: usize = 100;
 const FILE_LINES: usize = 500;
 
-/// Index of a line, from 0, and a text with the correction.
+/// Index of the line that breaks a rule, from 0, and a text that says how to correct the line.
 pub(crate) type Finding = (usize, String);
 
 /// Returns one line `file:line: correction` for each place in the file that breaks a rule.

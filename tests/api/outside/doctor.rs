@@ -1,5 +1,5 @@
-//! The doctor examines the servers that a majority of the Sentinels reports, and keeps to its
-//! deadline.
+//! `palisade doctor` examines only servers that a majority of the Sentinels reports, and keeps to
+//! its deadline.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -55,10 +55,10 @@ async fn one_sentinel_alone_does_not_say_where_to_log_in() {
     let skipped = |f: &&palisade_ops::doctor::Finding| f.message.contains("not examined");
     let skipped = report.findings.iter().find(skipped).expect("it is said");
     assert_eq!((skipped.check, skipped.verdict), ("unreachable", Verdict::Unknown));
-    // The report has the server that the two other Sentinels reported.
+    // The report has the server that the two honest Sentinels reported.
     assert!(report.to_json().contains(&server.addr()), "{report}");
-    // If the user names only one Sentinel, the doctor believes this Sentinel alone. So the doctor
-    // connects to the servers that the Sentinel named.
+    // If the user names only one Sentinel, this Sentinel alone is a majority. So the doctor
+    // connects to the servers that it reports.
     let _ = examine(&[c], Duration::from_secs(2)).await;
     let visits: Vec<usize> = lured.iter().map(Fake::connections).collect();
     assert!(visits.iter().all(|n| *n > 0), "{visits:?}");

@@ -1,5 +1,5 @@
-//! A fake server that repeats the data that it receives, or sends text that could forge lines of a
-//! log.
+//! Tests with a fake server that repeats the data that it receives, or sends text that could forge
+//! lines of a log.
 
 use std::fmt::{Debug, Write as _};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! After an event of a Sentinel, the node asks all Sentinels. It does so at most once a second for
-//! each Sentinel that sends events.
+//! After an event of a Sentinel, the node asks all Sentinels for the master. Events of one Sentinel
+//! cause this at most once a second.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -26,8 +26,8 @@ async fn scene(master: &Server) -> Scene {
     let node = Arc::new(node.expect("addresses and a range"));
     let redlock = Redlock::builder().node_arc(node.clone()).build().expect("a handle");
     drop(redlock.mutex("first").build().unwrap().acquire().await.expect("a grant"));
-    // Waits until the node has ended the requests to the Sentinels that follow the first
-    // connection.
+    // Wait until the node has ended the requests to the Sentinels that follow the first connection,
+    // because the test counts only later requests.
     tokio::time::sleep(Duration::from_millis(500)).await;
     Scene { sentinels, view, node, redlock }
 }
@@ -78,7 +78,8 @@ async fn the_master_that_a_round_has_named_is_not_asked_for_again() {
     let (host, port) = ("127.0.0.1", new.port());
     scene.sentinels[0].tell("+switch-master", &format!("{NAME} {host} 1 {host} {port}"));
     let begun = Instant::now();
-    // The node writes the marker when it connects, although no caller has asked for a lock.
+    // The node writes one key (its marker) when it connects, even if no caller has asked for a
+    // lock. So one key on the server shows that the node has connected.
     while new.cli(&["dbsize"]) != "1" {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", scene.node.status());
         tokio::time::sleep(Duration::from_millis(5)).await;
