@@ -231,10 +231,8 @@ impl Core {
             retention: terms.retention,
             fingerprint: terms.fingerprint,
         };
-        let ballot = (owner, promise.token);
-        let meters = Arc::clone(&self.meters.claimed);
-        let span = (terms.lease, until);
-        let lease = Lease::new(subject, ballot, span, None, replies, None, meters);
+        let (token, meters) = (promise.token, Arc::clone(&self.meters.claimed));
+        let lease = Lease::new(subject, owner, token, terms.lease, until, replies, meters);
         let (core, lease) = (Arc::clone(self), Arc::new(lease));
         Ok((Held { core, lease, begun: AtomicBool::new(false) }, promise))
     }

@@ -41,6 +41,7 @@ pub(crate) mod claim;
 pub(crate) mod close;
 mod extend;
 pub(crate) mod failover;
+pub(crate) mod fair;
 pub(crate) mod health;
 pub(crate) mod hints;
 mod inspect;
