@@ -14,9 +14,8 @@ use tokio::time::timeout;
 use crate::client::Core;
 use crate::client::fair::Fair;
 use crate::client::lease::{Lease, Subject};
-use crate::client::reply_collector::ReplyCollector;
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect};
-use crate::client::round::Round;
+use crate::client::round::{ReplyCollector, Round};
 use crate::client::undo::Undo;
 use crate::durability::Durability;
 use crate::error::{

@@ -27,7 +27,7 @@ use tokio::sync::{Notify, broadcast};
 use self::turns::{Order, Turns};
 use crate::node::{LockNode, NodeSignal};
 use crate::op::{IfHeld, LockMode, Place, Slots};
-use crate::quorum::majority::majority;
+use crate::quorum::majority;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;

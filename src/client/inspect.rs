@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use crate::client::Core;
 use crate::client::health::outcome;
-use crate::client::reply_collector::ReplyCollector;
-use crate::client::round::Round;
+use crate::client::round::{ReplyCollector, Round};
 use crate::error::NodeOutcome;
 use crate::name::LockKeys;
 use crate::op::{Enlist, Op, Reply};
 use crate::quorum::Answer;
 use crate::quorum::candidates::{Candidate, Listing};
-use crate::quorum::majority::majority;
+use crate::quorum::majority;
 use crate::token::{FencingToken, OwnerToken};
 
 impl Core {

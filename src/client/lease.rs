@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::client::failover::{Failover, Verdicts};
-use crate::client::reply_collector::ReplyCollector;
+use crate::client::round::ReplyCollector;
 use crate::durability::Achieved;
 use crate::error::{NoQuorum, Resource};
 use crate::metrics::LeaseMeters;

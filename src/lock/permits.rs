@@ -11,7 +11,7 @@ use crate::client::acquire::{LockAttempt, not_acquired};
 use crate::client::retry::{Attempt, AttemptTerms, Prospect, Wait, retry};
 use crate::error::{AcquireError, ConfigError, ExtendError, ReleaseError, Taken};
 use crate::quorum::acquire::Loss;
-use crate::quorum::majority::majority;
+use crate::quorum::majority;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::FencingToken;
