@@ -427,8 +427,8 @@ async fn moved_on(changed: &mut watch::Receiver<u64>, version: u64) {
     }
 }
 
-/// Implements [`LockNode`](super::LockNode) for a node with the fields `name` and `link`. Methods with a default can
-/// follow after the type.
+/// Implements [`LockNode`](super::LockNode) for a node with the fields `name` and `link`. Methods
+/// with a default can follow after the type.
 macro_rules! node_over_link {
     ($node:ty; $($method:tt)*) => {
         impl $crate::node::LockNode for $node {
