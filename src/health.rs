@@ -8,7 +8,7 @@ use crate::client::claim::DataLossTerms;
 use crate::config::RETENTION;
 use crate::error::NodeOutcome;
 use crate::node::Loss;
-use crate::quorum::majority::majority;
+use crate::quorum::majority;
 use crate::redlock::Redlock;
 
 /// State of the nodes of a handle. `Display` prints one line.

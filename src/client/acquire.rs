@@ -1,4 +1,5 @@
-//! One attempt to acquire a lock.
+//! Attempts to acquire a lock, as the retry loops of `acquire`, of a takeover and of an election
+//! campaign make them.
 //!
 //! Cancellation: before the first request is sent, an [`Undo`] is made. If the attempt loses or its
 //! future is dropped, the [`Undo`] releases what nodes may have granted. Only an attempt of a
@@ -11,58 +12,54 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
 use crate::client::Core;
-use crate::client::reply_collector::ReplyCollector;
-use crate::client::round::Round;
+use crate::client::fair::Fair;
+use crate::client::lease::{Lease, Subject};
+use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect};
+use crate::client::round::{ReplyCollector, Round};
 use crate::client::undo::Undo;
 use crate::durability::Durability;
-use crate::error::{NodeError, NodeFault, NodeOutcome};
+use crate::error::{
+    AcquireError, Advice, NoQuorum, NodeError, NodeFault, NodeOutcome, Resource, Taken,
+};
+use crate::metrics::LeaseMeters;
 use crate::name::LockKeys;
 use crate::op::{IfHeld, LockMode, Op};
 use crate::quorum::acquire::{Acquire, Loss};
 use crate::quorum::slots::AcquireSlot;
+use crate::span::Call;
 use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
-/// Parameters of one attempt to acquire a lock.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AcquireRequest<'a> {
-    pub(crate) mode: LockMode,
+/// Longest time for which `acquire` waits for a lock if the caller set no `acquire_timeout`.
+const WAIT: Duration = Duration::from_secs(30);
+/// Time for which a call without `acquire_timeout` goes on after the end of a quarantine for which
+/// it waited. It is enough for two attempts and for the rounding of clocks.
+pub(crate) const AFTER_QUARANTINE: Duration = Duration::from_secs(1);
+
+/// Settings of all attempts that one call makes to acquire a lock.
+pub(crate) struct LockAttempt<'a> {
+    pub(crate) core: &'a Arc<Core>,
+    /// Subject of the lease: the lock or the election, for errors and logs.
+    pub(crate) of: Resource,
     pub(crate) keys: &'a LockKeys,
+    pub(crate) mode: LockMode,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
-    /// Action of a node if another owner has the lock: it registers this handle for a wake-up hint,
-    /// or transfers the lock to the caller. `None`: it only refuses.
-    pub(crate) if_held: Option<IfHeld>,
-    /// Longest wait for a permit, of which a handle has `ATTEMPTS_MAX` for attempts under way; a
-    /// value below `node_deadline` is raised to it.
-    pub(crate) within: Duration,
+    /// Metrics that count the lease.
+    pub(crate) meters: Arc<LeaseMeters>,
+    /// Tracing span of the operation that makes the attempts. The span counts the attempts.
+    pub(crate) operation: &'a Call,
+    /// True if the call waits for the end of a quarantine that keeps a majority of the nodes from
+    /// granting, even if that end is after the deadline of the call.
+    pub(crate) waits_for_quarantine: bool,
+    /// True if an attempt that no majority can answer waits for the answers of the other nodes all
+    /// the same, because the caller needs them.
+    pub(crate) awaits_all: bool,
     /// Owner token that all attempts of one takeover share. `None` for all other attempts, each of
     /// which draws a fresh token.
     pub(crate) taker: Option<OwnerToken>,
-    /// An attempt that no majority can answer waits for the answers of the other nodes all the
-    /// same, because the caller needs them.
-    pub(crate) awaits_all: bool,
-}
-
-impl<'a> AcquireRequest<'a> {
-    /// Makes the parameters of an attempt that waits for nothing and takes the lock from no other
-    /// owner.
-    pub(crate) fn new(keys: &'a LockKeys, ttl: Duration, level: Durability) -> Self {
-        let (if_held, within, taker, awaits_all) = (None, Duration::ZERO, None, false);
-        let mode = LockMode::Exclusive;
-        Self { mode, keys, ttl, level, if_held, within, taker, awaits_all }
-    }
-}
-
-/// Result of an attempt that got the lock.
-#[derive(Debug)]
-pub(crate) struct Acquired {
-    pub(crate) mode: LockMode,
-    pub(crate) owner: OwnerToken,
-    pub(crate) token: FencingToken,
-    pub(crate) ttl: Duration,
-    pub(crate) until: Moment,
-    pub(crate) replies: Arc<ReplyCollector>,
+    /// State of a fair call; `None` for all others.
+    pub(crate) fair: Option<Fair<'a>>,
 }
 
 impl Core {
@@ -85,68 +82,143 @@ impl Core {
             Loss::NoQuorum(vec![NodeOutcome::Failed(error); self.n()])
         })
     }
+}
 
-    /// Makes one attempt to acquire a lock. The attempt is rolled back unless it wins. Only an
-    /// attempt of a takeover is not rolled back: what it may have taken lapses by its ttl (locks
-    /// 13).
-    pub(crate) async fn attempt(&self, ask: AcquireRequest<'_>) -> Result<Acquired, Loss> {
-        let AcquireRequest { mode, keys, ttl, level, if_held, within, taker, awaits_all } = ask;
-        let timer = self.timer().map_err(Loss::NoQuorum)?;
-        let _place = self.place(within).await?;
-        let owner = taker.unwrap_or_else(|| OwnerToken::from_random(self.env.random()));
+impl LockAttempt<'_> {
+    /// Makes one attempt to acquire the lock, and returns its lease. The attempt is rolled back
+    /// unless it wins. Only an attempt of a takeover is not rolled back: what it may have taken
+    /// lapses by its ttl (locks 13).
+    pub(crate) async fn once(&self, terms: AttemptTerms) -> Result<Lease, Loss> {
+        let Self { core, keys, mode, ttl, level, awaits_all, taker, .. } = *self;
+        let AttemptTerms { if_held, left } = terms;
+        let if_held = match (&self.fair, if_held) {
+            (Some(Fair { ticket, .. }), Some(IfHeld::Queue(place))) => {
+                Some(IfHeld::Fair { place, ticket: *ticket })
+            }
+            _ => if_held,
+        };
+        let timer = core.timer().map_err(Loss::NoQuorum)?;
+        let _place = core.place(left).await?;
+        let owner = taker.unwrap_or_else(|| OwnerToken::from_random(core.env.random()));
         let mode = match mode {
             LockMode::Slot(slots) => LockMode::Slot(slots.in_order_of(&owner)),
             LockMode::Exclusive | LockMode::Shared => mode,
         };
-        let proposal = keys.all().map(|keys| self.proposal(keys.lock())).max().unwrap_or(0);
-        let sent = self.env.now();
-        let until = valid_until(sent, ttl, self.config.drift);
-        let replies = ReplyCollector::at(self.n(), level, until);
+        let proposal = keys.all().map(|keys| core.proposal(keys.lock())).max().unwrap_or(0);
+        let sent = core.env.now();
+        let until = valid_until(sent, ttl, core.config.drift);
+        let replies = ReplyCollector::at(core.n(), level, until);
         let raise =
             Op::Raise { keys: keys.clone(), owner, token: FencingToken::new(0), slot: None };
-        let machine = Acquire::new(self.n(), sent, until, self.patience(), raise);
+        let machine = Acquire::new(core.n(), sent, until, core.patience(), raise);
         let only = matches!(if_held, Some(IfHeld::TakeOnly { .. }));
         let machine = machine.awaiting_all(awaits_all).taken_if_refused(only);
         let mut undo = Undo {
-            core: self,
+            core,
             op: Op::Release { mode, keys: keys.clone(), owner, meta: false },
-            until: self.forgotten_at(sent, ttl),
+            until: core.forgotten_at(sent, ttl),
             replies: Arc::clone(&replies),
             armed: taker.is_none(),
         };
         let acquire = Op::Acquire { mode, keys: keys.clone(), owner, ttl, proposal, if_held };
         let moves = mode.slots().map(|slots| (slots, acquire.clone()));
-        self.send_all(acquire, self.node_deadline(sent).min(until), &replies);
+        core.send_all(acquire, core.node_deadline(sent).min(until), &replies);
         let round = Round { replies: &replies, timer, until, of: None };
         // If the attempt lost, the return drops `undo`, which releases what nodes granted. So the
         // caller's next attempt is not refused because of this one.
         let (token, mode) = match moves {
             None => {
                 let mut machine = machine;
-                let outcome = self.run(sent, &mut machine, round).await;
-                keys.all().for_each(|keys| self.saw(keys.lock(), machine.largest(), proposal));
+                let outcome = core.run(sent, &mut machine, round).await;
+                keys.all().for_each(|keys| core.saw(keys.lock(), machine.largest(), proposal));
                 (outcome?, mode)
             }
             Some((slots, acquire)) => {
                 let mut machine = AcquireSlot::new(machine, acquire);
-                let outcome = self.run(sent, &mut machine, round).await;
-                self.saw(keys.lock(), machine.largest(), proposal);
+                let outcome = core.run(sent, &mut machine, round).await;
+                core.saw(keys.lock(), machine.largest(), proposal);
                 let (token, slot) = outcome?;
                 replies.won_with(slot);
                 let mode = LockMode::Slot(slots.exactly(slot));
                 let keys = keys.clone();
                 let op = Op::Extend { mode, keys, owner, ttl, token, meta: None, reassert: None };
-                let deadline = self.node_deadline(self.env.now()).min(until);
+                let deadline = core.node_deadline(core.env.now()).min(until);
                 for node in machine.strays() {
                     // The extension may give the slot on a node whose refusal of the acquire is
                     // still on its way. The release then asks that node, too.
                     replies.extended(node);
-                    self.send(node, op.clone(), deadline, &replies);
+                    core.send(node, op.clone(), deadline, &replies);
                 }
                 (token, mode)
             }
         };
         undo.armed = false;
-        Ok(Acquired { mode, owner, token, ttl, until, replies })
+        let subject = Subject::Lock { of: self.of.clone(), keys: keys.clone() };
+        let meters = Arc::clone(&self.meters);
+        Ok(Lease::new(subject, owner, token, ttl, until, replies, meters).in_mode(mode))
+    }
+}
+
+impl Attempt for LockAttempt<'_> {
+    type Granted = Lease;
+    type Refused = Loss;
+
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Lease, Loss> {
+        self.operation.attempt();
+        let won = self.once(terms).await;
+        if let Some(fair) = &self.fair {
+            fair.attempted(&won, self.core.env.now());
+        }
+        won
+    }
+
+    fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
+        if let Loss::NoQuorum(outcomes) = loss {
+            let why = self.core.no_quorum(outcomes.clone());
+            if is_hopeless(&why) {
+                return None;
+            }
+            if let Some(fair) = &mut self.fair {
+                fair.unanswered(self.core.env.now());
+            }
+            if self.waits_for_quarantine
+                && let Some(left) = why.quarantine()
+            {
+                let end = self.core.env.now() + left + AFTER_QUARANTINE;
+                *deadline = deadline.map(|deadline| deadline.max(end));
+            }
+        }
+        if let (Some(fair), Loss::Taken(Taken { queued: Some(queued), .. })) =
+            (&mut self.fair, loss)
+            && fair.refused(*queued, self.core.env.now())
+        {
+            return Some(Prospect::Ticketed);
+        }
+        Some(Prospect::after(loss))
+    }
+}
+
+/// Returns the time after which a call that begins now makes no further attempt. `timeout` is its
+/// `acquire_timeout`, if it was set.
+pub(crate) fn acquire_deadline(core: &Core, timeout: Option<Duration>) -> Moment {
+    core.env.now() + timeout.unwrap_or(WAIT)
+}
+
+/// Returns true if a retry cannot help, because a person has to remove the cause, for example a
+/// wrong password.
+pub(crate) fn is_hopeless(why: &NoQuorum) -> bool {
+    matches!(why.advice(), Advice::Misconfigured | Advice::Rebuild)
+}
+
+/// Returns the error of a call that gave up, made from the refusal of its last attempt.
+pub(crate) fn not_acquired(core: &Core, of: Resource, given_up: GivenUp<Loss>) -> AcquireError {
+    let GivenUp { refused, waited, closed } = given_up;
+    match refused {
+        _ if closed => AcquireError::Closed(of),
+        Loss::Taken(taken) => AcquireError::TimedOut { of, waited, taken },
+        Loss::NoQuorum(outcomes) => {
+            let why = core.no_quorum(outcomes).of(of);
+            AcquireError::NoQuorum(NoQuorum { waited: Some(waited), ..why })
+        }
     }
 }

@@ -14,8 +14,7 @@ use tracing::Instrument as _;
 use crate::client::Core;
 use crate::client::lease::{Lease, Subject};
 use crate::client::node_queue::Pending;
-use crate::client::reply_collector::ReplyCollector;
-use crate::client::round::Round;
+use crate::client::round::{ReplyCollector, Round};
 use crate::client::undo::Undo;
 use crate::durability::Durability;
 use crate::error::Resource;
@@ -231,10 +230,8 @@ impl Core {
             retention: terms.retention,
             fingerprint: terms.fingerprint,
         };
-        let ballot = (owner, promise.token);
-        let meters = Arc::clone(&self.meters.claimed);
-        let span = (terms.lease, until);
-        let lease = Lease::new(subject, ballot, span, None, replies, None, meters);
+        let (token, meters) = (promise.token, Arc::clone(&self.meters.claimed));
+        let lease = Lease::new(subject, owner, token, terms.lease, until, replies, meters);
         let (core, lease) = (Arc::clone(self), Arc::new(lease));
         Ok((Held { core, lease, begun: AtomicBool::new(false) }, promise))
     }

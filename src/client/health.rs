@@ -11,7 +11,7 @@ use super::claim::DataLossTerms;
 use super::handle_closed;
 use super::undo::Undo;
 use crate::client::Core;
-use crate::client::reply_collector::ReplyCollector;
+use crate::client::round::ReplyCollector;
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::{LockKeys, record_key};
 use crate::op::{LockMode, Loss, Op, Reply};

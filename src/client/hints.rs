@@ -29,7 +29,7 @@ pub(crate) use self::rate_limit::RateLimit;
 use self::turns::{Order, Turns};
 use crate::node::{LockNode, NodeSignal};
 use crate::op::{IfHeld, LockMode, Place, Slots};
-use crate::quorum::majority::majority;
+use crate::quorum::majority;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;

@@ -6,8 +6,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use crate::client::Core;
-use crate::client::reply_collector::ReplyCollector;
-use crate::client::round::Round;
+use crate::client::round::{ReplyCollector, Round};
 use crate::error::NodeOutcome;
 use crate::name::LockKeys;
 use crate::op::{Enlist, Op};

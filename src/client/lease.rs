@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::client::failover::{Failover, Verdicts};
-use crate::client::reply_collector::ReplyCollector;
+use crate::client::round::ReplyCollector;
 use crate::durability::Achieved;
 use crate::error::{NoQuorum, Resource};
 use crate::metrics::LeaseMeters;
@@ -125,11 +125,11 @@ impl State {
 impl Lease {
     pub(crate) fn new(
         subject: Subject,
-        (owner, token): (OwnerToken, FencingToken),
-        (ttl, until): (Duration, Moment),
-        renew_until: Option<Moment>,
+        owner: OwnerToken,
+        token: FencingToken,
+        ttl: Duration,
+        until: Moment,
         replies: Arc<ReplyCollector>,
-        meta: Option<Arc<[u8]>>,
         meters: Arc<LeaseMeters>,
     ) -> Self {
         let state = State {
@@ -138,7 +138,7 @@ impl Lease {
             until,
             mode: LockMode::Exclusive,
             kept: replies.achieved().replicas,
-            meta,
+            meta: None,
             verdicts: Verdicts::default(),
             slot: None,
             over: None,
@@ -153,7 +153,7 @@ impl Lease {
             ttl,
             drain: Duration::ZERO,
             lapses_before: Moment::default(),
-            renew_until,
+            renew_until: None,
             replies,
             valid_until: AtomicU64::new(until.as_nanos()),
             state: SyncMutex::new(state),
@@ -162,9 +162,12 @@ impl Lease {
         }
     }
 
-    /// Makes the nodes keep the lease for `drain` longer than the lease is valid for its holder.
+    /// Ends the validity for the holder `drain` earlier than the nodes end the lease.
     pub(crate) fn with_drain(self, drain: Duration) -> Self {
-        Self { drain, ..self }
+        let until = self.until() - drain;
+        self.state.lock().until = until;
+        self.valid_until.store(until.as_nanos(), Ordering::Release);
+        Self { ttl: self.ttl.saturating_sub(drain), drain, ..self }
     }
 
     /// Sets the time until which the lease is not released on the nodes. If the lease ends earlier,

@@ -7,10 +7,9 @@
 //! slowest node.
 //!
 //! These modules handle a request: `acquire`, `claim`, `extend` or `release` makes the op; `round`
-//! runs the quorum machine and sends the machine's requests; `node_queue` batches the ops;
-//! `reply_collector` receives the replies. These modules handle a lease: `lease` has its state;
-//! `renewer` renews it before its deadline; `failover` renews it immediately after a failover;
-//! `undo` and `pending_releases` clean up.
+//! sends the ops, collects the replies and runs the quorum machine; `node_queue` batches the ops.
+//! These modules handle a lease: `lease` has its state; `renewer` renews it before its deadline;
+//! `failover` renews it immediately after a failover; `undo` and `pending_releases` clean up.
 
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
@@ -19,9 +18,9 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinHandle;
 
-use crate::client::node_queue::{GRACE, NodeQueue, Pending, QueueSettings};
-use crate::client::reply_collector::{Origin, ReplyCollector};
-use crate::client::voting_gauges::VotingGauges;
+use crate::client::node_counters::VotingGauges;
+use crate::client::node_queue::{GRACE, NodeQueue, QueueSettings};
+use crate::client::round::{ReplyCollector, Round};
 use crate::config::Config;
 use crate::env::Env;
 use crate::error::{NoQuorum, NodeError, NodeFault, NodeOutcome};
@@ -30,7 +29,7 @@ use crate::name::LockKeys;
 use crate::node::{LockNode, NamedEvent, NodeEvent, NodeEvents, NodeMetrics, NodeSignal};
 use crate::op::{Holder, LockMode, Op, Terms};
 use crate::quorum::leader::{Leading, Sight};
-use crate::quorum::majority::majority;
+use crate::quorum::majority;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;
@@ -41,6 +40,7 @@ pub(crate) mod claim;
 pub(crate) mod close;
 mod extend;
 pub(crate) mod failover;
+pub(crate) mod fair;
 pub(crate) mod health;
 pub(crate) mod hints;
 mod inspect;
@@ -54,7 +54,6 @@ mod proposal;
 mod release;
 mod renewal_queue;
 mod renewer;
-mod reply_collector;
 pub(crate) mod retry;
 mod round;
 pub(crate) mod runtime;
@@ -62,7 +61,6 @@ pub(crate) mod runtime;
 mod tests;
 mod ttl_warning;
 mod undo;
-mod voting_gauges;
 
 use close::Closing;
 use failover::Failovers;
@@ -72,7 +70,6 @@ use outage::Outage;
 use proposal::FencesAhead;
 use renewer::Renewer;
 pub(crate) use renewer::WATCH;
-use round::Round;
 use ttl_warning::TtlWarning;
 
 /// State of one `Redlock` handle.
@@ -199,37 +196,6 @@ impl Core {
     /// the queue has posted an answer or an error before the end of this time.
     pub(crate) fn patience(&self) -> Duration {
         self.config.node_deadline + GRACE
-    }
-
-    /// Sends an op to one node. The node queue posts the answer to `replies`.
-    pub(crate) fn send(
-        &self,
-        node: usize,
-        op: Op,
-        deadline: Moment,
-        replies: &Arc<ReplyCollector>,
-    ) {
-        if self.closing.refuses(&op) {
-            let origin = Origin::local(self.env.now());
-            return replies.post(node, Err(handle_closed()), &origin);
-        }
-        let is_new = op.is_new_work();
-        let request = Pending::new(op, deadline, node, replies);
-        if is_new && self.renewer.is_late() {
-            let why = "renewals of locks that are held come first, and they are late; \
-                       hold fewer locks in one process, or give it more processor time";
-            return self.queues[node].refuse_busy(request, why);
-        }
-        self.queues[node].submit(request);
-    }
-
-    /// Sends the same op to all nodes.
-    fn send_all(&self, op: Op, deadline: Moment, replies: &Arc<ReplyCollector>) {
-        let last = self.n() - 1;
-        for node in 0..last {
-            self.send(node, op.clone(), deadline, replies);
-        }
-        self.send(last, op, deadline, replies);
     }
 
     /// Returns the fencing token to propose for a key: this machine's wall clock in µs or, if that

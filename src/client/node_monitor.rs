@@ -207,7 +207,7 @@ impl NodeMonitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::voting_gauges::VotingGauges;
+    use crate::client::node_counters::VotingGauges;
     use crate::env::SystemEnv;
     use crate::op::Terms;
     use crate::time::Drift;

@@ -25,7 +25,6 @@
 
 mod alarm;
 mod in_flight;
-mod incoming;
 mod order;
 mod pace;
 pub(crate) mod pending;
@@ -44,16 +43,14 @@ use tokio::time::timeout;
 
 use self::alarm::Alarm;
 use self::in_flight::{Answered, first_of};
-use self::incoming::{Incoming, Queues};
 use self::order::BatchOrder;
 use self::pace::{Pace, let_others_run};
-use self::pending::Load;
 pub(crate) use self::pending::Pending;
+use self::pending::{Incoming, Load, Queues};
 use self::pending_releases::{InDoubt, PendingReleases};
-use crate::client::node_counters::Counters;
+use crate::client::node_counters::{Counters, VotingGauges};
 use crate::client::node_monitor::NodeMonitor;
-use crate::client::reply_collector::Origin;
-use crate::client::voting_gauges::VotingGauges;
+use crate::client::round::Origin;
 use crate::durability::Durability;
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};

@@ -67,11 +67,18 @@ pub(crate) trait Attempt: Send + Sync {
 /// Parameters of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptTerms {
-    /// Action of a node if another owner has the name: it registers this handle for a hint. `None`
-    /// before the call is registered for hints; then the node only refuses.
+    /// Action of a node if another owner has the name: it registers this handle for a hint, or
+    /// transfers the lock to the caller. `None`: it only refuses, as before the call is registered
+    /// for hints.
     pub(crate) if_held: Option<IfHeld>,
-    /// Time that is left until the deadline of the call.
+    /// Time that is left until the deadline of the call, and so the longest wait of an attempt for
+    /// its permit. A value below `node_deadline` is raised to it.
     pub(crate) left: Duration,
+}
+
+impl AttemptTerms {
+    /// Parameters of the only attempt of a call that waits for nothing.
+    pub(crate) const SINGLE: Self = Self { if_held: None, left: Duration::ZERO };
 }
 
 /// Parameters of a call that waits for a grant.

@@ -7,7 +7,7 @@ use crate::client::Core;
 use crate::client::lease::Lease;
 use crate::config::lasts;
 use crate::node::NodeEvent;
-use crate::quorum::majority::majority;
+use crate::quorum::majority;
 
 /// For each node, true if the warning was given or is not needed.
 #[derive(Debug)]

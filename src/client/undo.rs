@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::client::Core;
 use crate::client::node_queue::Pending;
-use crate::client::reply_collector::ReplyCollector;
+use crate::client::round::ReplyCollector;
 use crate::op::Op;
 use crate::time::Moment;
 

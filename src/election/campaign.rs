@@ -11,12 +11,12 @@ use super::candidates::Seat;
 use super::error::CampaignError;
 use super::leadership::Leadership;
 use super::value::{Metadata, check_value};
-use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::acquire::{LockAttempt, is_hopeless};
 use crate::client::close::Operation;
-use crate::client::lease::{Lease, Subject};
+use crate::client::lease::Lease;
 use crate::client::retry::{Attempt, AttemptTerms, Prospect, RetryTerms, Wait, is_crowded, retry};
 use crate::error::{Advice, ExtendError, NoQuorum, Taken};
-use crate::lock::{LockAttempt, LockGuard, is_hopeless};
+use crate::lock::LockGuard;
 use crate::op::LockMode;
 use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
@@ -219,9 +219,8 @@ impl Election {
         }
         let mut lost = false;
         loop {
-            operation.attempt();
-            let ask = AcquireRequest::new(&self.keys, self.on_nodes(), self.level);
-            return match self.core.attempt(ask).await {
+            let won = self.attempt(operation).make(AttemptTerms::SINGLE).await;
+            return match won {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
                     // Another process has the lock, or a node lost the lock with its data. One more
@@ -318,16 +317,7 @@ impl Election {
     ) -> Result<Leadership, CampaignError> {
         let left = times.deadline.map_or(Duration::MAX, |end| end.since(self.core.env.now()));
         self.leave(seat.hold_back().min(left)).await?;
-        let acquire = LockAttempt {
-            core: &self.core,
-            mode: LockMode::Exclusive,
-            keys: &self.keys,
-            ttl: self.on_nodes(),
-            level: self.level,
-            waits_for_quarantine: false,
-            operation,
-            fair: None,
-        };
+        let acquire = self.attempt(operation);
         let mut candidacy =
             Candidacy { election: self, acquire, value, seat, failing_since: None, warned: false };
         let terms = RetryTerms {
@@ -354,10 +344,23 @@ impl Election {
         })
     }
 
-    /// Returns the ttl of the lock on the nodes: the ttl of the lease plus the drain time (election
-    /// 8). So the nodes keep the lock for the drain time after the lease has ended.
-    fn on_nodes(&self) -> Duration {
-        self.ttl + self.drain
+    /// Returns the settings of attempts to acquire the lock of the election. The nodes keep the
+    /// lock for the ttl of the lease plus the drain time (election 8).
+    pub(super) fn attempt<'a>(&'a self, operation: &'a Call) -> LockAttempt<'a> {
+        LockAttempt {
+            core: &self.core,
+            of: self.resource(),
+            keys: &self.keys,
+            mode: LockMode::Exclusive,
+            ttl: self.ttl + self.drain,
+            level: self.level,
+            meters: Arc::clone(&self.core.meters.election(&self.name).leases),
+            operation,
+            waits_for_quarantine: false,
+            awaits_all: false,
+            taker: None,
+            fair: None,
+        }
     }
 
     /// Records in the metrics that another process leads for at least `retry_after`.
@@ -402,26 +405,21 @@ impl Election {
     /// After a failure the function releases the lock and then returns.
     async fn take_office(
         &self,
-        won: Acquired,
+        won: Lease,
         value: &str,
         seat: Option<String>,
     ) -> Result<Leadership, ExtendError> {
         let since = (self.core.env.wall_micros(), self.drain);
         let metadata = Metadata::first(value, (won.owner, won.token), since);
         let metadata = metadata.of(self.priority(), seat);
-        let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
-        let (id, times) = ((won.owner, won.token), (self.ttl, won.until - self.drain));
-        let meters = self.core.meters.election(&self.name);
-        let (leases, encoded) = (Arc::clone(&meters.leases), metadata.encode());
-        let lease = Lease::new(subject, id, times, None, won.replies, Some(encoded), leases);
-        let lease = lease.with_drain(self.drain);
-        // From here on, if the future is dropped, the guard releases the lock.
-        let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
-        let guard = LockGuard::new(core, Arc::new(lease), name, true);
+        let lease = won.with_drain(self.drain);
+        lease.set_meta(metadata.encode());
+        // The guard releases the lock if the future is dropped after this point.
+        let guard = LockGuard::new(&self.core, lease, &self.name, true);
         match guard.extend().await {
             Ok(_) => {
                 guard.lease().count();
-                meters.term();
+                self.core.meters.election(&self.name).term();
                 self.course.leads(self.core.env.now(), guard.lease());
                 Ok(Leadership::new(guard, metadata, self))
             }

@@ -15,12 +15,12 @@ use super::error::LeaderError;
 use super::observe::Observation;
 use super::value::{Identity, Leader};
 use super::{Election, Leadership};
-use crate::client::lease::{Lease, Subject};
+use crate::client::acquire::LockAttempt;
 use crate::client::retry::{GivenUp, RetryTerms, Wait, retry};
 use crate::client::runtime::within;
 use crate::config::renew_every;
 use crate::error::NoQuorum;
-use crate::lock::{LockAttempt, LockGuard, digest, note};
+use crate::lock::{LockGuard, digest, note};
 use crate::op::{Holder, LockMode};
 use crate::quorum::acquire::Loss;
 use crate::quorum::leader::Sight;
@@ -198,16 +198,11 @@ impl Election {
         operation: &Call,
     ) -> Result<Option<LockGuard>, LeaderError> {
         let (of, keys) = (self.resource(), self.keys.request());
-        let ttl = self.core.config.ttl;
         let mut attempt = LockAttempt {
-            core: &self.core,
-            mode: LockMode::Exclusive,
             keys: &keys,
-            ttl,
-            level: self.level,
-            waits_for_quarantine: false,
-            operation,
-            fair: None,
+            ttl: self.core.config.ttl,
+            meters: Arc::clone(&self.core.meters.lock(&self.name).leases),
+            ..self.attempt(operation)
         };
         let terms = RetryTerms {
             key: keys.lock(),
@@ -230,13 +225,8 @@ impl Election {
                 }
             },
         };
-        let meta = Request::new(term, won.owner, reason).encode();
-        let (id, times) = ((won.owner, won.token), (ttl, won.until));
-        let subject = Subject::Lock { of, keys };
-        let leases = Arc::clone(&self.core.meters.lock(&self.name).leases);
-        let lease = Lease::new(subject, id, times, None, won.replies, Some(meta), leases);
-        let (core, name) = (Arc::clone(&self.core), Arc::clone(&self.name));
-        let guard = LockGuard::new(core, Arc::new(lease), name, true);
+        won.set_meta(Request::new(term, won.owner, reason).encode());
+        let guard = LockGuard::new(&self.core, won, &self.name, true);
         // If too few nodes confirm this write, the next renewal repeats the write.
         drop(guard.extend().await);
         Ok(Some(guard))

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use tracing::Instrument as _;
 
-use super::acquire::{LockAttempt, not_acquired};
 use super::acquiring::Acquiring;
 use super::{LockGuard, Mutex};
 use crate::client::Core;
-use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::acquire::{LockAttempt, not_acquired};
+use crate::client::fair::Fair;
+use crate::client::lease::Lease;
 use crate::client::local_locks::LocalGuard;
 use crate::client::outage::Finding;
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, retry};
 use crate::error::{AcquireError, ConfigError, NoQuorum, ReleaseError};
-use crate::lock::fair::Fair;
 use crate::op::LockMode;
 use crate::quorum::acquire::Loss;
 use crate::span::{Call, operation};
@@ -169,6 +169,7 @@ impl DegradingMutex {
         let (mut acquire, mut ignore) =
             (self.mutex.attempt(LockMode::Exclusive, operation), |_| ());
         acquire.fair = line.as_ref().map(|line| Fair::new(&mut ignore, line));
+        acquire.awaits_all = true;
         let (held_until, degrades) = (Moment::default(), false);
         let mut attempt = DegradingAttempt { acquire, after: self.after, held_until, degrades };
         let state = match retry(core, &mut attempt, terms).await {
@@ -228,10 +229,10 @@ impl DegradingAttempt<'_> {
 const TARGET: &str = "palisade::lease";
 
 impl Attempt for DegradingAttempt<'_> {
-    type Granted = Acquired;
+    type Granted = Lease;
     type Refused = Loss;
 
-    async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Lease, Loss> {
         let LockAttempt { core, keys, operation, .. } = self.acquire;
         let began = core.env.now();
         let known = core.outage().known(keys, began, self.after);
@@ -239,8 +240,7 @@ impl Attempt for DegradingAttempt<'_> {
             return Err(Loss::NoQuorum(outcomes));
         }
         operation.attempt();
-        let ask = AcquireRequest { awaits_all: true, ..self.acquire.ask(terms) };
-        let made = core.attempt(ask).await;
+        let made = self.acquire.once(terms).await;
         self.report(began, made.as_ref().err());
         made
     }

@@ -50,13 +50,15 @@ impl fmt::Debug for LockGuard {
 }
 
 impl LockGuard {
-    pub(crate) fn new(core: Arc<Core>, lease: Arc<Lease>, name: Arc<str>, renew: bool) -> Self {
+    /// Makes the guard of a lease that was granted.
+    pub(crate) fn new(core: &Arc<Core>, lease: Lease, name: &Arc<str>, renew: bool) -> Self {
+        let lease = Arc::new(lease);
         if renew {
-            core.renewer.add(&core, &lease);
+            core.renewer.add(core, &lease);
         } else {
-            core.renewer.watch(&core, &lease);
+            core.renewer.watch(core, &lease);
         }
-        Self { core, lease, name, renew }
+        Self { core: Arc::clone(core), lease, name: Arc::clone(name), renew }
     }
 
     pub(crate) fn resource(&self) -> Resource {

@@ -11,12 +11,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing::Instrument as _;
 
-use super::acquire::LockAttempt;
 use super::acquiring::Acquiring;
 use super::{LockGuard, Mutex, MutexBuilder};
 use crate::client::Core;
-use crate::client::acquire::{AcquireRequest, Acquired};
-use crate::client::lease::Subject;
+use crate::client::acquire::LockAttempt;
+use crate::client::lease::{Lease, Subject};
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, RetryTerms, Wait, retry};
 use crate::durability::Durability;
 use crate::error::{AcquireError, ConfigError, HandOverError, ResumeError};
@@ -267,17 +266,16 @@ struct Resume<'a> {
 }
 
 impl Attempt for Resume<'_> {
-    type Granted = Acquired;
+    type Granted = Lease;
     type Refused = Loss;
 
-    async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Lease, Loss> {
         let core = self.acquire.core;
         self.acquire.operation.attempt();
         self.owed = Some(core.env.now());
         let HandOver { owner: from, token, .. } = *self.ticket;
         let if_held = Some(IfHeld::TakeOnly { from, token });
-        let taker = Some(self.taker);
-        core.attempt(AcquireRequest { if_held, taker, ..self.acquire.ask(terms) }).await
+        self.acquire.once(AttemptTerms { if_held, ..terms }).await
     }
 
     /// Makes no further attempt after a refusal, because it could not win. The nodes that did not
@@ -367,6 +365,7 @@ async fn redeem(
     let _operation = core.closing.enter().ok_or_else(closed)?;
     let taker = OwnerToken::from_random(core.env.random());
     let acquire = LockAttempt {
+        taker: Some(taker),
         // Beyond the rest of the ticket there is nothing to wait for.
         waits_for_quarantine: false,
         ..mutex.attempt(LockMode::Exclusive, operation)
@@ -390,7 +389,7 @@ async fn redeem(
     })?;
     resume.owed = None;
     let closed = ticket.closed + core.config.drift.of(ticket.closed);
-    Ok(mutex.guard_of(mutex.lease(won).lapsing_before(core.env.now() + closed)))
+    Ok(mutex.guard(won.lapsing_before(core.env.now() + closed)))
 }
 
 #[cfg(test)]

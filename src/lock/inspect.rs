@@ -10,7 +10,7 @@ use crate::error::{AcquireError, NodeError, NodeFault, NodeOutcome};
 use crate::lock::Mutex;
 use crate::name::LockKeys;
 use crate::op::{Readers, Reply, SharedGrant};
-use crate::quorum::majority::majority;
+use crate::quorum::majority;
 use crate::token::{FencingToken, OwnerToken};
 
 /// Longest reason of a takeover that is stored with a lock, in bytes; a longer one is cut.

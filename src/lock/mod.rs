@@ -1,10 +1,8 @@
 //! Locks: a mutex, a read-write lock and a semaphore, and the guards that hold them.
 
-mod acquire;
 mod acquiring;
 mod builder;
 mod degrade;
-mod fair;
 mod guard;
 mod hand_over;
 mod inspect;
@@ -19,7 +17,6 @@ mod semaphore;
 mod signal;
 mod take_over;
 
-pub(crate) use acquire::{LockAttempt, is_hopeless};
 pub use builder::MutexBuilder;
 pub use degrade::{DegradableGuard, DegradingMutex, OnUnavailable};
 pub use guard::LockGuard;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tracing::Instrument as _;
 
-use super::acquire::{acquire_deadline, not_acquired};
 use super::acquiring::Acquiring;
 use super::multi_wait::MultiWait;
 use super::{LockGuard, Mutex, MutexBuilder, TryAcquire};
 use crate::client::Core;
+use crate::client::acquire::{acquire_deadline, not_acquired};
 use crate::client::retry::GivenUp;
 use crate::durability::Durability;
 use crate::error::{AcquireError, ConfigError, ReleaseError, Resource};

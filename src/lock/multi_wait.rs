@@ -12,9 +12,9 @@
 use std::time::Duration;
 
 use super::Mutex;
-use super::acquire::{AFTER_QUARANTINE, LockAttempt, is_hopeless};
 use crate::client::Core;
-use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::acquire::{AFTER_QUARANTINE, LockAttempt, is_hopeless};
+use crate::client::lease::Lease;
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, Prospect, RetryTerms, Wait, retry};
 use crate::durability::Durability;
 use crate::name::LockKeys;
@@ -77,24 +77,22 @@ impl From<GivenUp<Loss>> for Stop {
     }
 }
 
-/// Attempt to get names of which the call has won the last one, as `owner`, and has collected the
+/// Attempt to get names of which the call has won the last one, as `taker`, and has collected the
 /// others, as `from`. All attempts of one join have one owner token, so none is refused because of
 /// an earlier one, and what nodes transferred stays until the last one has failed.
 struct Join<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
-    owner: OwnerToken,
 }
 
 impl Attempt for Join<'_> {
-    type Granted = Acquired;
+    type Granted = Lease;
     type Refused = Loss;
 
-    async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Lease, Loss> {
         self.acquire.operation.attempt();
-        let (if_held, taker) = (Some(IfHeld::TakeFrom(self.from)), Some(self.owner));
-        let ask = AcquireRequest { if_held, taker, ..self.acquire.ask(terms) };
-        self.acquire.core.attempt(ask).await
+        let if_held = Some(IfHeld::TakeFrom(self.from));
+        self.acquire.once(AttemptTerms { if_held, ..terms }).await
     }
 
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
@@ -107,7 +105,7 @@ impl<'a> MultiWait<'a> {
     ///
     /// # Cancellation safety
     /// If dropped, what nodes granted is released in the background.
-    pub(super) async fn acquire(mut self) -> Result<Acquired, GivenUp<Loss>> {
+    pub(super) async fn acquire(mut self) -> Result<Lease, GivenUp<Loss>> {
         let (mutex, core) = (self.mutex, &self.mutex.core);
         let mut attempt = mutex.attempt(LockMode::Exclusive, self.operation);
         let end = Some(self.deadline.min(self.began + TOGETHER));
@@ -160,7 +158,7 @@ impl<'a> MultiWait<'a> {
     /// Acquires one name after the other. Fails if the call waits for longer than `limit` for the
     /// name that comes next. Before it fails, it releases the others and waits for its turn at this
     /// name: as long as one owner has it, it would collect the others in vain again.
-    async fn collect(&mut self, limit: Duration) -> Result<Acquired, Stop> {
+    async fn collect(&mut self, limit: Duration) -> Result<Lease, Stop> {
         let mut collected = self.turn(&self.names[0], limit, None).await?;
         self.after_turn();
         let mut count = 1;
@@ -212,7 +210,8 @@ impl<'a> MultiWait<'a> {
             since: Some(self.began),
             ..mutex.retry_terms(Wait::Queue(LockMode::Exclusive))
         };
-        let Acquired { owner, until, .. } = retry(core, &mut attempt, terms).await?;
+        let won = retry(core, &mut attempt, terms).await?;
+        let (owner, until) = (won.owner, won.until());
         Ok(Collected { core, keys: keys.clone(), owner, ttl, until, armed: true })
     }
 
@@ -224,7 +223,7 @@ impl<'a> MultiWait<'a> {
         mut next: Collected<'a>,
         names: &[LockKeys],
         limit: Duration,
-    ) -> Result<(Acquired, Collected<'a>), GivenUp<Loss>> {
+    ) -> Result<(Lease, Collected<'a>), GivenUp<Loss>> {
         let (mutex, core) = (self.mutex, &self.mutex.core);
         let (ttl, level) = if names.len() == self.names.len() {
             (mutex.ttl, mutex.level)
@@ -237,16 +236,17 @@ impl<'a> MultiWait<'a> {
             keys: &keys,
             ttl,
             level,
+            taker: Some(next.owner),
             waits_for_quarantine: false,
             ..mutex.attempt(LockMode::Exclusive, self.operation)
         };
-        let mut join = Join { acquire, from: collected.owner, owner: next.owner };
+        let mut join = Join { acquire, from: collected.owner };
         let terms = RetryTerms {
             deadline: Some(collected.until.min(self.deadline)),
             ..mutex.retry_terms(Wait::Pauses)
         };
         let won = retry(core, &mut join, terms).await?;
-        next.until = won.until;
+        next.until = won.until();
         // A node that refused the join may have granted the name before. So the release asks all.
         (0..core.n()).for_each(|node| won.replies.extended(node));
         Ok((won, next))

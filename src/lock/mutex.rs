@@ -7,20 +7,19 @@ use std::time::Duration;
 use tracing::Instrument as _;
 
 use crate::client::Core;
-use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::acquire::{AFTER_QUARANTINE, LockAttempt, acquire_deadline, not_acquired};
 use crate::client::close::Operation;
-use crate::client::lease::{Lease, Subject};
+use crate::client::fair::{FRESH, Fair, OnQueued, taken_locally};
+use crate::client::lease::Lease;
 use crate::client::local_locks::{LocalGuard, LocalLocks};
-use crate::client::retry::{GivenUp, RetryTerms, Wait, retry};
+use crate::client::retry::{Attempt, AttemptTerms, GivenUp, RetryTerms, Wait, retry};
 use crate::client::runtime::within;
 use crate::durability::Durability;
 use crate::error::{AcquireError, NodeOutcome, Resource, Taken};
 use crate::lock::LockGuard;
-use crate::lock::acquire::{AFTER_QUARANTINE, LockAttempt, acquire_deadline, not_acquired};
 use crate::lock::acquiring::Acquiring;
-use crate::lock::fair::{FRESH, Fair, OnQueued, taken_locally};
 use crate::name::LockKeys;
-use crate::op::LockMode;
+use crate::op::{LockMode, Queued};
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
 use crate::span::{Call, operation};
@@ -131,9 +130,7 @@ impl Mutex {
 
     async fn try_it(&self, mode: LockMode, operation: &Call) -> Result<TryAcquire, AcquireError> {
         let _operation = self.begin()?;
-        operation.attempt();
-        let ask = AcquireRequest::new(&self.keys, self.ttl, self.level);
-        let won = self.core.attempt(AcquireRequest { mode, ..ask }).await;
+        let won = self.attempt(mode, operation).make(AttemptTerms::SINGLE).await;
         self.tried(won.map(|won| self.guard(won)))
     }
 
@@ -170,6 +167,34 @@ impl Mutex {
     pub async fn acquire(&self) -> Result<LockGuard, AcquireError> {
         let operation = operation!("acquire", of = %self.resource());
         self.acquire_in(LockMode::Exclusive, operation, &mut |_| ()).await
+    }
+
+    /// Acquires the lock as [`acquire`](Self::acquire), and reports the position of a
+    /// [fair](super::MutexBuilder::fair) caller while it waits. `on_queued` is called as soon as a
+    /// majority of the nodes has the caller's place, and when the position changes, about once a
+    /// second. It is not called if the lock is free, or if the mutex is not fair.
+    ///
+    /// ```
+    /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use palisade::{MemoryNode, Redlock};
+    /// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
+    /// let mutex = redlock.mutex("plotter").fair(true).build()?;
+    /// let guard = mutex.acquire_with(|q| println!("{} jobs come first", q.ahead)).await?;
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`acquire`](Self::acquire).
+    ///
+    /// # Cancellation safety
+    /// As for [`acquire`](Self::acquire). The place in the queue is given up.
+    pub async fn acquire_with(
+        &self,
+        mut on_queued: impl FnMut(Queued) + Send,
+    ) -> Result<LockGuard, AcquireError> {
+        let operation = operation!("acquire", of = %self.resource());
+        self.acquire_in(LockMode::Exclusive, operation, &mut on_queued).await
     }
 
     /// Waits for a grant of this mode.
@@ -280,12 +305,16 @@ impl Mutex {
     pub(super) fn attempt<'a>(&'a self, mode: LockMode, operation: &'a Call) -> LockAttempt<'a> {
         LockAttempt {
             core: &self.core,
-            mode,
+            of: self.resource(),
             keys: &self.keys,
+            mode,
             ttl: self.ttl,
             level: self.level,
-            waits_for_quarantine: self.acquire_timeout.is_none(),
+            meters: Arc::clone(&self.core.meters.lock(&self.name).leases),
             operation,
+            waits_for_quarantine: self.acquire_timeout.is_none(),
+            awaits_all: false,
+            taker: None,
             fair: None,
         }
     }
@@ -311,20 +340,10 @@ impl Mutex {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }
 
-    pub(super) fn guard(&self, won: Acquired) -> LockGuard {
-        self.guard_of(self.lease(won))
-    }
-
-    pub(super) fn lease(&self, won: Acquired) -> Lease {
-        let renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
-        let subject = Subject::Lock { of: self.resource(), keys: self.keys.clone() };
-        let (id, times) = ((won.owner, won.token), (won.ttl, won.until));
-        let meters = Arc::clone(&self.core.meters.lock(&self.name).leases);
-        Lease::new(subject, id, times, renew_until, won.replies, None, meters).in_mode(won.mode)
-    }
-
-    pub(super) fn guard_of(&self, lease: Lease) -> LockGuard {
-        lease.count();
-        LockGuard::new(Arc::clone(&self.core), Arc::new(lease), Arc::clone(&self.name), self.renew)
+    /// Returns the guard of a lease that an attempt has won.
+    pub(super) fn guard(&self, mut won: Lease) -> LockGuard {
+        won.renew_until = self.max_hold.map(|limit| self.core.env.now() + limit);
+        won.count();
+        LockGuard::new(&self.core, won, &self.name, self.renew)
     }
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all, try_join_all};
 use tracing::Instrument as _;
 
-use super::acquire::{LockAttempt, not_acquired};
 use super::acquiring::Acquiring;
 use super::{LockGuard, Permit, Semaphore, TryAcquire};
+use crate::client::acquire::{LockAttempt, not_acquired};
 use crate::client::retry::{Attempt, AttemptTerms, Prospect, Wait, retry};
 use crate::error::{AcquireError, ConfigError, ExtendError, ReleaseError, Taken};
 use crate::quorum::acquire::Loss;
-use crate::quorum::majority::majority;
+use crate::quorum::majority;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::FencingToken;
@@ -46,7 +46,7 @@ impl Attempt for PermitsAttempt<'_> {
             return Err(taken(left));
         }
         let permit = || async move {
-            let won = core.attempt(each.ask(terms)).await?;
+            let won = each.once(terms).await?;
             // From here on the permit is released when it is dropped.
             Ok(Permit::of(semaphore.base.guard(won)))
         };
@@ -125,8 +125,7 @@ impl Semaphore {
 
     async fn try_for(&self, n: u16, operation: &Call) -> Result<TryAcquire<Permits>, AcquireError> {
         let _operation = self.base.begin()?;
-        let terms = AttemptTerms { if_held: None, left: Duration::ZERO };
-        let won = self.many(n, operation).make(terms).await;
+        let won = self.many(n, operation).make(AttemptTerms::SINGLE).await;
         self.base.tried(won.map(Permits::of))
     }
 

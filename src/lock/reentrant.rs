@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use tokio::sync::Mutex as TokioMutex;
 
-use super::acquire::acquire_deadline;
 use super::{LockGuard, Mutex, TryAcquire};
 use crate::client::Core;
+use crate::client::acquire::acquire_deadline;
 use crate::client::runtime::within;
 use crate::error::{AcquireError, ReleaseError, Taken};
 use crate::sync::SyncMutex;

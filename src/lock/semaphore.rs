@@ -16,7 +16,7 @@ use crate::error::{
 use crate::name::{LockKeys, check_semaphore};
 use crate::op::{LockMode, Reply, SlotGrant, Slots};
 use crate::quorum::backoff::RetryPolicy;
-use crate::quorum::majority::majority;
+use crate::quorum::majority;
 use crate::span::operation;
 use crate::token::{FencingToken, OwnerToken};
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tracing::Instrument as _;
 
-use super::acquire::{LockAttempt, not_acquired};
 use super::acquiring::Acquiring;
 use super::inspect::{LockHolder, look, note};
 use super::{LockGuard, Mutex};
-use crate::client::acquire::{AcquireRequest, Acquired};
+use crate::client::acquire::{LockAttempt, not_acquired};
+use crate::client::lease::Lease;
 use crate::client::retry::{Attempt, AttemptTerms, Prospect, Wait, retry};
 use crate::error::AcquireError;
 use crate::op::{IfHeld, LockMode};
@@ -52,13 +52,13 @@ struct TakeOver<'a> {
 }
 
 impl Attempt for TakeOver<'_> {
-    type Granted = Acquired;
+    type Granted = Lease;
     type Refused = Loss;
 
     /// Takes the lock for at least as long as any node still has it for the old holder. The lease
     /// length only grows from attempt to attempt, so no attempt shortens a lease that an earlier
     /// one has taken.
-    async fn make(&mut self, terms: AttemptTerms) -> Result<Acquired, Loss> {
+    async fn make(&mut self, terms: AttemptTerms) -> Result<Lease, Loss> {
         let LockAttempt { core, keys, operation, .. } = self.acquire;
         operation.attempt();
         let seen = look(core, keys).await;
@@ -66,8 +66,7 @@ impl Attempt for TakeOver<'_> {
         self.acquire.ttl = self.acquire.ttl.max(left).min(core.config.max_ttl);
         self.seen = seen.holder().filter(|seen| seen.token == self.from).or(self.seen.take());
         let if_held = Some(IfHeld::TakeFrom(self.from));
-        let taker = Some(self.taker);
-        core.attempt(AcquireRequest { if_held, taker, ..self.acquire.ask(terms) }).await
+        self.acquire.once(AttemptTerms { if_held, ..terms }).await
     }
 
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
@@ -128,14 +127,15 @@ impl Mutex {
         let _operation = self.begin()?;
         let core = &self.core;
         let taker = OwnerToken::from_random(core.env.random());
-        let acquire = self.attempt(LockMode::Exclusive, operation);
+        let acquire =
+            LockAttempt { taker: Some(taker), ..self.attempt(LockMode::Exclusive, operation) };
         let mut takeover = TakeOver { acquire, from: holder.token, taker, seen: None };
         let won = retry(core, &mut takeover, self.retry_terms(Wait::Watch)).await;
         let won = won.map_err(|given_up| not_acquired(core, self.resource(), given_up))?;
         // When each node of the majority transferred the lock, the old holder's lease there had at
         // most `won.ttl` left, and that was before now.
         let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);
-        let guard = self.guard_of(self.lease(won).lapsing_before(over));
+        let guard = self.guard(won.lapsing_before(over));
         guard.lease().set_meta(note(reason).into());
         // This stores the reason on the nodes. If it fails, the next renewal stores it.
         drop(guard.extend().await);

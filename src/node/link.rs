@@ -398,58 +398,9 @@ fn cut_off() -> NodeError {
     NodeError::not_executed(NodeFault::Unreachable, "connecting was cut off")
 }
 
-/// A try to connect. The drop of the value ends the waiting calls, even if the task never ran.
-struct Turn<R: Resolver> {
-    shared: Arc<Shared<R>>,
-    version: u64,
-    outcome: Option<Result<Current, NodeError>>,
-}
-
-impl<R: Resolver> Turn<R> {
-    fn new(shared: &Arc<Shared<R>>) -> Self {
-        // The version is read before the address, so a later change makes the session outdated.
-        let version = *shared.changed.borrow();
-        Self { shared: Arc::clone(shared), version, outcome: None }
-    }
-
-    async fn connect(mut self) {
-        let limit = self.shared.options.connect_timeout;
-        let mut changed = self.shared.changed.clone();
-        let outcome = loop {
-            let version = self.version;
-            tokio::select! {
-                biased;
-                done = self.shared.open(version) => break done,
-                // The resolver has another server now. The wait for the old server ends.
-                () = moved_on(&mut changed, version) => self.version = *changed.borrow(),
-                () = sleep(limit) => {
-                    let detail = self.shared.late(&format!("no connection within {limit:?}"));
-                    break Err(NodeError::not_executed(NodeFault::Unreachable, detail));
-                }
-            }
-        };
-        let connected = outcome.is_ok();
-        self.outcome = Some(outcome);
-        let shared = Arc::clone(&self.shared);
-        // The drop of this value notifies the waiting calls, so it comes first.
-        drop(self);
-        if connected {
-            shared.tend();
-            shared.resolver.follow_up().await;
-        }
-    }
-}
-
-impl<R: Resolver> Drop for Turn<R> {
-    fn drop(&mut self) {
-        let outcome = self.outcome.take().unwrap_or_else(|| Err(cut_off()));
-        self.shared.ended(self.version, outcome.map(Arc::new));
-    }
-}
-
-/// Guard of a call that waits for an answer on this session. If `standing` is true when the guard
-/// is dropped, the session is no longer used: a dropped call leaves a reply without a reader, and
-/// after a time-out it is unknown which replies will still arrive.
+/// The session of a call with an unknown end. If `standing` is true at the drop of this value, the
+/// session is no longer used. A dropped call leaves a reply without a reader. After a time-out it
+/// is unknown which replies will still arrive.
 struct Doubt<'a, R: Resolver> {
     shared: &'a Shared<R>,
     current: Arc<Current>,
@@ -477,3 +428,53 @@ async fn moved_on(changed: &mut watch::Receiver<u64>, version: u64) {
         std::future::pending::<()>().await;
     }
 }
+
+/// Implements [`LockNode`](super::LockNode) for a node with the fields `name` and `link`. Methods
+/// with a default can follow after the type.
+macro_rules! node_over_link {
+    ($node:ty; $($method:tt)*) => {
+        impl $crate::node::LockNode for $node {
+            fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
+                self.link.call(batch, deadline)
+            }
+
+            fn barrier(
+                &self,
+                after: BarrierPoint,
+                level: Durability,
+                deadline: Moment,
+            ) -> BoxFuture<'_, Result<u32, NodeError>> {
+                Box::pin(self.link.barrier(after, level, deadline))
+            }
+
+            /// Returns the number of batches that may be under way at once. All batches share one
+            /// connection, and the server answers in the order of the requests.
+            fn depth(&self) -> usize {
+                $crate::node::link::DEPTH
+            }
+
+            fn events(&self) -> broadcast::Receiver<NodeSignal> {
+                self.link.events()
+            }
+
+            fn name(&self) -> Arc<str> {
+                Arc::clone(&self.name)
+            }
+
+            fn address(&self) -> Option<Arc<str>> {
+                self.link.address()
+            }
+
+            fn first_facts(&self) -> Option<TimedFacts> {
+                self.link.first_facts()
+            }
+
+            fn server(&self) -> Option<Arc<str>> {
+                self.link.server()
+            }
+
+            $($method)*
+        }
+    };
+}
+pub(super) use node_over_link;

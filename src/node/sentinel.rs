@@ -22,8 +22,7 @@ pub use self::status::SentinelStatus;
 pub use super::min_replicas_rule::MinReplicas;
 
 use self::find::Finder;
-use super::link::Link;
-use super::lock_node::node_over_link;
+use super::link::{Link, node_over_link};
 use super::{BoxFuture, FailoverTimes, NodeSignal};
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{ConfigError, NodeError};

@@ -25,8 +25,7 @@ use std::time::Duration;
 use crate::error::{NodeError, NodeOutcome};
 use crate::op::{Began, Loss, Op, Reply, StoredRecord, StoredSteps};
 use crate::quorum::acquire::{self, Acquire};
-use crate::quorum::majority::majority;
-use crate::quorum::{Answer, Machine, Progress};
+use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 use crate::token::FencingToken;
 

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::op::{Op, RecordState, Reply, StoredRecord};
-use crate::quorum::majority::majority;
-use crate::quorum::{Answer, Machine, Progress};
+use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 
 /// Pause before the first repetition of the request to the nodes that failed. Each further pause is

@@ -18,8 +18,7 @@ use std::time::Duration;
 use crate::error::{NodeFault, NodeOutcome};
 use crate::op::{Op, QuarantineId, Reply};
 use crate::quorum::holdings::{Known, Quarantine};
-use crate::quorum::majority::majority;
-use crate::quorum::{Answer, Machine, Progress};
+use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 
 /// Result of an extension.

@@ -15,8 +15,7 @@ use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::op::{Began, Holder, Reply};
-use crate::quorum::majority::majority;
-use crate::quorum::{Answer, Machine, Progress};
+use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 

@@ -35,15 +35,21 @@ pub mod claim;
 pub mod clock;
 pub mod complete;
 pub mod extend;
-pub mod fence;
 pub mod holdings;
 pub mod leader;
-pub mod majority;
 pub mod release;
 pub mod slots;
 #[cfg(test)]
 mod tables;
 pub mod vote;
+
+/// Returns the size of a majority of `n` nodes: `n / 2 + 1`. It is the smallest number for which
+/// any two sets with this number of nodes share a node, the only property that the machines use.
+pub const fn majority(n: usize) -> usize {
+    n / 2 + 1
+}
+
+const _: () = assert!(majority(1) == 1 && majority(4) == 3 && majority(5) == 3);
 
 /// A node's reply to one op, or an error if no valid reply arrived.
 pub type Answer = Result<Reply, NodeError>;

@@ -3,8 +3,7 @@
 
 use crate::error::{NodeError, NodeOutcome};
 use crate::op::Reply;
-use crate::quorum::majority::majority;
-use crate::quorum::{Answer, Machine, Progress};
+use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 
 /// Result of a release.

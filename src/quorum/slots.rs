@@ -14,8 +14,7 @@
 
 use crate::op::{LockMode, Op, Reply};
 use crate::quorum::acquire::{Acquire, Loss};
-use crate::quorum::majority::majority;
-use crate::quorum::{Answer, Machine, Progress};
+use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 use crate::token::FencingToken;
 

@@ -15,7 +15,7 @@
 use std::collections::HashSet;
 
 use super::pending::Pending;
-use crate::client::reply_collector::Origin;
+use crate::client::round::Origin;
 use crate::error::{NodeError, NodeFault};
 use crate::op::{Op, Reply};
 use crate::token::OwnerToken;
@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::client::reply_collector::ReplyCollector;
+    use crate::client::round::ReplyCollector;
     use crate::name::LockKeys;
     use crate::op::LockMode;
     use crate::time::Moment;

@@ -110,7 +110,7 @@ impl InDoubt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::reply_collector::ReplyCollector;
+    use crate::client::round::ReplyCollector;
     use crate::name::LockKeys;
     use crate::op::{LockMode, Op};
 

@@ -7,7 +7,7 @@ use super::pending::Pending;
 use super::{Answered, Unconfirmed, Worker};
 use crate::client::barrier::confirm;
 use crate::client::node_counters::Count;
-use crate::client::reply_collector::Origin;
+use crate::client::round::Origin;
 use crate::durability::{BarrierPoint, Durability};
 use crate::error::{NodeError, NodeFault};
 use crate::node::BoxFuture;

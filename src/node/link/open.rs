@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::{Current, Resolver, Shared};
+use super::{Current, Resolver, Shared, cut_off, moved_on};
 use crate::error::{NodeError, NodeFault as F};
 use crate::node::redis::barrier::Barriers;
 use crate::node::redis::facts::ServerFacts;
@@ -24,6 +24,55 @@ impl Current {
     pub(super) fn ended_by_limit(&self) -> Option<NodeError> {
         let excess = self.session.excess()?;
         Some(NodeError::not_executed(F::Protocol, excess.why_it_ended()))
+    }
+}
+
+/// A try to connect. The drop of the value ends the waiting calls, even if the task never ran.
+pub(super) struct Turn<R: Resolver> {
+    shared: Arc<Shared<R>>,
+    version: u64,
+    outcome: Option<Result<Current, NodeError>>,
+}
+
+impl<R: Resolver> Turn<R> {
+    pub(super) fn new(shared: &Arc<Shared<R>>) -> Self {
+        // The version is read before the address, so a later change makes the session outdated.
+        let version = *shared.changed.borrow();
+        Self { shared: Arc::clone(shared), version, outcome: None }
+    }
+
+    pub(super) async fn connect(mut self) {
+        let limit = self.shared.options.connect_timeout;
+        let mut changed = self.shared.changed.clone();
+        let outcome = loop {
+            let version = self.version;
+            tokio::select! {
+                biased;
+                done = self.shared.open(version) => break done,
+                // The resolver has another server now. The wait for the old server ends.
+                () = moved_on(&mut changed, version) => self.version = *changed.borrow(),
+                () = sleep(limit) => {
+                    let detail = self.shared.late(&format!("no connection within {limit:?}"));
+                    break Err(NodeError::not_executed(F::Unreachable, detail));
+                }
+            }
+        };
+        let connected = outcome.is_ok();
+        self.outcome = Some(outcome);
+        let shared = Arc::clone(&self.shared);
+        // The drop of this value notifies the waiting calls, so it comes first.
+        drop(self);
+        if connected {
+            shared.tend();
+            shared.resolver.follow_up().await;
+        }
+    }
+}
+
+impl<R: Resolver> Drop for Turn<R> {
+    fn drop(&mut self) {
+        let outcome = self.outcome.take().unwrap_or_else(|| Err(cut_off()));
+        self.shared.ended(self.version, outcome.map(Arc::new));
     }
 }
 

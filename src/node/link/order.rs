@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use super::{Current, Doubt, Resolver, Shared, Turn, cut_off};
+use super::open::Turn;
+use super::{Current, Doubt, Resolver, Shared, cut_off};
 use crate::error::{NodeError, NodeFault};
 use crate::node::redis::session::Sent;
 use crate::op::Batch;

@@ -11,8 +11,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use super::open::Turn;
 use super::redial::PAUSE;
-use super::{Current, Resolver, Shared, Turn, moved_on};
+use super::{Current, Resolver, Shared, moved_on};
 
 /// State of the connection, from which the task derives its next step.
 enum Outlook {

@@ -3,20 +3,18 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{LockGuard, Mutex};
 use crate::client::local_locks::LocalGuard;
-use crate::error::{AcquireError, Taken};
-use crate::op::{LockMode, Queued};
+use crate::error::Taken;
+use crate::op::Queued;
 use crate::quorum::acquire::Loss;
-use crate::span::operation;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
 /// Time for which a place counts after the last request of its call (fair 3).
-pub(super) const FRESH: Duration = Duration::from_secs(3);
+pub(crate) const FRESH: Duration = Duration::from_secs(3);
 
 /// Caller's function, which is called with each new position.
-pub(super) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
+pub(crate) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
 
 /// State of a call that waits in the order of tickets.
 pub(crate) struct Fair<'a> {
@@ -34,7 +32,7 @@ pub(crate) struct Fair<'a> {
 }
 
 impl<'a> Fair<'a> {
-    pub(super) fn new(on_queued: OnQueued<'a>, line: &'a LocalGuard) -> Self {
+    pub(crate) fn new(on_queued: OnQueued<'a>, line: &'a LocalGuard) -> Self {
         Self {
             ticket: None,
             heard: Moment::default(),
@@ -85,42 +83,12 @@ impl Fair<'_> {
 }
 
 /// Returns the refusal of a call whose lock another call of the handle has.
-pub(super) fn taken_locally() -> Taken {
+pub(crate) fn taken_locally() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }
 
 impl fmt::Debug for Fair<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fair").field("ticket", &self.ticket).finish_non_exhaustive()
-    }
-}
-
-impl Mutex {
-    /// Acquires the lock as [`acquire`](Self::acquire), and reports the position of a
-    /// [fair](super::MutexBuilder::fair) caller while it waits. `on_queued` is called as soon as a
-    /// majority of the nodes has the caller's place, and when the position changes, about once a
-    /// second. It is not called if the lock is free, or if the mutex is not fair.
-    ///
-    /// ```
-    /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use palisade::{MemoryNode, Redlock};
-    /// let redlock = Redlock::builder().node(MemoryNode::new()).build()?;
-    /// let mutex = redlock.mutex("plotter").fair(true).build()?;
-    /// let guard = mutex.acquire_with(|q| println!("{} jobs come first", q.ahead)).await?;
-    /// # drop(guard);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// As for [`acquire`](Self::acquire).
-    ///
-    /// # Cancellation safety
-    /// As for [`acquire`](Self::acquire). The place in the queue is given up.
-    pub async fn acquire_with(
-        &self,
-        mut on_queued: impl FnMut(Queued) + Send,
-    ) -> Result<LockGuard, AcquireError> {
-        let operation = operation!("acquire", of = %self.resource());
-        self.acquire_in(LockMode::Exclusive, operation, &mut on_queued).await
     }
 }
