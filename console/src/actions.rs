@@ -35,7 +35,7 @@ const WAIT: Duration = Duration::from_secs(25);
 const BEGINS: Duration = Duration::from_secs(10);
 
 /// Answer to an action if its target has changed since the page showed it.
-const CHANGED: &str = "it changed hands since the page showed it; look again";
+const CHANGED: &str = "it has changed since the page showed it; look again";
 
 /// A request to act.
 #[derive(Debug, Deserialize)]

@@ -151,7 +151,7 @@ async fn an_action_changes_only_what_the_page_showed() {
                             "reason": "it hangs", "expect": shown });
     let refused = world.act(&force, &[]).await.json();
     assert_eq!(refused["result"], "refused", "{refused}");
-    assert!(refused["text"].as_str().unwrap().contains("changed hands"), "{refused}");
+    assert!(refused["text"].as_str().unwrap().contains("has changed since"), "{refused}");
     assert!(second.extend().await.is_ok(), "the second holder keeps the lock");
     force["expect"] = world.get("lock?name=deploy").await["holders"][0]["owner"].clone();
     assert_eq!(world.act(&force, &[]).await.json()["result"], "done");

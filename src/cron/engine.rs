@@ -250,7 +250,7 @@ where
         tracing::warn!(
             target: "palisade::cron",
             job = %self.job.name, before = *seen, now,
-            "the clock went back; ticks that were run by it are not run again"
+            "the clock went back; ticks that have run already are not run again"
         );
         let on_time = now.saturating_sub(whole(self.job.latest().as_secs()));
         *seen = since.map_or(now, |since| since.max(on_time));

@@ -82,7 +82,7 @@ impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Machine for Listing<R> {
             Ok(Reply::Candidates(all)) => Ok(all.clone()),
             Ok(_) => Err(NodeError::not_executed(
                 NodeFault::Protocol,
-                "not an answer to the question who takes part",
+                "not an answer to a request for the candidates",
             )),
             Err(e) => Err(e.clone()),
         });

@@ -95,7 +95,7 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
             }
             Ok(_) => OwnerReport::Failed(NodeError::not_executed(
                 NodeFault::Protocol,
-                "not an answer to the question who holds the name",
+                "not an answer to a request for the holder",
             )),
             Err(e) => OwnerReport::Failed(e.clone()),
         }

@@ -353,7 +353,7 @@ impl fmt::Display for Answer {
                 write!(f, "{at} in epoch {}", m.epoch)
             }
             SentinelReply::Master { at, facts: None, .. } => write!(f, "{at}"),
-            SentinelReply::Unknown => f.write_str("knows no such master"),
+            SentinelReply::Unknown => f.write_str("monitors no master of this name"),
             SentinelReply::Failed(trouble, detail) => write!(f, "{}: {detail}", trouble.summary()),
         }
     }

@@ -88,14 +88,14 @@ async fn an_action_is_about_what_its_dialog_shows() {
     // now. The dialog must show the answer, and the page must read the lock again.
     tab.run(
         "window.acts = (body) => { window.sent = body; return { result: 'refused', \
-         text: 'it changed hands since the page showed it; look again' }; }",
+         text: 'it has changed since the page showed it; look again' }; }",
     )
     .await;
     let reads = "performance.getEntriesByType('resource').filter(e => \
                  e.name.includes('/lock?')).length";
     let before: f64 = tab.eval(reads).await;
     type_and_send(&tab, "deploy").await;
-    tab.until("it is refused", SOON, &format!("{DIALOG}.includes('it changed hands')")).await;
+    tab.until("it is refused", SOON, &format!("{DIALOG}.includes('it has changed since')")).await;
     assert_eq!(tab.eval::<String>("window.sent.expect").await, *owner);
     tab.until("the page reads again", SOON, &format!("{reads} > {before}")).await;
     // The lock now has another owner than the one for which the name was typed, so the dialog must

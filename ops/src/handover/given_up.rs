@@ -77,7 +77,7 @@ impl Handover {
 /// Returns a sentence for a last step that was not answered.
 pub(super) fn unanswered(why: &str) -> String {
     format!(
-        "no answer to the last step ({why}): it goes on where the old server stopped, or begins \
-         with a quarantine. Nothing has to be undone; its answers to clients show which"
+        "no answer to the last step ({why}): the new master continues where the old server \
+         stopped, or begins with a quarantine. Nothing has to be undone; its answers to clients show which"
     )
 }

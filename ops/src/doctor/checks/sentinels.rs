@@ -103,7 +103,7 @@ fn alone(group: &Group, sentinel: &Sentinel) -> Answer {
             Finding::error(message, said).fix(ping).fix([check])
         } else if !lost.is_empty() {
             let evidence = format!("down or disconnected: {}", lost.join(", "));
-            let message = "it does not reach other Sentinels; let it forget those that are gone \
+            let message = "it does not reach other Sentinels; remove those that are gone \
                            for good (one Sentinel after the other, half a minute apart, while the \
                            master is well)";
             let reset = sentinel.by_hand(&format!("SENTINEL RESET {}", group.name));

@@ -194,7 +194,7 @@ impl Writer {
     fn end(&mut self, group: &Group) -> Result<Fates, Failure> {
         let events = group.ledger.borrow();
         let facts = Facts::of(events.so_far());
-        let (_, master) = facts.master().ok_or("nobody names a master")?;
+        let (_, master) = facts.master().ok_or("no Sentinel names a master")?;
         let mut input = self.0.stdin.take().ok_or("no input")?;
         writeln!(input, "{master}")?;
         let mut line = String::new();
