@@ -102,8 +102,8 @@ impl Closing {
         self.state.load(Ordering::SeqCst) == CLOSED
     }
 
-    /// Returns true if `op` must not be sent because closing has begun. That is true for claims
-    /// only. Other new work is refused earlier, by [`enter`](Self::enter).
+    /// Returns true if `op` must not be sent because closing has begun. Only claims are refused
+    /// here. Other new work is refused earlier, by [`enter`](Self::enter).
     pub(crate) fn refuses(&self, op: &Op) -> bool {
         matches!(op, Op::Claim(_)) && !self.is_open()
     }

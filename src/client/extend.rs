@@ -14,11 +14,11 @@ use crate::span::Call;
 use crate::time::{Moment, valid_until};
 
 impl Core {
-    /// Extends a lease, in a tracing span of its own for the calling operation. `automatic`: the
-    /// renewer does, and not its holder.
+    /// Extends a lease, in a tracing span of its own for the calling operation. `automatic` is true
+    /// if the renewer extends the lease, and false if its holder does.
     ///
-    /// # Cancellation safety
-    /// As for [`extend`](Self::extend).
+    /// If the future is dropped, the requests are still executed on the nodes, and the lease keeps
+    /// its old deadline ([`extend`](Self::extend)).
     pub(crate) async fn extend_in(
         &self,
         lease: &Arc<Lease>,

@@ -162,7 +162,8 @@ impl Lease {
         }
     }
 
-    /// Ends the validity for the holder `drain` earlier than the nodes end the lease.
+    /// Ends the validity for the holder earlier than the nodes end the lease, by `drain` (the time
+    /// in which a leader's work may still run after a loss).
     pub(crate) fn with_drain(self, drain: Duration) -> Self {
         let until = self.until() - drain;
         self.state.lock().until = until;
@@ -268,8 +269,8 @@ impl Lease {
         self.renew_until.is_none_or(|end| now < end) && !self.is_sealed()
     }
 
-    /// Ends the renewals by the renewer: from here on none is scheduled or sent. Requests of an
-    /// earlier renewal may still be under way.
+    /// Ends the renewals by the renewer: from now on the renewer plans and sends no renewal of this
+    /// lease. Requests of an earlier renewal may still be under way.
     pub(crate) fn seal(&self) {
         self.state.lock().sealed = true;
     }

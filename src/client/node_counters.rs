@@ -11,8 +11,8 @@ use crate::op::{Loss, Reply};
 use crate::quorum::majority;
 use crate::sync::SyncMutex;
 
-/// Makes the type `Tallies` with one counter for each name, which is a field of [`NODE`] and of
-/// [`NodeMetrics`].
+/// Makes the type `Tallies` with one counter for each given name. Each name is also a field of
+/// [`NODE`] and of [`NodeMetrics`].
 macro_rules! tallies {
     ($($name:ident)*) => {
         /// Counters of one node that only grow.

@@ -37,8 +37,8 @@ pub(crate) struct NodeMonitor {
     /// Owners that re-asserted a lease on the node in its present quarantine. To re-assert a lease
     /// is to renew it in a quarantine.
     reasserted: BTreeSet<OwnerToken>,
-    /// Lengths of a quarantine in the last reported disagreement: the length that this handle
-    /// requests, and the length that the node uses.
+    /// The two lengths of a quarantine in the last event about a disagreement: the length that this
+    /// handle requests, and the length that the node uses.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<NamedEvent>,
     counters: Arc<Counters>,

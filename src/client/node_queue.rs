@@ -232,8 +232,8 @@ struct Worker {
     /// Notified to make the task request the node's facts (clock, identity, data history).
     look: Arc<Notify>,
     incoming: Incoming,
-    /// Requests that the task took from the queue before. They go into a later batch, ahead of the
-    /// queued requests.
+    /// Requests that the task took from the queue before, but that did not fit into the batch or
+    /// were deferred by the node. They go into a later batch, ahead of the queued requests.
     again: VecDeque<Pending>,
     owed: PendingReleases,
     in_doubt: InDoubt,
@@ -425,8 +425,9 @@ impl Worker {
             node.call(Batch { terms, not_after: Some(by), known_since, ops }, deadline)
         };
         let greets = known.is_none() && !ops.is_empty();
-        // If the node's clock could not be read, the batch is sent nevertheless. The answer shows
-        // the node's fault. Releases and unclaims are executed at any time.
+        // If the node's clock could not be read, the batch is sent with a time that has passed. The
+        // node then executes only releases and unclaims, which are allowed at any time, and the
+        // answer shows the node's fault.
         let mut not_after = known.unwrap_or_else(NotAfter::over);
         let begun =
             if greets { Either::Right(ops) } else { Either::Left(call(ops, not_after.clone())) };

@@ -165,10 +165,10 @@ impl Origin {
 #[derive(Debug)]
 pub(crate) struct ReplyCollector {
     level: Durability,
-    /// True if the requests are undo operations. Their answers are no votes, so two nodes may be
-    /// the same server. The second request then finds nothing to undo.
+    /// True if the requests are undo operations. Their answers are no votes, so the answers of two
+    /// nodes that are the same server are both accepted: the second request finds nothing to undo.
     takes_back: bool,
-    /// Time until which a node keeps a grant of this round, in any case.
+    /// Time until which a node that grants keeps the grant of this round, at least.
     until: Moment,
     /// For a round that renews a grant: the collector of the grant, and the number of the renewal.
     grant: Option<(Arc<ReplyCollector>, u64)>,
