@@ -99,6 +99,7 @@ impl Held {
     /// Gives the claim back on every node that may have the claim. The nodes then do not count the
     /// attempt.
     ///
+    /// # Cancellation safety
     /// If this future is dropped, the requests are still sent.
     pub(crate) async fn give_back(self) {
         self.end(ClaimEnd::Undone).await;
@@ -285,6 +286,7 @@ impl Core {
 
     /// Stores the finished steps of a handler, in the same way as a result.
     ///
+    /// # Cancellation safety
     /// If this future is dropped, the requests are still sent, and the node queues repeat them.
     pub(crate) async fn store_steps(
         &self,

@@ -17,6 +17,7 @@ impl Core {
     /// Extends a lease, in a tracing span of its own for the calling operation. `automatic` is true
     /// if the renewer extends the lease, and false if its holder does.
     ///
+    /// # Cancellation safety
     /// If the future is dropped, the requests are still executed on the nodes, and the lease keeps
     /// its old deadline ([`extend`](Self::extend)).
     pub(crate) async fn extend_in(

@@ -251,6 +251,7 @@ impl Core {
     /// Reads the holder of a name from a majority of nodes. `read` decodes the holder's metadata.
     /// It returns the decoded value and its number, which is larger for newer metadata.
     ///
+    /// # Cancellation safety
     /// If the future is dropped, the nodes keep nothing of the read, except that with `wait` they
     /// keep the registration for a hint.
     pub(crate) async fn inspect<W: Clone>(

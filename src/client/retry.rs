@@ -179,6 +179,7 @@ pub(crate) struct GivenUp<R> {
 
 /// Makes attempts until one is granted, or until there is no point in a further one.
 ///
+/// # Cancellation safety
 /// If the future is dropped, the attempt under way gives back what nodes granted, and the call's
 /// place in the queue passes to the next waiter of the handle.
 pub(crate) async fn retry<A: Attempt>(

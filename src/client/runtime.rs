@@ -38,6 +38,7 @@ impl Core {
 /// Returns the result of `work`, or `None` if `work` takes longer than `limit`. If there is no
 /// runtime with timers, a thread measures the time.
 ///
+/// # Cancellation safety
 /// If the future is dropped, `work` is dropped too.
 pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     if timer().is_ok() {
