@@ -57,15 +57,16 @@ pub(crate) struct LockAttempt<'a> {
     /// no majority answers, because the caller needs each node's answer.
     pub(crate) awaits_all: bool,
     /// Owner token that all attempts of one takeover share. `None` for all other attempts, each of
-    /// which draws a fresh token.
+    /// which makes a new random token.
     pub(crate) taker: Option<OwnerToken>,
     /// State of a fair call; `None` for all others.
     pub(crate) fair: Option<Fair<'a>>,
 }
 
 impl Core {
-    /// Waits for a permit to make an attempt. If there is none within `within` (at least
-    /// `node_deadline`), the attempt fails without a request to any node.
+    /// Waits for a permit to make an attempt; a handle has a limited number of permits. If no
+    /// permit is free within `within` (at least `node_deadline`), the attempt fails without a
+    /// request to any node.
     async fn place(&self, within: Duration) -> Result<SemaphorePermit<'_>, Loss> {
         if let Ok(place) = self.places.try_acquire() {
             return Ok(place);
@@ -146,8 +147,9 @@ impl LockAttempt<'_> {
                 let op = Op::Extend { mode, keys, owner, ttl, token, meta: None, reassert: None };
                 let deadline = core.node_deadline(core.env.now()).min(until);
                 for node in machine.strays() {
-                    // The extension may give the slot on a node whose refusal of the acquire is
-                    // still on its way. The release then asks that node, too.
+                    // A refusal of the acquire by this node may still arrive, but the extension may
+                    // give the owner the slot on the node nevertheless. So the node is recorded as
+                    // one to which a release must be sent.
                     replies.extended(node);
                     core.send(node, op.clone(), deadline, &replies);
                 }

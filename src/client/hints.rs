@@ -34,9 +34,11 @@ use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Time that is added to a reservation because of the limited precision of timers.
+/// Time that is added to the requested length of a reservation, because timers have a limited
+/// precision.
 const SPARE: Duration = Duration::from_millis(2);
-/// Largest number of attempts of all waiters of a handle, except the first one, during one pause.
+/// Largest number of attempts that the waiters of a handle for one key, except the first one, make
+/// together during one pause.
 const CROWD: f64 = 64.0;
 /// Kind of waiters of a handle. The waiters of one kind for one key share a place in the nodes'
 /// queues. Callers that only watch count as exclusive ones.
@@ -443,7 +445,7 @@ mod tests {
         assert!((&mut second).now_or_never().is_none(), "the hint was for the first one");
         drop(first);
         second.await;
-        // A majority of hints is for one caller only.
+        // Hints from a majority of nodes wake one caller only.
         let mut first = Box::pin(one.turn(Duration::from_secs(60)));
         let mut second = Box::pin(two.turn(Duration::from_micros(1)));
         one.request(Moment::from_nanos(3), Duration::ZERO);

@@ -100,7 +100,8 @@ pub(crate) struct Core {
     forgetful: SyncMutex<Vec<Option<Moment>>>,
 }
 
-/// Smallest change of a time in `forgetful` that is reported by another event.
+/// If a node's time in `forgetful` grows by more than this, another event is sent. A smaller change
+/// comes from the same loss of data.
 const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
 /// Largest number of attempts to acquire that a handle has under way. It is larger than the number

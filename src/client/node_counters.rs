@@ -142,8 +142,8 @@ impl Counters {
         *self.data.lock() = Arc::clone(losses);
     }
 
-    /// Sets the gauge of lost data to the length of `loss` in seconds, or to zero if no loss makes
-    /// keys forgotten any more.
+    /// Sets the gauge of lost data to the length of `loss` in seconds. `None` sets it to zero: no
+    /// loss affects the decision about idempotency keys any more.
     pub(crate) fn set_concerning(&self, loss: Option<Loss>) {
         let seconds = |loss: Loss| loss.length().map_or(f64::INFINITY, |d| d.as_secs_f64());
         self.loss.set(loss.map_or(0.0, seconds));

@@ -31,8 +31,8 @@ pub(crate) struct NodeMonitor {
     in_quarantine: bool,
     /// Latest loss of data that the node reported.
     latest_loss: Option<Loss>,
-    /// `latest_loss`, if it may still make idempotency keys with the default retention forgotten;
-    /// else `None`.
+    /// `latest_loss`, as long as claims of idempotency keys with the default retention may be
+    /// missing because of it; `None` after that.
     concerning: Option<Loss>,
     /// Owners that re-asserted a lease on the node in its present quarantine. To re-assert a lease
     /// is to renew it in a quarantine.
@@ -99,9 +99,9 @@ impl NodeMonitor {
         self.known_since
     }
 
-    /// Records a confirmed extension that contained the node's quarantine. Returns true if the
-    /// extension re-asserted a lease: it is the owner's first extension in this quarantine. After
-    /// the quarantine the extension is an ordinary one.
+    /// Records a confirmed extension that named the node's quarantine. Returns true if the
+    /// extension re-asserted a lease: the node is still in quarantine, and this is the owner's
+    /// first extension in the quarantine.
     pub(crate) fn reasserts(&mut self, owner: OwnerToken) -> bool {
         self.in_quarantine && self.reasserted.insert(owner)
     }
@@ -280,14 +280,15 @@ mod tests {
                 |f: &Facts, secs| Facts { quarantine: Duration::from_secs(secs), ..f.clone() };
             say(base.clone(), 1, "h:1");
             say(base.clone(), 2, "h:1");
-            // A FLUSHALL: the facts of the batch that set the marker, and the facts of the next
-            // batch.
+            // After a FLUSHALL, the first batch sets the marker key again, and the second batch
+            // finds it.
             let flushed = shut(&base, 30);
             let first = Facts { new_history: true, marker_missing: true, ..flushed.clone() };
             say(first, 3, "h:1");
             say(shut(&base, 29), 4, "h:1");
             say(base.clone(), 33, "h:1");
-            // A restart: another process at the same address. Then a failover: another server.
+            // After a restart, another process has the same address. After a failover, a server
+            // with another address answers.
             let restarted = Facts { history_id: 2, identity: "y".into(), ..shut(&base, 30) };
             say(restarted.clone(), 34, "h:1");
             let promoted = Facts { history_id: 3, identity: "z".into(), ..restarted };

@@ -120,7 +120,8 @@ struct Failure {
     at: Moment,
 }
 
-/// The time from the first degraded guard until a majority of the nodes answers.
+/// A period of degraded guards: it begins with the first degraded guard, and ends when a majority
+/// of the nodes answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period {
     /// Start of the first attempt of the failed attempts in a row.
@@ -178,8 +179,8 @@ impl Outage {
         }
     }
 
-    /// Records an attempt that a majority answered. Returns the period of degraded guards that ends
-    /// with it.
+    /// Records an attempt that a majority answered. This answer ends the period of degraded guards,
+    /// if there is one; returns that period.
     pub(crate) fn answered(&mut self, at: Moment) -> Option<Period> {
         self.heard(at);
         self.period.take()

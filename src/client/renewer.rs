@@ -62,7 +62,8 @@ struct Schedule {
 }
 
 impl Schedule {
-    /// Gives the lease a new slot that is due at `at`. Removes the earlier slot of the lease.
+    /// Gives the lease a new slot (the key of its entry in the schedule), which is due at `at`.
+    /// Removes the earlier slot of the lease.
     fn slot(&mut self, lease: &Lease, at: Moment) -> (Moment, u64) {
         self.next_id += 1;
         let slot = (at, self.next_id);

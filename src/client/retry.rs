@@ -104,8 +104,8 @@ pub(crate) enum Wait {
     /// the first waiter.
     Queue(LockMode),
     /// The call waits in the nodes' queues for an exclusive grant, like `Queue`, but in the order
-    /// of tickets. It takes its place with its first attempt, sends a request at least once a
-    /// second, and gives up the place when it ends (fair 1, 4, 5).
+    /// of tickets, which the nodes give to fair callers. It takes its place with its first attempt,
+    /// sends a request at least once a second, and gives up the place when it ends (fair 1, 4, 5).
     Fair,
     /// The call waits for any release of the lock, outside of the nodes' queues; a release wakes
     /// all callers that watch the lock.
@@ -177,7 +177,8 @@ pub(crate) struct GivenUp<R> {
     pub(crate) closed: bool,
 }
 
-/// Makes attempts until one is granted, or until there is no point in a further one.
+/// Makes attempts until one is granted, or until a further attempt cannot succeed or may not be
+/// made.
 ///
 /// # Cancellation safety
 /// If the future is dropped, the attempt under way gives back what nodes granted, and the call's
@@ -333,8 +334,9 @@ impl<'a> Retry<'a> {
         let now = self.core.env.now();
         self.round_trip = now.since(self.sent);
         // The name expires later than it did before the hint, so the wake-up found a change: the
-        // name was released and another owner was faster, or its owner renewed. The end of the
-        // first permit changes with every attempt of another waiter, so it shows nothing.
+        // name was released and another owner was faster, or its owner renewed. For a semaphore,
+        // the end of the first permit changes with every attempt of another waiter, so it shows
+        // nothing.
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken)
             && waiting.line() != Line::Permits
             && prospect.expires(self.sent) > self.expires + TICK
@@ -465,8 +467,8 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// Consumes a hint that has come by now. The attempt that follows needs no hint, because it
-    /// sees all changes until now.
+    /// Consumes a hint that has arrived by now. The attempt that follows does not need the hint,
+    /// because it sees all changes until now.
     async fn take_turn(&self) {
         if let Some(waiting) = &self.waiting {
             let _ = timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;

@@ -4,7 +4,8 @@
 //!
 //! Any number of node queues post replies to a collector. A collector is a single allocation. It
 //! has the durability level at which an answer counts; the node queues enforce this level. The
-//! collector also has two records of the answers: [`Servers`] and [`Holdings`].
+//! collector also records, in [`Servers`], which server answered for which node, and in
+//! [`Holdings`], which nodes may have the grant.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -178,7 +179,8 @@ pub(crate) struct ReplyCollector {
 #[derive(Debug)]
 struct State {
     servers: Servers,
-    /// The nodes' parts of a grant. A renewal records its answers in the collector of the grant.
+    /// For each node, the state of its part of the grant. A renewal records its answers in the
+    /// collector of the grant.
     holdings: Holdings,
     inbox: VecDeque<(usize, Answer)>,
     waker: Option<Waker>,

@@ -79,16 +79,16 @@ impl LockGuard {
     }
 
     /// Returns the lock's name, as it was given to [`Redlock::mutex`](crate::Redlock::mutex) or
-    /// another method of the handle. For a lock of several names, it is all of them, sorted and
+    /// another method of the handle. For a lock of several names, returns all names, sorted and
     /// joined by `, `.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the fencing token, which is larger than that of every earlier holder of this lock. A
-    /// reader's is not below that of any earlier writer, and need not differ from other readers'. A
-    /// permit's is larger than that of every earlier holder of the same slot; tokens of two slots
-    /// cannot be compared.
+    /// Returns the fencing token, which is larger than that of every earlier holder of this lock.
+    /// The token of a reader is not below that of any earlier writer, and may be equal to the
+    /// tokens of other readers. The token of a permit is larger than that of every earlier holder
+    /// of the same slot; tokens of two slots cannot be compared.
     pub fn fencing_token(&self) -> FencingToken {
         self.lease.token
     }

@@ -26,7 +26,7 @@ use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Version of the form in which a [`HandOver`] is written.
+/// Version of the serialized form of a [`HandOver`].
 const VERSION: u8 = 1;
 
 /// Ticket for a lock that its holder hands over to another process, which redeems it with
@@ -35,8 +35,8 @@ const VERSION: u8 = 1;
 /// It is written and read with serde, for example as JSON in a message. **It is a secret**: whoever
 /// has it can take the lock. `Debug` shows neither the owner token nor the key.
 ///
-/// It is redeemed at most once, and only while the nodes still have the lock for the old holder, so
-/// for about one ttl. A ticket that is not redeemed leaves the lock taken for that time.
+/// A ticket can be redeemed once, and only while the nodes still have the lock for the old holder,
+/// so for about one ttl. If it is not redeemed, the lock stays taken for that time.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 #[must_use = "the lock stays taken until the ticket is redeemed or the ttl is over"]
@@ -282,8 +282,8 @@ impl Attempt for Resume<'_> {
     }
 
     /// Makes no further attempt after a refusal, because it could not win. The nodes that did not
-    /// refuse are no majority, and a node that has refused refuses again: it does not get the old
-    /// holder's lock back.
+    /// refuse are no majority. A node that has refused refuses again, because it does not have the
+    /// old holder's lock and never gets it again.
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {
         match loss {
             Loss::Taken(_) => None,
@@ -325,7 +325,8 @@ pub(crate) async fn resume(core: &Arc<Core>, ticket: &HandOver) -> Result<LockGu
     resumed
 }
 
-/// Returns the error as the metrics of acquires count it; `None` if the ticket was refused.
+/// Returns the acquire error as which the metrics count this error; `None` if the ticket was
+/// refused, which the metrics count as a lock that is taken.
 fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
     match error {
         ResumeError::Gone(_) => None,
@@ -335,7 +336,7 @@ fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
     }
 }
 
-/// Makes the mutex of the ticket's lock, with the settings that the ticket carries.
+/// Makes the mutex of the ticket's lock, with the settings that the ticket contains.
 fn mutex_of(core: &Arc<Core>, ticket: &HandOver) -> Result<Mutex, ResumeError> {
     let HandOver { name, key, ttl, max_hold, renew, level, .. } = ticket;
     let builder = MutexBuilder::<Mutex>::new(Arc::clone(core), name);

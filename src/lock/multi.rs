@@ -39,23 +39,25 @@ impl MultiMutexBuilder {
         Self { core, names, settings }
     }
 
-    /// Sets the lease length, as [`MutexBuilder::ttl`].
+    /// Sets the lease length of all names. Range and default are those of [`MutexBuilder::ttl`].
     pub fn ttl(self, ttl: Duration) -> Self {
         Self { settings: self.settings.ttl(ttl), ..self }
     }
 
-    /// Sets the longest time for which [`acquire`](MultiMutex::acquire) waits, as
-    /// [`MutexBuilder::acquire_timeout`].
+    /// Sets the longest time for which [`acquire`](MultiMutex::acquire) waits. The default is that
+    /// of [`MutexBuilder::acquire_timeout`].
     pub fn acquire_timeout(self, timeout: Duration) -> Self {
         Self { settings: self.settings.acquire_timeout(timeout), ..self }
     }
 
-    /// Sets whether a background task renews the locks, as [`MutexBuilder::auto_renew`].
+    /// Sets whether a background task renews the locks of all names. Default: true
+    /// ([`MutexBuilder::auto_renew`]).
     pub fn auto_renew(self, renew: bool) -> Self {
         Self { settings: self.settings.auto_renew(renew), ..self }
     }
 
-    /// Sets how long after the acquire the locks are renewed, as [`MutexBuilder::max_hold`].
+    /// Sets the time after the acquire for which the locks are renewed. Default: no limit
+    /// ([`MutexBuilder::max_hold`]).
     pub fn max_hold(self, limit: Duration) -> Self {
         Self { settings: self.settings.max_hold(limit), ..self }
     }
@@ -68,7 +70,8 @@ impl MultiMutexBuilder {
         Self { settings: self.settings.retry(policy), ..self }
     }
 
-    /// Sets how many replicas must have a grant, as [`MutexBuilder::durability`].
+    /// Sets the number of replicas of a node that must have a grant before the node's answer
+    /// counts. The default is that of [`MutexBuilder::durability`].
     pub fn durability(self, level: Durability) -> Self {
         Self { settings: self.settings.durability(level), ..self }
     }

@@ -35,7 +35,7 @@ const LIMIT_MIN: Duration = Duration::from_millis(250);
 pub(super) struct MultiWait<'a> {
     /// Lock of all names, with the settings of the call.
     pub(super) mutex: &'a Mutex,
-    /// Keys of each name, in their order; two at least.
+    /// Keys of each name, in the order of the names; at least two.
     pub(super) names: &'a [LockKeys],
     pub(super) operation: &'a Call,
     pub(super) began: Moment,
@@ -192,9 +192,9 @@ impl<'a> MultiWait<'a> {
         }
     }
 
-    /// Waits in the nodes' queues for one name, and acquires it. Waits until `end`, the time until
-    /// which the call has its collected names; `None` if it has none. Waits until the deadline of
-    /// the call at most.
+    /// Waits in the nodes' queues for one name, and acquires it. Waits until the deadline of the
+    /// call, and not beyond `end`: the time until which the call has the names that it has
+    /// collected, or `None` if it has collected no name.
     async fn turn(
         &self,
         keys: &LockKeys,

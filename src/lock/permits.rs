@@ -72,8 +72,8 @@ impl Semaphore {
     /// may wait until its timeout.
     ///
     /// # Errors
-    /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits.
-    /// Otherwise as [`Mutex::acquire`](super::Mutex::acquire).
+    /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits. The
+    /// other errors are those of [`Mutex::acquire`](super::Mutex::acquire).
     ///
     /// # Cancellation safety
     /// If dropped at any await, no permit is held: grants of nodes are released in the background,
@@ -94,8 +94,8 @@ impl Semaphore {
     /// attempt first reads the number of free permits, which is a second round trip.
     ///
     /// # Errors
-    /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits.
-    /// Otherwise as [`Mutex::try_acquire`](super::Mutex::try_acquire).
+    /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits. The
+    /// other errors are those of [`Mutex::try_acquire`](super::Mutex::try_acquire).
     ///
     /// # Cancellation safety
     /// If dropped at any await, there is no guard, as with [`acquire_many`](Self::acquire_many).

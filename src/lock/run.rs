@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::{LockGuard, Mutex};
 use crate::error::{AcquireError, Advice, Advise, NoQuorum, ReleaseError, Resource};
 
-/// The error of work that was to run under a lock or a leadership: either it was not started, or it
-/// is not certain that the lock was held until its end.
+/// The error of work that was to run under a lock or a leadership. Either the work was not started,
+/// or it is not certain that the lock was held until the end of the work and was then released.
 ///
-/// If the work ended nevertheless, [`into_value`](Self::into_value) returns its value.
+/// If the work ended, [`into_value`](Self::into_value) returns its value.
 #[non_exhaustive]
 pub enum WorkError<T, E = AcquireError> {
     /// The lock was not acquired, or the election was not won, so the work was not started.
@@ -51,7 +51,7 @@ impl<T, E> WorkError<T, E> {
 }
 
 impl<T, E: Advise> WorkError<T, E> {
-    /// Returns what to do about the error.
+    /// Returns the advice for the error: what the caller can do about it.
     pub fn advice(&self) -> Advice {
         match self {
             Self::NotStarted(e) => e.advice(),

@@ -63,28 +63,29 @@ impl SemaphoreBuilder {
         Self(Semaphore { base, slots: Slots::any(permits) })
     }
 
-    /// Sets the lease length of a permit, as [`MutexBuilder::ttl`](super::MutexBuilder::ttl).
+    /// Sets the lease length of a permit. Range and default are those of
+    /// [`MutexBuilder::ttl`](super::MutexBuilder::ttl).
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.base.ttl = ttl;
         self
     }
 
-    /// Sets the longest time for which [`acquire`](Semaphore::acquire) waits, as
-    /// [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout).
+    /// Sets the longest time for which [`acquire`](Semaphore::acquire) waits. The default is that
+    /// of [`MutexBuilder::acquire_timeout`](super::MutexBuilder::acquire_timeout).
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.0.base.acquire_timeout = Some(timeout);
         self
     }
 
-    /// Sets whether a background task renews a permit, as
-    /// [`MutexBuilder::auto_renew`](super::MutexBuilder::auto_renew).
+    /// Sets whether a background task renews a permit. Default: true
+    /// ([`MutexBuilder::auto_renew`](super::MutexBuilder::auto_renew)).
     pub fn auto_renew(mut self, renew: bool) -> Self {
         self.0.base.renew = renew;
         self
     }
 
-    /// Sets the time after the acquire for which a permit is renewed, as
-    /// [`MutexBuilder::max_hold`](super::MutexBuilder::max_hold).
+    /// Sets the time after the acquire for which a permit is renewed. Default: no limit
+    /// ([`MutexBuilder::max_hold`](super::MutexBuilder::max_hold)).
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.0.base.max_hold = Some(limit);
         self
@@ -98,7 +99,8 @@ impl SemaphoreBuilder {
     }
 
     /// Sets the number of replicas of a node that must have confirmed a grant before the node's
-    /// answer counts, as [`MutexBuilder::durability`](super::MutexBuilder::durability).
+    /// answer counts. The default is that of
+    /// [`MutexBuilder::durability`](super::MutexBuilder::durability).
     pub fn durability(mut self, level: Durability) -> Self {
         self.0.base.level = level;
         self
@@ -263,8 +265,8 @@ impl Deref for Permit {
 }
 
 impl From<Permit> for LockGuard {
-    /// Returns the inner guard, for code that takes a guard of any kind. A permit cannot be [handed
-    /// over](LockGuard::hand_over).
+    /// Returns the inner guard, for code that takes a guard of any kind. A hand-over of this guard
+    /// ([`LockGuard::hand_over`]) returns an error.
     fn from(permit: Permit) -> Self {
         permit.guard
     }

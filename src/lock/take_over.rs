@@ -1,7 +1,7 @@
 //! Takes a lock away from a holder that hangs (locks 13).
 //!
-//! Until its lease ends, the holder may assume that it has the lock. So the lock is taken for at
-//! least this long, and the nodes keep it for this long in any case, even if an attempt fails or
+//! Until its lease ends, the holder may assume that it has the lock. So the takeover has a lease
+//! that is at least as long, and the nodes keep the lock for this time, even if an attempt fails or
 //! the new guard is released.
 
 use std::time::Duration;

@@ -104,7 +104,7 @@ mod tests {
         turns.wake();
         assert!((&mut second).now_or_never().is_none());
         first.await;
-        // It was woken in vain, and comes first again.
+        // The first caller was woken in vain, and is the first one again.
         let mut first = Box::pin(turns.turn(order(1)));
         assert!((&mut first).now_or_never().is_none());
         turns.wake();
@@ -124,10 +124,10 @@ mod tests {
         let mut second = Box::pin(turns.turn(order(2)));
         assert!((&mut second).now_or_never().is_none());
         turns.wake();
-        // The first one is woken and dropped, so the second one is woken.
+        // The first caller was woken and is dropped, so the second caller is woken.
         drop(first);
         second.await;
-        // One that is dropped before it is woken passes nothing on.
+        // A caller that is dropped before it is woken wakes no other caller.
         let mut third = Box::pin(turns.turn(order(3)));
         assert!((&mut third).now_or_never().is_none());
         drop(third);

@@ -33,7 +33,8 @@ pub(super) async fn first_of<F: Future + Unpin>(futures: &mut Vec<F>) -> F::Outp
     poll_fn(|cx| {
         for i in 0..futures.len() {
             if let Poll::Ready(output) = futures[i].poll_unpin(cx) {
-                // The order stays, because a node answers its batches in order.
+                // `remove` keeps the order of the other futures, because a node answers its batches
+                // in order.
                 drop(futures.remove(i));
                 return Poll::Ready(output);
             }

@@ -235,10 +235,11 @@ mod tests {
         };
         let again = op(4, 0, 2, 4);
         assert_eq!(sent(&acquire, &[release.clone(), again.clone()]), [again]);
-        // The extension may have created the lock again.
+        // The extension may have created the lock again, so the release is sent.
         let put_back = [extend.clone(), release.clone()];
         assert_eq!(sent(&acquire, &put_back), put_back);
-        // The acquire before a late extension may have been sent.
+        // If only an extension was late, the acquire before it may have been sent, so the release
+        // is sent.
         assert_eq!(sent(&extend, std::slice::from_ref(&release)), [release]);
     }
 
