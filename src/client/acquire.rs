@@ -34,7 +34,8 @@ use crate::token::{FencingToken, OwnerToken};
 /// Longest time for which `acquire` waits for a lock if the caller set no `acquire_timeout`.
 const WAIT: Duration = Duration::from_secs(30);
 /// Time for which a call without `acquire_timeout` makes further attempts after the end of a
-/// quarantine for which it waited. It is enough for two attempts and for the rounding of clocks.
+/// quarantine for which it waited. (In quarantine a node grants nothing, because it may have lost
+/// leases.) It is enough for two attempts and for the rounding of clocks.
 pub(crate) const AFTER_QUARANTINE: Duration = Duration::from_secs(1);
 
 /// Settings of all attempts that one call makes to acquire a lock.
@@ -50,8 +51,9 @@ pub(crate) struct LockAttempt<'a> {
     pub(crate) meters: Arc<LeaseMeters>,
     /// Tracing span of the operation that makes the attempts. The span counts the attempts.
     pub(crate) operation: &'a Call,
-    /// True if the call waits for the end of a quarantine that keeps a majority of the nodes from
-    /// granting, even if that end is after the deadline of the call.
+    /// True if the call waits for the end of quarantines, in which nodes grant nothing because they
+    /// may have lost leases, if too few other nodes can grant. It waits even if that end is after
+    /// the deadline of the call.
     pub(crate) waits_for_quarantine: bool,
     /// True if an attempt waits for the answers of all nodes even when it is already certain that
     /// no majority answers, because the caller needs each node's answer.

@@ -33,7 +33,8 @@ impl Core {
     }
 
     /// Extends a lease by its own ttl, counted from the time at which the requests are sent. A
-    /// failure releases nothing. A sealed lease is extended only by its holder.
+    /// failure releases nothing. A sealed lease, which its holder is handing over, is extended only
+    /// by its holder.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the requests are still executed on the nodes. The lease keeps its

@@ -199,8 +199,8 @@ fn wake(callers: &Turns, line: Line) {
     callers.wake();
 }
 
-/// First hint of a caller that sleeps before its attempt. If the caller is dropped during the
-/// sleep, the drop of this value gives the hint to the next caller.
+/// Set while a caller that got a first hint sleeps before its attempt. If the caller is dropped
+/// during the sleep, the drop of this value wakes the next caller instead.
 struct FirstHint<'a>(Option<&'a Turns>);
 
 impl Drop for FirstHint<'_> {
@@ -415,7 +415,7 @@ pub(super) async fn forward_hints<T>(
     loop {
         let event = match events.recv().await {
             Ok(event) => Some(event),
-            // Missed hints are no error, because each waiter also has a timer.
+            // Missed signals are no error, because each waiter also has a timer.
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => return,
         };

@@ -230,10 +230,10 @@ impl Lease {
         s.phase != Phase::Lost
     }
 
-    /// Sends these extensions and returns true. If the lease is over, or if this is a renewal by
-    /// the renewer (`automatic`) and the lease is sealed, sends nothing and returns false. This
-    /// function and `end` lock the same mutex, so no extension is sent after `end`. An extension
-    /// behind the release in a node's queue would create the deleted lock again.
+    /// Sends these extensions and returns true. Sends nothing and returns false if the lease is
+    /// over, or if this is a renewal by the renewer (`automatic`) and the lease is sealed for a
+    /// hand-over. This function and `end` lock the same mutex, so no extension is sent after `end`.
+    /// An extension behind the release in a node's queue would create the deleted lock again.
     pub(crate) fn send(
         &self,
         now: Moment,
@@ -244,8 +244,8 @@ impl Lease {
         let s = self.state.lock();
         let valid = self.is_valid(now) && !(automatic && s.sealed);
         for (node, mut op) in extensions.into_iter().filter(|_| valid) {
-            // The extension may create the key on this node again, so the release must be sent to
-            // this node too.
+            // The extension may create the lock's key on this node again, so the later release must
+            // be sent to this node too.
             self.replies.extended(node);
             if let Op::Extend { mode, meta, .. } = &mut op {
                 // The lease may have become shared during the renewal. The extension then has the
@@ -264,7 +264,7 @@ impl Lease {
     }
 
     /// Returns true if the renewer may renew the lease at `now`: the longest hold (`max_hold`) is
-    /// not over, and the lease is not sealed.
+    /// not over, and the lease is not sealed for a hand-over.
     pub(crate) fn may_be_renewed(&self, now: Moment) -> bool {
         self.renew_until.is_none_or(|end| now < end) && !self.is_sealed()
     }

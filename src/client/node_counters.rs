@@ -130,7 +130,8 @@ impl Counters {
         self.fault(fault, 1);
     }
 
-    /// Sets the gauge of the end of the node's quarantine, in µs since 1970 by the node's clock.
+    /// Sets the gauge of the end of the node's quarantine, the time in which the node grants
+    /// nothing because it may have lost leases. `micros` is in µs since 1970 by the node's clock.
     pub(crate) fn set_quarantine_end(&self, micros: u64) {
         self.quarantine_ends.set(Duration::from_micros(micros).as_secs_f64());
     }

@@ -1,6 +1,7 @@
 //! Checks the facts that a node reports with each batch: its clock, its data history and its
-//! identity (clocks 4, quarantine 7). The monitor only reports quarantines; `lua/history.lua`
-//! decides about them.
+//! identity (clocks 4, quarantine 7). After a new data history a node is in quarantine for some
+//! time: it grants nothing, because it may have lost leases. The monitor only reports quarantines;
+//! `lua/history.lua` decides about them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,8 +35,8 @@ pub(crate) struct NodeMonitor {
     /// `latest_loss`, as long as claims of idempotency keys with the default retention may be
     /// missing because of it; `None` after that.
     concerning: Option<Loss>,
-    /// Owners that re-asserted a lease on the node in its present quarantine. To re-assert a lease
-    /// is to renew it in a quarantine.
+    /// Owners that re-asserted a lease on the node in its present quarantine. In quarantine a node
+    /// grants nothing new; to re-assert a lease is to renew it then.
     reasserted: BTreeSet<OwnerToken>,
     /// The two lengths of a quarantine in the last event about a disagreement: the length that this
     /// handle requests, and the length that the node uses.
@@ -152,8 +153,8 @@ impl NodeMonitor {
                 HistoryCause::Restart
             };
             self.tell(NodeEvent::HistoryChanged { cause });
-            // The new data history has a quarantine of its own. That quarantine is reported even if
-            // the last one had not ended.
+            // The new data history (after a failover, a restart or a loss of data) has its own
+            // quarantine. This quarantine is reported even if the last one had not ended.
             self.in_quarantine = false;
             self.reasserted.clear();
         }
@@ -199,7 +200,7 @@ impl NodeMonitor {
 
     fn tell(&self, event: NodeEvent) {
         event.log(&self.name);
-        // `send` fails only without a subscriber.
+        // `send` fails only if there is no subscriber. The event is then not needed.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.name), event });
     }
 }

@@ -68,8 +68,8 @@ pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// in the marker key, which limits the loss after a crash (quarantine 13).
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Largest number of requests that wait in one channel of the queue. Releases and unclaims have the
-/// same number of places in addition.
+/// Largest number of requests that wait in one channel of the queue. Releases and unclaims (they
+/// give a claim back) have the same number of places in addition.
 const QUEUE_MAX: usize = 100_000;
 /// Largest number of batches with grants that wait for replicas. At this limit the task takes no
 /// new request from the queue.
@@ -84,8 +84,9 @@ const BATCH_MAX: usize = 128;
 /// Largest number of batches in flight. If there are several, the server has the next batch as soon
 /// as it finishes the first one.
 const DEPTH: usize = 4;
-/// Largest number of ops in one batch that the node had deferred before (`Deferred`). With this
-/// limit, other requests need not wait until all large results have been returned.
+/// Largest number of ops in one batch that are sent again, because the node's earlier answer was
+/// already full of stored results (`Deferred`). With this limit, other requests need not wait until
+/// all large results have been returned.
 const AGAIN_MAX: usize = 16;
 
 /// Called with a node's number and its new quarantine after the node has begun another data history
@@ -241,7 +242,8 @@ struct Worker {
     clock: Option<(NodeClock, Arc<str>)>,
     /// True after the node has reported the identity of its server.
     names_server: bool,
-    /// Data history in the node's last answer.
+    /// Data history in the node's last answer. A failover, a restart or a loss of data begins
+    /// another one.
     history: Option<QuarantineId>,
     pace: Pace,
     /// Time at which the last batch was sent.
@@ -334,8 +336,8 @@ impl Worker {
         }
     }
 
-    /// Uses the facts that the connection received when it was opened. Returns false if there are
-    /// no such facts; a batch then has to request the facts.
+    /// Uses the facts (clock, identity, data history) that the connection received when it was
+    /// opened. Returns false if there are no such facts; a batch then has to request them.
     fn take_first_facts(&mut self) -> bool {
         let Some(first) = self.node.first_facts() else { return false };
         self.observe(&first);

@@ -88,7 +88,7 @@ impl Finding {
     }
 }
 
-/// The latest failed attempts of a handle, and its degraded guards.
+/// The latest failed attempts of a handle, and its degraded guards, whose work runs without a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     streak: Option<Streak>,
@@ -131,9 +131,9 @@ pub(crate) struct Period {
 }
 
 impl Outage {
-    /// Returns the outcomes of the last failed attempt of any operation, if they permit that an
-    /// operation for this lock continues without the lock because attempts have failed for at least
-    /// `after`. If `None` is returned, the caller has to send requests to the nodes.
+    /// Returns the nodes' outcomes of the last failed attempt of any operation. The caller may then
+    /// continue without the lock: attempts have failed for at least `after`, and the outcomes apply
+    /// to this lock. If `None` is returned, the caller has to send requests to the nodes.
     pub(crate) fn known(
         &mut self,
         keys: &LockKeys,

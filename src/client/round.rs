@@ -149,7 +149,8 @@ fn word(answer: &Answer) -> &'static str {
 pub(crate) struct Origin {
     /// Time at which the answer arrived.
     pub(crate) at: Moment,
-    /// The node's data history at the time of the answer; `None` if the node did not report it.
+    /// The node's data history at the time of the answer; `None` if the node did not report it. A
+    /// failover, a restart or a loss of data begins another history.
     pub(crate) history: Option<QuarantineId>,
     /// Identity of the server process that answered; `None` if the answer is not from a server.
     pub(crate) server: Option<Arc<str>>,

@@ -46,8 +46,9 @@ impl<L: From<Mutex>> MutexBuilder<L> {
     }
 
     /// Sets the longest time for which [`acquire`](Mutex::acquire) waits for the lock. The default
-    /// is 30 s. If too few nodes can grant because nodes are in quarantine, the default is longer
-    /// where needed: until shortly after enough of these quarantines have ended.
+    /// is 30 s. It is longer if too few nodes can grant because nodes are in quarantine (they may
+    /// have lost leases, and grant nothing for some time): then the call waits until shortly after
+    /// enough of these quarantines have ended.
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.0.acquire_timeout = Some(timeout);
         self

@@ -141,8 +141,8 @@ impl<'a> MultiWait<'a> {
     }
 
     /// Moves the deadline so that the call can make its remaining attempts, if the call has waited
-    /// beyond its deadline for the end of a quarantine. If the user set an `acquire_timeout`, the
-    /// deadline stays.
+    /// beyond its deadline because nodes in quarantine granted nothing. If the user set an
+    /// `acquire_timeout`, the deadline stays.
     fn after_turn(&mut self) {
         let now = self.mutex.core.env.now();
         if now >= self.deadline && self.mutex.acquire_timeout.is_none() {
@@ -253,8 +253,8 @@ impl<'a> MultiWait<'a> {
         };
         let won = retry(core, &mut join, terms).await?;
         next.until = won.until();
-        // A node that refused the join may have granted the last name before. So a later release
-        // must be sent to all nodes.
+        // A node that refused to give all these names to the new owner token may have granted the
+        // last name to it before. So a later release must be sent to all nodes.
         (0..core.n()).for_each(|node| won.replies.extended(node));
         Ok((won, next))
     }

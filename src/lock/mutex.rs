@@ -241,8 +241,9 @@ impl Mutex {
 
     /// Waits, if the call is fair, until no other fair call of the handle makes attempts for the
     /// lock. If the deadline of this call passes before, reports the last answer of the nodes to
-    /// the call that makes the attempts; that call sends requests at least once a second. A call
-    /// that waits for the end of a quarantine keeps its place in the line.
+    /// the call that makes the attempts; that call sends requests at least once a second. If nodes
+    /// grant nothing because of a quarantine, this call waits for its end and keeps its place in
+    /// the line.
     pub(super) async fn line_up(
         &self,
         terms: &mut RetryTerms<'_>,
