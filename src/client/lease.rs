@@ -48,8 +48,8 @@ pub(crate) struct Lease {
     /// Time for which a grant or a renewal keeps the lease valid for its holder, before the
     /// subtraction of clock drift.
     pub(crate) ttl: Duration,
-    /// Time for which the nodes keep the lease after `ttl`: the lock-delay of an election (election
-    /// 8), else zero.
+    /// Time for which the nodes keep the lease after `ttl`. For a leadership it is the time in
+    /// which the leader's work may still run after a loss (election 8); else zero.
     pub(crate) drain: Duration,
     /// Time before which the lease must not be released on the nodes, only end by itself. A
     /// takeover sets this time, because the earlier holder may rely on the lock until then (locks

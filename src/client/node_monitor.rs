@@ -281,8 +281,8 @@ mod tests {
                 |f: &Facts, secs| Facts { quarantine: Duration::from_secs(secs), ..f.clone() };
             say(base.clone(), 1, "h:1");
             say(base.clone(), 2, "h:1");
-            // After a FLUSHALL, the first batch sets the marker key again, and the second batch
-            // finds it.
+            // After a FLUSHALL, the first batch sets the marker key (which identifies the data
+            // history) again, and the second batch finds it.
             let flushed = shut(&base, 30);
             let first = Facts { new_history: true, marker_missing: true, ..flushed.clone() };
             say(first, 3, "h:1");

@@ -274,8 +274,9 @@ impl Worker {
                 looks = false;
                 known = self.known_clock(now).is_some();
             }
-            // If the clock is not known, a batch first requests the clock and then sends its ops.
-            // Two such batches could overtake each other, so only one may be in flight.
+            // If the node's clock is not known, an empty batch first reads the clock, and the batch
+            // with the ops follows. Two such batches could overtake each other, so only one may be
+            // in flight.
             let depth = if known { self.node.depth().clamp(1, DEPTH) } else { 1 };
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;

@@ -92,7 +92,8 @@ impl Finding {
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     streak: Option<Streak>,
-    /// Last failed attempt, if its finding permits that operations continue without a lock.
+    /// Last failed attempt, if its finding (the summary of the nodes' answers) permits that
+    /// operations continue without a lock.
     last: Option<Failure>,
     /// Time from which the next operation sends requests to the nodes again, although the result of
     /// the last failed attempt is known.

@@ -80,7 +80,8 @@ impl Renewer {
         self.wake.notify_one();
     }
 
-    /// Returns true if renewals are late. New work is refused then (renewal 12).
+    /// Returns true if renewals wait too long. New acquires and claims are refused then (renewal
+    /// 12).
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }

@@ -265,7 +265,8 @@ impl Attempt for DegradingAttempt<'_> {
     }
 }
 
-/// Returns the time until which another owner may have the lock, by an answer at `now`.
+/// Returns the time until which another owner may have the lock, if an attempt was refused with
+/// `loss` at `now`.
 fn held_until(loss: &Loss, now: Moment) -> Moment {
     let held = match loss {
         Loss::Taken(taken) => taken.retry_after,
