@@ -402,7 +402,8 @@ mod tests {
     use super::*;
     use crate::{MemoryNode, Redlock, TryAcquire};
 
-    /// The nodes may still have the lock for a while when its holder may not rely on it any more.
+    /// The nodes keep the lock for longer than its holder may rely on it. So a hand-over that fails
+    /// after the deadline still has to release the lock.
     #[tokio::test]
     async fn a_hand_over_past_the_deadline_releases_the_lock() {
         let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
