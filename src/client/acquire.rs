@@ -69,19 +69,19 @@ impl Core {
     /// Waits for a permit to make an attempt; a handle has a limited number of permits. If no
     /// permit is free within `within` (at least `node_deadline`), the attempt fails without a
     /// request to any node.
-    async fn place(&self, within: Duration) -> Result<SemaphorePermit<'_>, Loss> {
-        if let Ok(place) = self.places.try_acquire() {
-            return Ok(place);
+    async fn attempt_permit(&self, within: Duration) -> Result<SemaphorePermit<'_>, Loss> {
+        if let Ok(permit) = self.attempt_permits.try_acquire() {
+            return Ok(permit);
         }
         let within = within.max(self.config.node_deadline);
-        let place = tokio::select! {
+        let permit = tokio::select! {
             biased;
             // A handle that is being closed must not send requests, so the call does not wait for a
             // permit.
             () = self.closing.begun() => return Err(Loss::NoQuorum(self.closed())),
-            place = timeout(within, self.places.acquire()) => place.ok().and_then(Result::ok),
+            permit = timeout(within, self.attempt_permits.acquire()) => permit.ok().and_then(Result::ok),
         };
-        place.ok_or_else(|| {
+        permit.ok_or_else(|| {
             let detail = "too many attempts of this handle are under way";
             let error = NodeError::not_executed(NodeFault::Busy, detail);
             Loss::NoQuorum(vec![NodeOutcome::Failed(error); self.n()])
@@ -103,7 +103,7 @@ impl LockAttempt<'_> {
             _ => if_held,
         };
         let timer = core.timer().map_err(Loss::NoQuorum)?;
-        let _place = core.place(left).await?;
+        let _permit = core.attempt_permit(left).await?;
         let owner = taker.unwrap_or_else(|| OwnerToken::from_random(core.env.random()));
         let mode = match mode {
             LockMode::Slot(slots) => LockMode::Slot(slots.in_order_of(&owner)),

@@ -80,7 +80,7 @@ impl From<LockMode> for Line {
 pub(crate) struct Hints {
     n: usize,
     /// Number that identifies this handle in the nodes' queues. Each line of the handle waits there
-    /// under its own number, which is made from this one ([`waiter`](Self::waiter)).
+    /// under its own number, which is made from this one ([`line_id`](Self::line_id)).
     id: u64,
     /// For each line, the entries of the keys for which callers of this line wait.
     lines: [SyncMutex<HashMap<Arc<str>, Entry>>; LINES.len()],
@@ -114,7 +114,7 @@ impl Hints {
     }
 
     /// Returns the identifier under which this line of the handle waits in the nodes' queues.
-    fn waiter(&self, line: Line) -> u64 {
+    fn line_id(&self, line: Line) -> u64 {
         self.id ^ line as u64
     }
 
@@ -133,7 +133,7 @@ impl Hints {
     /// returns the line for which the lock is reserved. The caller of this function has to give
     /// that lock back.
     pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> Option<Line> {
-        let line = LINES.into_iter().find(|line| waiter == self.waiter(*line))?;
+        let line = LINES.into_iter().find(|line| waiter == self.line_id(*line))?;
         let mut keys = self.keys(line);
         let Some(entry) = keys.get_mut(key).filter(|e| !e.since.is_empty()) else {
             return Some(line);
@@ -148,7 +148,7 @@ impl Hints {
     pub(crate) fn reservation(&self, line: Line) -> OwnerToken {
         match line {
             Line::Shared => OwnerToken::READERS,
-            _ => OwnerToken::reserved_for(self.waiter(line)),
+            _ => OwnerToken::reserved_for(self.line_id(line)),
         }
     }
 
@@ -281,7 +281,7 @@ impl Waiting {
         // arrives, two if only a minority of nodes has sent hints, and half a round trip for the
         // request. A fourth round trip is added for safety.
         let needs = (4 * round_trip).saturating_add(SPARE).min(Place::RESERVED_MAX);
-        let waiter = self.hints.waiter(self.line);
+        let waiter = self.hints.line_id(self.line);
         IfHeld::Queue(Place { waiter, waited: now.since(since), needs })
     }
 
@@ -383,7 +383,7 @@ impl Waiting {
     /// Wakes the next waiter of this handle, so that the waiter makes an attempt. The nodes removed
     /// the handle from their queues when they woke it. Even if the nodes refuse the lock, this
     /// attempt puts the handle into the queues again.
-    pub(crate) fn pass_on(&self) {
+    pub(crate) fn wake_next(&self) {
         wake(&self.turn, self.line);
     }
 }
@@ -440,7 +440,7 @@ mod tests {
         let mut first = Box::pin(one.turn(Duration::from_secs(60)));
         let mut second = Box::pin(two.turn(Duration::from_micros(1)));
         assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
-        assert_eq!(hints.turn(0, "a", hints.waiter(Line::Exclusive)), None);
+        assert_eq!(hints.turn(0, "a", hints.line_id(Line::Exclusive)), None);
         assert!((&mut first).now_or_never().is_none(), "it sleeps");
         assert!((&mut second).now_or_never().is_none(), "the hint was for the first one");
         drop(first);
@@ -451,7 +451,7 @@ mod tests {
         one.request(Moment::from_nanos(3), Duration::ZERO);
         assert!((&mut first).now_or_never().is_none() && (&mut second).now_or_never().is_none());
         for node in 0..2 {
-            hints.turn(node, "a", hints.waiter(Line::Exclusive));
+            hints.turn(node, "a", hints.line_id(Line::Exclusive));
             let _ = (&mut first).now_or_never();
         }
         drop(first);

@@ -87,7 +87,7 @@ pub(crate) struct Core {
     pub(crate) fair_lines: Arc<LocalLocks>,
     outage: SyncMutex<Outage>,
     /// Permits for attempts to acquire a lock. There are `ATTEMPTS_MAX` permits.
-    places: Semaphore,
+    attempt_permits: Semaphore,
     ttl_warning: TtlWarning,
     queues: Vec<NodeQueue>,
     names: Vec<Arc<str>>,
@@ -156,7 +156,7 @@ impl Core {
             local_locks: Arc::default(),
             fair_lines: Arc::default(),
             outage: SyncMutex::default(),
-            places: Semaphore::new(ATTEMPTS_MAX),
+            attempt_permits: Semaphore::new(ATTEMPTS_MAX),
             ttl_warning: TtlWarning::new(nodes.len()),
             queues: nodes.into_iter().enumerate().map(queue).collect(),
             forgetful: SyncMutex::new(vec![None; names.len()]),

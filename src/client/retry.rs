@@ -239,7 +239,7 @@ struct Retry<'a> {
     /// Number of attempts, needed at the end of a fair call: after an attempt, each node may have a
     /// place of the call. Set back to zero if the first attempt was granted, because such an
     /// attempt usually leaves no place.
-    asked: u32,
+    attempts: u32,
     /// Future that resolves when a claim ends. It is created before the attempt is sent, so that no
     /// hint is missed.
     ended: Option<OwnedNotified>,
@@ -274,7 +274,7 @@ impl<'a> Retry<'a> {
             round_trip: Duration::ZERO,
             waiting,
             registered: false,
-            asked: 0,
+            attempts: 0,
             ended: None,
             woken: false,
             limit: RateLimit::default(),
@@ -286,7 +286,7 @@ impl<'a> Retry<'a> {
     /// Begins an attempt. The first attempt requests no hint, because it is usually granted at
     /// once. An exception is the first attempt of a fair call, which requests a place in the queue.
     fn begin(&mut self) -> AttemptTerms {
-        self.asked += 1;
+        self.attempts += 1;
         self.sent = self.core.env.now();
         let if_held = self.waiting.as_ref().map(|waiting| {
             self.registered = true;
@@ -322,11 +322,11 @@ impl<'a> Retry<'a> {
         if self.woken {
             waiting.was_right();
         }
-        waiting.pass_on();
+        waiting.wake_next();
         waiting.unused();
         // A first attempt that was granted usually left no place on any node, so the drop of this
         // value need not remove places.
-        self.asked -= u32::from(self.asked == 1);
+        self.attempts -= u32::from(self.attempts == 1);
     }
 
     /// Records a refusal, and registers the call for hints if they can help.
@@ -457,7 +457,7 @@ impl<'a> Retry<'a> {
             return;
         }
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken) {
-            waiting.pass_on();
+            waiting.wake_next();
         }
         tokio::select! {
             biased;
@@ -483,7 +483,7 @@ impl Drop for Retry<'_> {
         let nodes = match self.wait {
             // After an attempt of a fair call, each node may have a place of the call, which the
             // release removes.
-            Wait::Fair if self.asked > 0 => (0..self.core.n()).collect(),
+            Wait::Fair if self.attempts > 0 => (0..self.core.n()).collect(),
             _ => waiting.unused(),
         };
         let mode = match self.wait {
