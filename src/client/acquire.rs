@@ -79,7 +79,9 @@ impl Core {
             // A handle that is being closed must not send requests, so the call does not wait for a
             // permit.
             () = self.closing.begun() => return Err(Loss::NoQuorum(self.closed())),
-            permit = timeout(within, self.attempt_permits.acquire()) => permit.ok().and_then(Result::ok),
+            permit = timeout(within, self.attempt_permits.acquire()) => {
+                permit.ok().and_then(Result::ok)
+            }
         };
         permit.ok_or_else(|| {
             let detail = "too many attempts of this handle are under way";
