@@ -10,16 +10,16 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use palisade::Moment;
 use palisade::error::NodeFault;
-use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, LockMode, Op, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
+use palisade::node::spi::{Op, Reply};
 use palisade::node::{MemoryNode, spi::LockNode};
-use palisade::{RedisNode, Redlock, TryAcquire, node::spi::OwnerToken};
+use palisade::{RedisNode, Redlock, TryAcquire};
 use palisade_testing::fault::Odds;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
 use crate::support::memory::Cluster;
+use crate::support::ops;
 use crate::support::server::Server;
 use crate::support::wrap::{Wrap, refused};
 
@@ -94,19 +94,12 @@ fn a_node_connects_although_the_runtime_of_its_first_try_ended() {
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
     let node: Arc<dyn LockNode> = Arc::new(node);
     let r = Redlock::builder().node_arc(Arc::clone(&node)).build().unwrap();
-    let terms = Terms { max_ttl: LONG, clock_error: LONG };
     let first = Builder::new_current_thread().enable_all().build().unwrap();
     first.block_on(async {
         // The node spawns a task that connects. This task never runs, because the runtime is not
         // driven again.
         let deadline = SystemEnv.now() + ms(1_000);
-        assert!(
-            !poll_once(node.call(
-                Batch { terms, not_after: None, known_since: None, ops: Vec::new() },
-                deadline
-            ))
-            .await
-        );
+        assert!(!poll_once(node.call(ops::batch(LONG, Vec::new()), deadline)).await);
     });
     drop(first);
     let second = runtime();
@@ -331,34 +324,21 @@ fn a_guard_may_be_dropped_where_no_runtime_is() {
 async fn order_is_kept_when_the_server_forgets_the_script() {
     let server = Server::start(&[]);
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().unwrap();
-    let terms = Terms { max_ttl: LONG, clock_error: LONG };
-    let (keys, owner) = (LockKeys::new("k"), OwnerToken::from_random(7));
+    let owner = ops::owner();
     let send = |op: Option<Op>| {
-        let ops = op.into_iter().collect();
-        node.call(
-            Batch { terms, not_after: None, known_since: None, ops },
-            SystemEnv.now() + Duration::from_secs(5),
-        )
+        let batch = ops::batch(LONG, op.into_iter().collect());
+        node.call(batch, SystemEnv.now() + Duration::from_secs(5))
     };
     send(None).await;
     server.cli(&["script", "flush"]);
-    let proposal = SystemEnv.wall_micros();
-    let acquire = Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: keys.clone(),
-        owner,
-        ttl: LONG,
-        proposal,
-        if_held: None,
-    };
-    let mut acquire = send(Some(acquire));
+    let mut acquire = send(Some(ops::acquire("k", owner, LONG)));
     let mut step = async || std::future::poll_fn(|cx| Poll::Ready(acquire.poll_unpin(cx))).await;
     // The node has sent the acquire, the server has replied NOSCRIPT, and the node is about to send
     // the acquire again.
     assert!(step().await.is_pending());
     sleep(ms(100)).await;
     assert!(step().await.is_pending());
-    let release = send(Some(Op::Release { mode: LockMode::Exclusive, keys, owner, meta: true }));
+    let release = send(Some(ops::release("k", owner)));
     let (released, acquired) = tokio::join!(biased; release, acquire);
     assert!(matches!(acquired.items[..], [Ok(Reply::Granted { .. })]), "{acquired:?}");
     assert!(matches!(released.items[..], [Ok(Reply::Done)]), "{released:?}");

@@ -30,6 +30,7 @@ use palisade::node::spi::{
 };
 use palisade::node::{NodeEvent, RedisNode};
 
+use crate::support::ops::{self, if_held, in_mode, owner, release};
 use crate::support::server::{Server, free_port};
 
 const TTL: Duration = Duration::from_secs(20);
@@ -40,29 +41,15 @@ const LONG: Terms =
 const SHORT: Terms =
     Terms { max_ttl: Duration::from_millis(700), clock_error: Duration::from_secs(60) };
 
-fn owner() -> OwnerToken {
-    OwnerToken::from_random(SystemEnv.random())
-}
-
 const PLACE: Place = Place { waiter: 1, waited: Duration::ZERO, needs: Duration::ZERO };
 
 fn acquire(name: &str, owner: OwnerToken) -> Op {
-    let (mode, keys) = (LockMode::Exclusive, LockKeys::new(name));
-    let proposal = SystemEnv.wall_micros();
-    Op::Acquire { mode, keys, owner, ttl: TTL, proposal, if_held: None }
+    ops::acquire(name, owner, TTL)
 }
 
 /// Returns the op of an acquire that waits in the queue.
 fn waiting(name: &str, owner: OwnerToken) -> Op {
-    let mut op = acquire(name, owner);
-    if let Op::Acquire { if_held, .. } = &mut op {
-        *if_held = Some(IfHeld::Queue(PLACE));
-    }
-    op
-}
-
-fn release(name: &str, owner: OwnerToken) -> Op {
-    Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new(name), owner, meta: true }
+    if_held(acquire(name, owner), IfHeld::Queue(PLACE))
 }
 
 fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op {
@@ -80,11 +67,8 @@ fn extend(name: &str, owner: OwnerToken, token: u64, meta: Option<&[u8]>) -> Op 
 }
 
 /// Changes an op on a lock to the op of a reader.
-fn shared(mut op: Op) -> Op {
-    if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
-        *mode = LockMode::Shared;
-    }
-    op
+fn shared(op: Op) -> Op {
+    in_mode(op, LockMode::Shared)
 }
 
 fn claim(key: &str, owner: OwnerToken) -> Claim {

@@ -80,18 +80,12 @@ async fn a_sorted_set_of_another_program_is_foreign_where_readers_were_before() 
 async fn the_key_ends_with_its_last_reader() {
     let server = Server::start(&[]);
     let (node, a, c) = (fresh(&server), owner(), owner());
-    let with = |op: Op, span: u64| match shared(op) {
-        Op::Acquire { mode, keys, owner, proposal, if_held, .. } => {
-            let ttl = Duration::from_millis(span);
-            Op::Acquire { mode, keys, owner, ttl, proposal, if_held }
-        }
-        other => other,
-    };
-    let t = fence(one(&node, LONG, with(acquire("k", a), 15_000)).await);
+    let with = |owner, span| shared(ops::acquire("k", owner, Duration::from_millis(span)));
+    let t = fence(one(&node, LONG, with(a, 15_000)).await);
     let early = pttl(&server, "k");
     assert!((10_000..=15_001).contains(&early), "{early}");
     // A grant with a shorter ttl does not shorten the ttl of the key. A longer grant extends it.
-    fence(one(&node, LONG, with(acquire("k", c), 5_000)).await);
+    fence(one(&node, LONG, with(c, 5_000)).await);
     assert!(pttl(&server, "k") > 6_000);
     assert_eq!(one(&node, LONG, shared(extend("k", c, t, None))).await, Ok(Reply::Done));
     assert!(pttl(&server, "k") > 16_000);
@@ -172,11 +166,7 @@ async fn a_writer_is_ahead_only_of_readers_that_began_to_wait_later() {
     let node = fresh(&server);
     fence(one(&node, LONG, shared(acquire("k", owner()))).await);
     let waits = |waiter, waited| {
-        let mut op = acquire("k", owner());
-        if let Op::Acquire { if_held, .. } = &mut op {
-            *if_held = Some(IfHeld::Queue(Place { waiter, waited, ..PLACE }));
-        }
-        op
+        if_held(acquire("k", owner()), IfHeld::Queue(Place { waiter, waited, ..PLACE }))
     };
     let waited = Duration::from_secs(20);
     let same = shared(waits(2, waited));

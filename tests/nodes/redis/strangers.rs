@@ -31,18 +31,10 @@ async fn a_fence_that_is_none_is_no_answer_of_another_kind() {
 async fn a_fence_that_is_none_opens_no_lock_that_is_to_be_taken() {
     let server = Server::start(&[]);
     let node = fresh(&server);
-    let (a, keys) = (owner(), LockKeys::new("k"));
+    let a = owner();
     fence(one(&node, LONG, acquire("k", a)).await);
     server.cli(&["set", "{k}:fence", "another program's"]);
-    let (proposal, if_held) = (SystemEnv.wall_micros(), Some(IfHeld::TakeFrom(a)));
-    let take = Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys,
-        owner: owner(),
-        ttl: TTL,
-        proposal,
-        if_held,
-    };
+    let take = if_held(acquire("k", owner()), IfHeld::TakeFrom(a));
     assert!(one(&node, LONG, take).await.is_err());
     assert_eq!(server.cli(&["get", "k"]), a.as_str(), "the holder has its lock");
 }
