@@ -7,10 +7,11 @@ use std::future::Future;
 use std::task::Poll;
 use std::time::Duration;
 
-use palisade::{Redlock, TryAcquire};
+use palisade::TryAcquire;
 use palisade_testing::fault::Odds;
 use tokio::time::{sleep, timeout};
 
+use crate::nodes::becomes_free;
 use crate::support::memory::Cluster;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -38,21 +39,6 @@ fn slow(c: &Cluster, seed: u64) {
         let odds = Odds { delay: 0.8, max_delay: Duration::from_millis(4), ..Odds::default() };
         control.dice(seed * 31 + i as u64, odds);
     }
-}
-
-/// Waits until the lock of this name is free. The wait is much shorter than the lock's ttl of 20 s.
-async fn becomes_free(r: &Redlock, name: &str) {
-    let wait = async {
-        loop {
-            if let Ok(TryAcquire::Acquired(g)) = r.mutex(name).build().unwrap().try_acquire().await
-            {
-                assert!(g.release().await.is_ok());
-                return;
-            }
-            sleep(Duration::from_millis(2)).await;
-        }
-    };
-    timeout(LONG / 2, wait).await.unwrap_or_else(|_| panic!("{name} leaked"));
 }
 
 #[tokio::test]

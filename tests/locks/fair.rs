@@ -11,7 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::readers::Nodes;
+use crate::nodes::Nodes;
 
 const LONG: Duration = Duration::from_secs(60);
 

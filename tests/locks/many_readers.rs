@@ -9,7 +9,7 @@ use palisade::node::spi::{LockMode, LockNode as _, OwnerToken, Reply};
 use palisade::{MemoryNode, Redlock};
 use tokio::time::{sleep, timeout};
 
-use super::readers::{Nodes, in_memory};
+use crate::nodes::{Nodes, in_memory};
 use crate::support::ops;
 
 const LEASE: Duration = Duration::from_secs(30);

@@ -12,7 +12,7 @@ use palisade::{MemoryNode, Permits, Redlock, Semaphore, TryAcquire};
 use palisade_testing::fault::Fault;
 use tokio::time::{sleep, timeout};
 
-use super::readers::Nodes;
+use crate::nodes::Nodes;
 use crate::support::ops;
 
 const LONG: Duration = Duration::from_secs(60);

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::wrap::Wrap;
 
-use super::readers::{Nodes, is_taken, seldom};
+use crate::nodes::{Nodes, is_taken, seldom};
 
 fn pool(nodes: &Nodes, permits: u16) -> Semaphore {
     nodes.handle().semaphore("gpu", permits).build().unwrap()
