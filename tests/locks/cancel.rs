@@ -7,7 +7,7 @@ use std::future::Future;
 use std::task::Poll;
 use std::time::Duration;
 
-use palisade::TryAcquire;
+use palisade::{Redlock, TryAcquire};
 use palisade_testing::fault::Odds;
 use tokio::time::{sleep, timeout};
 
@@ -41,24 +41,44 @@ fn slow(c: &Cluster, seed: u64) {
     }
 }
 
+const KINDS: [&str; 6] = ["mutex", "reader", "writer", "permit", "permits", "names"];
+
+/// Acquires a lock of this kind, and drops the guard.
+async fn acquire(kind: &str, r: &Redlock) {
+    let doc = r.rw_lock("c").ttl(LONG).build().unwrap();
+    let pool = r.semaphore("c", 4).ttl(LONG).build().unwrap();
+    let valid = match kind {
+        "mutex" => r.mutex("c").ttl(LONG).build().unwrap().acquire().await.unwrap().is_valid(),
+        "reader" => doc.read().await.unwrap().is_valid(),
+        "writer" => doc.write().await.unwrap().is_valid(),
+        "permit" => pool.acquire().await.unwrap().is_valid(),
+        "permits" => pool.acquire_many(3).await.unwrap().is_valid(),
+        _ => r.multi(["b", "c"]).ttl(LONG).build().unwrap().acquire().await.unwrap().is_valid(),
+    };
+    assert!(valid, "{kind}");
+}
+
 #[tokio::test]
 async fn acquire_dropped_at_every_await() {
-    for n in [1, 3, 5] {
+    for (kind, n) in KINDS.into_iter().flat_map(|kind| [1, 3, 5].map(|n| (kind, n))) {
         let mut done = 0;
         for k in 0..40 {
             let c = Cluster::new(n);
             slow(&c, k as u64);
             let r = c.redlock();
-            if let Some(guard) =
-                poll_times(k, r.mutex("c").ttl(LONG).build().unwrap().acquire()).await
-            {
-                assert!(guard.unwrap().is_valid());
-                done += 1;
+            done += usize::from(poll_times(k, acquire(kind, &r)).await.is_some());
+            let other = c.redlock();
+            if kind.starts_with("permit") {
+                let all = other.semaphore("c", 4).build().unwrap();
+                let all = timeout(LONG / 2, all.acquire_many(4)).await;
+                all.expect("a permit leaked").unwrap().release().await.unwrap();
+            } else {
+                becomes_free(&other, "b").await;
+                becomes_free(&other, "c").await;
             }
-            becomes_free(&c.redlock(), "c").await;
-            assert_eq!(r.held(), 0, "the keeper forgot it");
+            assert_eq!(r.held(), 0, "{kind}: the keeper forgot it");
         }
-        assert!(done > 0, "the future completes at some k");
+        assert!(done > 0, "{kind}: the future completes at some k");
     }
 }
 

@@ -87,15 +87,6 @@ async fn a_short_ttl_and_a_long_job() {
 }
 
 #[tokio::test]
-async fn a_ttl_without_room_is_refused_with_a_sentence() {
-    let r = Cluster::new(1).redlock();
-    for ttl in [Duration::ZERO, Duration::from_micros(900), ms(9)] {
-        let e = r.mutex("x").ttl(ttl).build().unwrap_err();
-        assert!(e.to_string().contains("`ttl`"), "{e}");
-    }
-}
-
-#[tokio::test]
 async fn split_votes_with_even_numbers_always_settle() {
     for clients in [2, 4] {
         let c = Cluster::new(2);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use palisade::{FencingToken, MemoryNode, MultiMutex, Mutex, Redlock};
+use palisade::{FencingToken, MultiMutex, Mutex, Redlock};
 use tokio::time::{sleep, timeout};
 
 use crate::nodes::{Nodes, is_taken};
@@ -147,47 +147,4 @@ async fn a_multi_lock_gets_its_turn_in_the_gaps_of_single_locks() {
     for worker in busy {
         worker.await.unwrap();
     }
-}
-
-#[tokio::test]
-async fn a_call_that_is_dropped_holds_nothing() {
-    for nodes in Nodes::all() {
-        let both = nodes.multi(&["a", "b"]);
-        for polls in 1..10 {
-            let mut acquire = Box::pin(both.acquire());
-            for _ in 0..polls {
-                tokio::select! {
-                    biased;
-                    done = &mut acquire => {
-                        drop(done);
-                        break;
-                    }
-                    () = sleep(Duration::from_micros(200)) => {}
-                }
-            }
-            drop(acquire);
-            let guard = timeout(PATIENCE, nodes.single("b").acquire()).await.unwrap().unwrap();
-            guard.release().await.unwrap();
-        }
-    }
-}
-
-#[test]
-fn names_are_checked() {
-    let redlock = Redlock::builder().node(MemoryNode::new()).build().unwrap();
-    let refused = |names: &[&str], why: &str| {
-        let error = redlock.multi(names).build().unwrap_err().to_string();
-        assert!(error.contains(why), "{error}");
-    };
-    refused(&[], "`names` is 0 names: between 2 and 32; for one name use `mutex`");
-    refused(&["a"], "`names` is 1 names: between 2 and 32");
-    let many: Vec<_> = (0..33).map(|i| format!("n{i}")).collect();
-    let many: Vec<_> = many.iter().map(String::as_str).collect();
-    refused(&many, "`names` is 33 names");
-    redlock.multi(&many[..32]).build().unwrap();
-    refused(&["b", "a", "b"], "`names` is \"b\": each name once: leave out the second");
-    refused(&["a", ""], "`name` is \"\": must not be empty");
-    refused(&["a", "election:x"], "is where elections are kept");
-    let error = redlock.multi(["a", "b"]).ttl(Duration::ZERO).build().unwrap_err();
-    assert!(error.to_string().contains("`ttl` is 0ns: at least 10ms"), "{error}");
 }

@@ -1,7 +1,6 @@
 //! Locks with users that give up early, with a server that other programs use, and with a runtime
 //! that shuts down.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
@@ -18,6 +17,7 @@ use palisade_testing::fault::Odds;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
 
+use crate::cancel::poll_times;
 use crate::support::memory::Cluster;
 use crate::support::ops;
 use crate::support::server::Server;
@@ -31,12 +31,6 @@ fn ms(n: u64) -> Duration {
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
-}
-
-/// Polls `future` once. On a current-thread runtime, tasks that the future spawns have not run yet.
-async fn poll_once<F: Future>(future: F) -> bool {
-    let mut future = Box::pin(future);
-    std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
 }
 
 #[test]
@@ -99,7 +93,8 @@ fn a_node_connects_although_the_runtime_of_its_first_try_ended() {
         // The node spawns a task that connects. This task never runs, because the runtime is not
         // driven again.
         let deadline = SystemEnv.now() + ms(1_000);
-        assert!(!poll_once(node.call(ops::batch(LONG, Vec::new()), deadline)).await);
+        let call = node.call(ops::batch(LONG, Vec::new()), deadline);
+        assert!(poll_times(1, call).await.is_none());
     });
     drop(first);
     let second = runtime();
@@ -111,17 +106,6 @@ fn a_node_connects_although_the_runtime_of_its_first_try_ended() {
                 .unwrap();
         assert!(guard.release().await.is_ok());
     });
-}
-
-#[test]
-fn settings_beyond_reason_are_refused_and_never_panic() {
-    let c = Cluster::new(1);
-    for d in [Duration::MAX, Duration::MAX / 2, Duration::from_secs(u64::MAX)] {
-        c.builder().node_deadline(d).build().unwrap_err();
-        c.builder().max_ttl(d).build().unwrap_err();
-        c.builder().ttl(d).build().unwrap_err();
-        c.builder().clock_error(d).build().unwrap_err();
-    }
 }
 
 #[derive(Debug, Default)]
@@ -151,22 +135,6 @@ async fn a_guard_without_renewal_is_lost_when_the_machine_wakes() {
     // For an hour, the timers of the runtime did not advance, but the handle's clock did.
     env.0.store(3_600, Ordering::SeqCst);
     timeout(ms(5_000), lost).await.expect("the loss was not reported");
-}
-
-#[tokio::test]
-async fn a_name_that_is_a_side_key_of_another_name_is_refused() {
-    let c = Cluster::new(1);
-    let r = c.redlock();
-    let tagged = c.builder().prefix("{app}:").build().unwrap();
-    for side in ["fence", "queue", "meta"] {
-        for m in [r.mutex(format!("{{jobs}}:{side}")), tagged.mutex(format!("jobs:{side}"))] {
-            let text = m.build().unwrap_err().to_string();
-            assert!(text.contains("`name`") && text.contains(side), "{text}");
-        }
-        // A name without a hash tag is not the side key of another name.
-        r.mutex(format!("jobs:{side}")).build().unwrap();
-        r.mutex(format!("{{}}:{side}")).build().unwrap();
-    }
 }
 
 #[tokio::test]
