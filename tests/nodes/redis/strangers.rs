@@ -1,6 +1,5 @@
 //! Values of other programs under side keys. Such a value affects only the op that reads it.
 
-use palisade::node::spi::Enlist;
 use palisade::node::spi::NodeSignal;
 
 use super::*;
@@ -133,20 +132,4 @@ async fn another_programs_value_under_a_lock_is_reported_as_what_it_is() {
     assert!(said.contains("another program's value") && !said.contains("stuck"), "{said}");
     // The value does not affect other locks.
     assert!(redlock.mutex("other").build().unwrap().acquire().await.is_ok());
-}
-
-/// The script must also refuse a text of one byte, although a valid list may have a remainder of
-/// one byte.
-#[tokio::test]
-async fn a_strangers_text_under_a_list_is_refused_and_stays() {
-    let server = Server::start(&[]);
-    let node = fresh(&server);
-    let (key, owner) = ("{e}:candidates", owner());
-    for value in ["x", "xy z", "another program's"] {
-        server.cli(&["set", key, value]);
-        let entry = Some(b"here".as_slice().into());
-        let write = Op::Enlist(Enlist { key: key.into(), owner, ttl: TTL, entry, news: false });
-        assert!(one(&node, LONG, write).await.is_err(), "{value}");
-        assert_eq!(server.cli(&["get", key]), value);
-    }
 }
