@@ -1,5 +1,7 @@
 //! The inbox and the fence on a real PostgreSQL server.
 
+mod alone;
+mod dialect;
 mod example;
 mod fences;
 mod http;
