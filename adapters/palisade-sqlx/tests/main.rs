@@ -1,6 +1,7 @@
 //! The inbox and the fence on a real PostgreSQL server.
 
 mod alone;
+mod child;
 mod dialect;
 mod example;
 mod fences;

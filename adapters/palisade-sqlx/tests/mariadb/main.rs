@@ -1,5 +1,7 @@
 //! The inbox and the fence on a real MariaDB server.
 
+#[path = "../child.rs"]
+mod child;
 mod dialect;
 #[path = "../fences.rs"]
 mod fences;
