@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use palisade::{Redlock, TryAcquire};
 use palisade_testing::fault::Odds;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::nodes::becomes_free;
@@ -60,26 +61,36 @@ async fn acquire(kind: &str, r: &Redlock) {
 
 #[tokio::test]
 async fn acquire_dropped_at_every_await() {
-    for (kind, n) in KINDS.into_iter().flat_map(|kind| [1, 3, 5].map(|n| (kind, n))) {
-        let mut done = 0;
-        for k in 0..40 {
-            let c = Cluster::new(n);
-            slow(&c, k as u64);
-            let r = c.redlock();
-            done += usize::from(poll_times(k, acquire(kind, &r)).await.is_some());
-            let other = c.redlock();
-            if kind.starts_with("permit") {
-                let all = other.semaphore("c", 4).build().unwrap();
-                let all = timeout(LONG / 2, all.acquire_many(4)).await;
-                all.expect("a permit leaked").unwrap().release().await.unwrap();
-            } else {
-                becomes_free(&other, "b").await;
-                becomes_free(&other, "c").await;
-            }
-            assert_eq!(r.held(), 0, "{kind}: the keeper forgot it");
+    let mut all = JoinSet::new();
+    for kind in KINDS {
+        for n in [1, 3, 5] {
+            all.spawn(acquire_dropped(kind, n));
         }
-        assert!(done > 0, "{kind}: the future completes at some k");
     }
+    while let Some(done) = all.join_next().await {
+        done.unwrap();
+    }
+}
+
+async fn acquire_dropped(kind: &str, n: usize) {
+    let mut done = 0;
+    for k in 0..40 {
+        let c = Cluster::new(n);
+        slow(&c, k as u64);
+        let r = c.redlock();
+        done += usize::from(poll_times(k, acquire(kind, &r)).await.is_some());
+        let other = c.redlock();
+        if kind.starts_with("permit") {
+            let all = other.semaphore("c", 4).build().unwrap();
+            let all = timeout(LONG / 2, all.acquire_many(4)).await;
+            all.expect("a permit leaked").unwrap().release().await.unwrap();
+        } else {
+            becomes_free(&other, "b").await;
+            becomes_free(&other, "c").await;
+        }
+        assert_eq!(r.held(), 0, "{kind}: the keeper forgot it");
+    }
+    assert!(done > 0, "{kind}: the future completes at some k");
 }
 
 #[tokio::test]
