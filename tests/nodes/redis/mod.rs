@@ -172,32 +172,6 @@ async fn foreign_values_are_held_not_broken() {
 }
 
 #[tokio::test]
-async fn a_restart_without_data_is_quarantined_until_every_lease_ran_out() {
-    let mut server = Server::start(&[]);
-    let node = used(&server).await;
-    let (a, b) = (owner(), owner());
-    let token = fence(one(&node, LONG, acquire("k", a)).await);
-    for _ in 0..2 {
-        server.restart_empty();
-        assert_quarantined(until_up(&node, acquire("k", b)).await);
-        // The previous holder can re-assert its lock. The request must name this quarantine.
-        let mut again = extend("k", a, token, None);
-        let id = match one(&node, LONG, again.clone()).await {
-            Ok(Reply::Quarantined { id, .. }) => id,
-            other => panic!("{other:?}"),
-        };
-        if let Op::Extend { reassert, .. } = &mut again {
-            *reassert = Some(id);
-        }
-        assert_eq!(one(&node, LONG, again).await, Ok(Reply::Done));
-    }
-    assert_eq!(server.cli(&["get", "k"]), a.as_str());
-    let facts = facts(&node, LONG).await;
-    assert!(facts.quarantine > Duration::from_secs(3000), "{facts:?}");
-    assert_eq!(facts.quarantine_len, LONG.max_ttl);
-}
-
-#[tokio::test]
 async fn after_the_quarantine_tokens_are_above_all_that_was_forgotten() {
     let mut server = Server::start(&[]);
     facts(&fresh(&server), SHORT).await;
