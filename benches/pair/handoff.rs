@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::Args;
 use super::contenders::{Contender as _, Ours};
 use super::delay::delayed;
+use super::row::Row;
 use super::server::Server;
 use super::stats::quantile_us;
 
@@ -20,7 +21,7 @@ type Last = Arc<Mutex<Option<(usize, Instant)>>>;
 /// `delay` is the delay in each direction between clients and servers. With a delay the result
 /// depends on the protocol. Without a delay it also depends on the order in which the machine runs
 /// the clients.
-pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Duration) -> String {
+pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Duration) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let at = |server: &Server| {
         if delay.is_zero() { server.url() } else { delayed(&server.addr(), delay) }
@@ -56,25 +57,20 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
     let trip = quantile_us(&trips, 0.5);
     // These clients slept before their request. The servers of a lone caller are never idle.
     let release = quantile_us(&took, 0.5);
-    if args.json {
-        return format!(
-            "{{\"runtime\":\"{runtime}\",\"nodes\":{nodes},\"delay_us\":{},\"clients\":{CLIENTS},\
-             \"turns\":{all},\
-             \"handoff_p50_us\":{half:.0},\"round_trip_us\":{trip:.0},\
-             \"release_p50_us\":{release:.0},\
-             \"handoff_p99_us\":{rare:.0},\
-             \"turns_min_over_max\":{share:.2}}}",
-            delay.as_micros()
-        );
-    }
-    format!(
-        "{nodes} nodes, {delay:?} each way, {CLIENTS} clients on one name: the next holder p50 \
-         {half:.0} µs ({:.1} round trips of a lone caller, {trip:.0} µs; {:.1} releases of \
-         {release:.0} µs), p99 {rare:.0} µs after the release began; {all} turns, \
-         least over most {share:.2}",
-        half / trip,
-        half / release
-    )
+    Row::default()
+        .value("runtime", "runtime", runtime)
+        .value("nodes", "nodes", nodes)
+        .value("delay µs", "delay_us", delay.as_micros())
+        .value("clients", "clients", CLIENTS)
+        .value("turns", "turns", all)
+        .figure("next holder p50 µs", "handoff_p50_us", 0, half)
+        .figure("round trip of a lone caller µs", "round_trip_us", 0, trip)
+        .figure("round trips", "handoff_over_round_trip", 1, half / trip)
+        .figure("release µs", "release_p50_us", 0, release)
+        .figure("releases", "handoff_over_release", 1, half / release)
+        .figure("next holder p99 µs", "handoff_p99_us", 0, rare)
+        .figure("least over most turns", "turns_min_over_max", 2, share)
+        .print(args.json);
 }
 
 /// Runs one client. Returns the number of the client's turns, the time from another client's

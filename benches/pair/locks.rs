@@ -10,6 +10,7 @@ use palisade::{Owner, Permit, Redlock, ReentrantGuard, TryAcquire};
 use super::Args;
 use super::case::{Case, Run, run};
 use super::contenders::{Contender, Ours};
+use super::row::Row;
 use super::server::Server;
 use super::stats::Spread;
 
@@ -153,27 +154,17 @@ async fn read(redlock: &Redlock, name: String) -> bool {
 }
 
 pub(crate) async fn table(args: &Args, runtime: &str) {
-    if !args.json {
-        println!("{}", heading());
-    }
     for nodes in [1, 3, 5] {
         if args.nodes.is_none_or(|only| only == nodes) {
             for kind in Kind::ALL {
-                println!("{}", measure(args, runtime, nodes, kind).await);
+                measure(args, runtime, nodes, kind).await;
             }
         }
     }
 }
 
-fn heading() -> String {
-    format!(
-        "{:>20} {:>7} {:>5} {:>5} | {:>8} {:>8} | {:>18} {:>20} | target",
-        "kind", "runtime", "nodes", "tasks", "p50 µs", "mutex", "p50 over mutex", "rate over mutex"
-    )
-}
-
 /// Measures one kind and the mutex in turn. Each ratio is computed within one round.
-async fn measure(args: &Args, runtime: &str, nodes: usize, kind: Kind) -> String {
+async fn measure(args: &Args, runtime: &str, nodes: usize, kind: Kind) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
     let case = Case { nodes, tasks: kind.tasks(args), frozen: false, delay: Duration::ZERO };
@@ -197,7 +188,7 @@ async fn measure(args: &Args, runtime: &str, nodes: usize, kind: Kind) -> String
             [once(0, span).await, of]
         });
     }
-    row(args, runtime, (nodes, case.tasks), kind, &rounds)
+    row(args, runtime, (nodes, case.tasks), kind, &rounds);
 }
 
 fn row(
@@ -206,27 +197,22 @@ fn row(
     (nodes, tasks): (usize, usize),
     kind: Kind,
     rounds: &[[Run; 2]],
-) -> String {
+) {
     let over =
         |of: fn(&Run) -> f64| Spread::of(rounds.iter().map(|[m, k]| of(k) / of(m)).collect());
     let median = |i: usize| Spread::of(rounds.iter().map(|r| r[i].p50()).collect()).median;
     let (p50, rate) = (over(Run::p50), over(|run| run.per_s));
     let (mutex_us, us) = (median(0), median(1));
-    let (name, target) = (kind.name(), kind.target());
-    if args.json {
-        return format!(
-            "{{\"kind\":\"{name}\",\"runtime\":\"{runtime}\",\"nodes\":{nodes},\"tasks\":{tasks},\
-             \"p50_over_mutex\":{:.3},\"p50_over_mutex_min\":{:.3},\"p50_over_mutex_max\":{:.3},\
-             \"rate_over_mutex\":{:.3},\"rate_over_mutex_min\":{:.3},\
-             \"rate_over_mutex_max\":{:.3},\"p50_us\":{us:.2},\"mutex_p50_us\":{mutex_us:.2},\
-             \"target\":\"{target}\"}}",
-            p50.median, p50.min, p50.max, rate.median, rate.min, rate.max
-        );
-    }
-    // The ratio of an inner acquire is far below two decimals.
-    let p50 = if kind == Kind::Inner { format!("{:.4}", p50.median) } else { p50.to_string() };
-    format!(
-        "{name:>20} {runtime:>7} {nodes:>5} {tasks:>5} | {us:>8.1} {mutex_us:>8.1} | {p50:>18} \
-         {rate:>20} | {target}"
-    )
+    Row::default()
+        .value("kind", "kind", kind.name())
+        .value("runtime", "runtime", runtime)
+        .value("nodes", "nodes", nodes)
+        .value("tasks", "tasks", tasks)
+        .figure("p50 µs", "p50_us", 2, us)
+        .figure("mutex", "mutex_p50_us", 2, mutex_us)
+        // The ratio of an inner acquire is far below two decimals.
+        .spread("p50 over mutex", "p50_over_mutex", 4, p50)
+        .spread("rate over mutex", "rate_over_mutex", 3, rate)
+        .value("target", "target", kind.target())
+        .print(args.json);
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use palisade::node::spi::BarrierPoint;
 use palisade::node::spi::LockNode;
-use palisade::node::spi::{Batch, Op, Terms};
+use palisade::node::spi::Op;
 use palisade::node::spi::{Env as _, SystemEnv};
 
 use super::*;
+use crate::support::ops;
 
 /// Waits until the rollback has reached the server. The rollback comes long before the end of the
 /// ttl.
@@ -160,20 +161,14 @@ async fn a_barrier_knows_one_history_of_one_process() {
     let node: Arc<dyn LockNode> = Arc::new(node);
     let soon = || SystemEnv.now() + Duration::from_secs(5);
     let point = async || {
-        let terms = Terms { max_ttl: TTL, clock_error: TTL };
-        let (key, retention) = ("r".into(), Duration::from_secs(1));
-        let ops = vec![Op::Lookup {
-            key,
-            retention,
+        let lookup = Op::Lookup {
+            key: "r".into(),
+            retention: Duration::from_secs(1),
             fingerprint: None,
             born: None,
             accepted: Duration::ZERO,
-        }];
-        let facts = node
-            .call(Batch { terms, not_after: None, known_since: None, ops }, soon())
-            .await
-            .facts
-            .unwrap();
+        };
+        let facts = node.call(ops::batch(TTL, vec![lookup]), soon()).await.facts.unwrap();
         BarrierPoint { identity: facts.identity, history_id: facts.history_id }
     };
     let ask = |at: &BarrierPoint| node.barrier(at.clone(), Durability::AllReplicas, soon());

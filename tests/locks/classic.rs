@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use palisade::{AcquireError, RedisNode, Redlock, TryAcquire};
+use palisade::{RedisNode, Redlock};
 use rslock::LockManager;
 
+use crate::nodes::is_taken;
 use crate::support::server::Server;
 
 const TTL: Duration = Duration::from_secs(20);
@@ -100,10 +101,6 @@ fn servers() -> (Vec<Server>, Redlock) {
         builder.node(RedisNode::builder(server.url()).trust_fresh(true).build().unwrap())
     });
     (servers, redlock.build().unwrap())
-}
-
-fn is_taken<G>(tried: &Result<TryAcquire<G>, AcquireError>) -> bool {
-    matches!(tried, Ok(TryAcquire::Taken(_)))
 }
 
 /// Checks every pair of holders on one name, or on one of two names.

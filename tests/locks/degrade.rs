@@ -13,7 +13,6 @@ use palisade::node::spi::{Batch, BoxFuture, Env, LockNode, Op, Replies};
 use palisade::test_util::TokioEnv;
 use palisade::{
     AcquireError, DegradableGuard, DegradingMutex, MemoryNode, Moment, OnUnavailable, Redlock,
-    TryAcquire,
 };
 use palisade_testing::fault::{Fault, FaultControl};
 use tokio::task::JoinHandle;
@@ -21,6 +20,7 @@ use tokio::time::{Instant, sleep};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::cancel::poll_times;
+use crate::nodes::is_free;
 use crate::support::forward;
 use crate::support::logs::Log;
 
@@ -133,11 +133,6 @@ async fn held(mutex: &DegradingMutex) -> DegradableGuard {
     assert!(!guard.is_degraded() && guard.lock().is_some_and(palisade::LockGuard::is_valid));
     assert!(guard.degraded().is_none() && guard.since().is_none());
     guard
-}
-
-async fn is_free(redlock: &Redlock, name: &str) -> bool {
-    let tried = redlock.mutex(name).build().unwrap().try_acquire().await.unwrap();
-    matches!(tried, TryAcquire::Acquired(_))
 }
 
 #[tokio::test(start_paused = true)]

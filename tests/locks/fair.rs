@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::readers::Nodes;
+use crate::nodes::Nodes;
 use crate::support::wrap::{Wrap, refused};
 
 const LONG: Duration = Duration::from_secs(60);

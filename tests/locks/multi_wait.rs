@@ -11,7 +11,7 @@ use palisade_testing::fault::{Fault, Odds};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use super::readers::{Nodes, in_memory, is_taken};
+use crate::nodes::{Nodes, in_memory, is_taken};
 
 const LONG: Duration = Duration::from_secs(60);
 

@@ -7,14 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use palisade::error::AcquireError;
-use palisade::node::spi::{
-    Batch, LockKeys, LockMode, LockNode as _, Op, OwnerToken, Reply, Slots, Terms,
-};
+use palisade::node::spi::{LockMode, LockNode as _, Op, OwnerToken, Reply, Slots};
 use palisade::{MemoryNode, Permits, Redlock, Semaphore, TryAcquire};
 use palisade_testing::fault::Fault;
 use tokio::time::{sleep, timeout};
 
-use super::readers::Nodes;
+use crate::nodes::Nodes;
+use crate::support::ops;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -162,22 +161,11 @@ async fn a_wrong_number_of_permits_is_refused_with_the_rule() {
 }
 
 #[tokio::test]
-async fn permits_end_together_and_a_dropped_call_holds_none() {
+async fn permits_end_together() {
     let nodes = Nodes::memory(3);
     let redlock = nodes.handle();
     let brief = redlock.semaphore("gpu", 4).ttl(Duration::from_millis(300)).auto_renew(false);
     let brief = brief.build().unwrap();
-    for polls in 0..12 {
-        let mut acquire = std::pin::pin!(brief.acquire_many(3));
-        for _ in 0..polls {
-            if futures_util::poll!(acquire.as_mut()).is_ready() {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-    let all = timeout(LONG, pool(&nodes, LONG).acquire_many(4)).await.unwrap().unwrap();
-    drop(all);
     let permits = brief.acquire_many(2).await.unwrap();
     timeout(LONG, permits.lost()).await.unwrap();
     assert!(!permits.is_valid() && permits.extend().await.is_err());
@@ -190,8 +178,7 @@ async fn permits_end_together_and_a_dropped_call_holds_none() {
 
 /// Sends an op on the slots of the semaphore to a node.
 async fn tell(node: &MemoryNode, handle: &Redlock, op: Op) -> Reply {
-    let terms = Terms { max_ttl: LONG, clock_error: Duration::from_secs(1) };
-    let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
+    let batch = ops::batch(LONG, vec![op]);
     let replies = node.call(batch, handle.now() + Duration::from_secs(10)).await;
     replies.items.into_iter().next().unwrap().unwrap()
 }
@@ -207,13 +194,10 @@ async fn waiters_that_wake_each_other_in_vain_get_quiet() {
         builder.ttl(LONG).max_ttl(LONG).build().unwrap()
     };
     let waiters: Vec<_> = (0..4).map(|_| handle()).collect();
-    let keys = LockKeys::new("permits:gpu");
     let two = Slots::any(2);
     for (node, slot) in [(0, 0), (1, 0), (0, 1), (2, 1)] {
-        let (mode, owner) =
-            (LockMode::Slot(two.exactly(slot)), OwnerToken::from_random(slot.into()));
-        let keys = keys.clone();
-        let op = Op::Acquire { mode, keys, owner, ttl: LONG, proposal: 1, if_held: None };
+        let acquire = ops::acquire("permits:gpu", OwnerToken::from_random(slot.into()), LONG);
+        let op = ops::in_mode(acquire, LockMode::Slot(two.exactly(slot)));
         let got = tell(&all[node], &waiters[0], op).await;
         assert!(matches!(got, Reply::Permit { .. }), "{got:?}");
     }
@@ -238,8 +222,8 @@ async fn waiters_that_wake_each_other_in_vain_get_quiet() {
     timeout(Duration::from_secs(30), is_quiet).await.expect("they wake each other without end");
     for slot in 0..2 {
         for node in &all {
-            let (mode, owner) = (LockMode::Slot(two), OwnerToken::from_random(slot));
-            let op = Op::Release { mode, keys: keys.clone(), owner, meta: false };
+            let release = ops::release("permits:gpu", OwnerToken::from_random(slot));
+            let op = ops::in_mode(release, LockMode::Slot(two));
             tell(node, &waiters[0], op).await;
         }
     }

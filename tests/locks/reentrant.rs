@@ -5,17 +5,13 @@ use std::time::Duration;
 use palisade::{AcquireError, Owner, Redlock, ReentrantMutex, ReleaseError};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::nodes::is_free;
 use crate::support::memory::{Timed, linked};
 
 const S: Duration = Duration::from_secs(1);
 
 fn mutex(redlock: &Redlock, name: &str) -> ReentrantMutex {
     redlock.mutex(name).acquire_timeout(2 * S).build().unwrap().reentrant()
-}
-
-async fn is_free(redlock: &Redlock, name: &str) -> bool {
-    let mutex = redlock.mutex(name).build().unwrap();
-    mutex.try_acquire().await.unwrap().acquired().is_some()
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use palisade::error::{AcquireError, NodeError};
-use palisade::node::spi::{BarrierPoint, Batch, BoxFuture, LockNode, Op, Replies, Reply};
+use palisade::error::AcquireError;
+use palisade::node::spi::{LockNode, Op, Reply};
 use palisade::{
-    Durability, LockGuard, MemoryNode, Moment, NodePermits, Permit, Permits, Redlock,
-    RedlockBuilder, Semaphore, TryAcquire,
+    LockGuard, MemoryNode, NodePermits, Permit, Permits, Redlock, RedlockBuilder, Semaphore,
+    TryAcquire,
 };
 use palisade_testing::fault::{Fault, Odds};
 use tokio::time::{sleep, timeout};
 
-use crate::support::forward;
+use crate::support::wrap::Wrap;
 
-use super::readers::{Nodes, is_taken, seldom};
+use crate::nodes::{Nodes, is_taken, seldom};
 
 fn pool(nodes: &Nodes, permits: u16) -> Semaphore {
     nodes.handle().semaphore("gpu", permits).build().unwrap()
@@ -99,19 +99,11 @@ async fn callers_with_fewer_permits_get_only_the_lower_slots() {
 }
 
 #[tokio::test]
-async fn a_dropped_acquire_holds_nothing_and_a_lost_permit_says_so() {
+async fn a_lost_permit_says_so() {
     let nodes = Nodes::memory(3);
     let redlock = nodes.handle();
     let brief = redlock.semaphore("gpu", 3).ttl(Duration::from_millis(300)).auto_renew(false);
     let brief = brief.build().unwrap();
-    for polls in 0..8 {
-        let mut acquire = std::pin::pin!(brief.acquire());
-        for _ in 0..polls {
-            let _ = futures_util::poll!(acquire.as_mut());
-        }
-    }
-    let all = timeout(Duration::from_secs(5), all_of(&pool(&nodes, 3))).await.unwrap();
-    drop(all);
     let permit = brief.acquire().await.unwrap();
     assert!(permit.extend().await.is_ok());
     timeout(Duration::from_secs(5), permit.lost()).await.unwrap();
@@ -126,12 +118,10 @@ async fn a_dropped_acquire_holds_nothing_and_a_lost_permit_says_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_survive_a_node_that_forgets_them() {
     let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
-    let nodes = Nodes::Memory(all.clone());
     let handle = || {
         let builder = all.iter().fold(Redlock::builder(), |b, n| b.node(n.clone()));
         builder.ttl(Duration::from_secs(2)).build().unwrap()
     };
-    let _ = &nodes;
     let (a, b) = (handle(), handle());
     let (a, b) = (a.semaphore("gpu", 2).build().unwrap(), b.semaphore("gpu", 2).build().unwrap());
     let (one, two) = (a.acquire().await.unwrap(), b.acquire().await.unwrap());
@@ -252,72 +242,18 @@ async fn an_inspection_shows_the_permits() {
     }
 }
 
-#[tokio::test]
-async fn closing_waits_for_permits_and_leaves_nothing() {
-    let nodes = Nodes::memory(3);
-    let redlock = nodes.handle();
-    let pool = redlock.semaphore("gpu", 1).build().unwrap();
-    let permit = pool.acquire().await.unwrap();
-    assert_eq!(redlock.held(), 1);
-    let closing = tokio::spawn({
-        let redlock = redlock.clone();
-        async move { redlock.close(Duration::from_secs(10)).await }
-    });
-    sleep(Duration::from_millis(50)).await;
-    assert!(matches!(pool.acquire().await, Err(AcquireError::Closed(_))));
-    permit.release().await.unwrap();
-    assert!(closing.await.unwrap().is_clean());
-    assert!(self::pool(&nodes, 1).try_acquire().await.unwrap().acquired().is_some());
-}
-
-#[tokio::test]
-async fn wrong_settings_are_refused_with_the_rule() {
-    let redlock = Nodes::memory(1).handle();
-    for permits in [0, 257, u16::MAX] {
-        let error = redlock.semaphore("gpu", permits).build().unwrap_err().to_string();
-        let names = error.contains("semaphore \"gpu\"") && error.contains("permits");
-        assert!(names && error.contains("between 1 and 256"), "{error}");
-    }
-    assert!(redlock.semaphore("gpu", 256).build().is_ok());
-    assert!(redlock.semaphore("", 1).build().is_err());
-    let error = redlock.mutex("permits:gpu").build().unwrap_err().to_string();
-    assert!(error.contains("permits:") && error.contains("semaphores"), "{error}");
-    let prefixed = Redlock::builder().node(MemoryNode::new()).prefix("permits:").build();
-    assert!(prefixed.unwrap_err().to_string().contains("permits:"));
-    let error = redlock.semaphore("gpu", 2).ttl(Duration::from_millis(1)).build().unwrap_err();
-    assert!(error.to_string().contains("ttl"), "{error}");
-}
-
-/// A node that only counts: it gives as many permits as there are, but all with the same number.
-struct Counting(MemoryNode);
-
-impl LockNode for Counting {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        Box::pin(async move {
-            let mut replies = self.0.call(batch, deadline).await;
-            for reply in replies.items.iter_mut().flatten() {
-                if let Reply::Permit { slot, .. } = reply {
-                    *slot = 0;
-                }
+/// Returns a node that only counts: it gives as many permits as there are, but all with the same
+/// number.
+fn counting(node: &MemoryNode) -> Wrap {
+    Wrap::new(node.clone(), |node, batch, deadline| async move {
+        let mut replies = node.call(batch, deadline).await;
+        for reply in replies.items.iter_mut().flatten() {
+            if let Reply::Permit { slot, .. } = reply {
+                *slot = 0;
             }
-            replies
-        })
-    }
-
-    fn barrier(
-        &self,
-        after: BarrierPoint,
-        level: Durability,
-        deadline: Moment,
-    ) -> BoxFuture<'_, Result<u32, NodeError>> {
-        self.0.barrier(after, level, deadline)
-    }
-
-    forward!(0);
-
-    fn server(&self) -> Option<Arc<str>> {
-        self.0.server()
-    }
+        }
+        replies
+    })
 }
 
 /// Three callers of two permits, each of which does not reach another one of three nodes. Returns
@@ -343,8 +279,8 @@ async fn holders(all: &[MemoryNode], handle: impl Fn() -> Redlock) -> usize {
 async fn a_counter_lets_in_too_many_and_a_semaphore_does_not() {
     let nodes = || (0..3).map(|_| MemoryNode::new()).collect::<Vec<_>>();
     let all = nodes();
-    let counting = || all.iter().fold(Redlock::builder(), |b, n| b.node(Counting(n.clone())));
-    assert_eq!(holders(&all, || counting().build().unwrap()).await, 3);
+    let counted = || all.iter().map(counting).fold(Redlock::builder(), RedlockBuilder::node);
+    assert_eq!(holders(&all, || counted().build().unwrap()).await, 3);
     let all = nodes();
     let numbered = || all.iter().fold(Redlock::builder(), |b, n| b.node(n.clone()));
     assert_eq!(holders(&all, || numbered().build().unwrap()).await, 2);
@@ -384,49 +320,23 @@ async fn callers_that_give_up_at_any_time_leave_no_permit_behind() {
     }
 }
 
-/// A node whose answers are late by `delay`. The permits of another holder are released as soon as
-/// the node has refused an acquire because of them.
-struct Late {
-    node: MemoryNode,
-    delay: Duration,
-    holder: tokio::sync::Mutex<Option<Permits>>,
-}
-
-impl Late {
-    fn new(node: &MemoryNode, delay: u64, holder: Option<Permits>) -> Self {
-        let (node, delay) = (node.clone(), Duration::from_millis(delay));
-        Self { node, delay, holder: holder.into() }
-    }
-}
-
-impl LockNode for Late {
-    fn call(&self, batch: Batch, deadline: Moment) -> BoxFuture<'_, Replies> {
-        Box::pin(async move {
+/// Returns a node whose answers are late by `delay` in milliseconds. The permits of another holder
+/// are released as soon as the node has refused an acquire because of them.
+fn late(node: &MemoryNode, delay: u64, holder: Option<Permits>) -> Wrap {
+    let holder = Arc::new(tokio::sync::Mutex::new(holder));
+    Wrap::new(node.clone(), move |node, batch, deadline| {
+        let holder = Arc::clone(&holder);
+        async move {
             let acquires = batch.ops.iter().any(|op| matches!(op, Op::Acquire { .. }));
-            let replies = self.node.call(batch, deadline).await;
-            let holder = if acquires { self.holder.lock().await.take() } else { None };
+            let replies = node.call(batch, deadline).await;
+            let holder = if acquires { holder.lock().await.take() } else { None };
             if let Some(holder) = holder {
                 holder.release().await.unwrap();
             }
-            sleep(self.delay).await;
+            sleep(Duration::from_millis(delay)).await;
             replies
-        })
-    }
-
-    fn barrier(
-        &self,
-        after: BarrierPoint,
-        level: Durability,
-        deadline: Moment,
-    ) -> BoxFuture<'_, Result<u32, NodeError>> {
-        self.node.barrier(after, level, deadline)
-    }
-
-    forward!(node);
-
-    fn server(&self) -> Option<Arc<str>> {
-        self.node.server()
-    }
+        }
+    })
 }
 
 /// The winner of a permit asks a node that has not answered yet for the same slot. That this node
@@ -436,11 +346,8 @@ async fn a_release_reaches_a_node_whose_refusal_came_after_the_permit_was_won() 
     let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
     let alone = Redlock::builder().node(nodes[2].clone()).build().unwrap();
     let holder = alone.semaphore("gpu", 2).build().unwrap().acquire_many(2).await.unwrap();
-    let late = [
-        Late::new(&nodes[0], 5, None),
-        Late::new(&nodes[1], 5, None),
-        Late::new(&nodes[2], 20, Some(holder)),
-    ];
+    let late =
+        [late(&nodes[0], 5, None), late(&nodes[1], 5, None), late(&nodes[2], 20, Some(holder))];
     let redlock = late.into_iter().fold(Redlock::builder(), RedlockBuilder::node);
     let pool = redlock.build().unwrap().semaphore("gpu", 2).build().unwrap();
     let permit = pool.acquire().await.unwrap();

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use palisade::node::spi::{
-    Batch, IfHeld, LockKeys, LockMode, LockNode as _, Op, OwnerToken, Place, Reply, Terms,
-};
+use palisade::node::spi::{IfHeld, LockNode as _, Place, Reply};
 use palisade::test_util::TokioEnv;
 use palisade::{MemoryNode, Moment, Redlock};
 use palisade_testing::fault::{Fault, Odds};
+
+use crate::support::ops;
 
 fn handle(nodes: &[MemoryNode]) -> Redlock {
     let builder = nodes.iter().fold(Redlock::builder(), |b, node| b.node(node.clone()));
@@ -75,16 +75,9 @@ async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
             waited: Duration::from_secs(600),
             needs: Duration::from_secs(600),
         };
-        let op = Op::Acquire {
-            mode: LockMode::Exclusive,
-            keys: LockKeys::new("wanted"),
-            owner: OwnerToken::from_random(ghost as u128),
-            ttl: Duration::from_secs(1),
-            proposal: 0,
-            if_held: Some(IfHeld::Queue(place)),
-        };
-        let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(1) };
-        let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
+        let op = ops::acquire("wanted", ops::owner(), Duration::from_secs(1));
+        let op = ops::if_held(op, IfHeld::Queue(place));
+        let batch = ops::batch(Duration::from_secs(30), vec![op]);
         let replies = node.call(batch, Moment::from_nanos(u64::MAX)).await;
         assert!(matches!(replies.items[..], [Ok(Reply::Held { .. })]), "{:?}", replies.items);
     }

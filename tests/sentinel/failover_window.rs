@@ -2,17 +2,15 @@
 //! while the new master has a copy of the lock. One node must not vote for two holders.
 //!
 //! Two memory nodes represent the old and the new master of one group. Each client is connected to
-//! one of them. Replication is a snapshot. The clock is tokio's paused clock, so every test is
-//! repeatable.
+//! one of them. Replication is a snapshot. The clock is tokio's paused clock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use palisade::Moment;
 use palisade::error::{ExtendError, NodeFault};
 use palisade::node::spi::{Env, LockNode as _};
-use palisade::test_util::MemorySnapshot;
+use palisade::test_util::{MemorySnapshot, TokioEnv};
 use palisade::{LockGuard, MemoryNode, Redlock, TryAcquire};
 use tokio::time::{Instant, sleep};
 
@@ -24,22 +22,6 @@ const MAX_TTL: Duration = Duration::from_secs(20);
 
 fn s(n: u64) -> Duration {
     Duration::from_secs(n)
-}
-
-/// An environment with tokio's clock. A counter replaces random numbers.
-#[derive(Debug)]
-struct Paused(Instant, AtomicU64);
-
-impl Env for Paused {
-    fn now(&self) -> Moment {
-        Moment::from_nanos(1) + self.0.elapsed()
-    }
-    fn wall_micros(&self) -> u64 {
-        1_800_000_000_000_000 + self.0.elapsed().as_micros() as u64
-    }
-    fn random(&self) -> u128 {
-        u128::from(self.1.fetch_add(1, Ordering::Relaxed)) << 64 | 7
-    }
 }
 
 /// A group with an old and a new master, and two clients, each with its view of the group. The
@@ -55,7 +37,7 @@ struct Story {
 
 impl Story {
     fn new() -> Self {
-        let env: Arc<dyn Env> = Arc::new(Paused(Instant::now(), AtomicU64::new(1)));
+        let env: Arc<dyn Env> = Arc::new(TokioEnv::new());
         let master =
             || MemoryNode::builder().name("group").env(Arc::clone(&env)).failover_window(L);
         let (old, new) = (master().build(), master().build());

@@ -4,16 +4,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use palisade::Advice;
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, LockMode, NodeSignal, Op, Reply, Terms};
 use palisade::node::spi::{Env, SystemEnv};
+use palisade::node::spi::{NodeSignal, Reply};
 use palisade::node::{MinReplicas, NodeEvent, RedisNode, SentinelNode, spi::LockNode};
-use palisade::{Advice, node::spi::OwnerToken};
 use tokio::sync::broadcast;
 
 use crate::node::{MAX_TTL, PATIENCE, acquire, call};
 use crate::support::group::{Groups, cli};
+use crate::support::ops;
 use crate::support::server::Server;
 use crate::support::wait::until as eventually;
 
@@ -183,18 +183,10 @@ async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
         replica.freeze();
         master.freeze();
         let name = format!("buffered {round}");
-        let op = Op::Acquire {
-            mode: LockMode::Exclusive,
-            keys: LockKeys::new(&name),
-            owner: OwnerToken::from_random(SystemEnv.random()),
-            ttl: Duration::from_secs(60),
-            proposal: SystemEnv.wall_micros(),
-            if_held: None,
-        };
-        let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
+        let op = ops::acquire(&name, ops::owner(), Duration::from_secs(60));
         // The batch has no deadline on the server's clock, because the server would refuse it for
         // the deadline.
-        let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
+        let batch = ops::batch(MAX_TTL, vec![op]);
         let thaw = async {
             tokio::time::sleep(Duration::from_secs(4)).await;
             master.resume();

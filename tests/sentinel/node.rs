@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use palisade::error::{NodeError, NodeFault};
-use palisade::node::spi::LockKeys;
-use palisade::node::spi::OwnerToken;
-use palisade::node::spi::{Batch, LockMode, Op, Replies, Reply, Terms};
-use palisade::node::spi::{Env, SystemEnv};
+use palisade::node::spi::{Env as _, Op, Replies, Reply, SystemEnv};
 use palisade::node::{MinReplicas, SentinelNode, SentinelNodeBuilder, spi::LockNode};
 
 use crate::support::group::{Groups, cli, scripts_run};
+use crate::support::ops;
 use crate::support::server::free_port;
 use crate::support::wait::until as eventually;
 
@@ -28,20 +26,12 @@ fn builder(groups: &Groups) -> SentinelNodeBuilder {
 }
 
 pub(crate) fn acquire(name: &str) -> Op {
-    Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: LockKeys::new(name),
-        owner: OwnerToken::from_random(SystemEnv.random()),
-        ttl: Duration::from_millis(500),
-        proposal: SystemEnv.wall_micros(),
-        if_held: None,
-    }
+    ops::acquire(name, ops::owner(), Duration::from_millis(500))
 }
 
 pub(crate) async fn call(node: &dyn LockNode, op: Op, within: Duration) -> Replies {
-    let terms = Terms { max_ttl: MAX_TTL, clock_error: Duration::from_secs(60) };
     let deadline = SystemEnv.now() + within;
-    let batch = Batch { terms, not_after: None, known_since: None, ops: vec![op] };
+    let batch = ops::batch(MAX_TTL, vec![op]);
     // The node must reply by its own deadline. The timeout is one second longer, so it fires only
     // if the node hangs.
     let answer = tokio::time::timeout(within + Duration::from_secs(1), node.call(batch, deadline));

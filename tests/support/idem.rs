@@ -176,6 +176,17 @@ impl World {
     pub fn orders(&self) -> Idempotency {
         orders(&self.redlock)
     }
+
+    /// Makes the nodes lose data, and waits until the quarantine of these nodes has ended.
+    pub async fn lose(&self, nodes: &[usize], how: impl Fn(&MemoryNode)) {
+        // The handle must have seen the nodes with data before.
+        let _ = self.orders().key("look").lookup::<u32>().await;
+        for i in nodes {
+            how(&self.nodes[*i]);
+        }
+        let _ = self.orders().key("look").lookup::<u32>().await;
+        tokio::time::sleep(secs(31)).await;
+    }
 }
 
 impl Handle {

@@ -25,6 +25,7 @@ pub mod group;
 pub mod idem;
 pub mod logs;
 pub mod memory;
+pub mod ops;
 pub mod proxy;
 pub mod server;
 pub mod wait;

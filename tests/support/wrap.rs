@@ -63,6 +63,10 @@ impl<N: LockNode + Clone> LockNode for Wrap<N> {
     fn name(&self) -> Arc<str> {
         self.node.name()
     }
+
+    fn server(&self) -> Option<Arc<str>> {
+        self.node.server()
+    }
 }
 
 /// Returns the answer of a node that has not executed the batch.

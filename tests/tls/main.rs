@@ -10,13 +10,12 @@ mod support;
 use std::time::Duration;
 
 use palisade::error::NodeError;
-use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, LockMode, Op, Reply, Terms};
-use palisade::node::spi::{Env as _, SystemEnv};
-use palisade::node::{RedisNode, RedisNodeBuilder, spi::LockNode};
-use palisade::{Outcome, Redlock, node::spi::OwnerToken};
+use palisade::node::spi::{Env as _, LockNode, Reply, SystemEnv};
+use palisade::node::{RedisNode, RedisNodeBuilder};
+use palisade::{Outcome, Redlock};
 
 use certs::Authority;
+use support::ops;
 use support::server::Server;
 
 const NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
@@ -40,19 +39,9 @@ fn builder(url: String) -> RedisNodeBuilder {
 }
 
 async fn acquire(node: &dyn LockNode) -> Result<Reply, NodeError> {
-    let op = Op::Acquire {
-        mode: LockMode::Exclusive,
-        keys: LockKeys::new("k"),
-        owner: OwnerToken::from_random(SystemEnv.random()),
-        ttl: Duration::from_secs(1),
-        proposal: SystemEnv.wall_micros(),
-        if_held: None,
-    };
-    let terms = Terms { max_ttl: Duration::from_secs(20), clock_error: Duration::from_secs(60) };
-    let call = node.call(
-        Batch { terms, not_after: None, known_since: None, ops: vec![op] },
-        SystemEnv.now() + PATIENCE,
-    );
+    let op = ops::acquire("k", ops::owner(), Duration::from_secs(1));
+    let batch = ops::batch(Duration::from_secs(20), vec![op]);
+    let call = node.call(batch, SystemEnv.now() + PATIENCE);
     // The node must reply by its own deadline. The timeout fires only if the node hangs.
     let answer = tokio::time::timeout(PATIENCE * 2, call).await;
     answer.expect("the node answers by its deadline").items.remove(0)

@@ -215,6 +215,10 @@ async fn a_list_of_candidates_that_is_none_spoils_its_own_op_only() {
     let good = format!("{} {later} 5 hello", owner().as_str());
     for list in [
         "hello".to_owned(),
+        // A valid list may have a remainder of one byte.
+        "x".to_owned(),
+        "xy z".to_owned(),
+        "another program's".to_owned(),
         format!("{good} {good}"),
         // Entries that are cut off: the first lacks its last byte, and the second ends after 30
         // bytes.

@@ -6,11 +6,8 @@ use palisade::node::spi::{SlotGrant, Slots};
 use super::*;
 
 /// Makes an op on a lock one on two slots.
-fn on_slots(mut op: Op, slots: Slots) -> Op {
-    if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
-        *mode = LockMode::Slot(slots);
-    }
-    op
+fn on_slots(op: Op, slots: Slots) -> Op {
+    in_mode(op, LockMode::Slot(slots))
 }
 
 const TWO: Slots = Slots::any(2);

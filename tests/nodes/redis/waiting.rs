@@ -68,15 +68,7 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
     for turn in 0..40 {
         let name = format!("k{turn}");
         fence(one(&node, LONG, acquire(&name, a)).await);
-        let Op::Acquire { keys, owner, ttl, proposal, .. } = waiting(&name, b) else { return };
-        let waits = Op::Acquire {
-            mode: LockMode::Exclusive,
-            keys,
-            owner,
-            ttl,
-            proposal,
-            if_held: Some(IfHeld::Queue(place)),
-        };
+        let waits = if_held(acquire(&name, b), IfHeld::Queue(place));
         one(&node, LONG, waits.clone()).await.unwrap();
         assert_eq!(one(&node, LONG, release_plainly(&name, a)).await, Ok(Reply::Done));
         // A handle that cannot be reached gets no reservation, and a reservation ends soon. So the
@@ -178,16 +170,12 @@ async fn a_step_back_of_the_clock_prolongs_no_place() {
         fence(one(&node, LONG, acquire(&other, a)).await);
         one(&node, LONG, waiting(&other, b)).await.unwrap();
         let asks = |ticket| {
-            let mut op = acquire(name, b);
             let place = Place { waiter: 8, ..PLACE };
-            if let Op::Acquire { if_held, mode: asked, .. } = &mut op {
-                *asked = mode;
-                *if_held = Some(match mode {
-                    LockMode::Shared => IfHeld::Queue(place),
-                    _ => IfHeld::Fair { place, ticket },
-                });
-            }
-            op
+            let then = match mode {
+                LockMode::Shared => IfHeld::Queue(place),
+                _ => IfHeld::Fair { place, ticket },
+            };
+            if_held(in_mode(acquire(name, b), mode), then)
         };
         let ticket = Some((seconds + 1) * 1_000_000);
         let refused = one(&node, LONG, asks(ticket)).await.unwrap();
