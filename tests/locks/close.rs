@@ -184,7 +184,8 @@ async fn a_close_that_is_dropped_takes_nothing_away() {
     assert!(guard.release().await.is_ok());
 }
 
-/// Environment variable for the test `a_program`: the name to lock and the server's URL.
+/// Environment variable for the test `a_program`, which other tests run as a process. It contains
+/// the name to lock and the server's URL.
 const ORDER: &str = "PALISADE_TEST_CLOSE";
 
 /// Other tests start this test as a separate process. It acts as the `main` of a user's program.

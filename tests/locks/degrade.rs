@@ -27,7 +27,8 @@ use crate::support::logs::Log;
 const S: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// A node behind a fault wrapper. It counts the acquires that it receives.
+/// A node behind a fault wrapper that cuts or freezes its link. It counts the acquires that it
+/// receives.
 #[derive(Clone)]
 struct Node {
     inner: Fault,
@@ -80,7 +81,7 @@ impl World {
         Self { env, memories, links, nodes }
     }
 
-    /// Returns a new handle over all nodes. The handle represents a separate process.
+    /// Returns a new handle over all nodes, as a separate process would have.
     fn process(&self) -> Redlock {
         let builder = Redlock::builder().env(Arc::clone(&self.env));
         self.nodes.iter().fold(builder, |b, node| b.node(node.clone())).build().unwrap()
@@ -424,7 +425,8 @@ async fn closing_ends_all_who_wait_and_lets_no_call_go_on() {
     assert!(matches!(e, AcquireError::Closed(_)), "{e}");
     drop(closed.await.unwrap());
 
-    // The handle closes during the last attempt before the call would continue without the lock.
+    // The handle is closed during the last attempt to acquire. After this attempt, the call would
+    // continue without the lock.
     world.heal();
     world.links.iter().for_each(FaultControl::freeze);
     let redlock = world.process();
