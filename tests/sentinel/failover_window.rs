@@ -3,8 +3,8 @@
 //! holders.
 //!
 //! Two memory nodes represent the old and the new master of one group. Each client is connected to
-//! one of them. A snapshot of the data stands for replication. The clock is tokio's paused clock, so
-//! every test is repeatable.
+//! one of them. A snapshot of the data stands for replication. The clock is tokio's paused clock,
+//! so every test is repeatable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
