@@ -5,7 +5,7 @@
 # make demo-rabbitmq   books real invoices from RabbitMQ, and kills consumers, broker and Redis
 # make demo-streams    runs the demo of demo-rabbitmq with Redis Streams
 # make demo-nats       runs the demo of demo-rabbitmq with NATS JetStream
-# make demo-kafka      runs the demo of demo-rabbitmq with the mock cluster of Kafka's client library
+# make demo-kafka      runs the demo of demo-rabbitmq with the mock cluster of Kafka's client
 # make test            runs all tests of the library and the program
 #                      Some of them start real servers (Redis, Prometheus).
 # make test-faults     runs the tests of faults, and tests on other servers and with other clients
@@ -16,7 +16,7 @@
 #                      npm; skipped without pip or npm).
 # make test-adapters   tests the packages in adapters/ on the real brokers and databases (Debian)
 # make test-conf       tests the scripts in sentinel-conf on real groups (Linux, one minute)
-# make nemesis         injects faults into real processes, and checks them from outside (Linux, root)
+# make nemesis         injects faults into real processes, judged from outside (Linux, root)
 #                      Options: SECONDS=600 SEED=7
 # make demo-cron       runs a cron job on three processes while its leader fails (Linux, root)
 #                      The job ticks every second, on real Sentinel groups. Every 20 s the leader is
@@ -31,8 +31,8 @@
 #                      The events are a start, a restart, a crash and a planned handover.
 #                      Options: ARGS=--json, ARGS='--only "one group:"'
 # make console         opens a live view of a demo deployment in the browser
-#                      The demo has orders, locks, an election and a cron job. For a view of your own
-#                      deployment: ARGS='--node redis://10.0.0.1'
+#                      The demo has orders, locks, an election and a cron job. For a view of your
+#                      own deployment: ARGS='--node redis://10.0.0.1'
 # make test-console    tests the console on real servers, and its pages in a real browser
 #                      The last lines are the measured figures, as JSON.
 # make console-pictures  makes the pictures of the console's pages in docs/console anew
