@@ -57,8 +57,8 @@ pub(crate) async fn compare(args: &Args, case: Case, runtime: &str) {
     }
     if case.frozen {
         servers[case.nodes - 1].freeze();
-        // The first calls after the freeze are slower, because the handle has not noticed the
-        // frozen server yet. They are not part of the case.
+        // The first calls after the freeze are slower. They are not part of the case, so they run
+        // here and are not counted.
         run(&all[0], NAMES[0], case, &servers, Duration::from_millis(600)).await;
     }
     let mut rounds = Vec::new();

@@ -34,7 +34,7 @@ impl Trio {
         trio
     }
 
-    /// Waits until both replicas confirm a write. The master does not count a new replica before
+    /// Waits until both replicas confirm a write. The master sends no data to a new replica before
     /// the replica's first acknowledgement, which may take a second.
     fn follow(&self) {
         until("both replicas confirm a write", || {

@@ -75,7 +75,7 @@ async fn a_ticket_is_redeemed_once() {
         guard.release().await.unwrap();
         let late = world.others.resume(&ticket).await;
         assert!(is_gone(&late), "{late:?}");
-        // The two refused calls have taken no lock on any node. So another caller gets the lock.
+        // The refused calls have given back what they took on the nodes, so the lock is free.
         let next = job(&world.others).acquire().await.unwrap();
         assert!(is_gone(&world.second.resume(&ticket).await));
         next.release().await.unwrap();

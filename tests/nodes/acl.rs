@@ -151,7 +151,7 @@ async fn a_group_with_users_fails_over_and_the_lock_goes_on() {
     let groups = Groups::up_with(1, 3_000, 1, &["--acl"]);
     let second = Duration::from_secs(1);
     // The application's user may not read the min-replicas settings of the server, so the program
-    // must state at the node that it goes without this check.
+    // must pass these settings to the node by `min_replicas`.
     let silent = Redlock::builder().node(node(&groups).build().unwrap()).build().unwrap();
     let e =
         silent.mutex("m").build().unwrap().try_acquire().await.expect_err("no vote").to_string();

@@ -83,7 +83,7 @@ async fn lock_and_idempotent_run_over_tls_with_a_ca_of_ones_own() {
     works(builder(tls_url(&server)).tls(Some(ca.root()), None).build().unwrap()).await;
     // The server has no port without TLS, so all connections of this test are encrypted.
     assert_eq!(server.cli(&["config", "get", "port"]), "port\n0");
-    // This URL has a host name and a password, in contrast to the other tests.
+    // A URL with a host name and a password works, too.
     server.cli(&["config", "set", "requirepass", "s3cret"]);
     let url = format!("rediss://:s3cret@localhost:{}/1", server.port());
     let node = builder(url).tls(Some(ca.root()), None).build().unwrap();

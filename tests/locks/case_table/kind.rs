@@ -24,7 +24,7 @@ pub(super) enum Kind {
     HandOver,
 }
 
-/// Tokens of a holder, for each slot. A lock without slots has the slot 0.
+/// Fencing tokens of one holder, by slot. A lock without slots has one token, under slot 0.
 pub(super) type Tokens = BTreeMap<u16, FencingToken>;
 
 /// The guards of one holder.
@@ -54,7 +54,7 @@ impl Held {
         self.guards().iter().map(|guard| (0, guard.fencing_token())).collect()
     }
 
-    /// Fencing tokens of one holder, by slot. A lock without slots has one token, under slot 0.
+    /// Releases all guards of the holder. Returns the first error.
     pub(super) async fn release(self) -> Result<(), ReleaseError> {
         match self {
             Self::One(guard) => guard.release().await,

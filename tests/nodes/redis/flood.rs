@@ -102,8 +102,8 @@ async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     }
     let quiet = median(&waits, "free", ROUNDS).await;
     let publisher = Publisher::start(&server, name);
-    // Wait until the callers have sent their first requests. The measurement below must not count
-    // these.
+    // The first hints wake all callers that wait. Wait until this burst of requests has ended, so
+    // that the measurement below does not count it.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let (begun, before) = (Instant::now(), server.calls("evalsha"));
     let loud = median(&waits, "free", ROUNDS).await;

@@ -157,7 +157,7 @@ async fn hints_come_on_a_connection_of_their_own() {
 
 /// The queue contains the place of a caller that sends no more requests. The server's clock was set
 /// back by a minute, so the place seems to be a minute younger. It must keep out others for at most
-/// 3 s after the next request, for fair callers and for readers.
+/// 3 s after the next request, for fair callers and for readers. A memory node does the same.
 #[tokio::test]
 async fn a_step_back_of_the_clock_prolongs_no_place() {
     let server = Server::start(&[]);
