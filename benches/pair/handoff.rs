@@ -74,7 +74,7 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
         .print(args.json);
 }
 
-/// Runs one client. Returns the number of the client's turns, the time from another client's
+/// Runs one client. Returns how often the client had the lock, the times from another client's
 /// release to each lock of this client, and the durations of this client's releases.
 async fn client(
     (me, hold): (usize, Duration),

@@ -4,8 +4,8 @@
 //! the next holder has a larger fencing token, and that a release frees the lock. It also checks
 //! which locks survive the fault, and the error of a call that cannot succeed.
 //!
-//! The handle with one node uses the first of the three nodes of the next handle, and so on. So a
-//! fault of the first node hits all cells at the same time.
+//! The only node of the cells with one node is also the first node of the cells with three and with
+//! five nodes. So a fault of this node hits all cells at the same time.
 
 mod kind;
 mod nodes;

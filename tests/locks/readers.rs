@@ -222,8 +222,8 @@ async fn a_reader_gets_past_writers_without_end() {
     }
 }
 
-/// The process of a waiting writer dies. The writer's place keeps new readers out for at most 3 s,
-/// although an earlier reader still holds the lock.
+/// The process of a waiting writer dies, and its place stays in the queue. This place keeps new
+/// readers out for at most 3 s, although an earlier reader still holds the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_dies_while_it_waits_keeps_readers_out_for_a_moment() {
     for nodes in [Nodes::memory(3), Nodes::redis(1)] {

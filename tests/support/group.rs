@@ -69,7 +69,7 @@ impl Groups {
         self.json["netns"].as_str().map(str::to_owned)
     }
 
-    /// Returns the name by which the Sentinels know the group.
+    /// Returns the name of the group in the configuration of its Sentinels.
     pub fn name(&self, group: usize) -> String {
         text(&self.json["groups"][group]["name"])
     }

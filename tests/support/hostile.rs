@@ -16,7 +16,7 @@ use tokio::time::timeout;
 /// Time limit for a whole run. Only a run that hangs exceeds it.
 const HANG: Duration = Duration::from_secs(90);
 
-/// One message of the set.
+/// One message of the set of malformed messages, or a valid message before or after them.
 #[derive(Clone, Debug)]
 pub(crate) struct Letter {
     /// Name of the case that this message tests.

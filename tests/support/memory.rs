@@ -1,4 +1,5 @@
-//! Memory nodes behind bad networks. Each test program uses a part of this module.
+//! Memory nodes whose links to the handles can have faults. Each test program uses a part of this
+//! module.
 #![allow(dead_code, unreachable_pub)]
 
 use std::sync::Arc;

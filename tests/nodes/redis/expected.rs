@@ -1,6 +1,6 @@
-//! The short path through the script. A batch names the marker (the key `palisade:generation`) that
-//! its client read last. If the server has the same marker, the script does not return it again.
-//! The replies are the same as on the long path, and no change of the server is missed.
+//! The short path through the Lua script. A batch names the marker (the key `palisade:generation`)
+//! that its client read last. If the server still has this marker, the script does not return it
+//! again. The replies to the ops are the same on both paths, and the client misses no change.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 

@@ -22,8 +22,8 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
     let node = fresh(&server);
     let me = owner();
     let of = Claim { retention: DAY, ..claim("r", me) };
-    // The first claim gives the client the server's history. So the second claim takes the short
-    // path of the script.
+    // By the first claim, the client learns the server's data history. So the second claim takes
+    // the short path through the Lua script, on which the history is only compared.
     one(&node, LONG, Op::Claim(Claim { key: "first".into(), ..of.clone() })).await.unwrap();
     let Ok(Reply::Claimed { fence, attempt: 1, .. }) = one(&node, LONG, Op::Claim(of)).await else {
         panic!("not claimed")

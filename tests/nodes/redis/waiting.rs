@@ -2,8 +2,10 @@
 //! The server's marker (the key `palisade:generation`) records until when waiters may exist. Its
 //! other fields do not change.
 
-// Marker fields: 0 history, 1 since, 2 floor, 3 length, 4 agreed until, 5 awaited until, 6
-// beginning.
+// The tests use these fields of the marker by their index: 0 is the data history, 1 the time since
+// when the data are complete, 2 the smallest valid token, 3 the length of a quarantine, 4 the time
+// until which this length is agreed on, 5 the time until which waiters may exist, and 6 the way in
+// which the data began.
 
 use palisade::node::spi::NodeSignal;
 
