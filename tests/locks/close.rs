@@ -218,8 +218,8 @@ fn what_a_program_drops_last_is_released() {
             .status()
             .unwrap();
         assert!(ended.success());
-        // The key of the fence remains longer than the lock. So this key shows that the program has
-        // held the lock.
+        // The key with the lock's last fencing token (the fence) remains longer than the lock. So
+        // this key shows that the program has held the lock.
         assert_eq!(server.cli(&["exists", &format!("{{{name}}}:fence")]), "1");
         if server.cli(&["exists", &name]) != "0" {
             stayed.push(name);

@@ -317,7 +317,8 @@ async fn during_an_outage_one_call_a_second_asks_and_no_other_waits() {
     }
 }
 
-/// A node that replies may report a holder, so the handle asks this node about each lock.
+/// One node still replies, and may report a holder. So the handle asks this node about each lock,
+/// and does not conclude from one lock to another.
 #[tokio::test(start_paused = true)]
 async fn where_a_node_answers_the_outcome_of_one_lock_is_not_that_of_another() {
     let world = World::new(3);
