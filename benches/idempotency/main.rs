@@ -1,9 +1,9 @@
-//! Costs of idempotency keys: round trips, batches, bytes. The bench `pair` has the speeds of many
-//! callers (`--records`).
+//! Costs of idempotency keys: round trips per call, speed of batches, bytes per record. For the
+//! speeds of many callers, run the bench `pair` with `--records`.
 //!
 //! `cargo bench --bench idempotency` prints a table. With `-- --json` it prints one JSON object.
-//! The server counts the round trips. Speeds are ratios, or ranges over the rounds. The benchmark
-//! does not check these figures.
+//! The server counts the round trips. Speeds are given as ratios, or as ranges over the rounds. The
+//! benchmark does not check that its figures are good.
 
 #[path = "../pair/row.rs"]
 mod row;
@@ -130,7 +130,7 @@ impl Lab {
 }
 
 /// Returns the round trips of two kinds of calls: a call that runs its handler, and a call that
-/// replays.
+/// replays a stored result.
 async fn round_trips() -> (f64, f64) {
     const CALLS: u64 = 1_000;
     let lab = Lab::new();
@@ -160,7 +160,8 @@ async fn batches(args: &Args) -> (Spread, u64) {
             while began.elapsed() < span {
                 if together {
                     let before = lab.trips();
-                    // The request for the server's count is not part of the measured time.
+                    // Only the batch is measured, not the requests for the server's count before
+                    // and after it.
                     let paused = Instant::now();
                     lab.batch((next..next + BATCH).map(|i| format!("order-{i}"))).await;
                     *rate += paused.elapsed().as_secs_f64();

@@ -1,5 +1,6 @@
-//! One row of the table. The contenders run in turn on the same servers. Each ratio is computed
-//! within one round. So other load on the machine affects all contenders.
+//! One row of the table. The contenders run one after the other on the same servers, in each round.
+//! Each ratio is computed within one round, so that other load on the machine affects all
+//! contenders alike.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,14 +26,14 @@ pub(crate) struct Case {
 /// The measurements of one contender in one round.
 pub(crate) struct Run {
     pub(crate) per_s: f64,
-    /// Time of each pair, sorted.
+    /// Time of each pair of acquire and release, sorted.
     pub(crate) latencies: Vec<Duration>,
-    /// Processor time per pair in µs: of this process, and of all servers.
+    /// Processor time per pair of acquire and release, in µs: of this process, and of all servers.
     cpu: (f64, f64),
 }
 
 impl Run {
-    /// Median time of a pair, in µs.
+    /// Returns the median time of a pair of acquire and release, in µs.
     pub(crate) fn p50(&self) -> f64 {
         quantile_us(&self.latencies, 0.5)
     }
@@ -50,20 +51,22 @@ pub(crate) async fn compare(args: &Args, case: Case, runtime: &str) {
     let mut all = Vec::new();
     for who in NAMES {
         all.push(contender(who, &urls).await);
-        // Warm up: open connections and load scripts. Palisade also uses the last server before
-        // this server freezes.
+        // Warm up: open connections and load scripts. This also makes palisade use the last server
+        // before that server is frozen.
         run(&all[all.len() - 1], who, case, &servers, Duration::from_millis(300)).await;
     }
     if case.frozen {
         servers[case.nodes - 1].freeze();
-        // The first calls after the freeze are slower. They are not part of the case.
+        // The first calls after the freeze are slower. They are not part of the case, so they run
+        // here and are not counted.
         run(&all[0], NAMES[0], case, &servers, Duration::from_millis(600)).await;
     }
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
         let mut of: [Option<Run>; 4] = [const { None }; 4];
         for i in 0..4 {
-            // In the course of the rounds, each contender is first equally often.
+            // The order of the contenders rotates from round to round. So each contender runs first
+            // equally often.
             let i = (i + round) % 4;
             of[i] = Some(run(&all[i], NAMES[i], case, &servers, span).await);
         }

@@ -1,7 +1,6 @@
 //! Time between two leaders. In the clean case the leader resigns. In the unclean case the leader
-//! is a separate process, and the benchmark kills this process. Then the name becomes free at the
-//! end of the lease: after the ttl and the declared lock-delay, less the time since the last
-//! renewal.
+//! is a separate process, and the benchmark kills this process. The name is free when its lease
+//! ends: ttl plus declared lock-delay after the last renewal.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -17,7 +16,8 @@ use super::stats::quantile_us;
 const TTL: Duration = Duration::from_secs(1);
 const CLEAN: usize = 200;
 const UNCLEAN: u32 = 9;
-/// Time for a campaign's requests to reach the nodes.
+/// Time that a campaign's requests need to reach the nodes, so that the candidate waits in the
+/// queue.
 const FOLLOWS: Duration = Duration::from_millis(20);
 
 /// Prints the table.
@@ -37,8 +37,9 @@ async fn row(args: &Args, nodes: usize, drain: Duration) {
     let (clean, rare) = (ms(quantile_us(&clean, 0.5)), ms(quantile_us(&clean, 0.99)));
     let unclean = killed(args, &urls, drain).await;
     let (half, most) = (ms(quantile_us(&unclean, 0.5)), ms(quantile_us(&unclean, 1.0)));
-    // The real bound is ttl, delay and one round trip, which takes about the time of a clean
-    // hand-over.
+    // A killed leader is followed within ttl, lock-delay and one round trip. The column `ttl +
+    // delay` leaves out the round trip, which takes about as long as a new leader after a
+    // resignation.
     Row::default()
         .value("nodes", "nodes", nodes)
         .value("ttl ms", "ttl_ms", TTL.as_millis())

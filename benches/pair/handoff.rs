@@ -1,5 +1,5 @@
-//! All clients want the same name. This benchmark measures the time from a release to the next
-//! holder's lock, and the fairness of the turns.
+//! All clients want the same name. This benchmark measures the time from a release to the lock of
+//! the next holder, and how evenly the clients get their turns.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,10 +17,10 @@ const CLIENTS: usize = 16;
 /// The client that released last, and the time of its release.
 type Last = Arc<Mutex<Option<(usize, Instant)>>>;
 
-/// Measures hand-offs. Each client is a handle with its own connections, as in another process.
-/// `delay` is the delay in each direction between clients and servers. With a delay the result
-/// depends on the protocol. Without a delay it also depends on the order in which the machine runs
-/// the clients.
+/// Measures the time from a release to the next holder. Each client is a handle with its own
+/// connections, as in another process. `delay` is the delay in each direction between clients and
+/// servers. With a delay, the result depends mainly on the protocol. Without a delay, it also
+/// depends on the order in which the machine runs the clients.
 pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Duration) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let at = |server: &Server| {
@@ -55,7 +55,8 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
     trips.extend(round_trips(&lone).await);
     trips.sort_unstable();
     let trip = quantile_us(&trips, 0.5);
-    // These clients slept before their request. The servers of a lone caller are never idle.
+    // A release of these clients follows a sleep, so the servers were idle before. The servers of
+    // the lone caller above are never idle. So the row compares with both.
     let release = quantile_us(&took, 0.5);
     Row::default()
         .value("runtime", "runtime", runtime)
@@ -73,7 +74,7 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
         .print(args.json);
 }
 
-/// Runs one client. Returns the number of the client's turns, the time from another client's
+/// Runs one client. Returns how often the client had the lock, the times from another client's
 /// release to each lock of this client, and the durations of this client's releases.
 async fn client(
     (me, hold): (usize, Duration),
@@ -101,7 +102,8 @@ async fn client(
     (turns, waits, took)
 }
 
-/// Returns the durations of a lone caller's requests. Each pair has two requests.
+/// Returns the durations of the requests of a caller without rivals. Each pair of acquire and
+/// release has two requests.
 async fn round_trips(lone: &Ours) -> Vec<Duration> {
     let mut took = Vec::new();
     let begun = Instant::now();

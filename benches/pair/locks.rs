@@ -1,4 +1,5 @@
-//! Costs of each kind of lock beside the mutex, on the same servers and in the same rounds.
+//! Costs of each kind of lock in comparison with a mutex, on the same servers and in the same
+//! rounds.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,9 +15,9 @@ use super::row::Row;
 use super::server::Server;
 use super::stats::Spread;
 
-/// Permits of the semaphore. Half of them are held all the time.
+/// Number of permits of the semaphore. Half of the permits are held during the whole measurement.
 const PERMITS: u16 = 10;
-/// Number of tasks that read under the same name.
+/// Number of tasks that hold the same read lock.
 const READERS: usize = 64;
 
 /// A kind of lock.
@@ -54,8 +55,8 @@ impl Kind {
         }
     }
 
-    /// Returns the target, as a figure of the row and its bound. There is none for the write lock,
-    /// which is a mutex.
+    /// Returns the target for this kind: a figure of the row, and its bound. The write lock has no
+    /// target, because it is a mutex.
     fn target(self) -> &'static str {
         match self {
             Self::Read | Self::Fair => "p50_over_mutex <= 1.15",
@@ -67,13 +68,13 @@ impl Kind {
         }
     }
 
-    /// Returns the number of tasks. A mutex has one name for each of them.
+    /// Returns the number of tasks that run at the same time.
     fn tasks(self, args: &Args) -> usize {
         if self == Self::Readers { READERS } else { args.tasks.unwrap_or(1) }
     }
 }
 
-/// One kind of lock, with what is held while it is measured.
+/// One kind of lock, and the guards that are held while it is measured.
 struct Of {
     redlock: Redlock,
     kind: Kind,
@@ -126,15 +127,17 @@ impl Contender for Of {
                 }
             }),
             Kind::Fair => Box::pin(async move {
-                // A single attempt is never a fair call.
+                // Only `acquire` waits in the fair queue. `try_acquire` makes a single attempt and
+                // is never fair.
                 match redlock.mutex(name).fair(true).build().unwrap().acquire().await {
                     Ok(guard) => guard.release().await.is_ok(),
                     Err(_) => false,
                 }
             }),
             Kind::Inner => Box::pin(async move {
-                // An inner acquire never waits, so the task gives way by itself. Otherwise the
-                // timer of a runtime with one thread never runs.
+                // An inner acquire returns without waiting for a reply. Without this line, the task
+                // would never give control back to the runtime, and on one thread the timer that
+                // ends the round would not run.
                 tokio::task::consume_budget().await;
                 let lock = redlock.mutex("inner").build().unwrap().reentrant();
                 match lock.acquire(&self.owner).await {
@@ -163,7 +166,8 @@ pub(crate) async fn table(args: &Args, runtime: &str) {
     }
 }
 
-/// Measures one kind and the mutex in turn. Each ratio is computed within one round.
+/// Measures one kind of lock and the mutex, one after the other in each round. Each ratio is
+/// computed within one round.
 async fn measure(args: &Args, runtime: &str, nodes: usize, kind: Kind) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
@@ -210,7 +214,8 @@ fn row(
         .value("tasks", "tasks", tasks)
         .figure("p50 µs", "p50_us", 2, us)
         .figure("mutex", "mutex_p50_us", 2, mutex_us)
-        // The ratio of an inner acquire is far below two decimals.
+        // This ratio is far below 0.01 for an inner acquire of a reentrant lock, so it has four
+        // decimals.
         .spread("p50 over mutex", "p50_over_mutex", 4, p50)
         .spread("rate over mutex", "rate_over_mutex", 3, rate)
         .value("target", "target", kind.target())

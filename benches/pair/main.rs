@@ -1,9 +1,9 @@
 //! Compares acquire and release of this library with raw `redis` and with `rslock`, in one process.
 //!
 //! `cargo bench --bench pair` prints a table. With `-- --json` it prints one JSON row per case. The
-//! contenders run in turn within each round. Each ratio is computed within one round. So other load
-//! on the machine affects all contenders. Each ratio is shown as `median (least-most)` over the
-//! rounds. The benchmark does not check any speed.
+//! contenders run one after the other within each round. Each ratio is computed within one round,
+//! so that other load on the machine affects all contenders alike. Each ratio is shown as `median
+//! (least-most)` over the rounds. The benchmark does not check any speed.
 
 mod case;
 mod contenders;

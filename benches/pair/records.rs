@@ -1,9 +1,9 @@
-//! Idempotency keys of many callers. Palisade executes and replays them. The raw contender uses two
-//! raw commands for each key.
+//! Speeds of idempotency keys with many callers: palisade runs a handler for each key, palisade
+//! replays stored results, and the raw contender uses two raw commands for each key.
 //!
 //! Programs often contain the code of the raw contender: `SET key owner NX PX`, the work, and `SET
 //! key result PX`, on all servers. The raw contender has no fencing, no fingerprint and no quorum
-//! logic. If its process ends, the key stays set.
+//! logic. If its process dies during the work, the key stays set, and the work is not repeated.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,11 +20,11 @@ const RESULT: &str = "the receipt of an order: 30 by";
 
 #[derive(Clone, Copy, PartialEq)]
 enum Work {
-    /// Each key is new.
+    /// Palisade runs the handler of a new key in each call.
     Execute,
-    /// Each caller replays its own completed key.
+    /// Palisade replays a stored result in each call. Each caller has a completed key of its own.
     Replay,
-    /// Each key is new. The caller uses two raw commands.
+    /// The raw contender runs its two commands for a new key in each call.
     Raw,
 }
 
@@ -38,7 +38,7 @@ struct Run {
     switches: f64,
 }
 
-/// Measures one number of nodes and callers, and prints the row of the table.
+/// Measures with one number of nodes and callers, and prints the row of the table.
 pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: usize) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
@@ -50,7 +50,7 @@ pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: u
     let span = Duration::from_secs_f64(args.seconds);
     let works = [Work::Execute, Work::Raw, Work::Replay];
     let mut rounds: Vec<[Run; 3]> = Vec::new();
-    // The first round only warms up the servers and is not counted.
+    // The first round only warms up the servers, and its figures are not counted.
     for round in 0..=args.rounds {
         let mut of = [None, None, None];
         for i in 0..3 {

@@ -1,11 +1,11 @@
-//! Rows of the tables.
+//! Rows of the printed tables.
 
 use std::fmt::Display;
 use std::sync::Mutex;
 
 use super::stats::Spread;
 
-/// The last heading that was printed.
+/// Heading that was printed last. It is not repeated while rows have the same columns.
 static HEADING: Mutex<String> = Mutex::new(String::new());
 
 /// A row, as columns below a heading and as an object of JSON.
@@ -30,7 +30,7 @@ impl Row {
         self.value(heading, name, format_args!("{figure:.digits$}"))
     }
 
-    /// Adds the median of the rounds, with the least and the most.
+    /// Adds a figure as its median over the rounds, with its minimum and maximum.
     pub(crate) fn spread(mut self, heading: &str, name: &str, digits: usize, s: Spread) -> Self {
         let Spread { median, min, max } = s;
         self.json.push(format!(
@@ -51,7 +51,8 @@ impl Row {
         self
     }
 
-    /// Prints the row. A table that differs from the last one begins with its heading.
+    /// Prints the row. If the row's columns differ from those of the row before, its heading is
+    /// printed first.
     pub(crate) fn print(self, json: bool) {
         if json {
             return println!("{{{}}}", self.json.join(","));

@@ -108,7 +108,7 @@ pub(crate) async fn of_held(args: &Args, held: usize) {
         .print(args.json);
 }
 
-/// Measures `processes` processes on one server. Each process has eight tasks.
+/// Measures one server that is used by `processes` processes. Each process has eight tasks.
 async fn of_processes(args: &Args, processes: usize) {
     let server = Server::start(&[]);
     let me = std::env::current_exe().expect("this program");

@@ -1,4 +1,5 @@
-//! Load, medians with their range, processor time, and memory.
+//! Helpers of the benchmarks: load by many callers, medians with their range, processor time and
+//! memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +24,9 @@ impl Spread {
     }
 }
 
-/// Makes calls in `callers` tasks until the span is over, and waits for the calls in progress.
-/// `call` gets the numbers of the caller and of its call. Returns all results.
+/// Makes calls in `callers` tasks until the span is over, and waits for the calls in progress. The
+/// closure `call` receives the number of the caller and the number of its call. Returns all
+/// results.
 pub(crate) async fn load<F: Future<Output: Send> + Send + 'static>(
     callers: usize,
     span: Duration,
@@ -53,7 +55,7 @@ pub(crate) fn quantile_us(sorted: &[Duration], q: f64) -> f64 {
     sorted.get(at).map_or(f64::NAN, |d| d.as_secs_f64() * 1e6)
 }
 
-/// Returns the processor time used by a process so far, in µs.
+/// Returns the processor time that a process has used since its start, in µs.
 pub(crate) fn cpu(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let of_thread = stat.rsplit(") ").next().unwrap_or_default();
@@ -61,7 +63,7 @@ pub(crate) fn cpu(pid: u32) -> f64 {
     ticks.filter_map(|t| t.parse::<f64>().ok()).sum::<f64>() * 1e4
 }
 
-/// Returns the number of context switches of all threads of a running process.
+/// Returns the number of context switches of all threads of a running process since its start.
 pub(crate) fn switches(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of = |thread: std::fs::DirEntry| {

@@ -184,7 +184,8 @@ async fn a_close_that_is_dropped_takes_nothing_away() {
     assert!(guard.release().await.is_ok());
 }
 
-/// Environment variable for the test `a_program`: the name to lock and the server's URL.
+/// Environment variable for the test `a_program`, which other tests run as a process. It contains
+/// the name to lock and the server's URL.
 const ORDER: &str = "PALISADE_TEST_CLOSE";
 
 /// Other tests start this test as a separate process. It acts as the `main` of a user's program.
@@ -217,8 +218,8 @@ fn what_a_program_drops_last_is_released() {
             .status()
             .unwrap();
         assert!(ended.success());
-        // The key of the fence remains longer than the lock. So this key shows that the program has
-        // held the lock.
+        // The key with the lock's last fencing token (the fence) remains longer than the lock. So
+        // this key shows that the program has held the lock.
         assert_eq!(server.cli(&["exists", &format!("{{{name}}}:fence")]), "1");
         if server.cli(&["exists", &name]) != "0" {
             stayed.push(name);

@@ -14,8 +14,8 @@ use crate::support::ops;
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Fifty readers that overlap without an end. As soon as a writer waits, none of them reads again
-/// before it. So they pass it only while its first requests are under way.
+/// Fifty readers overlap, so that the lock is never free. While a writer waits, no reader gets the
+/// lock again. So only the readers that ask before the writer's first requests arrive can pass it.
 async fn writers_wait_for_the_readers_that_hold_the_lock(
     handle: impl Fn() -> Redlock,
     writes: usize,
@@ -68,7 +68,8 @@ async fn a_writer_waits_for_fifty_readers_on_servers_once() {
     writers_wait_for_the_readers_that_hold_the_lock(|| nodes.handle(), 25, 200).await;
 }
 
-/// A node has room for 4,096 readers. The next one waits like for a writer.
+/// A node has room for 4,096 readers of a lock. The next reader waits until a reader releases, as
+/// it would wait for a writer.
 #[tokio::test]
 async fn a_reader_that_finds_no_room_waits_for_another_to_leave() {
     let node = MemoryNode::new();

@@ -1,5 +1,5 @@
-//! Locks of several names: all or none, one token, no deadlock, and what a call that waits costs
-//! others.
+//! Locks of several names. A caller gets all names or none, with one fencing token. Callers do not
+//! deadlock. A waiting call delays the callers of single names only a little.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -81,7 +81,7 @@ async fn a_lock_of_several_names_is_renewed_and_lost_as_one() {
     let guard = both.acquire().await.unwrap();
     sleep(2 * second).await;
     assert!(guard.is_valid() && is_taken(&nodes.single("b").try_acquire().await));
-    // An operator takes one of its names away.
+    // An operator takes over one of the two names, `b`, from the holder of both.
     let b = nodes.single("b");
     let holder = b.inspect().await.unwrap().holder().unwrap();
     let taken = b.take_over(&holder, "it hangs").await.unwrap();
@@ -92,8 +92,7 @@ async fn a_lock_of_several_names_is_renewed_and_lost_as_one() {
     next.release().await.unwrap();
 }
 
-/// Two callers that name the same locks in different orders, a thousand times, beside one that
-/// shares a name with each.
+/// Two callers acquire the same names again and again, in opposite orders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn opposite_orders_never_block_each_other() {
     for nodes in [Nodes::memory(3), Nodes::redis(1), Nodes::redis(3)] {
@@ -122,7 +121,8 @@ async fn opposite_orders_never_block_each_other() {
     }
 }
 
-/// Each of two callers holds one name again and again: for 5 ms, with gaps of 7 ms.
+/// Two callers hold one name each, again and again: for 5 ms, with pauses of 7 ms. The multi-lock
+/// gets both names in a common pause.
 #[tokio::test(start_paused = true)]
 async fn a_multi_lock_gets_its_turn_in_the_gaps_of_single_locks() {
     let nodes = Nodes::memory(3);

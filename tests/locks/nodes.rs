@@ -1,4 +1,4 @@
-//! Nodes that several handles use, and what these handles see.
+//! Nodes that several handles share, and helpers that observe the locks on them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use crate::support::memory::Timed;
 use crate::support::server::Server;
 
-/// Nodes that several handles use.
+/// Nodes that several handles of a test share.
 pub(crate) enum Nodes {
     Memory(Vec<MemoryNode>),
     Redis(Vec<Server>),
@@ -24,7 +24,8 @@ impl Nodes {
         Self::Redis((0..n).map(|_| Server::start(&[])).collect())
     }
 
-    /// Returns memory nodes and servers, in groups of different sizes.
+    /// Returns the sets of nodes on which a test runs, one after the other: one, three and five
+    /// memory nodes, and one and three servers.
     pub(crate) fn all() -> Vec<Self> {
         vec![Self::memory(1), Self::memory(3), Self::memory(5), Self::redis(1), Self::redis(3)]
     }
@@ -44,8 +45,8 @@ impl Nodes {
     }
 }
 
-/// Returns handles of memory nodes whose leases pass in the time of tokio's timers, which a test
-/// may pause.
+/// Returns a function that creates handles on the same memory nodes. The leases on these nodes
+/// follow tokio's clock, which a test may pause.
 pub(crate) fn in_memory(n: usize) -> impl Fn() -> Redlock {
     let nodes = Timed::new(n);
     move || nodes.redlock()
@@ -62,8 +63,8 @@ pub(crate) async fn is_free(redlock: &Redlock, name: &str) -> bool {
     }
 }
 
-/// Waits until the lock of this name is free. The limit is shorter than the ttl of 20 s in the
-/// tests that wait.
+/// Waits until the lock of this name is free, at most 10 s. A lock that was not released stays for
+/// its ttl of 20 s, so this function fails for such a lock.
 pub(crate) async fn becomes_free(redlock: &Redlock, name: &str) {
     let wait = async {
         while !is_free(redlock, name).await {

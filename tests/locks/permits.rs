@@ -1,5 +1,5 @@
-//! Calls for several permits at once, which get all of them or none. The waiters of a full
-//! semaphore send few requests.
+//! Calls for several permits at once. Such a call gets all its permits or none. The waiters of a
+//! full semaphore send few requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ async fn several_permits_are_held_together_or_none_is() {
         assert!(three.is_valid() && three.extend().await.unwrap() <= three.valid_until());
         let refused = b.acquire_many(2).await;
         assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
-        // The permits that the refused call got are given back.
+        // The refused call acquired some of its permits and gave them back. So one permit is free.
         let last = timeout(LONG, a.acquire()).await.unwrap().unwrap();
         assert!(!tokens.contains_key(&last.slot()));
         three.release().await.unwrap();
@@ -66,7 +66,8 @@ async fn one_attempt_gets_several_permits_or_none_and_does_not_wait() {
     }
 }
 
-/// "Taken" and "unknown" are different answers.
+/// "Taken" is an answer of a majority of the nodes. Without a majority, the error must be "no
+/// quorum".
 #[tokio::test]
 async fn one_attempt_without_a_majority_reports_no_quorum() {
     let nodes: Vec<_> = (0..3).map(|_| Fault::new(MemoryNode::new())).collect();
@@ -88,8 +89,8 @@ async fn one_attempt_without_a_majority_reports_no_quorum() {
     assert!(matches!(refused, Err(AcquireError::Closed(_))), "{refused:?}");
 }
 
-/// A call that waits for more permits than are free only reads. Each write of a semaphore prolongs
-/// its key.
+/// Each write of a semaphore prolongs its key in Redis. A call that waits for more permits than are
+/// free only reads, so the key's remaining time falls.
 #[tokio::test]
 async fn a_call_that_cannot_get_its_permits_writes_nothing() {
     for n in [1, 3] {
@@ -113,7 +114,8 @@ async fn a_call_that_cannot_get_its_permits_writes_nothing() {
     }
 }
 
-/// Callers whose wishes do not fit together neither wait for each other in a ring nor starve.
+/// Two callers want three of four permits each, so that only one can hold its permits at a time.
+/// Neither caller starves, and they do not deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_callers_of_three_of_four_permits_both_get_their_turns() {
     for nodes in Nodes::all() {
@@ -176,16 +178,17 @@ async fn permits_end_together() {
     all.release().await.unwrap();
 }
 
-/// Sends an op on the slots of the semaphore to a node.
+/// Sends an op on the slots of the semaphore directly to a node. Returns the node's reply.
 async fn tell(node: &MemoryNode, handle: &Redlock, op: Op) -> Reply {
     let batch = ops::batch(LONG, vec![op]);
     let replies = node.call(batch, handle.now() + Duration::from_secs(10)).await;
     replies.items.into_iter().next().unwrap().unwrap()
 }
 
-/// A full semaphore of two permits, each of whose holders one of three nodes lacks. A waiter gets
-/// another slot on each of these two nodes, is refused the move, and gives both back, which wakes
-/// the next waiter there.
+/// A full semaphore of two permits on three nodes. Each of its two holders is missing on one node.
+/// A waiter gets a free slot on each of these two nodes, but not the same slot on a majority. It
+/// gives both slots back. Each release wakes the next waiter, which fails in the same way. The
+/// waiters must send fewer and fewer requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_that_wake_each_other_in_vain_get_quiet() {
     let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
@@ -209,7 +212,8 @@ async fn waiters_that_wake_each_other_in_vain_get_quiet() {
         })
         .collect();
     let ops = || -> u64 { waiters.iter().flat_map(Redlock::metrics).map(|node| node.ops).sum() };
-    // Four waiters, each of them woken six times a second at the end, ask for at most ten ops then.
+    // In the end, each of the four waiters is woken about six times a second and sends at most ten
+    // ops each time. So they send fewer than 300 ops a second in all.
     let is_quiet = async {
         loop {
             let (begun, before) = (Instant::now(), ops());

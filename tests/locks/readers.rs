@@ -1,4 +1,5 @@
-//! Read-write locks over several handles: holders at the same time, tokens, waiting, and ends.
+//! Read-write locks that several handles share: who may hold the lock together, fencing tokens,
+//! waiting, and the end of a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
@@ -84,8 +85,8 @@ async fn a_downgrade_lets_readers_in_and_no_writer() {
     }
 }
 
-/// The nodes of a majority did not execute the downgrade. The next renewal executes it, and no
-/// writer gets the lock before.
+/// Two of three nodes do not execute the downgrade of a writer to a reader. The next renewal
+/// executes it there. Until then, no writer gets the lock.
 #[tokio::test]
 async fn a_half_done_downgrade_is_finished_by_the_next_renewal() {
     let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
@@ -115,7 +116,8 @@ async fn an_inspection_shows_the_readers() {
         let (a, b) = (nodes.lock(), nodes.lock());
         assert!(a.inspect().await.unwrap().is_free());
         let (one, two) = (a.read().await.unwrap(), b.read().await.unwrap());
-        // A caller does not wait for the slowest node, which may grant later.
+        // An acquire returns as soon as a majority of the nodes has granted. So the slowest node
+        // may not show the reader yet.
         let begun = Instant::now();
         loop {
             let seen = a.inspect().await.unwrap();
@@ -220,8 +222,8 @@ async fn a_reader_gets_past_writers_without_end() {
     }
 }
 
-/// The process of a waiting writer dies. The writer's place keeps new readers out for at most 3 s,
-/// although an earlier reader still holds the lock.
+/// The process of a waiting writer dies, and its place stays in the queue. This place keeps new
+/// readers out for at most 3 s, although an earlier reader still holds the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_dies_while_it_waits_keeps_readers_out_for_a_moment() {
     for nodes in [Nodes::memory(3), Nodes::redis(1)] {
@@ -276,8 +278,8 @@ async fn readers_that_waited_for_a_writer_read_together() {
     }
 }
 
-/// A reader gave up, and its place is still in the queue. The reader's handle passes the lock on to
-/// the next waiter.
+/// A reader timed out, and its place is still in the queue. If the next release wakes this reader,
+/// the reader's handle passes the hint on to the next waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_gave_up_does_not_swallow_the_release_for_the_next_writer() {
     for nodes in [Nodes::memory(3), Nodes::redis(3)] {
@@ -295,7 +297,8 @@ async fn a_reader_that_gave_up_does_not_swallow_the_release_for_the_next_writer(
     }
 }
 
-/// Readers of many handles gave up. Their places in the queue do not keep out a later writer.
+/// Readers of many handles timed out, and their places fill the queue. These places do not keep a
+/// later writer out of the queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_of_readers_that_ask_no_more_leave_room_for_a_writer() {
     let nodes = Nodes::memory(3);

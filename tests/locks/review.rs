@@ -1,5 +1,5 @@
-//! Locks with users that give up early, with a server that other programs use, and with a runtime
-//! that shuts down.
+//! Three kinds of trouble: callers that cancel early, other programs on the same server, and a
+//! runtime that shuts down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,8 +48,8 @@ fn a_request_in_the_queue_of_a_dying_runtime_is_answered() {
     let answer = second.spawn(async move { queued.try_acquire().await.map(drop) });
     std::thread::sleep(ms(100));
     first.shutdown_background();
-    // This wait is shorter than the node deadline and the ttl. So the answer does not come from a
-    // timeout.
+    // This wait is shorter than the node deadline and the ttl. So if the call ends within it, the
+    // end of the first runtime has ended the call, not a timeout.
     let answer = second.block_on(async { timeout(ms(4_000), answer).await });
     let text = answer.expect("nobody answered").unwrap().unwrap_err().to_string();
     assert!(text.contains("queue"), "{text}");
@@ -66,7 +66,8 @@ fn leases_are_renewed_after_the_runtime_of_the_first_guard_is_gone() {
     let r = c.builder().ttl(ms(3_000)).node_deadline(ms(150)).build().unwrap();
     let first = runtime();
     let old = first.block_on(async { r.mutex("old").build().unwrap().acquire().await.unwrap() });
-    // Wait until the runtime has dropped its tasks. So the next lease must start the renewer again.
+    // Wait until the runtime has dropped its tasks, and with them the renewer of leases. So the
+    // next lease must start the renewer again.
     first.shutdown_timeout(LONG);
     let second = runtime();
     second.block_on(async {
@@ -188,14 +189,15 @@ async fn colliding_callers_do_not_collide_for_ever() {
     for caller in callers {
         timeout(LONG * 3, caller).await.expect("nobody wins any more").unwrap();
     }
-    // In an earlier version, each roll-back woke every caller for its next attempt. This cost five
-    // hundred calls for one lock.
+    // In an earlier version, the roll-back of a failed attempt woke every caller for its next
+    // attempt. This cost five hundred calls for one acquired lock.
     let calls = c.controls[0].calls() / (CALLERS * ROUNDS);
     assert!(calls < 60, "{calls} calls for one lock");
 }
 
-/// The node fails the first release of the lock `deaf`. It is slow, so its node queue always has
-/// waiting requests.
+/// The node fails the first release of the lock `deaf`, so that this release must be repeated. The
+/// node is slow and has many callers, so its node queue is never empty. The release must not
+/// starve.
 #[tokio::test]
 async fn a_busy_queue_still_pays_what_it_owes() {
     let failed = Arc::new(AtomicBool::new(false));

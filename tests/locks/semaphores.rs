@@ -1,5 +1,6 @@
-//! Semaphores over several handles: who holds which slot, tokens, waiting, losses of nodes, and
-//! that they are no counters.
+//! Semaphores that several handles share: the holder of each slot, fencing tokens, waiting, and
+//! nodes that lose their data. Also a comparison with a plain counter of permits, which would admit
+//! too many holders.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -66,7 +67,7 @@ async fn a_permit_of_a_holder_that_died_comes_back() {
         let brief = brief.build().unwrap();
         let dead = brief.acquire().await.unwrap();
         let (slot, token) = (dead.slot(), dead.fencing_token());
-        // As a process that is killed: nothing is released.
+        // The holder dies like a killed process: its permit is not released, but expires.
         std::mem::forget(dead);
         let other = pool(&nodes, 2);
         let held = other.acquire().await.unwrap();
@@ -114,7 +115,8 @@ async fn a_lost_permit_says_so() {
     assert!(guard.is_valid());
 }
 
-/// Renewed permits of two handles survive the loss of one node's data, which gives no permits then.
+/// Two handles hold and renew both permits of a semaphore. The nodes lose their data, one after the
+/// other. A node without its data grants no permit, so no third holder gets one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_survive_a_node_that_forgets_them() {
     let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
@@ -128,7 +130,7 @@ async fn permits_survive_a_node_that_forgets_them() {
     let begun = Instant::now();
     for node in all.iter().cycle() {
         node.restart_empty();
-        // Longer than a quarantine, which is one ttl.
+        // This wait is longer than a node's quarantine, which lasts one ttl.
         sleep(Duration::from_millis(2_500)).await;
         assert!(!matches!(a.try_acquire().await, Ok(TryAcquire::Acquired(_))), "a third holder");
         assert!(one.is_valid() && two.is_valid());
@@ -141,8 +143,8 @@ async fn permits_survive_a_node_that_forgets_them() {
     two.release().await.unwrap();
 }
 
-/// More callers than permits, of several handles: never more than there are permits inside, each in
-/// a slot of its own, and all get their turns by the nodes' hints.
+/// More callers than permits, with several handles. No slot has two holders at a time, and each
+/// caller gets a permit as often as it wants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_callers_get_the_permits_that_are_released() {
     const PERMITS: u16 = 3;
@@ -150,7 +152,7 @@ async fn waiting_callers_get_the_permits_that_are_released() {
         let inside: Arc<[AtomicUsize; 3]> = Arc::default();
         let callers: Vec<_> = (0..9)
             .flat_map(|i| {
-                // Every third caller shares a handle with the one before.
+                // Every third handle has two callers. The other handles have one caller.
                 let redlock = nodes.handle();
                 let inside = Arc::clone(&inside);
                 let pool = redlock.semaphore("gpu", PERMITS).build().unwrap();
@@ -177,7 +179,8 @@ async fn waiting_callers_get_the_permits_that_are_released() {
     }
 }
 
-/// Each release wakes a waiter, long before its own timer.
+/// Each release of a permit wakes a waiter by a hint. The waiter's own timer would fire only after
+/// 20 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_release_is_handed_over_to_a_waiter() {
     for nodes in Nodes::all() {
@@ -200,7 +203,8 @@ async fn each_release_is_handed_over_to_a_waiter() {
     }
 }
 
-/// A waiter that gave up left its place in the queue. Its handle passes the permit on.
+/// A waiter timed out, and its place is still in the queue. If the next release wakes this waiter,
+/// its handle passes the hint on to the next waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_gave_up_does_not_swallow_a_release() {
     for nodes in Nodes::all() {
@@ -235,15 +239,15 @@ async fn an_inspection_shows_the_permits() {
             assert!(begun.elapsed() < Duration::from_secs(10), "{seen:?}");
             sleep(Duration::from_millis(20)).await;
         }
-        // A mutex of the same name is another thing.
+        // A mutex of the same name is another lock, so it is free.
         drop(nodes.handle().mutex("gpu").build().unwrap().acquire().await.unwrap());
         one.release().await.unwrap();
         two.release().await.unwrap();
     }
 }
 
-/// Returns a node that only counts: it gives as many permits as there are, but all with the same
-/// number.
+/// Returns a node that grants as many permits as the semaphore has, but reports slot 0 for each of
+/// them. So a majority of such nodes counts permits, without agreement on a slot.
 fn counting(node: &MemoryNode) -> Wrap {
     Wrap::new(node.clone(), |node, batch, deadline| async move {
         let mut replies = node.call(batch, deadline).await;
@@ -256,8 +260,9 @@ fn counting(node: &MemoryNode) -> Wrap {
     })
 }
 
-/// Three callers of two permits, each of which does not reach another one of three nodes. Returns
-/// the number of those that hold one.
+/// Three callers try to acquire one of two permits, one after the other. For each caller, another
+/// one of the three nodes does not reply. Returns the number of callers that hold a permit in the
+/// end.
 async fn holders(all: &[MemoryNode], handle: impl Fn() -> Redlock) -> usize {
     let mut held = Vec::new();
     for unreached in all {
@@ -286,8 +291,9 @@ async fn a_counter_lets_in_too_many_and_a_semaphore_does_not() {
     assert_eq!(holders(&all, || numbered().build().unwrap()).await, 2);
 }
 
-/// The replies of the nodes are late. Therefore an attempt often gets different slots on different
-/// nodes, and its caller gives up before, during or after the move to one slot.
+/// The replies of the nodes are delayed by random times. So an attempt often gets different slots
+/// on different nodes, and then moves to one slot. The caller is dropped before, during or after
+/// this move.
 #[tokio::test(start_paused = true)]
 async fn callers_that_give_up_at_any_time_leave_no_permit_behind() {
     let odds = Odds { delay: 1.0, max_delay: Duration::from_millis(10), ..Odds::default() };
@@ -320,8 +326,8 @@ async fn callers_that_give_up_at_any_time_leave_no_permit_behind() {
     }
 }
 
-/// Returns a node whose answers are late by `delay` in milliseconds. The permits of another holder
-/// are released as soon as the node has refused an acquire because of them.
+/// Returns a node whose replies are delayed by `delay` milliseconds. The permits in `holder` are
+/// released as soon as the node has executed its first batch with an acquire.
 fn late(node: &MemoryNode, delay: u64, holder: Option<Permits>) -> Wrap {
     let holder = Arc::new(tokio::sync::Mutex::new(holder));
     Wrap::new(node.clone(), move |node, batch, deadline| {
@@ -339,8 +345,9 @@ fn late(node: &MemoryNode, delay: u64, holder: Option<Permits>) -> Wrap {
     })
 }
 
-/// The winner of a permit asks a node that has not answered yet for the same slot. That this node
-/// had refused the acquire, as it turns out later, says nothing about what it has now.
+/// The winner of a permit asks the third node for the slot that it has won on the other two. The
+/// third node's reply to the first acquire arrives later, and is a refusal. The node may have
+/// granted the slot since, so the release must be sent to it, too.
 #[tokio::test(start_paused = true)]
 async fn a_release_reaches_a_node_whose_refusal_came_after_the_permit_was_won() {
     let nodes: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();

@@ -19,8 +19,8 @@ fn nodes(n: usize) -> Vec<MemoryNode> {
     (0..n).map(|_| MemoryNode::new()).collect()
 }
 
-/// A handle releases a lock and acquires it again at once. Its request arrives first, but another
-/// handle often gets the lock.
+/// Several handles acquire and release a lock in a loop. A handle that has just released the lock
+/// sends its next request first, but usually another handle, which has waited, gets the lock.
 #[tokio::test]
 async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
     const HANDLES: usize = 4;
@@ -47,7 +47,8 @@ async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
             task.await.unwrap();
         }
         let order = order.lock().unwrap();
-        // Count only the first half of the turns. In this half, all handles want the lock.
+        // Count only the first half of the turns, because all handles compete for the lock in this
+        // half.
         let contended = &order[..HANDLES * TURNS / 2];
         let again = contended.windows(2).filter(|pair| pair[0] == pair[1]).count();
         assert!(again < contended.len() / 4, "{n} nodes: {again} of {contended:?}");
@@ -58,8 +59,9 @@ async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
     }
 }
 
-/// A majority of the nodes have reserved the lock for handles that never ask again. Only a minority
-/// have reserved the lock for the handle that waits.
+/// The lock was released. A majority of the nodes keep it reserved for handles that never ask
+/// again. Only a minority keep it reserved for the handle that waits. The waiting handle gets the
+/// lock when the reservations end.
 #[tokio::test]
 async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
     let nodes = nodes(5);
@@ -86,8 +88,9 @@ async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
     guard.release().await.unwrap();
 }
 
-/// Callers that ask again at once, three of them of one handle. The request of each arrives before
-/// that of the next waiter of the handle, which only takes the handle's place in the queue again.
+/// Five callers want a lock again and again; three of them share a handle. The request of a caller
+/// that has just released arrives before the request of the handle's next waiter. Each caller still
+/// gets its turn, because the handle serves its callers in the order of their waits.
 #[tokio::test(start_paused = true)]
 async fn callers_of_one_handle_come_in_the_order_of_their_waits() {
     let env = Arc::new(TokioEnv::new());

@@ -1,8 +1,9 @@
 //! The failover window. For some time after a group's failover, the old master may still grant,
-//! while the new master has a copy of the lock. One node must not vote for two holders.
+//! while the new master has a copy of the lock. The group is one node, so it must not vote for two
+//! holders.
 //!
 //! Two memory nodes represent the old and the new master of one group. Each client is connected to
-//! one of them. Replication is a snapshot. The clock is tokio's paused clock.
+//! one of them. A snapshot of the data stands for replication. The clock is tokio's paused clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::wrap::{Wrap, refused};
 
-/// L: time after the failover during which the old master may still grant.
+/// The failover window L: time after a failover during which the old master may still grant.
 const L: Duration = Duration::from_secs(4);
 const MAX_TTL: Duration = Duration::from_secs(20);
 
@@ -63,12 +64,13 @@ impl Story {
         Self { old, new, moved, down, a, b }
     }
 
-    /// The client `a` acquires the lock for `ttl` from the old master.
+    /// Acquires the lock for the client `a` from the old master, without automatic renewal.
     async fn held(&self, ttl: Duration) -> LockGuard {
         self.a.mutex("job").ttl(ttl).auto_renew(false).await.unwrap()
     }
 
-    /// Restores the replicated data on the new master, and moves the client `a` to it.
+    /// Replaces the master: restores the replicated data on the new master, and moves the client
+    /// `a` to it. Without replicated data, the new master is empty.
     fn fail_over(&self, replicated: Option<MemorySnapshot>) {
         match replicated {
             Some(data) => self.new.restore(data),
@@ -106,11 +108,13 @@ impl Story {
         assert!(a.is_valid());
     }
 
-    /// Asserts that a renewal finds the lock of `a` lost, and that `b` gets it.
+    /// Asserts that a renewal reports the lock of `a` as lost, and that `b` gets the lock from the
+    /// old master.
     async fn is_lost(&self, a: &LockGuard, failed_over: Instant) {
         let renewal = a.extend().await;
         assert!(self.never_both(a, failed_over).await, "the old master grants what ran out");
-        // The node cannot vote again before the guard's deadline, so the guard is lost at once.
+        // The node cannot vote for `a` again before the guard's deadline. So the renewal reports
+        // the loss at once, before the deadline.
         assert!(matches!(renewal, Err(ExtendError::Lost(_))), "{renewal:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Requests to nodes.
+//! Functions that build requests to nodes, for tests.
 #![allow(dead_code, unreachable_pub)]
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub fn owner() -> OwnerToken {
     OwnerToken::from_random(SystemEnv.random())
 }
 
-/// Makes an exclusive acquire that does not wait.
+/// Returns an op that acquires a lock exclusively and does not wait in the queue.
 pub fn acquire(name: &str, owner: OwnerToken, ttl: Duration) -> Op {
     let (mode, keys, proposal) =
         (LockMode::Exclusive, LockKeys::new(name), SystemEnv.wall_micros());
@@ -22,7 +22,7 @@ pub fn release(name: &str, owner: OwnerToken) -> Op {
     Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new(name), owner, meta: true }
 }
 
-/// Changes the mode of an op on a lock.
+/// Returns the op with another lock mode: exclusive, shared, or a slot of a semaphore.
 pub fn in_mode(mut op: Op, wanted: LockMode) -> Op {
     if let Op::Acquire { mode, .. } | Op::Extend { mode, .. } | Op::Release { mode, .. } = &mut op {
         *mode = wanted;
@@ -30,7 +30,7 @@ pub fn in_mode(mut op: Op, wanted: LockMode) -> Op {
     op
 }
 
-/// Changes what an acquire asks for if the lock is held.
+/// Returns the acquire with another behaviour for the case that the lock is held.
 pub fn if_held(mut op: Op, wanted: IfHeld) -> Op {
     if let Op::Acquire { if_held, .. } = &mut op {
         *if_held = Some(wanted);
@@ -38,7 +38,7 @@ pub fn if_held(mut op: Op, wanted: IfHeld) -> Op {
     op
 }
 
-/// Makes a batch without a deadline on the server's clock.
+/// Returns a batch that the server executes at any time: it has no deadline on the server's clock.
 pub fn batch(max_ttl: Duration, ops: Vec<Op>) -> Batch {
     let terms = Terms { max_ttl, clock_error: Duration::from_secs(60) };
     Batch { terms, not_after: None, known_since: None, ops }

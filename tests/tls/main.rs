@@ -1,5 +1,5 @@
-//! TLS on real servers, with certificates of the tests' own CA: settings that work, and the errors
-//! of settings that do not.
+//! TLS on real servers, with certificates of a CA that each test creates: settings that work, and
+//! the errors of wrong settings.
 
 mod certs;
 mod group;
@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Installs the crypto provider as the README shows.
 fn provider() {
-    // The result is ignored, because another test of this process may have installed the provider
-    // first.
+    // The result is an error if another test of this process has installed the provider first. This
+    // is no problem, so it is ignored.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
@@ -83,7 +83,7 @@ async fn lock_and_idempotent_run_over_tls_with_a_ca_of_ones_own() {
     works(builder(tls_url(&server)).tls(Some(ca.root()), None).build().unwrap()).await;
     // The server has no port without TLS, so all connections of this test are encrypted.
     assert_eq!(server.cli(&["config", "get", "port"]), "port\n0");
-    // This URL has a host name and a password.
+    // A URL with a host name and a password works, too.
     server.cli(&["config", "set", "requirepass", "s3cret"]);
     let url = format!("rediss://:s3cret@localhost:{}/1", server.port());
     let node = builder(url).tls(Some(ca.root()), None).build().unwrap();

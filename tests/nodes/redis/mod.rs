@@ -34,10 +34,10 @@ use crate::support::ops::{self, if_held, in_mode, owner, release};
 use crate::support::server::{Server, free_port};
 
 const TTL: Duration = Duration::from_secs(20);
-/// Terms with a long quarantine. No test waits until such a quarantine ends.
+/// Terms with a long quarantine. No test waits for its end.
 const LONG: Terms =
     Terms { max_ttl: Duration::from_secs(3600), clock_error: Duration::from_secs(60) };
-/// Terms with a short quarantine.
+/// Terms with a short quarantine, for tests that wait for its end.
 const SHORT: Terms =
     Terms { max_ttl: Duration::from_millis(700), clock_error: Duration::from_secs(60) };
 
@@ -107,8 +107,8 @@ fn fresh(server: &Server) -> RedisNode {
     RedisNode::builder(server.url()).trust_fresh(true).build().unwrap()
 }
 
-/// Begins the server's data history with a first node. Returns a second node, which does not trust
-/// fresh servers.
+/// Begins the server's data history by a first client. Returns a second client, which does not
+/// trust fresh servers.
 async fn used(server: &Server) -> RedisNode {
     let facts = facts(&fresh(server), LONG).await;
     assert_eq!(facts.quarantine, Duration::ZERO);
@@ -159,8 +159,8 @@ async fn foreign_values_are_held_not_broken() {
         assert_eq!(one(&node, LONG, release(name, a)).await, Ok(Reply::NotOwner));
         assert_eq!(one(&node, LONG, extend(name, a, 1, None)).await, Ok(Reply::NotOwner));
     }
-    // A value of another program under a side key or a record affects the op on this key. The other
-    // ops of the batch are not affected.
+    // A value of another program under a side key of a lock (here its fence) or under a record's
+    // key fails the op on this key. The other ops of the batch are executed.
     let a = owner();
     let ops = vec![acquire("side", a), Op::Claim(claim("redisson", a)), acquire("fine", a)];
     let ops = [vec![Op::Claim(claim("other", a))], ops].concat();
@@ -216,7 +216,8 @@ async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer()
     let node = fresh(&server);
     let longer = Terms { max_ttl: 2 * SHORT.max_ttl, ..SHORT };
     assert_eq!(facts(&node, longer).await.quarantine_len, longer.max_ttl);
-    // A client that asks for a shorter quarantine does not shorten it at once, and gets no event.
+    // A client that asks for a shorter quarantine does not shorten it at once, and gets no event
+    // about a longer quarantine.
     let next = facts(&node, SHORT).await;
     assert_eq!((next.quarantine_len, next.quarantine_raised), (longer.max_ttl, false));
     tokio::time::sleep(2 * longer.max_ttl).await;
@@ -280,7 +281,7 @@ async fn a_call_given_up_midway_leaves_no_connection_in_doubt() {
     fence(until_up(&node, acquire("m", owner())).await);
 }
 
-/// Sends the op. Repeats it as long as the connection fails temporarily.
+/// Sends the op, and repeats it as long as the connection fails temporarily.
 async fn until_up(node: &RedisNode, op: Op) -> Result<Reply, NodeError> {
     until_up_in(node, LONG, op).await
 }

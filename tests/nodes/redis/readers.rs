@@ -61,7 +61,8 @@ async fn another_programs_value_is_foreign_to_readers_and_stays() {
     }
 }
 
-/// The name has a fence, and the sorted set an expiry and future scores, as readers have them.
+/// The sorted set under the lock's key looks like a lock with readers: the name has a fence, and
+/// the set has an expiry and scores in the future. But its member is not an owner token.
 #[tokio::test]
 async fn a_sorted_set_of_another_program_is_foreign_where_readers_were_before() {
     let server = Server::start(&[]);
@@ -113,7 +114,8 @@ async fn a_fence_that_was_spoiled_spoils_a_reader_as_it_spoils_an_owner() {
     let got = one(&node, LONG, shared(extend("k", a, 5, None))).await;
     assert_eq!(fault(got), (NodeFault::Server, false));
     assert_eq!(server.cli(&["exists", "k"]), "0");
-    // A fence in the far future is lowered to the largest value that honest clocks can reach.
+    // The stored fence is far in the future. The server lowers it to the largest value that honest
+    // clocks can reach.
     server.cli(&["set", "{k}:fence", "9000000000000000"]);
     let lowered = fence(one(&node, LONG, shared(acquire("k", a))).await);
     let lead = 6 * LONG.clock_error + Duration::from_secs(2);
@@ -141,8 +143,8 @@ async fn a_downgrade_and_a_raise_find_their_owner_in_either_form() {
     assert!(listed[0].remaining <= TTL + Duration::from_millis(1));
 }
 
-/// All ops of a batch have one time. So the writer and the first reader of this batch began to wait
-/// at the same time, and the writer is not ahead of this reader.
+/// All ops of a batch are executed at the same server time. So the writer and the first reader of
+/// this batch began to wait at the same time, and the writer is not ahead of this reader.
 #[tokio::test]
 async fn a_writer_is_ahead_only_of_readers_that_began_to_wait_later() {
     let server = Server::start(&[]);
@@ -176,7 +178,7 @@ async fn a_forged_queue_costs_readers_nothing() {
         "0".to_owned() + &place("s", "50", "-            ") + &place("x", "nn", "0x00000000000"),
     ];
     for value in values {
-        // A writer waits, so the script reads the queue.
+        // A caller waits for another lock, so the script expects queues and reads them.
         let wait = Op::Inspect { keys: LockKeys::new("other"), wait: true };
         one(&node, LONG, wait).await.unwrap();
         server.cli(&["set", "{k}:queue", &value, "px", "20000"]);
@@ -189,9 +191,9 @@ async fn a_forged_queue_costs_readers_nothing() {
     }
 }
 
-/// The user has the rights of a version without read-write locks. The server refuses each op of a
-/// reader that needs more rights. Such an op changes nothing, and the other ops of the batch
-/// succeed.
+/// The user has the rights that were enough before read-write locks existed. Some additional rights
+/// are granted, but one is missing each time. The server refuses each op of a reader in the batch.
+/// Such an op changes nothing, and the other ops of the batch succeed.
 #[tokio::test]
 async fn without_the_rights_of_readers_nothing_is_changed() {
     let server = Server::start(&[]);

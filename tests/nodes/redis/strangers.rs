@@ -1,4 +1,5 @@
-//! Values of other programs under side keys. Such a value affects only the op that reads it.
+//! Values of other programs under side keys of a lock. Such a value can fail the op that reads it,
+//! but no other op.
 
 use palisade::node::spi::NodeSignal;
 
@@ -38,7 +39,8 @@ async fn a_fence_that_is_none_opens_no_lock_that_is_to_be_taken() {
     assert_eq!(server.cli(&["get", "k"]), a.as_str(), "the holder has its lock");
 }
 
-/// A single node lowers a fence that is too far in the future, even if the acquire is repeated.
+/// A single node lowers a stored fence that is too far in the future, even if the acquire is
+/// repeated. So the fence does not block the lock until that time.
 #[tokio::test]
 async fn a_fence_of_tomorrow_keeps_no_caller_out_until_tomorrow() {
     let server = Server::start(&[]);
@@ -69,8 +71,9 @@ async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
     }
     facts(&node, LONG).await;
     let mut events = node.events();
-    // Wait until the node has subscribed to hints. Without a subscription, the waiter would be left
-    // out, and a later subscription would wake all waiters.
+    // Wait until the node has subscribed to hints. Before that, a release would pass over this
+    // node's waiter, and the later subscription would wake all waiters, so the test would prove
+    // nothing.
     let listens = async {
         while server.cli(&["pubsub", "channels", "palisade:changed:*"]).is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
