@@ -31,14 +31,14 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Connects with TCP_NODELAY, so that the kernel does not delay small packets. Palisade does
+    /// Connects with `TCP_NODELAY`, so that the kernel does not delay small packets. Palisade does
     /// the same.
     pub async fn connect(urls: &[String]) -> Self {
         Self::connect_with(urls, true).await
     }
 
-    /// Connects to all servers. `nodelay` sets TCP_NODELAY, so that the kernel does not delay small
-    /// packets. The `redis` crate does not set this option by default.
+    /// Connects to all servers. `nodelay` sets `TCP_NODELAY`, so that the kernel does not delay
+    /// small packets. The `redis` crate does not set this option by default.
     async fn connect_with(urls: &[String], nodelay: bool) -> Self {
         let mut connections = Vec::new();
         let mut sha = String::new();
