@@ -1,5 +1,5 @@
 -- Closes a master for a planned handover: it then refuses all requests of palisade.
--- node/lua/history.lua describes the marker's form.
+-- node/lua/quarantine.lua describes the marker's form.
 -- KEYS  1 palisade:generation
 -- ARGV  1 time for which the server is closed, in ms
 -- Returns  {'ok', the marker as it is now} | {'no', why}

@@ -1,7 +1,7 @@
 -- Runs once per batch, before the ops. Reads the role, the data history (master_replid), the clock
 -- and the marker of the server. The marker contains the time since which this server's data are
 -- complete. If these values are as the client expects, the script reads nothing else about the
--- server, and each op may take its fast path. Otherwise history.lua checks the marker first.
+-- server, and each op may take its fast path. Otherwise quarantine.lua checks the marker first.
 -- KEYS[1]  palisade:generation, the marker
 -- ARGV     1 the marker that the client saw last, or '' if it has seen none
 --          2, 3 first and last time of a range of this server's clock, in µs. If the clock is in

@@ -21,7 +21,7 @@ const TEXT: &str = concat!(
     lua!("shared_fast" "slots_fast" "many_fast"),
     "end\n",
     "local function batch(info, at, marker, now_us, out)\n",
-    lua!("history" "batch"),
+    lua!("quarantine" "batch"),
     "end\n",
     "local function rare(b, kind, k, a, count, rest, found, release, wake)\n",
     lua!("codes" "helpers" "late"),

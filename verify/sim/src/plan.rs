@@ -10,7 +10,7 @@ mod draw;
 mod episodes;
 mod faults;
 mod fleet;
-mod promises;
+mod guarantees;
 mod scenes;
 mod show;
 
@@ -23,7 +23,7 @@ pub(crate) use self::actions::{Decision, HandlerPlan, Parting, TaskPlan, Uses};
 pub(crate) use self::clock::{ClockPlan, Truth, Wave, wall};
 use self::draw::Theme;
 pub use self::fleet::Order;
-pub(crate) use self::promises::{Clocks, Promises};
+pub(crate) use self::guarantees::{Clocks, Guarantees};
 pub use self::scenes::Scene;
 use crate::dice::Dice;
 

@@ -81,7 +81,7 @@ impl Stage {
         let all = plan.durability == Durability::AllReplicas;
         let fewest = plan.stages.iter().map(|s| s.nodes.count_ones()).min().unwrap_or(1);
         let kept_on = if all { fewest as usize / 2 + 1 } else { 0 };
-        let world = World::new(Instant::now(), kept_on, plan.promises());
+        let world = World::new(Instant::now(), kept_on, plan.guarantees());
         let nodes: Vec<_> = (0..plan.nodes.len()).map(|i| Node::new(i, &world, &plan)).collect();
         let net = Arc::new(Mutex::new(plan.net));
         let stage = Self {

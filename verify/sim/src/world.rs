@@ -9,7 +9,7 @@ use palisade::HandOver;
 use tokio::time::Instant;
 
 use crate::invariants::{Rule, Violation, all};
-use crate::plan::Promises;
+use crate::plan::Guarantees;
 use crate::trace::{Event, HoldId, Trace};
 
 /// Remaining validity of a guard, as its holder sees it: a function that reads the clock of its
@@ -87,10 +87,10 @@ impl Claimant {
 }
 
 impl World {
-    pub(crate) fn new(start: Instant, kept_on: usize, promises: Promises) -> Arc<Self> {
+    pub(crate) fn new(start: Instant, kept_on: usize, guarantees: Guarantees) -> Arc<Self> {
         let inner = Inner {
             trace: Trace::default(),
-            rules: all(promises),
+            rules: all(guarantees),
             violation: None,
             beliefs: Vec::new(),
             next_hold: 0,

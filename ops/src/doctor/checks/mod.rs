@@ -2,10 +2,10 @@
 //! findings. There is one file for each kind of thing that is checked.
 
 mod clocks;
-mod data;
 #[cfg(test)]
 mod fuzz;
 mod groups;
+mod marker;
 mod sentinels;
 mod servers;
 #[cfg(test)]
@@ -48,9 +48,9 @@ pub(crate) const CHECKS: &[Check] = &[
     servers::UNREACHABLE,
     servers::REFUSED,
     servers::TRIAL,
-    data::NOT_INITIALISED,
-    data::DATA_LOSS,
-    data::QUARANTINE_LONG,
+    marker::NOT_INITIALISED,
+    marker::DATA_LOSS,
+    marker::QUARANTINE_LONG,
     groups::TWO_MASTERS,
     groups::MIN_REPLICAS,
     groups::REPLICA_PRIORITY,

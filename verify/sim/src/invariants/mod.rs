@@ -16,7 +16,7 @@ mod terms;
 mod tickets;
 mod tokens;
 
-use crate::plan::{Clocks, Promises};
+use crate::plan::{Clocks, Guarantees};
 use crate::trace::Event;
 
 /// A violation of an invariant.
@@ -51,32 +51,32 @@ fn rule(
 }
 
 /// Returns the rules that hold under the assumptions of `promises`.
-pub(crate) fn all(promises: Promises) -> Vec<Rule> {
-    let mut all = reported::always(promises.served);
+pub(crate) fn all(guarantees: Guarantees) -> Vec<Rule> {
+    let mut all = reported::always(guarantees.served);
     all.extend([quarantine::quarantine(), requests::requests()]);
-    if promises.accepts > 0 {
+    if guarantees.accepts > 0 {
         // A claim and its result may both be in an accepted loss. Then the key may get a second
         // result.
-        all.push(accepted::accepted(promises.accepts, promises.window));
+        all.push(accepted::accepted(guarantees.accepts, guarantees.window));
     } else {
-        let one = promises.once || promises.clocks != Clocks::Apart;
+        let one = guarantees.once || guarantees.clocks != Clocks::Apart;
         all.push(results::results(one));
-        all.push(handlers::handlers(promises.clocks == Clocks::Right));
-        if promises.steps {
+        all.push(handlers::handlers(guarantees.clocks == Clocks::Right));
+        if guarantees.steps {
             all.push(steps::steps());
         }
-        if promises.once {
+        if guarantees.once {
             all.push(once::once());
         }
     }
-    if promises.clocks != Clocks::Step {
+    if guarantees.clocks != Clocks::Step {
         all.extend(reported::exclusion());
     }
-    if promises.clocks == Clocks::Right {
+    if guarantees.clocks == Clocks::Right {
         all.extend([tokens::tokens(), fencing::fencing(), terms::terms()]);
         all.extend([tickets::tickets(), observe::observe()]);
-        if promises.vacant {
-            all.extend([order::order(promises), reported::vacant()]);
+        if guarantees.vacant {
+            all.extend([order::order(guarantees), reported::vacant()]);
         }
     }
     all

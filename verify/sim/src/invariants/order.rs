@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{Rule, rule};
-use crate::plan::{Fault, Promises};
+use crate::plan::{Fault, Guarantees};
 use crate::trace::Event;
 
 /// A waiting call: its client, its task, and the name of the lock.
@@ -27,7 +27,7 @@ type Run = (u64, u64);
 /// Waiting calls and their places in the queues of the nodes, as far as the trace shows them.
 #[derive(Debug)]
 struct Order {
-    promises: Promises,
+    guarantees: Guarantees,
     waits: BTreeMap<Call, Wait>,
     /// For each client, name and node: the place in the node's queue. A client has at most one
     /// place for a name.
@@ -45,9 +45,9 @@ struct Order {
 const SERVED: u64 = 6_000_000;
 
 /// Returns the rule for fair callers.
-pub(super) fn order(promises: Promises) -> Rule {
+pub(super) fn order(guarantees: Guarantees) -> Rule {
     let (waits, places, idle) = Default::default();
-    let mut order = Order { promises, waits, places, moved: Vec::new(), idle };
+    let mut order = Order { guarantees, waits, places, moved: Vec::new(), idle };
     rule("fair callers are served in their order", "docs/design/fair.md", move |at, event| {
         order.see(at, event)
     })
@@ -56,18 +56,18 @@ pub(super) fn order(promises: Promises) -> Rule {
 impl Order {
     /// Returns the number of nodes that had the place of the call the whole time since `began`.
     fn nodes_with(&self, (client, _, name): Call, began: u64, now: u64) -> usize {
-        let fresh = self.promises.fresh * 1_000;
+        let fresh = self.guarantees.fresh * 1_000;
         let has = |node| {
             self.places.get(&(client, name, node)).is_some_and(|(since, last)| {
                 *since <= began && last + fresh > now && !self.moved.contains(&node)
             })
         };
-        (0..self.promises.nodes).filter(|node| has(*node)).count()
+        (0..self.guarantees.nodes).filter(|node| has(*node)).count()
     }
 
     fn served(&mut self, now: u64, call: Call) -> Result<(), String> {
         let Some(wait) = self.waits.remove(&call) else { return Ok(()) };
-        let need = self.promises.nodes / 2 + 1;
+        let need = self.guarantees.nodes / 2 + 1;
         for first in wait.before.iter().filter(|first| self.waits.contains_key(first)) {
             if self.nodes_with(*first, wait.began, now) >= need {
                 let ((client, task, _), (a, b, _)) = (call, *first);
@@ -111,7 +111,7 @@ impl Order {
                 self.places.remove(&(client, name, node));
             }
             Event::Placed { node, client, name, with_ticket: true } => {
-                let fresh = self.promises.fresh * 1_000;
+                let fresh = self.guarantees.fresh * 1_000;
                 let run = self.places.entry((client, name, node)).or_insert((at, at));
                 *run = (if run.1 + fresh > at { run.0 } else { at }, at);
             }
@@ -132,7 +132,7 @@ impl Order {
             }
             _ => {}
         }
-        match self.is_stuck(at).filter(|_| self.promises.calm) {
+        match self.is_stuck(at).filter(|_| self.guarantees.calm) {
             Some((client, task, _)) => {
                 Err(format!("the lock is free, and client {client}.{task} is not served"))
             }

@@ -17,7 +17,7 @@ pub(crate) enum Clocks {
 /// Guarantees that hold under the assumptions of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a promise of its own")]
-pub(crate) struct Promises {
+pub(crate) struct Guarantees {
     pub(crate) clocks: Clocks,
     /// True if keys are parked: after an attempt without a result, the handler does not start
     /// again.
@@ -46,11 +46,11 @@ pub(crate) struct Promises {
 
 impl Plan {
     /// Returns the guarantees that hold under the assumptions of this plan.
-    pub(crate) fn promises(&self) -> Promises {
+    pub(crate) fn guarantees(&self) -> Guarantees {
         let unnoticed = self.steps == Steps::Unnoticed;
         // Small steps stay within the permitted clock error.
         let is_wild = self.apart || self.steps == Steps::Noticed && self.wildest() > 0;
-        Promises {
+        Guarantees {
             clocks: match (unnoticed, is_wild) {
                 (true, _) => Clocks::Step,
                 (false, true) => Clocks::Apart,
