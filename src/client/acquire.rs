@@ -96,6 +96,15 @@ impl LockAttempt<'_> {
     /// is rolled back. Only an attempt of a takeover is not: the nodes keep what it may have taken
     /// until the ttl ends (locks 13).
     pub(crate) async fn once(&self, terms: AttemptTerms) -> Result<Lease, Loss> {
+        let won = self.ask(terms).await;
+        if let Some(fair) = &self.fair {
+            fair.attempted(&won, self.level, self.core.env.now());
+        }
+        won
+    }
+
+    /// Sends the requests of one attempt, and returns the lease if the attempt wins.
+    async fn ask(&self, terms: AttemptTerms) -> Result<Lease, Loss> {
         let Self { core, keys, mode, ttl, level, awaits_all, taker, .. } = *self;
         let AttemptTerms { if_held, left } = terms;
         let if_held = match (&self.fair, if_held) {
@@ -173,11 +182,7 @@ impl Attempt for LockAttempt<'_> {
 
     async fn make(&mut self, terms: AttemptTerms) -> Result<Lease, Loss> {
         self.operation.attempt();
-        let won = self.once(terms).await;
-        if let Some(fair) = &self.fair {
-            fair.attempted(&won, self.core.env.now());
-        }
-        won
+        self.once(terms).await
     }
 
     fn prospect(&mut self, loss: &Loss, deadline: &mut Option<Moment>) -> Option<Prospect> {

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::client::local_locks::LocalGuard;
+use crate::client::local_locks::{Answered, LocalGuard};
+use crate::durability::Durability;
 use crate::error::Taken;
 use crate::op::Queued;
 use crate::quorum::acquire::Loss;
@@ -47,14 +48,14 @@ impl<'a> Fair<'a> {
     /// Records the result of an attempt for the fair calls of this handle that wait in the process
     /// until this call has ended. If the deadline of such a call passes before, the call reports
     /// this result (fair 7).
-    pub(super) fn attempted<T>(&self, result: &Result<T, Loss>, now: Moment) {
-        let answer = match result {
+    pub(crate) fn attempted<T>(&self, result: &Result<T, Loss>, level: Durability, at: Moment) {
+        let loss = match result {
             Ok(_) => Loss::Taken(taken_locally()),
             // The position `queued` is the one of this call, and not of the calls that wait for it.
             Err(Loss::Taken(taken)) => Loss::Taken(Taken { queued: None, ..taken.clone() }),
             Err(loss) => loss.clone(),
         };
-        self.line.answered(now, answer);
+        self.line.answered(Answered { at, level, loss });
     }
 
     /// Stores the ticket and the position in the queue from the answer to a refused attempt.

@@ -19,6 +19,7 @@ mod rate_limit;
 mod turns;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -170,7 +171,8 @@ impl Hints {
         let [turn, first] = [&entry.turn, &entry.first].map(Arc::clone);
         let [news, all] = [&entry.news, &entry.all].map(Arc::clone);
         drop(keys);
-        Waiting { hints: Arc::clone(self), key, line, since, order, turn, first, news, all }
+        let (hints, has_first_hint) = (Arc::clone(self), AtomicBool::default());
+        Waiting { hints, key, line, since, order, turn, first, news, all, has_first_hint }
     }
 }
 
@@ -199,18 +201,6 @@ fn wake(callers: &Turns, line: Line) {
     callers.wake();
 }
 
-/// Set while a caller that got a first hint sleeps before its attempt. If the caller is dropped
-/// during the sleep, the drop of this value wakes the next caller instead.
-struct FirstHint<'a>(Option<&'a Turns>);
-
-impl Drop for FirstHint<'_> {
-    fn drop(&mut self) {
-        if let Some(turns) = self.0 {
-            turns.wake();
-        }
-    }
-}
-
 /// Registration of a caller that waits for a key or watches a key. The drop ends the registration.
 #[derive(Debug)]
 pub(crate) struct Waiting {
@@ -225,6 +215,9 @@ pub(crate) struct Waiting {
     first: Arc<Turns>,
     news: Arc<Notify>,
     all: Arc<Notify>,
+    /// True if this caller took a first hint and has sent no request since. If this caller is
+    /// dropped before its request, the hint is for the next caller.
+    has_first_hint: AtomicBool,
 }
 
 impl Waiting {
@@ -243,19 +236,15 @@ impl Waiting {
     /// If the future is dropped after this caller was woken, the next waiter of the handle is woken
     /// instead.
     pub(crate) async fn turn(&self, soon: Duration) {
-        let mut first_hint = FirstHint(None);
         tokio::select! {
             biased;
             () = self.turn.turn(self.order) => {}
             () = async {
                 self.first.turn(self.order).await;
-                if !soon.is_zero() {
-                    first_hint.0 = Some(&self.first);
-                    tokio::time::sleep(soon).await;
-                }
+                self.has_first_hint.store(true, Ordering::Relaxed);
+                tokio::time::sleep(soon).await;
             }, if self.is_queued() && self.line != Line::Fair => {}
         }
-        first_hint.0 = None;
     }
 
     /// Returns true if this caller waits in the queue, false if this caller only watches.
@@ -269,6 +258,7 @@ impl Waiting {
     /// request contains the reader's own wait, because the nodes compare it with the waits of the
     /// writers (readers 9). The call clears the hints received so far.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
+        self.has_first_hint.store(false, Ordering::Relaxed);
         let mut keys = self.keys();
         let entry = keys.get_mut(&self.key);
         let first = entry.and_then(|entry| {
@@ -304,9 +294,9 @@ impl Waiting {
         )
     }
 
-    /// Lets the callers of the handle that wait now go first at the next hints. Called after an
-    /// attempt without a quorum. Otherwise a caller that cannot succeed, for example with a
-    /// durability that its nodes do not reach, would get every hint of the handle.
+    /// Lets the callers of the handle that wait now go first at the next hints. Called if the nodes
+    /// do not reach the durability of this caller. Otherwise a caller that cannot succeed would get
+    /// every hint of the handle.
     pub(crate) fn step_back(&mut self, now: Moment) {
         self.order.0 = self.order.0.max(now);
     }
@@ -390,6 +380,9 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
+        if *self.has_first_hint.get_mut() {
+            wake(&self.first, self.line);
+        }
         let mut keys = self.keys();
         let Some(entry) = keys.get_mut(&self.key) else { return };
         match self.since {
@@ -444,7 +437,10 @@ mod tests {
         assert!((&mut first).now_or_never().is_none(), "it sleeps");
         assert!((&mut second).now_or_never().is_none(), "the hint was for the first one");
         drop(first);
+        assert!((&mut second).now_or_never().is_none(), "the first one may make an attempt");
+        drop(one);
         second.await;
+        let one = hints.wait("a", at(1));
         // Hints from a majority of nodes wake one caller only.
         let mut first = Box::pin(one.turn(Duration::from_secs(60)));
         let mut second = Box::pin(two.turn(Duration::from_micros(1)));

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex as TokioMutex, OwnedMutexGuard, watch};
 
+use crate::durability::Durability;
+use crate::error::Taken;
 use crate::name::LockKeys;
 use crate::quorum::acquire::Loss;
 use crate::sync::SyncMutex;
@@ -18,9 +20,8 @@ pub(crate) struct LocalLocks(SyncMutex<HashMap<LockKeys, Entry>>);
 #[derive(Debug, Default)]
 struct Entry {
     lock: Arc<TokioMutex<()>>,
-    /// Last answer of the nodes that a holder of the local lock recorded, and the time of the
-    /// answer.
-    answer: watch::Sender<Option<(Moment, Loss)>>,
+    /// Last answer of the nodes that a holder of the local lock recorded.
+    answer: watch::Sender<Option<Answered>>,
     /// Number of callers that wait for the lock or hold it. The last caller removes the entry.
     users: usize,
 }
@@ -52,49 +53,72 @@ impl LocalLocks {
         guard
     }
 
-    /// Returns the last answer of the nodes that a holder of a key's local lock recorded. Waits for
-    /// an answer if the last one was recorded before `since`.
+    /// Returns the last refusal by the nodes that a holder of a key's local lock recorded, as it
+    /// stands at `now`. Waits for a refusal if the last one was recorded before `since`, or if it
+    /// reports too few votes for another durability than `level`.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it changes nothing.
-    pub(crate) async fn answer(&self, keys: &LockKeys, since: Moment) -> Loss {
+    pub(crate) async fn answer(
+        &self,
+        keys: &LockKeys,
+        level: Durability,
+        (since, now): (Moment, Moment),
+    ) -> Loss {
         let answers = self.0.lock().get(keys).map(|entry| entry.answer.subscribe());
+        let counts = |answer: &Option<Answered>| {
+            answer.as_ref().is_some_and(|answer| {
+                answer.at >= since
+                    && (answer.level == level || matches!(answer.loss, Loss::Taken(_)))
+            })
+        };
         if let Some(mut answers) = answers
-            && let Ok(answer) =
-                answers.wait_for(|answer| answer.as_ref().is_some_and(|(at, _)| *at >= since)).await
-            && let Some((_, loss)) = &*answer
+            && let Ok(answer) = answers.wait_for(counts).await
+            && let Some(answer) = &*answer
         {
-            return loss.clone();
+            return answer.loss_at(now);
         }
         std::future::pending().await
     }
 }
 
-impl LocalGuard {
-    /// Records the answer of the nodes to the holder of this local lock, for the callers that wait
-    /// for the local lock.
-    pub(crate) fn answered(&self, at: Moment, answer: Loss) {
-        if let Some(entry) = self.locks.0.lock().get(&self.keys) {
-            entry.answer.send_replace(Some((at, answer)));
+/// Refusal of an attempt at the nodes by a caller that holds a local lock.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) at: Moment,
+    /// Durability that the attempt needed.
+    pub(crate) level: Durability,
+    pub(crate) loss: Loss,
+}
+
+impl Answered {
+    /// Returns the refusal with the time that is left at `now` until the lock can be free.
+    fn loss_at(&self, now: Moment) -> Loss {
+        match &self.loss {
+            Loss::Taken(taken) => {
+                let age = now.since(self.at);
+                let retry_after = taken.retry_after.map(|left| left.saturating_sub(age));
+                Loss::Taken(Taken { retry_after, ..taken.clone() })
+            }
+            loss @ Loss::NoQuorum(_) => loss.clone(),
         }
     }
 }
 
-impl Drop for LocalGuard {
-    fn drop(&mut self) {
-        drop(self.held.take());
-        let mut all = self.locks.0.lock();
-        if let Some(entry) = all.get_mut(&self.keys) {
-            entry.users -= 1;
-            if entry.users == 0 {
-                all.remove(&self.keys);
-            }
+impl LocalGuard {
+    /// Records the nodes' answer to the holder of this local lock, for the callers that wait for
+    /// the local lock.
+    pub(crate) fn answered(&self, answer: Answered) {
+        if let Some(entry) = self.locks.0.lock().get(&self.keys) {
+            entry.answer.send_replace(Some(answer));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -121,11 +145,23 @@ mod tests {
         let locks = Arc::<LocalLocks>::default();
         let (key, at) = (LockKeys::new("a"), Moment::from_nanos);
         let held = locks.lock(&key).await;
-        let mut answer = Box::pin(locks.answer(&key, at(2)));
+        let (none, level) = (Loss::NoQuorum(Vec::new()), Durability::Primary);
+        let refused = |nanos, level, loss: &Loss| {
+            held.answered(Answered { at: at(nanos), level, loss: loss.clone() });
+        };
+        let mut answer = Box::pin(locks.answer(&key, level, (at(2), at(5))));
         assert!((&mut answer).now_or_never().is_none(), "there is none yet");
-        held.answered(at(1), Loss::NoQuorum(Vec::new()));
+        refused(1, level, &none);
         assert!((&mut answer).now_or_never().is_none(), "it is too old");
-        held.answered(at(2), Loss::NoQuorum(Vec::new()));
-        assert_eq!(answer.await, Loss::NoQuorum(Vec::new()));
+        refused(2, Durability::AllReplicas, &none);
+        assert!((&mut answer).now_or_never().is_none(), "it is about another durability");
+        refused(2, level, &none);
+        assert_eq!(answer.await, none);
+        let taken = |nanos| {
+            let retry_after = Some(Duration::from_nanos(nanos));
+            Loss::Taken(Taken { retry_after, foreign: false, queued: None })
+        };
+        refused(3, Durability::AllReplicas, &taken(10));
+        assert_eq!(locks.answer(&key, level, (at(2), at(5))).await, taken(8));
     }
 }

@@ -21,7 +21,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{sleep, timeout};
 
-use self::backoff::{Backoff, HINT_MAX, spread};
+use self::backoff::{Backoff, HINT_MAX, is_not_durable, spread};
 use crate::client::Core;
 use crate::client::hints::{Line, RateLimit, Waiting};
 use crate::error::Taken;
@@ -137,6 +137,9 @@ pub(crate) enum Prospect {
     /// Too few nodes gave an answer that counts. `crowded` is true if some requests were not sent,
     /// because too many requests wait in a node queue.
     NoQuorum { crowded: bool },
+    /// Too few nodes gave an answer that counts, and a node that did grant the lock does not reach
+    /// the durability of the call. Other calls of the handle may have more success.
+    NotDurable,
 }
 
 impl Prospect {
@@ -144,6 +147,7 @@ impl Prospect {
     pub(crate) fn after(loss: &Loss) -> Self {
         match loss {
             Loss::Taken(taken) => Self::of_taken(taken),
+            Loss::NoQuorum(outcomes) if outcomes.iter().any(is_not_durable) => Self::NotDurable,
             Loss::NoQuorum(outcomes) => Self::NoQuorum { crowded: outcomes.iter().any(is_crowded) },
         }
     }
@@ -344,8 +348,13 @@ impl<'a> Retry<'a> {
             waiting.was_right();
         }
         self.expires = prospect.expires(now);
-        if let (Some(waiting), Prospect::NoQuorum { .. }) = (&mut self.waiting, prospect) {
+        if let (Some(waiting), Prospect::NotDurable) = (&mut self.waiting, prospect) {
             waiting.step_back(now);
+            // The roll-back of this attempt wakes no caller of this handle: the nodes took the
+            // handle out of their queues when they sent the hint.
+            if self.woken {
+                waiting.wake_next();
+            }
         }
         let registers = self.wait != Wait::Pauses && !matches!(prospect, Prospect::Settling(_));
         if self.waiting.is_none() && registers {

@@ -244,7 +244,11 @@ impl Attempt for DegradingAttempt<'_> {
         let began = core.env.now();
         let known = core.outage().known(keys, began, self.after);
         if let Some(outcomes) = known {
-            return Err(Loss::NoQuorum(outcomes));
+            let lost = Err(Loss::NoQuorum(outcomes));
+            if let Some(fair) = &self.acquire.fair {
+                fair.attempted(&lost, self.acquire.level, began);
+            }
+            return lost;
         }
         operation.attempt();
         let made = self.acquire.once(terms).await;

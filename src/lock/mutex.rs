@@ -15,13 +15,14 @@ use crate::client::local_locks::{LocalGuard, LocalLocks};
 use crate::client::retry::{Attempt, AttemptTerms, GivenUp, RetryTerms, Wait, retry};
 use crate::client::runtime::within;
 use crate::durability::Durability;
-use crate::error::{AcquireError, NodeOutcome, Resource, Taken};
+use crate::error::{AcquireError, Resource, Taken};
 use crate::lock::LockGuard;
 use crate::lock::acquiring::Acquiring;
 use crate::name::LockKeys;
 use crate::op::{LockMode, Queued};
 use crate::quorum::acquire::Loss;
 use crate::quorum::backoff::RetryPolicy;
+use crate::quorum::leader::Sight;
 use crate::span::{Call, operation};
 use crate::time::Moment;
 
@@ -241,9 +242,9 @@ impl Mutex {
 
     /// Waits, if the call is fair, until no other fair call of the handle makes attempts for the
     /// lock. If the deadline of this call passes before, reports the last answer of the nodes to
-    /// the call that makes the attempts; that call sends requests at least once a second. If nodes
-    /// grant nothing because of a quarantine, this call waits for its end and keeps its place in
-    /// the line.
+    /// the call that makes the attempts; that call sends requests at least once a second. Reads the
+    /// lock from the nodes if there is no such answer of the last `FRESH`. If nodes grant nothing
+    /// because of a quarantine, this call waits for its end and keeps its place in the line.
     pub(super) async fn line_up(
         &self,
         terms: &mut RetryTerms<'_>,
@@ -258,18 +259,20 @@ impl Mutex {
             if let Some(done) = within(left, &mut line).await {
                 return done.map(Some);
             }
-            let answer = core.fair_lines.answer(&self.keys, core.env.now() - FRESH);
-            let answer = async {
-                tokio::select! {
-                    biased;
-                    done = &mut line => Err(done),
-                    answer = answer => Ok(answer),
-                }
-            };
-            let answer = match within(core.patience(), answer).await {
-                Some(Err(done)) => return done.map(Some),
-                Some(Ok(answer)) => answer,
-                None => Loss::NoQuorum(vec![NodeOutcome::no_answer(); core.n()]),
+            let now = core.env.now();
+            let recorded = core.fair_lines.answer(&self.keys, self.level, (now - FRESH, now));
+            // Each branch is polled only if those before it have no answer. So nodes are asked only
+            // if the call that makes the attempts has none, for example because no task polls it.
+            let answer = tokio::select! {
+                biased;
+                done = &mut line => return done.map(Some),
+                answer = recorded => answer,
+                sight = core.inspect(&self.keys, false, |_, _| None::<(u64, ())>) => match sight {
+                    Sight::NoQuorum(outcomes) => Loss::NoQuorum(outcomes),
+                    Sight::Leads { .. } | Sight::Mute | Sight::Vacant => {
+                        Loss::Taken(taken_locally())
+                    }
+                },
             };
             let now = core.env.now();
             if self.acquire_timeout.is_none()

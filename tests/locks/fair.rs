@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use palisade::error::{AcquireError, NodeFault};
 use palisade::node::spi::{Batch, LockNode as _, Op};
 use palisade::{MemoryNode, Mutex, OnUnavailable, Owner, Queued, Redlock, RetryPolicy, TryAcquire};

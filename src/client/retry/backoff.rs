@@ -67,6 +67,7 @@ impl Backoff {
             Prospect::Held(None)
             | Prospect::Settling(_)
             | Prospect::Collided
+            | Prospect::NotDurable
             | Prospect::NoQuorum { .. } => delay,
         }
     }
@@ -76,6 +77,11 @@ impl Backoff {
 pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
     let NodeOutcome::Failed(e) = outcome else { return false };
     matches!(e.fault(), NodeFault::Busy | NodeFault::Timeout) && !e.is_ambiguous()
+}
+
+/// Returns true if the node does not reach the durability that the call needs.
+pub(super) fn is_not_durable(outcome: &NodeOutcome) -> bool {
+    matches!(outcome, NodeOutcome::Failed(e) if e.fault() == NodeFault::NotDurable)
 }
 
 /// Returns a random time of up to 2 to the power of `collisions` round trips.
