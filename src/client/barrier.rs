@@ -2,7 +2,8 @@
 //! the number of replicas.
 //!
 //! A grant that too few replicas have does not count as a vote. `confirm` then returns an error
-//! with the meaning "may have been executed". So the caller releases its owner token on all nodes.
+//! with the meaning "may have been executed". So the caller releases its owner token, which
+//! identifies its attempt, on all nodes.
 
 use crate::client::node_queue::GRACE;
 use crate::durability::{BarrierPoint, Durability};

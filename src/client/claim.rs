@@ -1,5 +1,6 @@
-//! Claims of idempotency keys: claims a key, gives a claim back, stores a result and looks up a
-//! record (idempotency 1 to 4).
+//! Claims of idempotency keys. A claim is the right to run the handler of a key until a lease ends.
+//! The functions claim a key, give a claim back, store a result and look up the record of a key
+//! (idempotency 1 to 4).
 //!
 //! Cancellation: an attempt that is dropped before the handler starts gives back all grants of the
 //! nodes. An attempt that is dropped later gives nothing back: its claim ends with its lease, so
@@ -26,8 +27,8 @@ use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
 /// Time after the end of a claim's lease for which a node queue repeats the request that gives the
-/// claim back. The request is needed after the lease too: without it the node counts the attempt
-/// for as long as it keeps the record.
+/// claim back. The request is needed after the lease too: without the request, the node counts the
+/// attempt for as long as the node keeps the record of the key.
 const OWED: Duration = Duration::from_secs(30);
 
 /// Parameters for a node that lost data. The node uses these parameters to decide if the lost data
@@ -50,14 +51,14 @@ pub(crate) struct ClaimTerms {
     pub(crate) retention: Duration,
     pub(crate) fingerprint: Option<FingerprintBytes>,
     pub(crate) durability: Durability,
-    /// Parameters for a node that lost data.
+    /// Parameters by which a node that lost data decides if a claim of the key may be missing.
     pub(crate) loss: DataLossTerms,
     pub(crate) created: Option<u64>,
-    /// True if a node sends a hint at the end of another owner's claim: when that owner stores a
-    /// result or gives the claim back.
+    /// True if a node sends a hint (a wake-up message) at the end of another owner's claim: when
+    /// that owner stores a result or gives the claim back.
     pub(crate) wait: bool,
-    /// True if the handle sends an event for each node that cannot decide if keys without
-    /// `created_at` are new.
+    /// True if the `Redlock` handle sends an event for each node that cannot decide if keys without
+    /// `created_at` are new, because the node lost data.
     pub(crate) reports_forgotten: bool,
 }
 
@@ -105,9 +106,9 @@ impl Held {
         self.end(ClaimEnd::Undone).await;
     }
 
-    /// Ends the claim on every node that may have the claim. Other callers then need not wait for
-    /// the end of the lease. Waits for the answers of a majority only. The node queues repeat the
-    /// request to the other nodes.
+    /// Ends the claim on every node that may have the claim. Other callers of the key then need not
+    /// wait for the end of the lease. Waits for the answers of a majority only. The node queues
+    /// repeat the request to the other nodes.
     ///
     /// # Cancellation safety
     /// If this future is dropped, the requests are still sent.
@@ -155,8 +156,8 @@ impl ClaimTerms {
             force,
             born: self.loss.born,
             accepted: self.loss.accepted,
-            // With `force` (a repair or an operator's decision), the claim is granted for a request
-            // of any age.
+            // With `force` (to repair a stored result, or after an operator's decision), the claim
+            // is granted for a request of any age.
             created: self.created.filter(|_| !force),
             wait: self.wait && !force,
         })

@@ -1,5 +1,5 @@
-//! Closes a handle: refuses new work, waits until held locks are released, and sends the releases
-//! that nodes have not confirmed.
+//! Closes a `Redlock` handle: refuses new work, waits until held locks are released, and sends the
+//! releases that nodes have not confirmed.
 //!
 //! `close` releases no lock that is still held, because another owner could get the lock while the
 //! holder still works. At the end of `close` the renewer stops renewing such a lock. The guard then
@@ -61,7 +61,7 @@ impl fmt::Display for CloseReport {
     }
 }
 
-/// State of a handle: open, closing or closed.
+/// State of a `Redlock` handle: open, closing or closed.
 #[derive(Debug, Default)]
 pub(crate) struct Closing {
     state: AtomicU8,

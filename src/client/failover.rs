@@ -30,7 +30,7 @@ pub enum Failover {
     Lost,
 }
 
-/// Nodes that have begun another data history since the handle was made.
+/// Nodes that have begun another data history since the `Redlock` handle was made.
 pub(crate) struct Failovers {
     /// Present quarantine of each node that has failed over, by the node's number. The quarantine
     /// also identifies the data history. In quarantine the node grants nothing new.

@@ -1,6 +1,6 @@
 //! The health check of the nodes. The check tries to acquire a lock on every node, and asks if the
-//! node can recognise a new idempotency key. The answers are for readiness probes, and do not count
-//! as votes.
+//! node can decide that an idempotency key is new. The answers are for readiness probes, and do not
+//! count as votes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,9 @@ use crate::op::{LockMode, Loss, Op, Reply};
 use crate::quorum::Answer;
 use crate::token::OwnerToken;
 
-/// Name of the trial lock, after the handle's prefix. If another client holds the trial lock, that
-/// also shows that the node grants locks.
+/// Name of the trial lock, which a health check acquires and releases; the `Redlock` handle's
+/// prefix is put in front of it. If another client holds the trial lock, that also shows that the
+/// node grants locks.
 const NAME: &str = "palisade:health";
 /// Ttl of the trial lock. If the release is lost, the lock ends by this ttl.
 const TTL: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
 //! Wake-up hints: messages of nodes that a lock may be free or a claim may be over. This module
-//! stores, for each key, the callers of the handle that wait for the key and the nodes that have
-//! sent a hint about the key.
+//! stores, for each key, the callers of this client (its `Redlock` handle) that wait for the key
+//! and the nodes that have sent a hint about the key.
 //!
 //! Each node has a queue of the handles that wait for a lock. A release wakes the first handle of
 //! the queue. Candidates of an election are not in the queue: they watch the lock, and a release
@@ -13,7 +13,7 @@
 //! all callers that wait for the end of a claim, because all of them get the same answer.
 //!
 //! Hints may be lost, so every waiter also has a timer. Hints may be forged, so a [`RateLimit`]
-//! holds useless wake-ups apart.
+//! limits the rate of wake-ups.
 
 mod rate_limit;
 mod turns;
@@ -34,29 +34,29 @@ use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Time that is added to the requested length of a reservation, because timers have a limited
-/// precision.
+/// Time that is added to the requested length of a reservation (the time for which a released lock
+/// is kept free for a waiter), because timers have a limited precision.
 const SPARE: Duration = Duration::from_millis(2);
-/// Largest number of attempts that the waiters of a handle for one key, except the first one, make
-/// together during one pause.
+/// Largest number of attempts that the waiters of a `Redlock` handle for one key, except the first
+/// one, make together while the first one makes one pause.
 const CROWD: f64 = 64.0;
-/// Kind of waiters of a handle. The waiters of one kind for one key share a place in the nodes'
-/// queues. Callers that only watch count as exclusive ones.
+/// Kind of waiters of a `Redlock` handle. The waiters of one kind for one key share a place in the
+/// nodes' queues. Callers that only watch the key, and have no place, count as exclusive waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Exclusive,
     Shared,
-    /// Waiters for a permit, of any slot.
+    /// Waiters for any permit of a semaphore.
     Permits,
-    /// One fair caller. Other fair callers of the handle wait in the process until this caller has
-    /// the lock.
+    /// One fair caller. Other fair callers of the `Redlock` handle wait in the process until this
+    /// caller has the lock.
     Fair,
 }
 
 const LINES: [Line; 4] = [Line::Exclusive, Line::Shared, Line::Permits, Line::Fair];
 
 impl Line {
-    /// Returns the lock mode that callers of this line request.
+    /// Returns the lock mode that waiters of this kind request.
     pub(crate) fn mode(self) -> LockMode {
         match self {
             Self::Exclusive | Self::Fair => LockMode::Exclusive,
@@ -79,16 +79,19 @@ impl From<LockMode> for Line {
 #[derive(Debug)]
 pub(crate) struct Hints {
     n: usize,
-    /// Number that identifies this handle in the nodes' queues. Each line of the handle waits there
-    /// under its own number, which is made from this one ([`line_id`](Self::line_id)).
+    /// Number that identifies this `Redlock` handle in the nodes' queues. Each kind of waiters
+    /// (`Line`) waits there under its own number, which is made from this one
+    /// ([`line_id`](Self::line_id)).
     id: u64,
-    /// For each line, the entries of the keys for which callers of this line wait.
+    /// For each kind of waiters (`Line`), the entries of the keys for which waiters of this kind
+    /// wait.
     lines: [SyncMutex<HashMap<Arc<str>, Entry>>; LINES.len()],
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// True for each node that has sent a hint since a waiter's last request.
+    /// For each node, true if the node has sent a hint (a wake-up message) since a waiter's last
+    /// request.
     hinted: Vec<bool>,
     /// The callers in the queue, each with the beginning of its wait and its number. The caller
     /// with the longest wait is first.
@@ -113,7 +116,8 @@ impl Hints {
         self.lines[line as usize].lock()
     }
 
-    /// Returns the identifier under which this line of the handle waits in the nodes' queues.
+    /// Returns the identifier under which this kind of waiters of the `Redlock` handle waits in the
+    /// nodes' queues.
     fn line_id(&self, line: Line) -> u64 {
         self.id ^ line as u64
     }
@@ -130,8 +134,8 @@ impl Hints {
 
     /// Handles a node's hint that a lock is free and that the handle `waiter` is the first in the
     /// queue of the lock. If `waiter` is this handle and none of its callers waits for the lock,
-    /// returns the line for which the lock is reserved. The caller of this function has to give
-    /// that lock back.
+    /// returns the line (kind of waiters) for which the lock is reserved. The caller of this
+    /// function has to give that lock back.
     pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> Option<Line> {
         let line = LINES.into_iter().find(|line| waiter == self.line_id(*line))?;
         let mut keys = self.keys(line);
@@ -143,8 +147,8 @@ impl Hints {
     }
 
     /// Returns the value that a node stores in place of an owner token while it reserves a lock or
-    /// a slot for this line of the handle. A node reserves a lock for the readers of all handles
-    /// together.
+    /// a slot for this line (kind of waiters) of the `Redlock` handle. A node reserves a lock for
+    /// the readers of all handles together.
     pub(crate) fn reservation(&self, line: Line) -> OwnerToken {
         match line {
             Line::Shared => OwnerToken::READERS,
@@ -153,7 +157,8 @@ impl Hints {
     }
 
     /// Registers a caller for hints about the key. If `queued` is `Some`, the caller has waited in
-    /// that line since that time. If `queued` is `None`, the caller only watches the key.
+    /// the nodes' queues, as a waiter of that kind, since that time. If `queued` is `None`, the
+    /// caller only watches the key.
     pub(crate) fn wait(self: &Arc<Self>, key: &str, queued: Option<(Line, Moment)>) -> Waiting {
         let line = queued.map_or(Line::Exclusive, |(line, _)| line);
         let mut keys = self.keys(line);
@@ -199,8 +204,9 @@ fn wake(callers: &Turns, line: Line) {
     callers.wake();
 }
 
-/// Set while a caller that got a first hint sleeps before its attempt. If the caller is dropped
-/// during the sleep, the drop of this value wakes the next caller instead.
+/// Set while a caller sleeps before its attempt, after a hint that is not yet confirmed by a
+/// majority of the nodes. If the caller is dropped during the sleep, the drop of this value wakes
+/// the next caller instead.
 struct FirstHint<'a>(Option<&'a Turns>);
 
 impl Drop for FirstHint<'_> {
@@ -236,8 +242,9 @@ impl Waiting {
     /// if the caller is in the queue, `soon` after the first hint. A fair caller always waits for
     /// the majority. All nodes have the same order of fair callers, so they wake the same caller;
     /// and when the caller's own failed attempt is rolled back on a node, this node sends a hint to
-    /// the caller, although the lock is not free on the other nodes. Callers of one handle are
-    /// woken one by one, the one that has waited longest first. Readers are woken together.
+    /// the caller, although the lock is not free on the other nodes. Callers of one `Redlock`
+    /// handle are woken one by one, the one that has waited longest first. Readers are woken
+    /// together.
     ///
     /// # Cancellation safety
     /// If the future is dropped after this caller was woken, the next waiter of the handle is woken
@@ -264,10 +271,10 @@ impl Waiting {
     }
 
     /// Returns the part of the next request that applies if another owner has the lock: the node
-    /// sends a hint and, if this caller is in the queue, gives the handle a place in the queue. A
-    /// handle has one place. Its time in the queue is the longest wait of its callers. A reader's
-    /// request contains the reader's own wait, because the nodes compare it with the waits of the
-    /// writers (readers 9). The call clears the hints received so far.
+    /// sends a hint and, if this caller is in the queue, gives the `Redlock` handle a place in the
+    /// queue. A handle has one place. Its time in the queue is the longest wait of its callers. A
+    /// reader's request contains the reader's own wait, because the nodes compare it with the waits
+    /// of the writers (readers 9). The call clears the hints received so far.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         let mut keys = self.keys();
         let entry = keys.get_mut(&self.key);
@@ -286,9 +293,9 @@ impl Waiting {
     }
 
     /// Returns the length of this caller's pause without a hint. The first waiter in the queue
-    /// makes attempts for all waiters of the handle, one after each `pause`. The other waiters
-    /// pause longer: all of them together make at most `CROWD` attempts in one `pause`. Their
-    /// attempts are needed because the future of the first waiter may not be polled.
+    /// makes attempts for all waiters of the `Redlock` handle, one after each `pause`. The other
+    /// waiters pause longer: all of them together make at most `CROWD` attempts in one `pause`.
+    /// Their attempts are needed because the future of the first waiter may not be polled.
     pub(crate) fn pause(&self, pause: Duration, random: u128) -> Duration {
         let keys = self.keys();
         let Some(entry) = keys.get(&self.key) else { return pause };
@@ -304,23 +311,23 @@ impl Waiting {
         )
     }
 
-    /// Lets the callers of the handle that wait now go first at the next hints. Called after an
-    /// attempt without a quorum. Otherwise a caller that cannot succeed, for example with a
-    /// durability that its nodes do not reach, would get every hint of the handle.
+    /// Lets the callers of the `Redlock` handle that wait now go first at the next hints. Called
+    /// after an attempt without a quorum. Otherwise a caller that cannot succeed, for example with
+    /// a durability that its nodes do not reach, would get every hint of the handle.
     pub(crate) fn step_back(&mut self, now: Moment) {
         self.order.0 = self.order.0.max(now);
     }
 
-    /// Returns true if another caller of the handle has waited longer in the queue. The handle's
-    /// place in the nodes' queues then counts with the wait of that caller.
+    /// Returns true if another caller of the `Redlock` handle has waited longer in the queue. The
+    /// handle's place in the nodes' queues then counts with the wait of that caller.
     pub(crate) fn is_behind(&self) -> bool {
         let first = self.keys().get(&self.key).and_then(|e| e.since.first().copied());
         self.since.is_some_and(|since| first.is_some_and(|first| first != since))
     }
 
     /// Returns the nodes that have sent a hint since the last request, if no other caller of the
-    /// handle is in the queue, and clears these hints. These nodes may have reserved the lock for
-    /// the handle. The handle does not need the reservations, and can give them back.
+    /// `Redlock` handle is in the queue, and clears these hints. These nodes may have reserved the
+    /// lock for the handle. The handle does not need the reservations, and can give them back.
     pub(crate) fn unused(&self) -> Vec<usize> {
         if !self.is_queued() {
             return Vec::new();
@@ -333,12 +340,12 @@ impl Waiting {
         hinted.iter().enumerate().filter_map(|(node, hinted)| hinted.then_some(node)).collect()
     }
 
-    /// Returns the line in which this caller waits.
+    /// Returns the kind of waiters (line) to which this caller belongs.
     pub(crate) fn line(&self) -> Line {
         self.line
     }
 
-    /// Returns true if several callers of this handle can hold the lock together.
+    /// Returns true if several callers of this `Redlock` handle can hold the lock together.
     pub(crate) fn is_shared(&self) -> bool {
         self.line == Line::Shared
     }
@@ -380,9 +387,9 @@ impl Waiting {
         Arc::clone(&self.all).notified_owned()
     }
 
-    /// Wakes the next waiter of this handle, so that the waiter makes an attempt. The nodes removed
-    /// the handle from their queues when they woke it. Even if the nodes refuse the lock, this
-    /// attempt puts the handle into the queues again.
+    /// Wakes the next waiter of this `Redlock` handle, so that the waiter makes an attempt. The
+    /// nodes removed the handle from their queues when they woke it. Even if the nodes refuse the
+    /// lock, this attempt puts the handle into the queues again.
     pub(crate) fn wake_next(&self) {
         wake(&self.turn, self.line);
     }

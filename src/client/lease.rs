@@ -1,7 +1,8 @@
-//! A lease: its subject, its deadline and its state.
+//! A lease: the right of this process to a lock, a leadership or a claim until a deadline.
 //!
 //! Invariants:
-//! 1. `until` only grows, and only by a renewal that a majority confirmed in time (renewal 1).
+//! 1. `until`, the deadline, only grows, and only by a renewal that a majority confirmed in time
+//!    (renewal 1).
 //! 2. The phase leaves `Held` once and never returns: a lost lease cannot become held again.
 //! 3. `is_valid` reads a clock that also counts during a suspend of the machine, and needs no
 //!    timer. So the first call after a pause of the process returns the right answer.

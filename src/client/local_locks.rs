@@ -1,5 +1,5 @@
-//! Locks inside this process, one for each key. With them, calls in this process exclude each other
-//! even while no node answers.
+//! Locks inside this process, one for each key; no node is asked for them. With them, calls in this
+//! process exclude each other even while no node answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::quorum::acquire::Loss;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// The local locks of one handle. Callers get a lock in the order of their calls.
+/// The local locks of one `Redlock` handle. Callers get a lock in the order of their calls.
 #[derive(Debug, Default)]
 pub(crate) struct LocalLocks(SyncMutex<HashMap<LockKeys, Entry>>);
 

@@ -3,8 +3,8 @@
 //!
 //! Each `Redlock` handle has one [`Core`]. All locks, keys and elections of the handle share the
 //! `Core`. The `Core` passes requests (ops) to the node queues, passes replies to the quorum
-//! machines, and cleans up after dropped futures. A majority decides, so no operation waits for the
-//! slowest node.
+//! machines (state machines, one for each operation), and cleans up after dropped futures. A
+//! majority decides, so no operation waits for the slowest node.
 //!
 //! These modules handle a request: `acquire`, `claim`, `extend` or `release` makes the op; `round`
 //! sends the ops, collects the replies and runs the quorum machine; `node_queue` batches the ops.
@@ -94,9 +94,9 @@ pub(crate) struct Core {
     fences_ahead: SyncMutex<FencesAhead>,
     listeners: SyncMutex<Vec<JoinHandle<()>>>,
     events: broadcast::Sender<NamedEvent>,
-    /// For each node, the end of the time in which the node cannot decide if idempotency keys
-    /// without `created_at` are new, as the last event reported it. `None` if no event has reported
-    /// a time.
+    /// For each node, the end of the time in which the node cannot decide, after a loss of data, if
+    /// idempotency keys without `created_at` are new, as the last event reported it. `None` if no
+    /// event has reported a time.
     forgetful: SyncMutex<Vec<Option<Moment>>>,
 }
 
@@ -104,9 +104,10 @@ pub(crate) struct Core {
 /// comes from the same loss of data.
 const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
-/// Largest number of attempts to acquire that a handle has under way. It is larger than the number
-/// of requests that a node queue can have in flight, but a node queue can still send all these
-/// requests in time. Further attempts wait for a permit, in the order of their calls.
+/// Largest number of attempts to acquire that a `Redlock` handle has under way. It is larger than
+/// the number of requests that the queue of one node can have in flight, but the queue can still
+/// send all these requests in time. Further attempts wait for a permit, in the order of their
+/// calls.
 const ATTEMPTS_MAX: usize = 1_024;
 
 /// Largest number of events that wait for a slow subscriber. After that the subscriber misses the
@@ -175,17 +176,18 @@ impl Core {
         NodeEvents::new(events)
     }
 
-    /// Returns the counters of the node queues.
+    /// Returns the counters of each node's queue of requests.
     pub(crate) fn metrics(&self) -> Vec<NodeMetrics> {
         self.queues.iter().map(NodeQueue::metrics).collect()
     }
 
-    /// Returns the outage state of the nodes. Locks that may degrade use this state.
+    /// Returns the outage state of the nodes. Locks whose callers may continue without the lock use
+    /// this state.
     pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock()
     }
 
-    /// Returns the number of nodes of the handle.
+    /// Returns the number of nodes of the `Redlock` handle.
     pub(crate) fn n(&self) -> usize {
         self.queues.len()
     }
@@ -195,8 +197,9 @@ impl Core {
         now + self.config.node_deadline
     }
 
-    /// Returns the time to wait for the answer to a request. The node queue posts an answer or an
-    /// error before the end of this time, unless the runtime does not poll the task of the queue.
+    /// Returns the time to wait for a node's answer to a request. The node queue posts an answer or
+    /// an error before the end of this time, unless the runtime does not poll the task of the
+    /// queue.
     pub(crate) fn patience(&self) -> Duration {
         self.config.node_deadline + GRACE
     }
@@ -249,8 +252,9 @@ impl Core {
         }
     }
 
-    /// Reads the holder of a name from a majority of nodes. `read` decodes the holder's metadata.
-    /// It returns the decoded value and its number, which is larger for newer metadata.
+    /// Reads the holder of a lock or of an election from a majority of nodes. `read` decodes the
+    /// holder's metadata. It returns the decoded value and its number, which is larger for newer
+    /// metadata.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the nodes keep nothing of the read, except that with `wait` they
@@ -284,8 +288,8 @@ impl Core {
         NoQuorum { of: None, needed: majority(self.n()), nodes, waited: None }
     }
 
-    /// Returns, for each node, the outcome of a request to a closed handle. Such a request is not
-    /// sent.
+    /// Returns, for each node, the outcome of a request to a closed `Redlock` handle. Such a
+    /// request is not sent.
     pub(crate) fn closed(&self) -> Vec<NodeOutcome> {
         vec![NodeOutcome::Failed(handle_closed()); self.n()]
     }
@@ -326,9 +330,9 @@ impl Core {
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.names[node]), event });
     }
 
-    /// Gives back a lock that a node has reserved for this handle or for readers, because no caller
-    /// of this handle waits for the lock any more. The next handle in the node's queue then gets
-    /// the lock. A fair caller also gives up its place (fair 4).
+    /// Gives back a lock that a node has reserved for this `Redlock` handle or for readers, because
+    /// no caller of this handle waits for the lock any more. The next handle in the node's queue
+    /// then gets the lock. A fair caller also gives up its place (fair 4).
     pub(crate) fn pass_on(&self, node: usize, key: &str, line: Line, mode: LockMode) {
         let (owner, meta) = (self.hints.reservation(line), line == Line::Fair);
         let mode = match mode {
@@ -354,7 +358,7 @@ fn handle_closed() -> NodeError {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // The renewer's task wakes up, finds that the handle is dropped, and ends.
+        // The renewer's task wakes up, finds that the `Redlock` handle is dropped, and ends.
         self.renewer.wake();
         for l in self.listeners.lock().drain(..) {
             l.abort();

@@ -1,5 +1,5 @@
-//! Counters of one node, updated once per batch, and the gauges of a handle that show which nodes
-//! vote at present. No decision of the library depends on these numbers.
+//! Counters of one node, updated once per batch, and the gauges of a `Redlock` handle that show
+//! which nodes vote at present. No decision of the library depends on these numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::sync::SyncMutex;
 /// [`NODE`] and of [`NodeMetrics`].
 macro_rules! tallies {
     ($($name:ident)*) => {
-        /// Counters of one node that only grow.
+        /// Counters of the requests to one node; they only grow.
         #[derive(Debug)]
         pub(crate) struct Tallies {
             $(pub(crate) $name: Tally,)*
@@ -179,7 +179,8 @@ fn word(fault: NodeFault) -> String {
     word
 }
 
-/// Gauges of a handle's nodes. A gauge shows if the last answer of its node counted as a vote.
+/// Gauges of a `Redlock` handle's nodes. A gauge shows if the last answer of its node counted as a
+/// vote.
 pub(crate) struct VotingGauges {
     voting: SyncMutex<Vec<Option<bool>>>,
     nodes: Vec<Gauge>,

@@ -26,8 +26,8 @@ pub(crate) struct NodeMonitor {
     identity: Option<Arc<str>>,
     address: Option<Arc<str>>,
     history_id: Option<u64>,
-    /// The node's clock at the first answer to this handle, in µs since 1970; `None` before that
-    /// answer.
+    /// The node's clock at the first answer to this `Redlock` handle, in µs since 1970; `None`
+    /// before that answer.
     known_since: Option<u64>,
     in_quarantine: bool,
     /// Latest loss of data that the node reported.
@@ -39,7 +39,7 @@ pub(crate) struct NodeMonitor {
     /// grants nothing new; to re-assert a lease is to renew it then.
     reasserted: BTreeSet<OwnerToken>,
     /// The two lengths of a quarantine in the last event about a disagreement: the length that this
-    /// handle requests, and the length that the node uses.
+    /// `Redlock` handle requests, and the length that the node uses.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<NamedEvent>,
     counters: Arc<Counters>,
@@ -94,8 +94,8 @@ impl NodeMonitor {
         self.clock.objection(received)
     }
 
-    /// Returns the node's clock at the first answer to this handle, in µs since 1970 (quarantine
-    /// 10).
+    /// Returns the node's clock at the first answer to this `Redlock` handle, in µs since 1970
+    /// (quarantine 10).
     pub(crate) fn known_since(&self) -> Option<u64> {
         self.known_since
     }
@@ -107,7 +107,7 @@ impl NodeMonitor {
         self.in_quarantine && self.reasserted.insert(owner)
     }
 
-    /// Sends an event that holders of this handle re-asserted `leases` leases.
+    /// Sends an event that holders of this `Redlock` handle re-asserted `leases` leases.
     pub(crate) fn reasserted(&self, leases: u64) {
         if leases > 0 {
             self.tell(NodeEvent::Reasserted { leases });
@@ -183,10 +183,10 @@ impl NodeMonitor {
         }
     }
 
-    /// Sends an event if this handle and other clients of the node use different lengths of a
-    /// quarantine; they must use the same length (quarantine 7). The node uses the longest length.
-    /// So two handles send the event: a handle with a shorter length, and the handle that raised
-    /// the length. Each pair of lengths is reported once.
+    /// Sends an event if this `Redlock` handle and other clients of the node use different lengths
+    /// of a quarantine; they must use the same length (quarantine 7). The node uses the longest
+    /// length. So two handles send the event: a handle with a shorter length, and the handle that
+    /// raised the length. Each pair of lengths is reported once.
     fn check_settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
         // The node counts in whole milliseconds, so a difference of less than one millisecond is

@@ -1,5 +1,5 @@
-//! Queue of a handle's requests to one node, with group commit. Several batches may be in flight,
-//! if the node executes batches in order.
+//! Queue of a `Redlock` handle's requests to one node, with group commit. Several batches may be in
+//! flight, if the node executes batches in order.
 //!
 //! If no batch is in flight, a request is sent at once. Requests that arrive while a batch is in
 //! flight are sent together as the next batch. If a node executes its batches in order, the queue
@@ -68,8 +68,8 @@ pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// in the marker key, which limits the loss after a crash (quarantine 13).
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Largest number of requests that wait in one channel of the queue. Releases and unclaims (they
-/// give a claim back) have the same number of places in addition.
+/// Largest number of requests that wait in one channel of the queue. The channel has the same
+/// number of places in addition for releases and unclaims, which give a claim back.
 const QUEUE_MAX: usize = 100_000;
 /// Largest number of batches with grants that wait for replicas. At this limit the task takes no
 /// new request from the queue.
@@ -94,7 +94,7 @@ const AGAIN_MAX: usize = 16;
 /// before the callers receive that answer.
 pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
-/// Settings that the queues of one handle share.
+/// Settings that the queues of one `Redlock` handle share.
 #[derive(Clone)]
 pub(crate) struct QueueSettings {
     pub(crate) env: Arc<dyn Env>,
@@ -102,7 +102,7 @@ pub(crate) struct QueueSettings {
     pub(crate) drift: Drift,
     pub(crate) ttl: Duration,
     pub(crate) node_deadline: Duration,
-    /// Channel for events of the nodes to the handle's subscribers.
+    /// Channel for events of the nodes to the `Redlock` handle's subscribers.
     pub(crate) events: broadcast::Sender<NamedEvent>,
     pub(crate) on_switch: Arc<OnSwitch>,
     pub(crate) votes: Arc<VotingGauges>,
@@ -147,7 +147,7 @@ impl NodeQueue {
     }
 
     /// Makes the queue's task request the facts of the node (clock, identity, data history). Has no
-    /// effect if a batch is in flight, because every answer contains the facts.
+    /// effect if a batch is in flight, because the answer to every batch contains these facts.
     pub(crate) fn look(&self) {
         self.look.notify_one();
     }
@@ -159,8 +159,8 @@ impl NodeQueue {
         let full = || format!("{QUEUE_MAX} requests wait already");
         let mut queues = self.queues.lock();
         let pending = match queues.as_ref().map(|queues| queues.of(&pending.op)) {
-            // An undo operation frees a lock or a claim for other callers. So the channel has
-            // reserved places for undo operations.
+            // An undo operation (a release or an unclaim) frees a lock or a claim for other
+            // callers. So the channel has reserved places for undo operations.
             Some(open) if open.capacity() <= QUEUE_MAX && !pending.op.is_undo() => {
                 return self.refuse_busy(pending, full());
             }
@@ -266,9 +266,10 @@ impl Worker {
         let (mut last, mut yielded) = (0, false);
         loop {
             let now = env.now();
-            // The first facts show the node's clock. The task uses them only while no batch is in
-            // flight. A batch in flight may still wait for the clock before it sends its ops, and
-            // the next batch would overtake it.
+            // The first facts (clock, identity, data history) are those that the connection
+            // received when it was opened. The task uses them only while no batch is in flight. A
+            // batch in flight may still wait for the clock before it sends its ops, and the next
+            // batch would overtake it.
             let mut known = self.known_clock(now).is_some();
             if (looks || !known) && under_way.is_empty() && self.take_first_facts() {
                 looks = false;
@@ -323,12 +324,12 @@ impl Worker {
                 () = &mut alarm => {}
             }
         }
-        // The handle was dropped. The task waits for the batches in flight, and sends owed releases
-        // one more time. Grants that remain on the node end by their ttl.
+        // The `Redlock` handle was dropped. The task waits for the batches in flight, and sends
+        // owed releases one more time. Grants that remain on the node end by their ttl.
         while !under_way.is_empty() {
             let answered = first_of(&mut under_way).await;
             // `settle` returns waits for replicas. These waits are dropped, because the callers
-            // that needed a durability level are gone with the handle.
+            // that needed a durability level are gone with the `Redlock` handle.
             self.settle(answered);
         }
         if let Some((last, deadline)) = self.owed_batch(env.now()) {
@@ -395,7 +396,8 @@ impl Worker {
         self.clock.as_ref().filter(|_| drifted <= most && same())
     }
 
-    /// Takes the owed releases that are due. Returns the releases and the deadline of their batch.
+    /// Takes the owed releases (those that the node has not confirmed) that are due for another
+    /// try. Returns the releases and the deadline of their batch.
     fn owed_batch(&mut self, now: Moment) -> Option<(Vec<Pending>, Moment)> {
         let due = self.owed.take(now, BATCH_MAX);
         (!due.is_empty()).then_some((due, now + self.settings.node_deadline))

@@ -1,10 +1,11 @@
-//! The outage of a handle's nodes, as seen by the attempts of locks that may degrade. The code is
-//! pure: callers pass all times.
+//! The outage of a `Redlock` handle's nodes, as seen by the attempts of locks whose callers may
+//! continue without the lock. The code is pure: callers pass all times.
 //!
 //! An operation calls [`Outage::known`] before each attempt. After the attempt, the operation calls
 //! [`Outage::failed`] or [`Outage::answered`]. After a failure, [`Outage::lasts`] decides if the
 //! operation may continue without the lock. If the operation continues, [`Outage::degrade`] counts
-//! a degraded guard, and [`Outage::ended`] counts the end of that guard.
+//! a degraded guard (its work runs without the lock), and [`Outage::ended`] counts the end of that
+//! guard.
 
 use std::time::Duration;
 
@@ -31,7 +32,8 @@ pub(crate) enum Finding {
     Free,
     /// A node reports a holder of this lock.
     Held,
-    /// The requests were not sent, because this process has too many requests or closed the handle.
+    /// The requests were not sent, because this process has too many requests or closed the
+    /// `Redlock` handle.
     NotAsked,
     /// A node answers and refuses every lock, or a person has to change a setting.
     Refused,
@@ -88,7 +90,8 @@ impl Finding {
     }
 }
 
-/// The latest failed attempts of a handle, and its degraded guards, whose work runs without a lock.
+/// The latest failed attempts of a `Redlock` handle, and its degraded guards, whose work runs
+/// without a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     streak: Option<Streak>,
@@ -101,7 +104,7 @@ pub(crate) struct Outage {
     /// Last time at which a majority answered or a node refused.
     heard: Option<Moment>,
     period: Option<Period>,
-    /// Number of degraded guards that exist now.
+    /// Number of degraded guards (their work runs without a lock) that exist now.
     guards: usize,
 }
 
@@ -121,13 +124,13 @@ struct Failure {
     at: Moment,
 }
 
-/// A period of degraded guards: it begins with the first degraded guard, and ends when a majority
-/// of the nodes answers.
+/// A period of degraded guards, whose work runs without a lock. The period begins with the first
+/// degraded guard, and ends when a majority of the nodes answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period {
     /// Start of the first attempt of the failed attempts in a row.
     pub(crate) since: Moment,
-    /// Number of degraded guards in this period so far.
+    /// Number of degraded guards (their work runs without a lock) in this period so far.
     pub(crate) guards: u64,
 }
 
@@ -199,7 +202,8 @@ impl Outage {
         self.streak.is_some_and(|streak| streak.until.since(streak.since) >= after)
     }
 
-    /// Counts one more degraded guard. Returns the period of the guard.
+    /// Counts one more degraded guard (its work runs without the lock). Returns the period of the
+    /// guard.
     pub(crate) fn degrade(&mut self, now: Moment) -> Period {
         let since = self.streak.map_or(now, |streak| streak.since);
         let period = self.period.get_or_insert(Period { since, guards: 0 });
@@ -208,12 +212,12 @@ impl Outage {
         *period
     }
 
-    /// Counts the end of a degraded guard.
+    /// Counts the end of a degraded guard (its work ran without the lock).
     pub(crate) fn ended(&mut self) {
         self.guards -= 1;
     }
 
-    /// Returns the number of degraded guards that exist now.
+    /// Returns the number of degraded guards (their work runs without a lock) that exist now.
     pub(crate) fn guards(&self) -> usize {
         self.guards
     }
@@ -290,8 +294,9 @@ mod tests {
         }
         assert_eq!(outage.known(&a, at(1_599), S), None, "600 ms are not a second");
         assert_eq!(outage.known(&b, at(1_600), AFTER), None, "the probe");
-        // During the probe the other operations continue without the lock. If the probe is dropped,
-        // another operation makes the next probe.
+        // One operation sends requests to the nodes as a probe; meanwhile the other operations
+        // continue without the lock. If the probe is dropped, another operation makes the next
+        // probe.
         assert!(outage.known(&a, at(1_601), AFTER).is_some());
         assert!(outage.known(&a, at(2_599), AFTER).is_some());
         assert_eq!(outage.known(&a, at(2_600), AFTER), None);

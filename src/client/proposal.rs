@@ -1,5 +1,6 @@
-//! Fencing tokens from nodes' answers that are ahead of this machine's clock, by key. The next
-//! proposal for the key must be larger.
+//! Fencing tokens from nodes' answers that are ahead of this machine's clock, by key. This process
+//! proposes fencing tokens by its clock, and the next proposal for such a key must be larger than
+//! the stored token.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

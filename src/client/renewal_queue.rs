@@ -1,9 +1,11 @@
-//! The order of due renewals, and the limit on the renewals in flight (renewal 12).
+//! The order in which due renewals of leases are sent, and the limit on the renewals in flight
+//! (renewal 12).
 //!
-//! A node has to answer a renewal within `node_deadline`. If more renewals are due than a node can
-//! answer in that time, the node queue would refuse the rest, and all of these renewals would be
-//! tried again together. So the limit allows only as many renewals in flight as the nodes answer.
-//! The other leases wait in this queue. The lease that ends first is in front.
+//! A node has to answer a renewal within `node_deadline`. If more renewals were sent than a node
+//! can answer in that time, the queue of requests to the node would refuse the rest, and all of
+//! these renewals would be tried again together. So the limit allows only as many renewals in
+//! flight as the nodes answer. The other leases wait in this queue. The lease that ends first is in
+//! front.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

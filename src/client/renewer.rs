@@ -1,5 +1,5 @@
-//! The renewer: one task per handle that renews leases. The task renews a lease after a quarter of
-//! the lease's ttl, or up to a quarter of that time earlier.
+//! The renewer: one task per `Redlock` handle that renews leases. The task renews a lease after a
+//! quarter of the lease's ttl, or up to a quarter of that time earlier.
 //!
 //! If a renewal gets no majority, the renewer tries again while the lease is valid. The renewer
 //! stops renewing a lease at `max_hold`. The renewer declares a lease lost at the lease's deadline,
@@ -40,15 +40,15 @@ const TOGETHER: Duration = Duration::from_millis(10);
 pub(crate) struct Renewer {
     schedule: SyncMutex<Schedule>,
     wake: Notify,
-    /// True if renewals wait too long in the queue. Acquires and claims are refused while this is
-    /// true.
+    /// True if due renewals of leases wait too long before they are sent. Acquires and claims are
+    /// refused while this is true.
     late: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Schedule {
     due: BTreeMap<(Moment, u64), Arc<Lease>>,
-    /// Leases without automatic renewal. They are watched for failovers only.
+    /// Leases without automatic renewal. They are watched for failovers of nodes only.
     quiet: BTreeMap<u64, Arc<Lease>>,
     next_id: u64,
     /// Value of `next_id` at the beginning of the task's last sleep. A difference shows that a
@@ -152,7 +152,8 @@ impl Renewer {
     }
 
     fn schedule(&self, lease: Arc<Lease>, at: Moment) {
-        // The slot is due at the lease's deadline or earlier, so that a loss is reported in time.
+        // The entry of the lease is due at its deadline or earlier, so that a loss is reported in
+        // time.
         let at = at.min(lease.until());
         let mut s = self.schedule.lock();
         if !lease.is_held() || lease.is_sealed() {
@@ -182,19 +183,21 @@ impl Renewer {
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
         let mut s = self.schedule.lock();
         let mut due = Vec::new();
-        // The entries are removed one by one. Splitting the map would visit all entries that stay.
+        // The due entries are removed one by one. Splitting the map would visit all entries that
+        // stay.
         while let Some(first) = s.due.first_entry() {
             let at = first.key().0;
-            // A slot at the lease's deadline is not for a renewal, but for the report of the loss,
-            // so it must not be taken early.
+            // An entry (slot) that is due at the lease's deadline is not for a renewal, but for the
+            // report of the loss, so it must not be taken early.
             let is_early = !due.is_empty() && at <= now + TOGETHER && at < first.get().until();
             if at > now && !is_early {
                 break;
             }
             due.push(first.remove());
         }
-        // Each valid lease gets a slot at its deadline before the mutex is released. So a loss is
-        // reported even while the renewal hangs, and a failover finds every lease.
+        // Each valid lease gets an entry (slot) that is due at its deadline before the mutex is
+        // released. So a loss is reported even while the renewal hangs, and a failover finds every
+        // lease.
         for lease in due.iter().filter(|lease| lease.is_valid(now)) {
             let slot = s.slot(lease, lease.until());
             s.due.insert(slot, Arc::clone(lease));
@@ -222,8 +225,8 @@ impl Renewer {
     }
 }
 
-/// One run of the renewer's task. If the task ends, for example with its runtime, the next added
-/// lease starts another task.
+/// One run of the renewer's task, which renews leases. If the task ends, for example with its
+/// runtime, the next added lease starts another task.
 struct Run {
     renewer: Arc<Renewer>,
     number: u64,

@@ -1,13 +1,14 @@
 //! The retry loop of all calls that wait for a grant: acquire, take-over, campaign and claim.
 //!
 //! [`retry`] makes attempts until one is granted, until a further attempt cannot succeed, until the
-//! deadline passes, or until the handle is closed. An [`Attempt`] defines what one attempt is, and
+//! deadline passes, or until the `Redlock` handle is closed. An [`Attempt`] defines one attempt, and
 //! what its refusal means for the next one. After its first refusal the call is registered for the
-//! nodes' hints. Between two attempts the call has up to four waits:
+//! nodes' hints (wake-up messages). Between two attempts the call has up to four waits:
 //! - the wait for a hint, at most for the pause that [`Backoff`] returns;
 //! - after a hint, the time by which the rate limit separates wake-ups;
 //! - after a collision with the attempts of other callers, a random time;
-//! - the time by which the attempt is delayed so that preferred callers go first.
+//! - the time by which the attempt is delayed so that preferred callers (candidates of an election
+//!   with a higher priority) go first.
 //!
 //! Cancellation: a call that is dropped while it waits gives up its place in the nodes' queues. If
 //! nodes have reserved the lock for the call, they give it to the next handle in the queue.
@@ -60,7 +61,8 @@ pub(crate) trait Attempt: Send + Sync {
         deadline: &mut Option<Moment>,
     ) -> Option<Prospect>;
 
-    /// Returns the time for which the next attempt is delayed, so that preferred callers go first.
+    /// Returns the time for which the next attempt is delayed, so that preferred callers (such as
+    /// candidates with a higher priority) go first.
     fn hold_back(&self) -> Duration {
         Duration::ZERO
     }
@@ -69,12 +71,12 @@ pub(crate) trait Attempt: Send + Sync {
 /// Parameters of one attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptTerms {
-    /// Action of a node if another owner has the name: the node registers this handle for a hint,
-    /// or transfers the lock to the caller. With `None` the node only refuses, for example in the
-    /// first attempt of a call, which is not registered for hints yet.
+    /// Action of a node if another owner has the lock or key: the node registers this `Redlock`
+    /// handle for a hint (a wake-up message), or transfers the lock to the caller. With `None` the
+    /// node only refuses, for example in the first attempt of a call, which needs no hint yet.
     pub(crate) if_held: Option<IfHeld>,
-    /// Time that is left until the deadline of the call. It is the longest wait of an attempt for
-    /// its permit; a value below `node_deadline` counts as `node_deadline`.
+    /// Time until the deadline of the call. It is also the longest time for which the attempt waits
+    /// for its turn among the attempts of this process, but at least `node_deadline`.
     pub(crate) left: Duration,
 }
 
@@ -86,14 +88,14 @@ impl AttemptTerms {
 /// Parameters of a call that waits for a grant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryTerms<'a> {
-    /// Key about which the nodes send hints.
+    /// Key of the lock or record about which the nodes send hints (wake-up messages).
     pub(crate) key: &'a str,
     pub(crate) wait: Wait,
     pub(crate) policy: RetryPolicy,
     /// Time after which no attempt begins; `None`: no limit.
     pub(crate) deadline: Option<Moment>,
-    /// Time at which the caller began to wait, if it was before these attempts. Its place in the
-    /// queues is ahead of callers that came later. `None` if the wait begins with these attempts.
+    /// Time at which the caller began to wait, if it was before these attempts; else `None`. Its
+    /// place in the nodes' queues is ahead of callers that came later.
     pub(crate) since: Option<Moment>,
 }
 
@@ -122,14 +124,14 @@ pub(crate) enum Wait {
 /// Prospect of a further attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prospect {
-    /// Another owner has the name, for at most this time unless it renews; `None`: there is no
-    /// known end.
+    /// Another owner has the lock or key, for at most this time unless the owner renews it; `None`:
+    /// no end is known.
     Held(Option<Duration>),
     /// No owner has a majority, because several callers made attempts at once. All of them give
     /// back what they were granted.
     Collided,
-    /// The name is expected to become free or decided within this time, or within an unknown time
-    /// if it is zero. No hint will announce it, so the next attempt follows after a short delay.
+    /// The lock or key is expected to become free or decided within this time (zero: not known). No
+    /// hint (wake-up message) will announce that, so the next attempt follows after a short delay.
     Settling(Duration),
     /// The fair call has got its ticket (its number in the order of fair callers), so it makes the
     /// next attempt with the ticket at once (fair 2).
@@ -148,8 +150,8 @@ impl Prospect {
         }
     }
 
-    /// Returns the prospect of a further attempt after a majority of the nodes answered that the
-    /// name is taken.
+    /// Returns the prospect of a further attempt after a majority of the nodes answered that
+    /// another owner has the lock or key.
     pub(crate) fn of_taken(taken: &Taken) -> Self {
         match taken.retry_after {
             Some(Duration::ZERO) => Self::Collided,
@@ -157,8 +159,8 @@ impl Prospect {
         }
     }
 
-    /// Returns the earliest time at which the name can become free without a release. The remaining
-    /// time in the refusal is counted from `at`.
+    /// Returns the earliest time at which the lock or key can become free without a release. The
+    /// remaining time in the refusal is counted from `at`.
     fn expires(&self, at: Moment) -> Moment {
         match self {
             Self::Held(Some(left)) => at + *left,
@@ -173,7 +175,7 @@ pub(crate) struct GivenUp<R> {
     pub(crate) refused: R,
     /// Time since the first attempt was sent.
     pub(crate) waited: Duration,
-    /// True if the call ended because the handle is being closed.
+    /// True if the call ended because the `Redlock` handle is being closed.
     pub(crate) closed: bool,
 }
 
@@ -182,7 +184,7 @@ pub(crate) struct GivenUp<R> {
 ///
 /// # Cancellation safety
 /// If the future is dropped, the attempt under way gives back what nodes granted, and the call's
-/// place in the queue passes to the next waiter of the handle.
+/// place in the queue passes to the next waiter of the `Redlock` handle.
 pub(crate) async fn retry<A: Attempt>(
     core: &Arc<Core>,
     attempt: &mut A,
@@ -215,7 +217,7 @@ enum Next {
     Attempt,
     /// The deadline has passed.
     Exhausted,
-    /// The handle is being closed.
+    /// The `Redlock` handle is being closed.
     Closed,
 }
 
@@ -232,9 +234,10 @@ struct Retry<'a> {
     sent: Moment,
     /// Time from sending the last attempt until its refusal.
     round_trip: Duration,
-    /// Registration for hints, which is made at the first refusal after which a hint can help.
+    /// Registration for hints (wake-up messages from nodes), which is made at the first refusal
+    /// after which a hint can help.
     waiting: Option<Waiting>,
-    /// True if the nodes have registered this handle for a hint.
+    /// True if the nodes have registered this `Redlock` handle for a hint (a wake-up message).
     registered: bool,
     /// Number of attempts, needed at the end of a fair call: after an attempt, each node may have a
     /// place of the call. Set back to zero if the first attempt was granted, because such an
@@ -243,12 +246,12 @@ struct Retry<'a> {
     /// Future that resolves when a claim ends. It is created before the attempt is sent, so that no
     /// hint is missed.
     ended: Option<OwnedNotified>,
-    /// True if a hint ended the last pause.
+    /// True if a hint (a wake-up message from a node) ended the last pause.
     woken: bool,
     /// Limit on the rate of wake-ups that find no change; used only with [`Wait::Answer`].
     limit: RateLimit,
-    /// Earliest time at which the name can become free without a release, by the answer to the last
-    /// attempt.
+    /// Earliest time at which the lock or key can become free without a release, by the answer to
+    /// the last attempt.
     expires: Moment,
     /// Number of attempts in a row that probably collided with those of other callers.
     collisions: u32,
@@ -312,9 +315,9 @@ impl<'a> Retry<'a> {
         GivenUp { refused, waited: self.core.env.now().since(self.started), closed }
     }
 
-    /// Wakes the next waiter of the handle, so that it takes the handle's place at the nodes again.
-    /// Also clears the received hints: this call has the lock, so what nodes have reserved for it
-    /// need not be given back.
+    /// Wakes the next waiter of the `Redlock` handle, so that it takes the handle's place in the
+    /// nodes' queues again. Also clears the received hints: this call has the lock, so what nodes
+    /// have reserved for it need not be given back.
     fn granted(&mut self) {
         let Some(waiting) = self.waiting.as_ref().filter(|_| self.wait != Wait::Answer) else {
             return;
@@ -325,7 +328,7 @@ impl<'a> Retry<'a> {
         waiting.wake_next();
         waiting.unused();
         // A first attempt that was granted usually left no place on any node, so the drop of this
-        // value need not remove places.
+        // `Retry` need not remove places.
         self.attempts -= u32::from(self.attempts == 1);
     }
 
@@ -333,10 +336,9 @@ impl<'a> Retry<'a> {
     fn refused(&mut self, prospect: Prospect) {
         let now = self.core.env.now();
         self.round_trip = now.since(self.sent);
-        // The name expires later than it did before the hint, so the wake-up found a change: the
-        // name was released and another owner was faster, or its owner renewed. For a semaphore,
-        // the end of the first permit changes with every attempt of another waiter, so it shows
-        // nothing.
+        // The lock or key expires later than it did before the hint, so the wake-up found a change:
+        // it was released and another owner was faster, or its owner renewed. For a semaphore this
+        // shows nothing: the end of the first permit changes with each attempt of another waiter.
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken)
             && waiting.line() != Line::Permits
             && prospect.expires(self.sent) > self.expires + TICK
@@ -355,8 +357,8 @@ impl<'a> Retry<'a> {
                 Wait::Fair | Wait::Watch | Wait::Pauses | Wait::Answer => None,
             };
             let waiting = self.core.hints.wait(self.key, queued);
-            // If another caller of the handle has waited longer, the handle already has a place in
-            // the nodes' queues, and that caller is served first.
+            // If another caller of the `Redlock` handle has waited longer, the handle already has a
+            // place in the nodes' queues, and that caller is served first.
             self.registered = waiting.is_behind();
             self.waiting = Some(waiting);
         }
@@ -383,7 +385,7 @@ impl<'a> Retry<'a> {
         self.woken = false;
         if pause.is_zero() {
             // A timer takes a millisecond even for a pause of zero. So without a pause only a hint
-            // that has arrived already is taken.
+            // (a wake-up message) that has arrived already is taken.
             self.woken = self.hint().now_or_never().is_some();
         } else if !collided {
             let core = Arc::clone(self.core);
@@ -396,7 +398,7 @@ impl<'a> Retry<'a> {
         if self.woken {
             self.keep_apart().await;
         }
-        // A release wakes all callers that watch at once, so this attempt may collide with theirs.
+        // A release wakes all callers that watch the lock, so their attempts may collide with this.
         let meets = collided || self.woken && self.wait == Wait::Watch;
         self.collisions = if meets { self.collisions + 1 } else { 0 };
         if collided || self.collisions > 1 {
@@ -450,8 +452,9 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// Delays the attempt by `span`, so that preferred callers can get the name first. If a hint
-    /// woke this call, wakes the next waiter of the handle, which may make an attempt instead.
+    /// Delays the attempt by `span`, so that preferred callers (such as candidates with a higher
+    /// priority) can get the lock first. If a hint woke this call, wakes the next waiter of the
+    /// `Redlock` handle, which may make an attempt instead.
     async fn leave(&self, span: Duration) {
         if span.is_zero() {
             return;
@@ -478,11 +481,10 @@ impl<'a> Retry<'a> {
 
 impl Drop for Retry<'_> {
     fn drop(&mut self) {
-        // Locks that nodes have reserved for this call go to the next handle in the nodes' queues.
+        // Locks that nodes have reserved for this call go to the next client in the nodes' queues.
         let Some(waiting) = &self.waiting else { return };
         let nodes = match self.wait {
-            // After an attempt of a fair call, each node may have a place of the call, which the
-            // release removes.
+            // Each node may have a place of a fair call in its queue. The release removes the place.
             Wait::Fair if self.attempts > 0 => (0..self.core.n()).collect(),
             _ => waiting.unused(),
         };

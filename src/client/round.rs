@@ -32,7 +32,7 @@ pub(super) struct Round<'a> {
     /// The only timer of the operation. The timer belongs to the runtime that polls the operation
     /// (overview 7).
     pub(super) timer: Sleep,
-    /// Time after which no request of the round may take effect.
+    /// Time after which no request of this round of requests may take effect on a node.
     pub(super) until: Moment,
     /// The lease that the round renews; `None` for other rounds. After the end of the lease no
     /// request is sent.
@@ -170,7 +170,7 @@ pub(crate) struct ReplyCollector {
     /// True if the requests are undo operations. Their answers are no votes, so the answers of two
     /// nodes that are the same server are both accepted: the second request finds nothing to undo.
     takes_back: bool,
-    /// Time until which a node that grants keeps the grant of this round, at least.
+    /// Earliest time until which a node keeps a grant that it gives in this round of requests.
     until: Moment,
     /// For a round that renews a grant: the collector of the grant, and the number of the renewal.
     grant: Option<(Arc<ReplyCollector>, u64)>,
@@ -185,7 +185,8 @@ struct State {
     holdings: Holdings,
     inbox: VecDeque<(usize, Answer)>,
     waker: Option<Waker>,
-    /// Smallest number of replicas that have a grant of this round; `None` at level `Primary`.
+    /// Smallest number of replicas that have a grant of this round of requests; `None` at the
+    /// durability level `Primary`, which needs no replica.
     kept: Option<u32>,
 }
 
@@ -284,7 +285,7 @@ impl ReplyCollector {
         self.state.lock().holdings.known(node, until)
     }
 
-    /// Records that the attempt was won with this slot; see [`Holdings::won_with`].
+    /// Records that the attempt won this slot (permit) of a semaphore; see [`Holdings::won_with`].
     pub(crate) fn won_with(&self, slot: u16) {
         self.state.lock().holdings.won_with(slot);
     }

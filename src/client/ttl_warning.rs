@@ -1,5 +1,5 @@
-//! A warning about a lease with a ttl that is shorter than a failover of a node. The handle warns
-//! once per node, and only if it has no majority without that node.
+//! A warning about a lease with a ttl that is shorter than a failover of a node. The `Redlock`
+//! handle warns once per node, and only if it has no majority without that node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,10 +1,11 @@
-//! Limit on the rate at which hints wake the waiters of a handle.
+//! Limit on the rate at which hints wake the waiters of a `Redlock` handle.
 
 use std::time::Duration;
 
 use crate::time::Moment;
 
-/// Smallest average time between two wake-ups. Wake-ups that found a released lock do not count.
+/// Smallest average time between two wake-ups of waiters by hints. Wake-ups that found a released
+/// lock do not count.
 const APART: Duration = Duration::from_millis(10);
 /// Largest number of wake-ups without a pause between them. After 2 × `BURST` useless wake-ups in a
 /// row, and again after each further `BURST` of them, the time between two wake-ups is doubled.
@@ -17,10 +18,10 @@ const DOUBLED_MAX: u32 = 4;
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Limit on the rate of wake-ups. Other programs can forge hints. A forged hint costs its sender
-/// little, but makes the handle send expensive requests to the nodes. Waiters can also wake each
-/// other in vain: a node that lacks the holder's grant grants the lock to a waiter, the other nodes
-/// refuse this waiter, and its release wakes the next waiter. So the time between two wake-ups
-/// grows with the number of useless wake-ups in a row.
+/// little, but makes the `Redlock` handle send expensive requests to the nodes. Waiters can also
+/// wake each other in vain: a node that lacks the holder's grant grants the lock to a waiter, the
+/// other nodes refuse this waiter, and its release wakes the next waiter. So the time between two
+/// wake-ups grows with the number of useless wake-ups in a row.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimit {
     /// Earliest time at which the next wake-up needs no wait. After a quiet time, a value that is

@@ -1,5 +1,5 @@
-//! Wake-ups of the callers of a handle that wait for one key. The caller that has waited longest is
-//! woken first.
+//! Wake-ups of the callers of a `Redlock` handle that wait for one key. The caller that has waited
+//! longest is woken first.
 //!
 //! A caller keeps its order when it is woken in vain, or when it is woken only so that its attempt
 //! puts the handle into the nodes' queues again. If the order began anew each time, such a caller
@@ -15,10 +15,10 @@ use tokio::sync::Notify;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Order of a caller: the beginning of its wait, and its number.
+/// Position of a caller in the order of wake-ups: the beginning of its wait, and its number.
 pub(super) type Order = (Moment, u64);
 
-/// Wake-ups for one key.
+/// Wake-ups of the callers that wait for one key.
 #[derive(Debug, Default)]
 pub(super) struct Turns(SyncMutex<State>);
 

@@ -1,4 +1,4 @@
-//! The requests of a batch, in the order in which the node executes them.
+//! The requests of a batch to one node, in the order in which the node executes them.
 //!
 //! Releases come first. The node can then execute them together, and the acquires behind them find
 //! the locks free. A release overtakes only acquires by other owners. These acquires were requested

@@ -1,6 +1,6 @@
 //! A request to one node, from its submission until its answer, and the two channels in which the
 //! requests of a node queue wait: one for extensions of leases, and one for all other requests. A
-//! release lives until the node has confirmed it.
+//! release is kept until the node has confirmed it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! Handles the answer to a batch: decides which replies count, posts the replies to the callers,
-//! and keeps the releases that are still owed.
+//! Handles a node's answer to a batch of requests: decides which replies count, posts the replies
+//! to the callers, and keeps the releases that the node has not confirmed.
 
 use std::sync::Arc;
 
