@@ -1,8 +1,9 @@
 //! Hand-over of a lock to another process.
 //!
-//! The holder extends the lock once more, ends its lease without a release, and gets a ticket. The
-//! process that redeems the ticket takes the lock from that holder, and from no other, under an
-//! owner token of its own. The rules are in `docs/design/hand_over.md`.
+//! The holder extends the lock once more, ends its lease without a release, and gets a ticket, a
+//! value that it sends to the other process. The process that redeems the ticket takes the lock
+//! from that holder, and from no other, under an owner token of its own. The rules are in
+//! `docs/design/hand_over.md`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ const VERSION: u8 = 1;
 #[must_use = "the lock stays taken until the ticket is redeemed or the ttl is over"]
 pub struct HandOver {
     name: Arc<str>,
-    /// Main key of the lock, which shows that both handles have the same prefix.
+    /// Main key of the lock, which shows that both `Redlock` handles have the same prefix.
     key: Arc<str>,
     owner: OwnerToken,
     token: FencingToken,
@@ -256,7 +257,7 @@ impl LockGuard {
     }
 }
 
-/// State of one call that redeems a ticket.
+/// State of one call that redeems a ticket: it takes a lock that another process handed over.
 struct Resume<'a> {
     acquire: LockAttempt<'a>,
     ticket: &'a HandOver,
@@ -340,8 +341,8 @@ fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
 fn mutex_of(core: &Arc<Core>, ticket: &HandOver) -> Result<Mutex, ResumeError> {
     let HandOver { name, key, ttl, max_hold, renew, level, .. } = ticket;
     let builder = MutexBuilder::<Mutex>::new(Arc::clone(core), name);
-    // The ticket's ttl was rounded up to µs. If the ttl was the largest one that the handle allows,
-    // the rounded value would be refused, so it is set back to this largest one.
+    // The ticket's ttl was rounded up to µs. If the ttl was the largest one that the `Redlock`
+    // handle allows, the rounded value would be refused, so it is set back to this largest one.
     let longest = core.config.max_ttl;
     let ttl = if *ttl == whole_up(longest) { longest } else { *ttl };
     let builder = builder.ttl(ttl).auto_renew(*renew).durability(*level);
@@ -371,7 +372,8 @@ async fn redeem(
     let taker = OwnerToken::from_random(core.env.random());
     let acquire = LockAttempt {
         taker: Some(taker),
-        // Beyond the rest of the ticket there is nothing to wait for.
+        // The ticket cannot be redeemed after its `rest`, so waiting longer for the end of a
+        // quarantine would be in vain.
         waits_for_quarantine: false,
         ..mutex.attempt(LockMode::Exclusive, operation)
     };

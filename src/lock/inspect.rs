@@ -170,7 +170,7 @@ impl Mutex {
     /// Asks every node for the holder of the lock, and waits for all answers. Changes nothing.
     ///
     /// # Errors
-    /// [`AcquireError::Closed`] if the handle was closed.
+    /// [`AcquireError::Closed`] if the `Redlock` handle was closed.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.

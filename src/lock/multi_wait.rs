@@ -31,7 +31,7 @@ const TOGETHER: Duration = Duration::from_millis(250);
 /// name. If the next name is not won within the limit, the limit is doubled, up to the ttl.
 const LIMIT_MIN: Duration = Duration::from_millis(250);
 
-/// State of one call that waits for several names.
+/// State of one call that waits for a lock of several names.
 pub(super) struct MultiWait<'a> {
     /// Lock of all names, with the settings of the call.
     pub(super) mutex: &'a Mutex,
@@ -42,7 +42,7 @@ pub(super) struct MultiWait<'a> {
     pub(super) deadline: Moment,
 }
 
-/// Names that the call has collected. The drop releases them.
+/// Names that a call for several names has won so far (collected). The drop releases these names.
 struct Collected<'a> {
     core: &'a Core,
     keys: LockKeys,
@@ -68,7 +68,7 @@ impl Drop for Collected<'_> {
 /// Reason for which a call did not collect all names.
 enum Stop {
     GivenUp(GivenUp<Loss>),
-    /// The deadline of the call passed between two waits, or the handle is being closed.
+    /// The deadline of the call passed between two waits, or the `Redlock` handle is being closed.
     Over,
 }
 
@@ -78,10 +78,11 @@ impl From<GivenUp<Loss>> for Stop {
     }
 }
 
-/// Attempt to join names: the call has won the last name with the owner token of `acquire`, and has
-/// collected the other names with the owner token `from`. All attempts of one join have one owner
-/// token. So no attempt is refused because of an earlier one, and names that nodes have transferred
-/// stay transferred until the last attempt has failed.
+/// Attempt to join names, so that all of them have one owner token. The call has won the last name
+/// with the owner token of `acquire`, and has collected the other names with the owner token
+/// `from`. All attempts of one join have one owner token. So no attempt is refused because of an
+/// earlier one, and names that nodes have transferred stay transferred until the last attempt has
+/// failed.
 struct Join<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
@@ -132,8 +133,9 @@ impl<'a> MultiWait<'a> {
         Err(given_up)
     }
 
-    /// Returns an error if the deadline of the call has passed, or if the handle is being closed.
-    /// This check is needed before each wait, because `retry` makes its first attempt even then.
+    /// Returns an error if the deadline of the call has passed, or if the `Redlock` handle is being
+    /// closed. This check is needed before each wait, because `retry` makes its first attempt even
+    /// then.
     fn check_time(&self) -> Result<(), Stop> {
         let core = &self.mutex.core;
         let is_over = core.env.now() >= self.deadline || !core.closing.is_open();
@@ -159,10 +161,10 @@ impl<'a> MultiWait<'a> {
         !given_up.closed && !is_hopeless && core.env.now() < self.deadline
     }
 
-    /// Acquires one name after the other. Fails if the call waits for the next name for longer than
-    /// `limit`. Before it fails, it releases the collected names and waits in the queue until it
-    /// gets the name that was not free, and releases that name too. While another owner has that
-    /// name, collecting the other names again would be in vain.
+    /// Acquires the names of the call one after the other. Fails if the call waits for the next
+    /// name for longer than `limit`. Before it fails, it releases the collected names and waits in
+    /// the queue until it gets the name that was not free, and releases that name too. While
+    /// another owner has that name, collecting the other names again would be in vain.
     async fn collect(&mut self, limit: Duration) -> Result<Lease, Stop> {
         let mut collected = self.turn(&self.names[0], limit, None).await?;
         self.after_turn();

@@ -57,7 +57,7 @@ pub struct Mutex {
 pub enum TryAcquire<G = LockGuard> {
     /// The lock was acquired, and this guard holds it.
     Acquired(G),
-    /// Another owner holds the lock, or it is reserved for a handle that waits.
+    /// Another owner holds the lock, or it is reserved for a `Redlock` handle that waits.
     Taken(Taken),
 }
 
@@ -72,7 +72,7 @@ impl<G> TryAcquire<G> {
 }
 
 impl Mutex {
-    /// Makes a mutex with the defaults of the handle.
+    /// Makes a mutex with the defaults of the `Redlock` handle.
     pub(super) fn new(core: Arc<Core>, name: &str, keys: LockKeys) -> Self {
         Self {
             name: name.into(),
@@ -95,8 +95,8 @@ impl Mutex {
     }
 
     /// Makes one attempt to acquire the lock, and does not wait for it. A lock that was just
-    /// released and is reserved for a waiting handle counts as taken, too. So while handles wait
-    /// for the lock all the time, a single attempt hardly ever gets it; use
+    /// released and is reserved for a waiting `Redlock` handle counts as taken, too. So while
+    /// handles wait for the lock all the time, a single attempt hardly ever gets it; use
     /// [`acquire`](Self::acquire) then, which waits in the same queue.
     ///
     /// # Errors
@@ -239,11 +239,11 @@ impl Mutex {
         }
     }
 
-    /// Waits, if the call is fair, until no other fair call of the handle makes attempts for the
-    /// lock. If the deadline of this call passes before, reports the last answer of the nodes to
-    /// the call that makes the attempts; that call sends requests at least once a second. If nodes
-    /// grant nothing because of a quarantine, this call waits for its end and keeps its place in
-    /// the line.
+    /// Waits, if the call is fair, until no other fair call of the `Redlock` handle makes attempts
+    /// for the lock. If the deadline of this call passes before, reports the last answer of the
+    /// nodes to the call that makes the attempts; that call sends requests at least once a second.
+    /// If nodes grant nothing because of a quarantine, this call waits for the end of the
+    /// quarantine, and keeps its place among the fair calls.
     pub(super) async fn line_up(
         &self,
         terms: &mut RetryTerms<'_>,
@@ -338,7 +338,7 @@ impl Mutex {
     }
 
     /// Counts an operation that begins, so that `close` waits for its end. Returns an error if the
-    /// handle is closed.
+    /// `Redlock` handle is closed.
     pub(super) fn begin(&self) -> Result<Operation<'_>, AcquireError> {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }

@@ -19,13 +19,14 @@ use crate::client::runtime::within;
 use crate::error::{AcquireError, ReleaseError, Taken};
 use crate::sync::SyncMutex;
 
-/// The guard that an owner has of one lock; empty if it has none. The mutex is locked while an
-/// acquire sends requests to the nodes, so that several acquires of one owner make one attempt.
+/// The guard that an owner has of one lock; empty if the owner has none. This tokio mutex is locked
+/// while an acquire sends requests to the nodes, so that several acquires of one owner make one
+/// attempt.
 type Slot = TokioMutex<Weak<LockGuard>>;
 
 /// The holder of a [`ReentrantMutex`], for example a request, a session or an order of the
-/// application. Clones are the same owner. The locks of different handles are separate, even if
-/// they have the same name.
+/// application. Clones are the same owner. The locks of different `Redlock` handles are separate,
+/// even if they have the same name.
 ///
 /// Pass the owner to the functions that acquire the same lock again, or make it the
 /// [`current`](Self::current) one of a task by [`scope`](Self::scope).
@@ -34,9 +35,10 @@ pub struct Owner(Arc<SyncMutex<Slots>>);
 
 #[derive(Default)]
 struct Slots {
-    /// The slots, by the handle (the address of its state) and the lock's name.
+    /// The slots, each with the owner's guard of one lock, by the `Redlock` handle (the address of
+    /// its state) and the lock's name.
     by_name: HashMap<(usize, Arc<str>), Arc<Slot>>,
-    /// Number of slots at which the next call removes the unused slots.
+    /// Number of slots (one for each lock) at which the next call removes the unused slots.
     sweep_at: usize,
 }
 

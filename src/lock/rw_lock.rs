@@ -1,4 +1,4 @@
-//! A read-write lock: one writer, or many readers (readers).
+//! A read-write lock: one writer, or many readers (`docs/design/readers.md`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl RwLock {
     /// Asks every node for the holder or the readers, and waits for all answers. Changes nothing.
     ///
     /// # Errors
-    /// [`AcquireError::Closed`] if the handle was closed.
+    /// [`AcquireError::Closed`] if the `Redlock` handle was closed.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.

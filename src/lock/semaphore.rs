@@ -1,4 +1,5 @@
-//! A semaphore: a lock with several permits. Each permit has one holder at a time (semaphore).
+//! A semaphore: a lock with several permits. Each permit has one holder at a time
+//! (`docs/design/semaphore.md`).
 
 use std::future::pending;
 use std::ops::Deref;
@@ -164,7 +165,7 @@ impl Semaphore {
     }
 
     /// Makes one attempt to acquire a permit, and does not wait for one. A permit that was just
-    /// released and is reserved for a waiting handle counts as taken, too.
+    /// released and is reserved for a waiting `Redlock` handle counts as taken, too.
     ///
     /// # Errors
     /// The same errors as [`Mutex::try_acquire`].
@@ -201,7 +202,7 @@ impl Semaphore {
     /// Asks every node for the holders of the permits, and waits for all answers. Changes nothing.
     ///
     /// # Errors
-    /// [`AcquireError::Closed`] if the handle was closed.
+    /// [`AcquireError::Closed`] if the `Redlock` handle was closed.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
@@ -343,7 +344,7 @@ impl SemaphoreInspection {
     /// Returns the number of free permits. A permit is free if no owner can have it on a majority
     /// of the nodes, even if the owner has it on all nodes that did not answer. So zero may also
     /// mean that too few nodes answered: see [`nodes`](Self::nodes). A slot that is reserved for a
-    /// waiting handle counts as free.
+    /// waiting `Redlock` handle counts as free.
     pub fn available(&self) -> usize {
         let needed = majority(self.nodes.len());
         let unknown =

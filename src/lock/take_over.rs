@@ -90,9 +90,9 @@ impl Mutex {
     /// next renewal, at the latest when its lease ends. Until then no third owner can have the
     /// lock, whatever happens to the guard, to this future or to this process. The lease of the
     /// takeover is as long as the mutex's ttl or as the rest of the old holder's lease, whichever
-    /// is longer, but at most this handle's `max_ttl`. So if the old holder's lease is longer than
-    /// that, only a handle with a larger `max_ttl` can take the lock. `reason` is stored with the
-    /// lock as its [`note`](LockHolder::note), cut to one kibibyte.
+    /// is longer, but at most this `Redlock` handle's `max_ttl`. So if the old holder's lease is
+    /// longer than that, only a handle with a larger `max_ttl` can take the lock. `reason` is
+    /// stored with the lock as its [`note`](LockHolder::note), cut to one kibibyte.
     ///
     /// A node may lose the takeover again, by a failover or a restart without its last write, and
     /// then confirm the old holder once more. Together with a node that the takeover did not reach,
@@ -139,7 +139,8 @@ impl Mutex {
         let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);
         let guard = self.guard(won.lapsing_before(over));
         guard.lease().set_meta(note(reason).into());
-        // This stores the reason on the nodes. If it fails, the next renewal stores it.
+        // This extension stores the reason on the nodes. If it fails, the next renewal stores the
+        // reason.
         drop(guard.extend().await);
         let closed_for = over.since(core.env.now());
         Ok(TakenOver { from: takeover.seen, guard, closed_for })
