@@ -79,8 +79,8 @@ enum NotElected {
     Following(Taken),
     /// This process won the lock and lost it before the value was published.
     LostAtOnce,
-    /// Too few nodes answered. `crowded` is true if the handle did not send some requests because
-    /// too many other requests were waiting.
+    /// Too few nodes answered. `crowded` is true if the `Redlock` handle did not send some requests
+    /// because too many other requests were waiting.
     NoQuorum { why: NoQuorum, crowded: bool },
 }
 
@@ -272,7 +272,7 @@ impl Election {
     }
 
     /// Waits until this process is eligible. Returns an error if the deadline of the campaign
-    /// passes first, or the handle is closed first.
+    /// passes first, or the `Redlock` handle is closed first.
     async fn eligible_by(&self, times: &CampaignTimes) -> Result<(), CampaignError> {
         if self.is_eligible() {
             return Ok(());
@@ -294,8 +294,8 @@ impl Election {
         }
     }
 
-    /// Waits for `span`, so that other candidates can attempt first. Returns an error if the handle
-    /// is closed during the wait.
+    /// Waits for `span`, so that other candidates can attempt first. Returns an error if the
+    /// `Redlock` handle is closed during the wait.
     async fn leave(&self, span: Duration) -> Result<(), CampaignError> {
         if span.is_zero() {
             return Ok(());
@@ -307,7 +307,8 @@ impl Election {
         }
     }
 
-    /// Makes attempts until this process is elected or the campaign ends.
+    /// Makes attempts to get the lock of the election, until this process is elected or the
+    /// campaign ends.
     async fn seek(
         &self,
         value: &str,
@@ -392,8 +393,8 @@ impl Election {
         Err(CampaignError::TimedOut { of: self.resource(), waited: until.since(now), taken })
     }
 
-    /// Checks the value, and registers the campaign with the handle as a running operation. Returns
-    /// an error if the handle is closed.
+    /// Checks the value, and registers the campaign with the `Redlock` handle as a running
+    /// operation. Returns an error if the handle is closed.
     fn begin(&self, value: &str) -> Result<Operation<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
         // From this call on the metrics include this election, even if it has no terms.

@@ -64,7 +64,8 @@ impl Election {
     /// [term](Candidate::term) are as certain as the result of [`leader`](Self::leader).
     ///
     /// # Errors
-    /// The errors of [`leader`](Self::leader): too few nodes answer, or the handle is closed.
+    /// The errors of [`leader`](Self::leader): too few nodes answer, or the `Redlock` handle is
+    /// closed.
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
@@ -84,9 +85,9 @@ impl Election {
             seat.clone_from(&metadata.candidate);
             all.push(Candidate::leads(metadata.leader(remaining)));
         }
-        // A new leader removes its own entry from the list only after its win, so the list may
-        // still contain this entry. Then the leader would be in the list twice, so the entry is
-        // left out here.
+        // A new leader removes its entry as a candidate from the nodes only after its win, so
+        // `listed` may still contain this entry. The leader would then be listed twice, so the
+        // entry is left out here.
         let waits = listed.into_iter().filter(|c| seat.as_ref() != Some(&digest(c.owner)));
         all.extend(waits.map(|c| c.content.candidate(c.remaining)));
         all.sort_by_key(Candidate::rank);
@@ -252,7 +253,7 @@ impl<'a> Seat<'a> {
         eligible
     }
 
-    /// Reads the other entries and writes no entry.
+    /// Reads the other candidates' entries in the list, and writes no entry.
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.

@@ -1,5 +1,5 @@
-//! Counters of an election: the time without a leader, the shortest margin between the end of a
-//! lost term and a possible successor, and the longest renewal.
+//! Counters of an election: the time without a leader, the shortest margin (the time between the
+//! end of a lost term and the earliest start of a next leader), and the longest renewal.
 
 use std::time::Duration;
 
@@ -33,10 +33,11 @@ pub struct ElectionMetrics {
     pub longest_renewal: Duration,
 }
 
-/// Sums over all terms except the last one, which may still run.
+/// Sums of an election's counts over all terms of this process except the last one, which may still
+/// run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
-    /// The counts; `leaderless_now` is not set.
+    /// The sums of the counts; `leaderless_now` is not set.
     of: ElectionMetrics,
     /// End of the last known leadership. `None` before this process first campaigned or first read
     /// the leader.

@@ -1,9 +1,9 @@
 //! Watches an election: reports each change once, with growing terms.
 //!
-//! Each item is the result of a read from a majority of the nodes. Hints from the nodes and a timer
-//! start the reads. If a change is undone before the next read, no read shows it. So the items
-//! [`Observation::Leader`] and [`Observation::Resynced`] have a flag that is true if the observer
-//! may have missed changes.
+//! Each item is the result of a read from a majority of the nodes. Hints from the nodes (wake-up
+//! messages) and a timer start the reads. If a change is undone before the next read, no read shows
+//! it. So the items [`Observation::Leader`] and [`Observation::Resynced`] have a flag that is true
+//! if the observer may have missed changes.
 
 use std::fmt;
 use std::pin::Pin;
@@ -24,8 +24,8 @@ use crate::metrics::Vacancy;
 use crate::token::FencingToken;
 
 /// Shortest and longest pause between two reads without a hint (a node's message that something may
-/// have changed). Each read asks the nodes for hints again. The nodes drop such a request after ten
-/// seconds, so the longest pause is shorter than ten seconds.
+/// have changed). Each read asks the nodes for hints again. The nodes drop a request for a hint
+/// after ten seconds, so the longest pause is shorter than ten seconds.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(4));
 
 /// A change in an election, as an observer reports it.
@@ -136,7 +136,8 @@ struct Seen {
 }
 
 impl Watch {
-    /// Waits for the next change and returns it. Returns `None` after the handle is closed.
+    /// Waits for the next change and returns it. Returns `None` after the `Redlock` handle is
+    /// closed.
     async fn change(mut self) -> Option<(Observation, Self)> {
         let core = std::sync::Arc::clone(&self.election.core);
         if let Some(item) = self.next.take() {
@@ -245,7 +246,8 @@ impl Seen {
                 self.last = Last::Disconnected;
                 (before != Last::Disconnected).then_some(Observation::Disconnected(why))
             }
-            // The caller ends the observer of a closed handle before it calls this function.
+            // The caller ends the observer of a closed `Redlock` handle before it calls this
+            // function.
             Err(LeaderError::Closed(_)) => None,
         }
     }

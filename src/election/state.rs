@@ -192,8 +192,8 @@ struct Inner {
     /// True from a request to step down until the next campaign. That campaign then waits before
     /// its first attempt, so that other candidates can attempt first.
     resign_requested: bool,
-    /// Time before which campaigns of this process make no attempt, so that other candidates can
-    /// attempt first.
+    /// Time before which campaigns of this process make no attempt to become leader, so that other
+    /// candidates can attempt first.
     back_until: Option<Moment>,
 }
 

@@ -30,7 +30,7 @@ pub struct Leader {
     /// Term of the leadership, which is also the fencing token. It is larger than the term of every
     /// earlier leader.
     pub term: FencingToken,
-    /// Value that the leader proclaimed last.
+    /// Value that the leader published (proclaimed) last.
     pub value: String,
     /// Number of this value within the term. The first value has number 1.
     pub number: u64,
@@ -103,7 +103,7 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Makes the first metadata of a new leader.
+    /// Makes the first metadata that a new leader publishes on the nodes.
     pub(crate) fn first(
         value: &str,
         (owner, term): (OwnerToken, FencingToken),
