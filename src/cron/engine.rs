@@ -1,6 +1,7 @@
-//! The loop that runs one job in one process. The loop computes the due ticks, reads the record of
-//! each due tick, and runs the ticks that no process has run. The time at which an operator
-//! requests a run is a due tick, too.
+//! The loop that runs one job in one process. The loop computes the due ticks (times at which the
+//! schedule starts a run), reads the record of each due tick (the stored result of its run), and
+//! runs the ticks that no process has run. The time at which an operator requests a run is a due
+//! tick, too.
 //!
 //! ```text
 //!  due ─▶ record ─▶ over: removed
@@ -46,7 +47,7 @@ use crate::time::Moment;
 /// Largest number of ticks that run in this process at the same time, if the runs of the job may
 /// overlap.
 const AT_ONCE: usize = 64;
-/// Largest number of missed ticks that are counted at once for the metrics.
+/// Largest number of missed ticks of a job that are counted at once for the metrics.
 const MISSED: usize = 10_000;
 /// Pause before the next check of a tick, if the last check could not decide if the tick is run.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -84,7 +85,8 @@ struct Engine<'a, F> {
     schedule: &'a Schedule,
     handler: &'a F,
     records: Idempotency,
-    /// Records of requests; `None` if the job does not allow requests.
+    /// Idempotency records of operators' requests to run the job; `None` if the job does not allow
+    /// requests.
     requests: Option<Idempotency>,
     /// Lock that this process holds during a run of the job; `None` if runs may overlap.
     lock: Option<Mutex>,
@@ -325,8 +327,8 @@ where
             During::Waited | During::NoRun => None,
         };
         tried |= during == During::Waited;
-        // The next two checks find ticks that were not checked in time, for example because no node
-        // could be reached. Such ticks are not run.
+        // The next two checks of the code find ticks that were not checked in time, for example
+        // because no node could be reached. Such ticks are not run.
         let of = (self.job, self.schedule);
         if requested && !tried && self.cron.now() > tick + request::LATEST {
             let job = &self.job.name;

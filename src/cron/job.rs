@@ -145,7 +145,7 @@ impl Job {
     /// If `late` is longer than the interval of the schedule, several ticks can be on time after an
     /// outage. These ticks are run one after the other. If a schedule has a short interval and none
     /// of its ticks may be lost, set `late` to at least the duration of a failover plus the ttl of
-    /// the handle.
+    /// the `Redlock` handle.
     pub fn late(mut self, late: Duration) -> Self {
         self.late = Some(late);
         self

@@ -1,5 +1,5 @@
-//! Rules for ticks: the ticks that are missed, the missed ticks that are run later, and the ticks
-//! that overlap an earlier run. The functions are pure.
+//! Rules for ticks (the due times of a job): the ticks that are missed, the missed ticks that are
+//! run later, and the ticks that overlap an earlier run. The functions are pure.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::job::{Job, Missed, Overlap};
 use super::schedule::Schedule;
 use super::tick::{End, Run};
 
-/// Largest number of ticks in one plan, under any policy.
+/// Largest number of ticks in one plan, under any policy for missed ticks.
 const BACKLOG: usize = 10_000;
 
 /// The ticks that have to be checked now, and the range of ticks that are not run.

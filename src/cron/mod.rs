@@ -130,7 +130,7 @@ impl Drop for Lead {
 }
 
 impl Cron {
-    /// Creates a runner of jobs that uses the nodes of this handle.
+    /// Creates a runner of jobs that uses the nodes of this `Redlock` handle.
     pub fn new(redlock: &Redlock) -> Self {
         let lead = Lead {
             term: Arc::new(watch::Sender::new(None)),
@@ -302,9 +302,9 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Campaigns and leads until the handle is closed. If the nodes refuse this process, for
-    /// example because of a wrong password, the task campaigns again later, because a person may
-    /// correct the password. `Cron::run` reports the error to its caller.
+    /// Campaigns and leads until the `Redlock` handle is closed. If the nodes refuse this process,
+    /// for example because of a wrong password, the task campaigns again later, because a person
+    /// may correct the password. `Cron::run` reports the error to its caller.
     async fn run(mut self, election: Election) {
         let value = format!("pid {}", std::process::id());
         let mut warned = false;

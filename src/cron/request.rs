@@ -4,7 +4,7 @@
 //! so two requests in one slot are one request. The processes of a job that allows requests read
 //! the records of the last slots, and run a tick for each request. The leader reads them often and
 //! first, and the other processes read them seldom, so a request is run without a leader, too. Each
-//! such tick has a record of its own, like every other tick, so it is completed once.
+//! tick for a request has a record of its own, like every other tick, so it is completed once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -241,7 +241,7 @@ struct Looks<'a> {
     cron: &'a Cron,
     job: &'a str,
     records: &'a Idempotency,
-    /// Numbers of the requests that were found.
+    /// Numbers (time slots) of the requests to run the job that were found.
     found: BTreeSet<i64>,
     /// Requests that were found and not returned yet.
     next: Vec<i64>,

@@ -15,8 +15,9 @@ const EXAMINED: i64 = 1_767_225_600;
 /// every 28 years.
 const CYCLE: i64 = 28 * 366 * DAY;
 const DAY: i64 = 24 * 3_600;
-/// Largest number of steps in the search for the longest pause. A step is as long as the job's
-/// retention, or longer. With a retention of an hour, the steps cover more than a year.
+/// Largest number of steps in the search for the longest pause between two ticks of a schedule. A
+/// step is as long as the job's retention, or longer. With a retention of an hour, the steps cover
+/// more than a year.
 const STEPS: usize = 10_000;
 
 /// A cron expression and its time zone. Ticks are instants, in whole seconds since 1970.

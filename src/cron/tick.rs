@@ -1,4 +1,5 @@
-//! A tick, which the job's handler receives, and the record of a finished tick.
+//! A tick (one due time of a job), which the job's handler receives, and the record of a finished
+//! tick.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,5 +1,5 @@
-//! End of a check of a tick. This part counts the result of the tick, or decides when the tick is
-//! checked again.
+//! End of a check of a tick (one due time of a job). This part counts the result of the tick, or
+//! decides when the tick is checked again.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,8 +39,8 @@ impl<F> Engine<'_, F> {
             Ok(Outcome::Parked(_)) => "parked",
             // The run failed, or its result is not stored. The tick may be run again.
             Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
-            // Another process has the tick, or too few nodes answered. The process that completes
-            // the tick also counts it, so this process does not.
+            // Another process runs or has run the tick, or too few nodes answered. The process that
+            // completes the tick also counts it, so this process does not.
             Ok(_) => return operation.over("elsewhere"),
             Err(_) => return operation.over("no_quorum"),
         };
@@ -49,8 +49,8 @@ impl<F> Engine<'_, F> {
     }
 
     /// Returns the pause before the next check of a tick after an error. One possible error: the
-    /// clock was set back, so the due time of the tick, which is the birth of its key, is in the
-    /// future.
+    /// clock was set back, so the due time of the tick, which is also the birth of its idempotency
+    /// key (the earliest time of a claim), is in the future.
     pub(super) fn after_error(&self, error: &RunError) -> CheckResult {
         // The run failed in a way that allows another run of the same tick.
         if let RunError::Handler { .. } = error {
