@@ -13,8 +13,8 @@ use crate::node::LockNode;
 use crate::time::Moment;
 
 /// Waits until replicas have the earlier grants of the node, and returns the number of these
-/// replicas. Returns an error if the number is too small for `level`. Returns by the deadline plus
-/// `GRACE`, even if the node never answers.
+/// replicas. Returns an error if the number is too small for `level`. Returns at the latest `GRACE`
+/// after `deadline`, even if the node never answers.
 pub(super) async fn confirm(
     node: &dyn LockNode,
     env: &dyn Env,

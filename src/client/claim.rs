@@ -62,8 +62,8 @@ pub(crate) struct ClaimTerms {
     pub(crate) reports_forgotten: bool,
 }
 
-/// A claim that this caller holds. The drop gives the claim back, unless [`begin`](Self::begin) was
-/// called before.
+/// A claim that this caller holds. Dropping this value gives the claim back, unless
+/// [`begin`](Self::begin) was called before.
 #[derive(Debug)]
 pub(crate) struct Held {
     core: Arc<Core>,
@@ -72,7 +72,8 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Records that the handler starts now. A later drop does not give the claim back.
+    /// Records that the handler starts now. If this value is dropped later, the claim is not given
+    /// back.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
     }
@@ -219,8 +220,8 @@ impl Core {
         let round = Round { replies: &replies, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;
         self.saw(&terms.key, machine.largest(), proposal);
-        // An error returns here and drops `undo`. The drop gives back the grants of the nodes
-        // before the caller claims again.
+        // An error returns here and drops `undo`. Dropping `undo` gives back the grants of the
+        // nodes before the caller claims again.
         let promise = outcome?;
         undo.armed = false;
         if promise.forgotten.is_some() && terms.reports_forgotten {

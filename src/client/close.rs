@@ -86,8 +86,8 @@ impl Closing {
     /// start the operation then.
     pub(crate) fn enter(&self) -> Option<Operation<'_>> {
         self.operations.fetch_add(1, Ordering::SeqCst);
-        // The operation is counted before the state is checked. So either `close` sees the
-        // operation and waits for its end, or the check here sees `CLOSING`.
+        // The operation is counted before the handle's state is checked. So either `close` finds
+        // the counted operation and waits for its end, or the check here finds the state `CLOSING`.
         let operation = Operation(self);
         self.is_open().then_some(operation)
     }

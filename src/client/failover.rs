@@ -23,8 +23,9 @@ use crate::sync::SyncMutex;
 pub enum Failover {
     /// A majority of the nodes has confirmed the lease since the failover.
     Kept,
-    /// The outcome is not known yet; the lease is held until its old deadline. Either the renewal
-    /// got too few answers and is repeated, or the lease has no automatic renewal.
+    /// It is not known yet if a majority of the nodes still has the lease; the lease is held until
+    /// its old deadline. Either the renewal got too few answers and is repeated, or the lease has
+    /// no automatic renewal.
     Open,
     /// The lease is over.
     Lost,

@@ -1,5 +1,5 @@
 //! State of a call to a fair lock: its ticket (its number in the order of all fair callers), and
-//! the position in the queue that the call reports to its caller.
+//! the position in the queue of waiters that the call reports to its caller.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::time::Moment;
 /// call (fair 3).
 pub(crate) const FRESH: Duration = Duration::from_secs(3);
 
-/// Function of the caller that is called with each new position of the call in the queue.
+/// Callback of the caller of `acquire_with`. It receives each new position of the caller in the
+/// queue of waiters.
 pub(crate) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
 
 /// State of a call that waits in the order of tickets, the numbers that nodes give to fair callers.
@@ -57,8 +58,8 @@ impl<'a> Fair<'a> {
         self.line.answered(now, answer);
     }
 
-    /// Stores the ticket and the position in the queue from the answer to a refused attempt.
-    /// Returns true if the call has got its ticket by this attempt.
+    /// Stores the ticket and the position in the queue of waiters from the answer to a refused
+    /// attempt. Returns true if the call has got its ticket by this attempt.
     pub(super) fn refused(&mut self, queued: Queued, now: Moment) -> bool {
         self.heard = now;
         let Some(ticket) = self.ticket else {
@@ -76,9 +77,9 @@ impl<'a> Fair<'a> {
 
 impl Fair<'_> {
     /// Drops the ticket if no majority has answered for longer than `FRESH`. After this time the
-    /// call's place in the queue counts only on the nodes that the call still reaches. These nodes
-    /// would refuse all callers with a larger ticket, so as soon as one more node fails, no caller
-    /// could get a majority.
+    /// call's place in the queue of waiters counts only on the nodes that the call still reaches.
+    /// These nodes would refuse all callers with a larger ticket, so as soon as one more node
+    /// fails, no caller could get a majority.
     pub(super) fn unanswered(&mut self, now: Moment) {
         if now.since(self.heard) > FRESH {
             self.ticket = None;

@@ -93,8 +93,8 @@ struct Entry {
     /// For each node, true if the node has sent a hint (a wake-up message) since a waiter's last
     /// request.
     hinted: Vec<bool>,
-    /// The callers in the queue, each with the beginning of its wait and its number. The caller
-    /// with the longest wait is first.
+    /// The callers of this client that wait in the nodes' queues, each with the beginning of its
+    /// wait and its number. The caller with the longest wait is first.
     since: BTreeSet<Order>,
     /// Number of the last registered caller.
     next: u64,
@@ -122,7 +122,7 @@ impl Hints {
         self.id ^ line as u64
     }
 
-    /// Handles a node's hint that the key changed.
+    /// Handles a node's hint (a message) that the lock or record of the key changed.
     pub(crate) fn changed(&self, node: usize, key: &str) {
         for line in LINES {
             if let Some(entry) = self.keys(line).get_mut(key) {
@@ -132,10 +132,10 @@ impl Hints {
         }
     }
 
-    /// Handles a node's hint that a lock is free and that the handle `waiter` is the first in the
-    /// queue of the lock. If `waiter` is this handle and none of its callers waits for the lock,
-    /// returns the line (kind of waiters) for which the lock is reserved. The caller of this
-    /// function has to give that lock back.
+    /// Handles a node's hint (a message) that a lock is free and that the handle `waiter` is the
+    /// first in the node's queue of waiters for the lock. If `waiter` is this handle and none of
+    /// its callers waits for the lock, returns the line (kind of waiters) for which the lock is
+    /// reserved. The caller of this function has to give that lock back.
     pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> Option<Line> {
         let line = LINES.into_iter().find(|line| waiter == self.line_id(*line))?;
         let mut keys = self.keys(line);
@@ -156,9 +156,9 @@ impl Hints {
         }
     }
 
-    /// Registers a caller for hints about the key. If `queued` is `Some`, the caller has waited in
-    /// the nodes' queues, as a waiter of that kind, since that time. If `queued` is `None`, the
-    /// caller only watches the key.
+    /// Registers a caller for hints (wake-up messages) about the key. If `queued` is `Some`, the
+    /// caller has waited in the nodes' queues, as a waiter of that kind, since that time. If
+    /// `queued` is `None`, the caller only watches the key.
     pub(crate) fn wait(self: &Arc<Self>, key: &str, queued: Option<(Line, Moment)>) -> Waiting {
         let line = queued.map_or(Line::Exclusive, |(line, _)| line);
         let mut keys = self.keys(line);
@@ -204,9 +204,9 @@ fn wake(callers: &Turns, line: Line) {
     callers.wake();
 }
 
-/// Set while a caller sleeps before its attempt, after a hint that is not yet confirmed by a
-/// majority of the nodes. If the caller is dropped during the sleep, the drop of this value wakes
-/// the next caller instead.
+/// Set while a caller sleeps before its attempt, after a wake-up message (hint) that a majority of
+/// the nodes has not confirmed yet. If the caller is dropped during the sleep, the drop of this
+/// value wakes the next caller instead.
 struct FirstHint<'a>(Option<&'a Turns>);
 
 impl Drop for FirstHint<'_> {
@@ -217,7 +217,8 @@ impl Drop for FirstHint<'_> {
     }
 }
 
-/// Registration of a caller that waits for a key or watches a key. The drop ends the registration.
+/// Registration of a caller that waits for a key or watches a key. Dropping this value ends the
+/// registration.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     hints: Arc<Hints>,
@@ -238,13 +239,13 @@ impl Waiting {
         self.hints.keys(self.line)
     }
 
-    /// Resolves at the time of this caller's next attempt: after hints from a majority of nodes or,
-    /// if the caller is in the queue, `soon` after the first hint. A fair caller always waits for
-    /// the majority. All nodes have the same order of fair callers, so they wake the same caller;
-    /// and when the caller's own failed attempt is rolled back on a node, this node sends a hint to
-    /// the caller, although the lock is not free on the other nodes. Callers of one `Redlock`
-    /// handle are woken one by one, the one that has waited longest first. Readers are woken
-    /// together.
+    /// Resolves at the time of this caller's next attempt: after hints (wake-up messages) from a
+    /// majority of nodes or, if the caller is in the queue, `soon` after the first hint. A fair
+    /// caller always waits for the majority. All nodes have the same order of fair callers, so they
+    /// wake the same caller; and when the caller's own failed attempt is rolled back on a node,
+    /// this node sends a hint to the caller, although the lock is not free on the other nodes.
+    /// Callers of one `Redlock` handle are woken one by one, the one that has waited longest first.
+    /// Readers are woken together.
     ///
     /// # Cancellation safety
     /// If the future is dropped after this caller was woken, the next waiter of the handle is woken
@@ -265,16 +266,18 @@ impl Waiting {
         first_hint.0 = None;
     }
 
-    /// Returns true if this caller waits in the queue, false if this caller only watches.
+    /// Returns true if this caller waits in the nodes' queues for a lock, false if this caller only
+    /// watches the key.
     pub(crate) fn is_queued(&self) -> bool {
         self.since.is_some()
     }
 
     /// Returns the part of the next request that applies if another owner has the lock: the node
-    /// sends a hint and, if this caller is in the queue, gives the `Redlock` handle a place in the
-    /// queue. A handle has one place. Its time in the queue is the longest wait of its callers. A
-    /// reader's request contains the reader's own wait, because the nodes compare it with the waits
-    /// of the writers (readers 9). The call clears the hints received so far.
+    /// sends a hint (a wake-up message) and, if this caller is in the queue, gives the `Redlock`
+    /// handle a place in the queue. A handle has one place. Its time in the queue is the longest
+    /// wait of its callers. A reader's request contains the reader's own wait, because the nodes
+    /// compare it with the waits of the writers (readers 9). The call clears the hints received so
+    /// far.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         let mut keys = self.keys();
         let entry = keys.get_mut(&self.key);
@@ -284,18 +287,20 @@ impl Waiting {
         });
         let own = if self.is_shared() { self.since } else { first };
         let Some((since, _)) = own.filter(|_| self.is_queued()) else { return IfHeld::Watch };
-        // The lock has to stay reserved for three round trips: half a round trip until the hint
-        // arrives, two if only a minority of nodes has sent hints, and half a round trip for the
-        // request. A fourth round trip is added for safety.
+        // A released lock has to stay reserved for the caller for three round trips: half a round
+        // trip until the hint (the node's message) arrives, two if only a minority of nodes has
+        // sent hints, and half a round trip for the request. A fourth round trip is added for
+        // safety.
         let needs = (4 * round_trip).saturating_add(SPARE).min(Place::RESERVED_MAX);
         let waiter = self.hints.line_id(self.line);
         IfHeld::Queue(Place { waiter, waited: now.since(since), needs })
     }
 
-    /// Returns the length of this caller's pause without a hint. The first waiter in the queue
-    /// makes attempts for all waiters of the `Redlock` handle, one after each `pause`. The other
-    /// waiters pause longer: all of them together make at most `CROWD` attempts in one `pause`.
-    /// Their attempts are needed because the future of the first waiter may not be polled.
+    /// Returns the length of this caller's pause if no hint (wake-up message) arrives. The first
+    /// waiter in the queue makes attempts for all waiters of the `Redlock` handle, one after each
+    /// `pause`. The other waiters pause longer: all of them together make at most `CROWD` attempts
+    /// in one `pause`. Their attempts are needed because the future of the first waiter may not be
+    /// polled.
     pub(crate) fn pause(&self, pause: Duration, random: u128) -> Duration {
         let keys = self.keys();
         let Some(entry) = keys.get(&self.key) else { return pause };
@@ -311,9 +316,10 @@ impl Waiting {
         )
     }
 
-    /// Lets the callers of the `Redlock` handle that wait now go first at the next hints. Called
-    /// after an attempt without a quorum. Otherwise a caller that cannot succeed, for example with
-    /// a durability that its nodes do not reach, would get every hint of the handle.
+    /// Lets the callers of the `Redlock` handle that wait now go first at the next hints (wake-up
+    /// messages). Called after an attempt without a quorum. Otherwise a caller that cannot succeed,
+    /// for example with a durability that its nodes do not reach, would get every hint of the
+    /// handle.
     pub(crate) fn step_back(&mut self, now: Moment) {
         self.order.0 = self.order.0.max(now);
     }
@@ -325,9 +331,10 @@ impl Waiting {
         self.since.is_some_and(|since| first.is_some_and(|first| first != since))
     }
 
-    /// Returns the nodes that have sent a hint since the last request, if no other caller of the
-    /// `Redlock` handle is in the queue, and clears these hints. These nodes may have reserved the
-    /// lock for the handle. The handle does not need the reservations, and can give them back.
+    /// Returns the nodes that have sent a hint (a wake-up message) since the last request, if no
+    /// other caller of the `Redlock` handle is in the queue, and clears these hints. These nodes
+    /// may have reserved the lock for the handle. The handle does not need the reservations, and
+    /// can give them back.
     pub(crate) fn unused(&self) -> Vec<usize> {
         if !self.is_queued() {
             return Vec::new();
@@ -356,16 +363,17 @@ impl Waiting {
         self.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.limit.wake(now))
     }
 
-    /// Records that the last hint was right: the lock had been released, even if another owner has
-    /// the lock now. The wake-up does not count as useless then.
+    /// Records that the last hint (a node's message that the lock is free) was right: the lock had
+    /// been released, even if another owner has the lock now. The wake-up does not count as useless
+    /// then.
     pub(crate) fn was_right(&self) {
         if let Some(entry) = self.keys().get_mut(&self.key) {
             entry.limit.forgive();
         }
     }
 
-    /// Returns a future that resolves at the next hint about the key after this call. So the caller
-    /// may read the key between this call and the first poll.
+    /// Returns a future that resolves at the next hint (a node's message) about the key after this
+    /// call. So the caller may read the key between this call and the first poll.
     ///
     /// # Cancellation safety
     /// A dropped future loses only the hint.
@@ -373,10 +381,11 @@ impl Waiting {
         self.news.notified()
     }
 
-    /// Returns a future that resolves after hints from a majority of nodes. Hints count from this
-    /// call on, also before the first poll. Earlier hints do not count, because a late hint about
-    /// one claim does not mean the end of the next claim. All callers that wait are woken together,
-    /// because all of them wait for the end of the same claim.
+    /// Returns a future that resolves after hints (messages that a claim is over) from a majority
+    /// of nodes. Hints count from this call on, also before the first poll. Earlier hints do not
+    /// count, because a late hint about one claim does not mean the end of the next claim. All
+    /// callers that wait are woken together, because all of them wait for the end of the same
+    /// claim.
     ///
     /// # Cancellation safety
     /// A dropped future loses only the hint.

@@ -54,7 +54,7 @@ impl Core {
                 }
             }
         };
-        // The time-out is no error. The answer of a node that has not answered stays `None`.
+        // A node that does not answer in time is no error here: its answer stays `None`.
         let _ = tokio::time::timeout(self.patience(), all).await;
         answers
     }

@@ -82,7 +82,8 @@ struct State {
     /// Smallest number of replicas that had the lease at its last grant or renewal. `replies` has
     /// the durability level.
     kept: u32,
-    /// Metadata that the holder publishes beside the lock.
+    /// Metadata that the holder publishes on the nodes beside the lock, such as the value of a
+    /// leader.
     meta: Option<Arc<[u8]>>,
     /// Failovers of nodes that had confirmed the lease, and the outcomes of the renewals after
     /// them.
@@ -292,14 +293,14 @@ impl Lease {
         s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
     }
 
-    /// Returns the time and cause of the lease's end; `None` if the lease has not been declared
-    /// lost or ended.
+    /// Returns the time at which the lease ended, and if it was lost; `None` if the lease has not
+    /// been declared lost or ended.
     pub(crate) fn over_since(&self) -> Option<Over> {
         self.state.lock().over
     }
 
     /// Records that a renewal begins at `now`. A further try of the same renewal does not change
-    /// the time.
+    /// the recorded beginning.
     pub(crate) fn renewing(&self, now: Moment) {
         self.state.lock().renewing.get_or_insert(now);
     }
@@ -468,7 +469,7 @@ impl Lease {
     }
 
     /// Returns the state of this lease on one node: the time until which the node has confirmed the
-    /// lease, and the node's quarantine.
+    /// lease, and the node's quarantine, in which it grants nothing new.
     pub(crate) fn known(&self, node: usize) -> Known {
         self.replies.known(node, self.until())
     }

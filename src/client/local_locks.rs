@@ -21,7 +21,8 @@ struct Entry {
     /// Last answer of the nodes that a holder of the local lock recorded, and the time of the
     /// answer.
     answer: watch::Sender<Option<(Moment, Loss)>>,
-    /// Number of callers that wait for the lock or hold it. The last caller removes the entry.
+    /// Number of callers that wait for the lock or hold it. The last caller removes the lock's
+    /// entry from the map.
     users: usize,
 }
 
@@ -46,14 +47,15 @@ impl LocalLocks {
             entry.users += 1;
             Arc::clone(&entry.lock)
         };
-        // From here on, the drop of `guard` subtracts this caller from the users of the entry.
+        // From here on, the drop of `guard` subtracts this caller from the count of callers
+        // (`users`) of this local lock.
         let mut guard = LocalGuard { locks: Arc::clone(self), keys: keys.clone(), held: None };
         guard.held = Some(lock.lock_owned().await);
         guard
     }
 
-    /// Returns the last answer of the nodes that a holder of a key's local lock recorded. Waits for
-    /// an answer if the last one was recorded before `since`.
+    /// Returns the last answer of the nodes that was recorded by a holder of the key's local lock,
+    /// a lock inside this process. Waits for an answer if the last one was recorded before `since`.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it changes nothing.

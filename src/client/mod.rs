@@ -294,8 +294,8 @@ impl Core {
         vec![NodeOutcome::Failed(handle_closed()); self.n()]
     }
 
-    /// Starts to listen to the nodes' signals (hints and events), unless a task listens already.
-    /// Called as soon as a caller waits for a lock or holds a lock.
+    /// Starts to listen to the nodes' signals (wake-up messages and events), unless a task listens
+    /// already. Called as soon as a caller waits for a lock or holds a lock.
     pub(crate) fn listen(self: &Arc<Self>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|l| !l.is_finished());
@@ -326,7 +326,7 @@ impl Core {
 
     /// Sends an event of a node to the subscribers.
     fn tell(&self, node: usize, event: NodeEvent) {
-        // Without a subscriber the event is dropped. That is no error.
+        // If no program subscribes to events, the event is dropped, which is no error.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.names[node]), event });
     }
 

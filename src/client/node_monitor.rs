@@ -19,7 +19,7 @@ use crate::quorum::clock::{ClockCheck, ClockStep};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Monitor of the facts that one node reports.
+/// Monitor of the facts (clock, identity, data history) that one node reports.
 pub(crate) struct NodeMonitor {
     name: Arc<str>,
     clock: ClockCheck,
@@ -38,8 +38,9 @@ pub(crate) struct NodeMonitor {
     /// Owners that re-asserted a lease on the node in its present quarantine. In quarantine a node
     /// grants nothing new; to re-assert a lease is to renew it then.
     reasserted: BTreeSet<OwnerToken>,
-    /// The two lengths of a quarantine in the last event about a disagreement: the length that this
-    /// `Redlock` handle requests, and the length that the node uses.
+    /// The two lengths of a quarantine (a time in which a node grants nothing) in the last event
+    /// about a disagreement: the length that this `Redlock` handle requests, and the length that
+    /// the node uses.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<NamedEvent>,
     counters: Arc<Counters>,
@@ -64,9 +65,9 @@ impl NodeMonitor {
         }
     }
 
-    /// Checks the facts in the answer to a batch that was sent at `sent` and answered at
-    /// `received`. `address` returns the address of the node's server. Returns an error if the
-    /// node's votes do not count now, because its clock stepped.
+    /// Checks the facts (clock, identity, data history) in the answer to a batch that was sent at
+    /// `sent` and answered at `received`. `address` returns the address of the node's server.
+    /// Returns an error if the node's votes do not count now, because its clock stepped.
     pub(crate) fn judge(
         &mut self,
         facts: &Facts,
@@ -100,9 +101,9 @@ impl NodeMonitor {
         self.known_since
     }
 
-    /// Records a confirmed extension that named the node's quarantine. Returns true if the
-    /// extension re-asserted a lease: the node is still in quarantine, and this is the owner's
-    /// first extension in the quarantine.
+    /// Records a confirmed extension that named the node's quarantine, a time in which the node
+    /// only extends earlier leases. Returns true if the node is still in that quarantine, and this
+    /// is the owner's first extension in it; the extension then re-asserted the lease.
     pub(crate) fn reasserts(&mut self, owner: OwnerToken) -> bool {
         self.in_quarantine && self.reasserted.insert(owner)
     }
@@ -154,7 +155,8 @@ impl NodeMonitor {
             };
             self.tell(NodeEvent::HistoryChanged { cause });
             // The new data history (after a failover, a restart or a loss of data) has its own
-            // quarantine. This quarantine is reported even if the last one had not ended.
+            // quarantine, in which the node grants nothing new. This quarantine is reported even if
+            // the last one had not ended.
             self.in_quarantine = false;
             self.reasserted.clear();
         }
@@ -320,7 +322,8 @@ mod tests {
         p.judge(&shut, at(1), at(1), &nowhere);
         assert!(p.reasserts(owner));
         assert!(!p.reasserts(owner));
-        // The next renewal was sent in the quarantine, and arrived after the end of the quarantine.
+        // The next renewal was sent during the node's quarantine, and arrived after the end of the
+        // quarantine.
         p.judge(&open, at(2), at(2), &nowhere);
         assert!(!p.reasserts(owner));
     }

@@ -71,8 +71,8 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Largest number of requests that wait in one channel of the queue. The channel has the same
 /// number of places in addition for releases and unclaims, which give a claim back.
 const QUEUE_MAX: usize = 100_000;
-/// Largest number of batches with grants that wait for replicas. At this limit the task takes no
-/// new request from the queue.
+/// Largest number of batches with grants that wait for replicas. At this limit the task of the node
+/// queue takes no new request from the queue.
 const CONFIRMING_MAX: usize = 1_024;
 /// Largest number of bytes that one batch stores on the node. An op with more bytes is sent alone.
 /// The limit bounds the wait of other requests. The node has the same limit for the stored results
@@ -89,9 +89,9 @@ const DEPTH: usize = 4;
 /// all large results have been returned.
 const AGAIN_MAX: usize = 16;
 
-/// Called with a node's number and its new quarantine after the node has begun another data history
-/// (a failover or a restart). An answer of the node shows the new history; this function is called
-/// before the callers receive that answer.
+/// Called with a node's number and its new quarantine (a time in which it grants nothing new) after
+/// the node has begun another data history (a failover or a restart). An answer of the node shows
+/// the new history; this function is called before the callers receive that answer.
 pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
 /// Settings that the queues of one `Redlock` handle share.
@@ -108,8 +108,8 @@ pub(crate) struct QueueSettings {
     pub(crate) votes: Arc<VotingGauges>,
 }
 
-/// Queue of requests to one node. The task of the queue starts with the first request, and ends
-/// when the queue is dropped.
+/// Queue of requests to one node. The task that sends the requests starts with the first request,
+/// and ends when this `NodeQueue` is dropped.
 pub(crate) struct NodeQueue {
     node: Arc<dyn LockNode>,
     index: usize,
@@ -230,11 +230,13 @@ struct Worker {
     monitor: NodeMonitor,
     settings: QueueSettings,
     counters: Arc<Counters>,
-    /// Notified to make the task request the node's facts (clock, identity, data history).
+    /// Notified to make the node queue's task request the node's facts (clock, identity, data
+    /// history).
     look: Arc<Notify>,
     incoming: Incoming,
-    /// Requests that the task took from the queue before, but that did not fit into the batch or
-    /// were deferred by the node. They go into a later batch, ahead of the queued requests.
+    /// Requests that the task took from the queue before. They did not fit into the batch, or the
+    /// node deferred them (did not execute them yet). They go into a later batch, ahead of the
+    /// queued requests.
     again: VecDeque<Pending>,
     owed: PendingReleases,
     in_doubt: InDoubt,
@@ -284,9 +286,9 @@ impl Worker {
             // Owed releases are sent before the queued requests. The queue of a busy node is never
             // empty, so releases behind it would never be sent.
             let mut next = if room { self.owed_batch(now) } else { None };
-            // Several callers may have received answers just now. The task lets these callers run
-            // first, so that their next requests are sent in one batch. A single caller and an
-            // extension are not delayed.
+            // Several callers may have received answers just now. The node queue's task lets these
+            // callers run first, so that their next requests are sent in one batch. A single caller
+            // and an extension are not delayed.
             let crowded = last > 1 || !under_way.is_empty();
             let waits = self.incoming.len() > 0 && !self.incoming.has_extension();
             if next.is_none() && open && crowded && waits && !yielded {
@@ -347,8 +349,8 @@ impl Worker {
         true
     }
 
-    /// Takes at most `most` requests out of the queue, as the next batch. Returns the batch and its
-    /// deadline.
+    /// Takes at most `most` requests out of the queue, as the next batch to the node. Returns the
+    /// batch and its deadline.
     fn next_batch(&mut self, now: Moment, most: usize) -> Option<(Vec<Pending>, Moment)> {
         // The deadline is at least `node_deadline` from now, even if a caller has an earlier
         // deadline. A time-out closes the connection, and all callers share the connection.
@@ -431,8 +433,8 @@ impl Worker {
         };
         let greets = known.is_none() && !ops.is_empty();
         // If the node's clock could not be read, the batch is sent with a time that has passed. The
-        // node then executes only releases and unclaims, which are allowed at any time, and the
-        // answer shows the node's fault.
+        // node then executes only releases and unclaims (they give a claim back), which are allowed
+        // at any time, and the answer shows the node's fault.
         let mut not_after = known.unwrap_or_else(NotAfter::over);
         let begun =
             if greets { Either::Right(ops) } else { Either::Left(call(ops, not_after.clone())) };
@@ -468,7 +470,8 @@ impl Worker {
     }
 }
 
-/// Requests the facts of a node with a batch without ops, because the node's clock is not known.
+/// Requests the facts of a node (clock, identity, data history) with a batch without ops, because
+/// the node's clock is not known.
 async fn greet(
     node: &dyn LockNode,
     env: &dyn Env,

@@ -11,8 +11,8 @@ const MOST: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(super) struct FencesAhead {
-    /// For each key, the last fencing token and the sequence number of its answer. The sequence
-    /// numbers are needed to find the oldest entry.
+    /// For each key, the last fencing token that nodes returned, and the sequence number of that
+    /// answer. The sequence numbers are needed to find the key with the oldest answer.
     seen: HashMap<Arc<str>, (u64, u64)>,
     order: BTreeMap<u64, Arc<str>>,
     next: u64,

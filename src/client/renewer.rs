@@ -25,17 +25,17 @@ use crate::span::operation;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Longest sleep of a task that watches a lease. tokio's timers stop while the machine is
-/// suspended; the clock of the library advances. With this limit the task notices a suspend soon
-/// after the machine resumes.
+/// Longest sleep of a task that watches a lease. tokio's timers stop while the computer is
+/// suspended; the clock of this library advances. With this limit the task notices a suspend soon
+/// after the computer resumes.
 pub(crate) const WATCH: Duration = Duration::from_millis(500);
 
 /// Largest time by which a renewal is made earlier than planned, in order to share a batch with a
 /// renewal that is due. With 100,000 leases a batch then has some hundred renewals instead of ten.
 const TOGETHER: Duration = Duration::from_millis(10);
 
-/// Leases that the renewer renews or watches. Each lease stores the key (slot) of its entry here.
-/// The key is needed to remove the entry.
+/// Leases that the renewer renews or watches. Each lease stores the key (slot) of its entry in this
+/// schedule, with which the entry can be removed.
 #[derive(Debug, Default)]
 pub(crate) struct Renewer {
     schedule: SyncMutex<Schedule>,
@@ -51,13 +51,13 @@ struct Schedule {
     /// Leases without automatic renewal. They are watched for failovers of nodes only.
     quiet: BTreeMap<u64, Arc<Lease>>,
     next_id: u64,
-    /// Value of `next_id` at the beginning of the task's last sleep. A difference shows that a
-    /// lease was added since then.
+    /// Value of `next_id` at the beginning of the last sleep of the renewer's task. A difference
+    /// shows that a lease was added since then.
     seen_id: u64,
     /// Number of the running task. `runs` is the number of tasks started so far.
     running: Option<u64>,
     runs: u64,
-    /// End of the task's present sleep.
+    /// End of the present sleep of the renewer's task.
     asleep_until: Option<Moment>,
 }
 
@@ -291,8 +291,8 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
     if !lease.is_valid(started) || lease.is_sealed() {
-        // The lease was released, is handed over or reached its deadline while it waited in the
-        // queue. The renewer reports the loss of a lease at the lease's deadline.
+        // The lease was released, is handed over or reached its deadline while it waited for its
+        // renewal. The renewer reports the loss of a lease at the lease's deadline.
         return true;
     }
     core.check_outlives(&lease);
@@ -319,8 +319,8 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             let of = lease.resource();
             tracing::debug!(%of, token = %lease.token, ?left, %why, "not renewed");
             lease.renewed(now, Some(&why));
-            // The renewal is repeated several times before the lease ends. The pause prevents a
-            // busy loop.
+            // A failed renewal is tried again several times before the lease ends. The pause
+            // between two tries prevents a busy loop.
             let pause = (left / 8).max(Duration::from_millis(1));
             core.renewer.schedule(Arc::clone(&lease), now + pause);
             false

@@ -1,7 +1,7 @@
 //! The retry loop of all calls that wait for a grant: acquire, take-over, campaign and claim.
 //!
 //! [`retry`] makes attempts until one is granted, until a further attempt cannot succeed, until the
-//! deadline passes, or until the `Redlock` handle is closed. An [`Attempt`] defines one attempt, and
+//! deadline passes, or until the `Redlock` handle is closed. An [`Attempt`] defines one attempt and
 //! what its refusal means for the next one. After its first refusal the call is registered for the
 //! nodes' hints (wake-up messages). Between two attempts the call has up to four waits:
 //! - the wait for a hint, at most for the pause that [`Backoff`] returns;
@@ -112,9 +112,9 @@ pub(crate) enum Wait {
     /// The call waits for any release of the lock, outside of the nodes' queues; a release wakes
     /// all callers that watch the lock.
     Watch,
-    /// The call only makes pauses, and no node registers it for a hint. A call for several names or
-    /// permits waits like this. If a node reserved one name for the call, nobody could use that
-    /// name while the call waits for another name (multi_lock 6).
+    /// The call only makes pauses, and no node registers it for a hint (wake-up message). A call
+    /// for several names or permits waits like this. If a node reserved one name for the call,
+    /// no caller could use that name while the call waits for another name (multi_lock 6).
     Pauses,
     /// The call waits for the end of a claim, after which all callers that wait get the same
     /// answer. Because the hint may have been lost, a last attempt is made at the deadline.
@@ -244,7 +244,7 @@ struct Retry<'a> {
     /// attempt usually leaves no place.
     attempts: u32,
     /// Future that resolves when a claim ends. It is created before the attempt is sent, so that no
-    /// hint is missed.
+    /// message about the end is missed.
     ended: Option<OwnedNotified>,
     /// True if a hint (a wake-up message from a node) ended the last pause.
     woken: bool,
@@ -286,8 +286,9 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Begins an attempt. The first attempt requests no hint, because it is usually granted at
-    /// once. An exception is the first attempt of a fair call, which requests a place in the queue.
+    /// Begins an attempt. The first attempt requests no wake-up message, because it is usually
+    /// granted at once. An exception is the first attempt of a fair call, which requests a place in
+    /// the queue.
     fn begin(&mut self) -> AttemptTerms {
         self.attempts += 1;
         self.sent = self.core.env.now();
@@ -332,7 +333,7 @@ impl<'a> Retry<'a> {
         self.attempts -= u32::from(self.attempts == 1);
     }
 
-    /// Records a refusal, and registers the call for hints if they can help.
+    /// Records a refusal, and registers the call for hints (wake-up messages) if they can help.
     fn refused(&mut self, prospect: Prospect) {
         let now = self.core.env.now();
         self.round_trip = now.since(self.sent);
@@ -414,7 +415,7 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Resolves when the nodes have hinted that it is time for an attempt.
+    /// Resolves when the nodes have sent messages that it is time for an attempt.
     async fn hint(&mut self) {
         match (self.ended.take(), &self.waiting) {
             (Some(ended), _) => ended.await,
@@ -470,8 +471,8 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// Consumes a hint that has arrived by now. The attempt that follows does not need the hint,
-    /// because it sees all changes until now.
+    /// Consumes a hint (wake-up message) that has arrived. The attempt that follows does not need
+    /// the hint, because it sees all changes until now.
     async fn take_turn(&self) {
         if let Some(waiting) = &self.waiting {
             let _ = timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;
@@ -484,7 +485,7 @@ impl Drop for Retry<'_> {
         // Locks that nodes have reserved for this call go to the next client in the nodes' queues.
         let Some(waiting) = &self.waiting else { return };
         let nodes = match self.wait {
-            // Each node may have a place of a fair call in its queue. The release removes the place.
+            // Each node may have a place of a fair call in its queue. The release removes it.
             Wait::Fair if self.attempts > 0 => (0..self.core.n()).collect(),
             _ => waiting.unused(),
         };

@@ -25,7 +25,8 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Inputs for the run of a quorum machine: collector, timer and limits.
+/// Inputs for the run of a quorum machine, the state machine of one operation: the collector of the
+/// replies, a timer and limits.
 pub(super) struct Round<'a> {
     /// Collector that receives the answers.
     pub(super) replies: &'a Arc<ReplyCollector>,
@@ -167,12 +168,14 @@ impl Origin {
 #[derive(Debug)]
 pub(crate) struct ReplyCollector {
     level: Durability,
-    /// True if the requests are undo operations. Their answers are no votes, so the answers of two
-    /// nodes that are the same server are both accepted: the second request finds nothing to undo.
+    /// True if the requests are undo operations (releases or unclaims). Their answers are no votes,
+    /// so the answers of two nodes that are the same server are both accepted: the second request
+    /// finds nothing to undo.
     takes_back: bool,
     /// Earliest time until which a node keeps a grant that it gives in this round of requests.
     until: Moment,
-    /// For a round that renews a grant: the collector of the grant, and the number of the renewal.
+    /// For a round that renews a grant: the collector of the replies to the grant, and the number
+    /// of the renewal.
     grant: Option<(Arc<ReplyCollector>, u64)>,
     state: SyncMutex<State>,
 }
@@ -196,7 +199,7 @@ impl ReplyCollector {
         Self::at(n, Durability::Primary, Moment::default())
     }
 
-    /// Creates a collector of the replies of `n` nodes to undo operations.
+    /// Creates a collector of the replies of `n` nodes to undo operations (releases or unclaims).
     pub(crate) fn taking_back(n: usize) -> Arc<Self> {
         let collector = Self::empty(n, n, Durability::Primary, Moment::default());
         Arc::new(Self { takes_back: true, ..collector })

@@ -15,8 +15,8 @@ use crate::client::round::ReplyCollector;
 use crate::op::Op;
 use crate::time::Moment;
 
-/// Cleanup of one attempt. The drop releases the grants that nodes may have of the attempt, unless
-/// `armed` is false.
+/// Cleanup of one attempt. Dropping this value releases the grants that nodes may have given to the
+/// attempt, unless `armed` is false.
 pub(super) struct Undo<'a> {
     pub(super) core: &'a Core,
     pub(super) op: Op,

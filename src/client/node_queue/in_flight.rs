@@ -12,8 +12,9 @@ use crate::time::Moment;
 /// A batch that was sent, and the node's answer.
 pub(super) struct Answered {
     pub(super) requests: Vec<Pending>,
-    /// Facts from the answer to an empty batch. The empty batch was sent first, because the node's
-    /// clock was not known. `None` if no empty batch was sent.
+    /// Facts of the node (clock, identity, data history) from the answer to an empty batch. The
+    /// empty batch was sent first, because the node's clock was not known. `None` if no empty batch
+    /// was sent.
     pub(super) greeting: Option<TimedFacts>,
     pub(super) replies: Replies,
     pub(super) deadline: Moment,

@@ -73,10 +73,11 @@ pub(crate) struct Pending {
     /// Replies to the attempt that this release undoes. The release is dropped as soon as the
     /// replies show that the node has no grant of the attempt.
     attempt: Option<Arc<ReplyCollector>>,
-    /// Entry in the `unanswered` count of the queue's [`Load`], until the request has its answer.
+    /// Entry in the `unanswered` count of the node queue's [`Load`], until the request has its
+    /// answer.
     unanswered: Option<Counted>,
-    /// Entry in the `owed` count of the queue's [`Load`], until the request need not be repeated
-    /// any more.
+    /// Entry in the `owed` count of the node queue's [`Load`], until the request need not be
+    /// repeated any more.
     owed: Option<Counted>,
 }
 
@@ -129,9 +130,9 @@ impl Pending {
         self.owed_until.is_some()
     }
 
-    /// Returns true if the request still has to be repeated at `now`. That is the case if its time
-    /// is not over and, for an undo of an attempt, if the node may have a grant of the attempt. A
-    /// later reply to the attempt can show that the node has no grant.
+    /// Returns true if the request still has to be repeated at `now`. That is the case if
+    /// `owed_until` is not over and, for a request that undoes an attempt, if the node may have a
+    /// grant of the attempt. A later reply to the attempt can show that the node has no grant.
     pub(super) fn is_needed(&self, now: Moment) -> bool {
         self.owed_until.is_some_and(|until| now < until)
             && self.attempt.as_ref().is_none_or(|attempt| attempt.may_hold(self.node))
@@ -143,7 +144,8 @@ impl Pending {
     }
 
     /// Returns the owner of the request, if a caller waits for the answer and the request is no
-    /// undo operation. The effect of such a request may have to be undone later.
+    /// undo operation (a release or an unclaim). The effect of such a request may have to be undone
+    /// later.
     pub(super) fn doer(&self) -> Option<OwnerToken> {
         self.op.owner().filter(|_| self.is_awaited() && !self.op.is_undo()).copied()
     }
@@ -196,8 +198,8 @@ impl Drop for Pending {
         if self.is_awaited() {
             let detail = "the task of this node's queue ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
-            // The default origin has no time. That is enough here, because only the answer of a
-            // node in quarantine needs a time.
+            // The default origin has no time. That is enough here, because only an answer that
+            // reports a quarantine needs a time.
             self.post(Err(error), &Origin::default());
         }
     }

@@ -17,7 +17,8 @@ const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
 /// the pause is doubled at most `CROWDED_MAX` times.
 const CROWDED: Duration = Duration::from_millis(50);
 const CROWDED_MAX: u32 = 5;
-/// Longest pause in which a call waits for a hint, because the hint may have been lost.
+/// Longest pause in which a call waits for a hint (a wake-up message), because the hint may have
+/// been lost.
 pub(super) const HINT_MAX: Duration = Duration::from_secs(1);
 /// Longest time between the end of another owner's lease and the next attempt.
 const LATE_MAX: Duration = Duration::from_millis(20);
@@ -38,11 +39,11 @@ impl Backoff {
         Self { policy, delays: None, crowded: 0 }
     }
 
-    /// Returns the time to wait if no hint arrives. If another owner has the lock or key, the pause
-    /// ends when the owner's lease could have expired; there is no pause if no hint was requested
-    /// yet (not `registered`). Otherwise the pause is a growing delay. If a node queue has more
-    /// requests than it can send in time, the pause grows further, because callers that try again
-    /// at once would only keep the queue full.
+    /// Returns the time to wait if no hint (wake-up message) arrives. If another owner has the lock
+    /// or key, the pause ends when the owner's lease could have expired; there is no pause if no
+    /// hint was requested yet (not `registered`). Otherwise the pause is a growing delay. If a node
+    /// queue has more requests than it can send in time, the pause grows further, because callers
+    /// that try again at once would only keep the queue full.
     pub(super) fn pause(
         &mut self,
         prospect: Prospect,
@@ -53,8 +54,8 @@ impl Backoff {
         let delays = self.delays.get_or_insert_with(|| policy.delays(env.random() as u64));
         let delay = delays.next().unwrap_or(Duration::from_millis(250));
         match prospect {
-            // The nodes register a caller for hints when they refuse its attempt, so this attempt
-            // is made at once.
+            // The nodes register a caller for hints (wake-up messages) when they refuse its
+            // attempt, so this attempt is made at once.
             Prospect::Held(_) if !registered => Duration::ZERO,
             Prospect::Ticketed => Duration::ZERO,
             Prospect::Held(Some(left)) => (left + delay.min(LATE_MAX)).min(HINT_MAX.max(delay)),
