@@ -297,7 +297,8 @@ enum State {
     Degraded(Degraded),
 }
 
-/// Data of a degraded guard. The `Redlock` handle and the metrics count the guard until the drop.
+/// Data of a degraded guard. The `Redlock` handle and the metrics count the guard until this value
+/// is dropped.
 #[derive(Debug)]
 struct Degraded {
     core: Arc<Core>,

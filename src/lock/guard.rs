@@ -263,8 +263,9 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
             lease.lose(now);
             return;
         }
-        // The wait is cut into short parts, because tokio's timers do not advance while the machine
-        // is suspended, and a lease without renewal has no renewer that would notice its deadline.
+        // The wait is cut into short parts, because tokio's timers do not advance while the
+        // computer is suspended, and a lease without renewal has no renewer that would notice its
+        // deadline.
         let left = lease.until().since(now).min(WATCH);
         within(left, lease.over()).await;
     }

@@ -265,7 +265,7 @@ struct Resume<'a> {
     /// took the lock on a node and the answer was lost, this node does not refuse the next attempt.
     taker: OwnerToken,
     /// Time at which the last attempt was sent; `None` if nodes have no grants of this call that
-    /// the drop has to release.
+    /// have to be released when this value is dropped.
     owed: Option<Moment>,
 }
 
@@ -373,7 +373,7 @@ async fn redeem(
     let acquire = LockAttempt {
         taker: Some(taker),
         // The ticket cannot be redeemed after its `rest`, so waiting longer for the end of a
-        // quarantine would be in vain.
+        // quarantine (in which nodes grant nothing) would be in vain.
         waits_for_quarantine: false,
         ..mutex.attempt(LockMode::Exclusive, operation)
     };

@@ -29,7 +29,7 @@ pub enum NodeView {
     Readers {
         /// Number of readers.
         count: u32,
-        /// Readers whose leases end last, the last one first; at most 64.
+        /// Readers whose leases end last, at most 64. The reader whose lease ends last is first.
         listed: Vec<LockHolder>,
     },
     /// The lock is not held by the node's clock, but the node grants it to no new owner for this
@@ -85,7 +85,7 @@ impl Inspection {
         let of = |token| held().filter(move |h| h.token == token);
         let token = held().map(|h| h.token).find(|token| of(*token).count() >= needed)?;
         // The remaining times of the holder's lease on the nodes are sorted, the longest first. The
-        // holder has a majority until the time number `needed` ends.
+        // holder has a majority of the nodes until the time at index `needed - 1` ends.
         let mut ends: Vec<_> = of(token).map(|h| h.remaining).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         let first = of(token).next()?;

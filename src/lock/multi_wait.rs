@@ -27,8 +27,9 @@ use crate::token::OwnerToken;
 
 /// Time for which a call makes attempts at all names together before it collects them one by one.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// Shortest limit of the time for which a call holds collected names while it waits for the next
-/// name. If the next name is not won within the limit, the limit is doubled, up to the ttl.
+/// Smallest value of the limit on the time for which a call holds collected names while it waits
+/// for the next name. If the next name is not won within the limit, the limit is doubled, up to the
+/// ttl.
 const LIMIT_MIN: Duration = Duration::from_millis(250);
 
 /// State of one call that waits for a lock of several names.
@@ -42,7 +43,8 @@ pub(super) struct MultiWait<'a> {
     pub(super) deadline: Moment,
 }
 
-/// Names that a call for several names has won so far (collected). The drop releases these names.
+/// Names that a call for several names has won so far (collected). Dropping this value releases
+/// these names.
 struct Collected<'a> {
     core: &'a Core,
     keys: LockKeys,
@@ -50,7 +52,7 @@ struct Collected<'a> {
     ttl: Duration,
     /// Time until which a majority of the nodes has the names for the call.
     until: Moment,
-    /// True if the drop releases the names.
+    /// True if dropping this value releases the names.
     armed: bool,
 }
 
@@ -117,8 +119,8 @@ impl<'a> MultiWait<'a> {
             Ok(won) => return Ok(won),
             Err(given_up) => given_up,
         };
-        // If the limit were shorter than this, a slow node could not grant a name and answer within
-        // it.
+        // If `limit` were shorter than two deadlines of a node, a slow node could not grant a name
+        // and answer within `limit`.
         let mut limit = LIMIT_MIN.max(2 * core.config.node_deadline);
         while self.may_go_on(&given_up) {
             limit = limit.min(mutex.ttl);
@@ -163,8 +165,8 @@ impl<'a> MultiWait<'a> {
 
     /// Acquires the names of the call one after the other. Fails if the call waits for the next
     /// name for longer than `limit`. Before it fails, it releases the collected names and waits in
-    /// the queue until it gets the name that was not free, and releases that name too. While
-    /// another owner has that name, collecting the other names again would be in vain.
+    /// the nodes' queues until it gets the name that was not free, and releases that name too.
+    /// While another owner has that name, collecting the other names again would be in vain.
     async fn collect(&mut self, limit: Duration) -> Result<Lease, Stop> {
         let mut collected = self.turn(&self.names[0], limit, None).await?;
         self.after_turn();

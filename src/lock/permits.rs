@@ -51,8 +51,8 @@ impl Attempt for PermitsAttempt<'_> {
             Ok(Permit::of(semaphore.base.guard(won)))
         };
         let won = try_join_all((0..self.n).map(|_| permit())).await?;
-        // The attempts do not end at the same time. The first permits may have ended before the
-        // last one was granted.
+        // The attempts for the permits do not end at the same time. The lease of the first permit
+        // may have ended before the last permit was granted.
         let is_valid = won.iter().all(|permit| permit.is_valid());
         if is_valid { Ok(won) } else { Err(taken(Duration::ZERO)) }
     }

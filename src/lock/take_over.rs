@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(holder.note.as_deref(), Some("it hangs"));
         assert!(old.extend().await.is_err());
         assert!(!old.is_valid());
-        // The old holder's release takes nothing from the new one.
+        // The release of the old holder does not release the lock of the new holder.
         assert!(old.release().await.is_err());
         assert!(taken.guard.is_valid());
         assert!(matches!(mutex.try_acquire().await.unwrap(), TryAcquire::Taken(_)));
