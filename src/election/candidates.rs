@@ -1,8 +1,9 @@
 //! The list of an election's candidates (election 11).
 //!
-//! A waiting candidate writes its entry on the nodes. The same request reads the other entries.
-//! Candidates delay their attempts by the priorities in the list (module `priority`), and operators
-//! read the list. The list does not decide who leads; only the lock of the election does.
+//! A waiting candidate writes its entry on the nodes. The same request reads the entries of the
+//! other candidates. Candidates delay their attempts by the priorities in the list (module
+//! `priority`), and operators read the list. The list does not decide who leads; only the lock of
+//! the election does.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -125,7 +126,7 @@ impl Candidate {
         }
     }
 
-    /// Returns the sort key of the list. Smaller keys are listed first.
+    /// Returns the key by which the list of candidates is sorted. Smaller keys are listed first.
     fn rank(&self) -> impl Ord + use<> {
         let Identity { host, pid, boot } = self.identity.clone();
         let last = std::cmp::Reverse(self.priority);
@@ -190,7 +191,8 @@ pub(super) struct Seat<'a> {
     owner: OwnerToken,
     since: u64,
     value: Option<Arc<str>>,
-    /// Notified after a refused attempt. `keep` then begins to write the entry.
+    /// Notified after a refused attempt of the campaign. `keep` then begins to write this
+    /// candidate's entry in the list.
     waits: Notify,
     listed: AtomicBool,
     number: AtomicU64,
@@ -223,9 +225,10 @@ impl<'a> Seat<'a> {
         self.waits.notify_one();
     }
 
-    /// Writes this entry, and reads the other entries with the same request. Returns true if the
-    /// candidate was eligible when its entry was written. If too few nodes answer, this candidate
-    /// uses the entries of its last read until they expire.
+    /// Writes this candidate's entry in the list on the nodes, and reads the other candidates'
+    /// entries with the same request. Returns true if the candidate was eligible when its entry was
+    /// written. If too few nodes answer, this candidate uses the entries of its last read until
+    /// they expire.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the nodes may still have the entry. Dropping the `Seat` removes
@@ -282,10 +285,10 @@ impl<'a> Seat<'a> {
         hold_back(&self.read.lock().rivals, self.of.core.env.now(), self.of.ttl)
     }
 
-    /// Writes the entry after the first refused attempt, and again after each quarter of the ttl.
-    /// The entry is also written when this candidate's eligibility changes, and when a majority of
-    /// the nodes reports that the candidates of higher priority have changed. Each write also reads
-    /// the list.
+    /// Writes this candidate's entry in the list after the first refused attempt, and again after
+    /// each quarter of the ttl. The entry is also written when this candidate's eligibility
+    /// changes, and when a majority of the nodes reports that the candidates of higher priority
+    /// have changed. Each write also reads the list.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the nodes may still have the entry. Dropping the `Seat` removes
@@ -298,8 +301,8 @@ impl<'a> Seat<'a> {
         core.listen();
         let listens = core.hints.wait(&self.of.keys.candidates(), None);
         loop {
-            // The wait for hints begins before the write, so that a hint during the write is not
-            // missed.
+            // The wait for hints (wake-up messages) begins before the write, so that no hint during
+            // the write is missed.
             let news = listens.ended();
             let written = self.write().await;
             tokio::select! {

@@ -146,8 +146,8 @@ impl Watch {
         core.listen();
         loop {
             let item = {
-                // The wait for hints begins before the read, so that a change during the read is
-                // not missed.
+                // The wait for hints (wake-up messages) begins before the read, so that a change
+                // during the read is not missed.
                 let hint = self.waiting.any();
                 let seen = self.election.look(true).await;
                 if matches!(seen, Err(LeaderError::Closed(_))) {

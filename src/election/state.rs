@@ -169,7 +169,7 @@ impl StateWatch {
 fn until_change(lease: &Lease, now: Moment) -> Duration {
     let left = lease.until().since(now);
     let next = left.checked_sub(lease.ttl / 2).unwrap_or(left);
-    // The state changes one nanosecond after `next`.
+    // The state changes one nanosecond after `next` has passed, so the wait is that much longer.
     (next + Duration::from_nanos(1)).clamp(Duration::from_millis(1), WATCH)
 }
 

@@ -175,7 +175,7 @@ impl Election {
                     break self.withdraw(request, StepDown::Resigned(leader)).await;
                 }
                 // The leader is unknown. The loop continues until the nodes answer again or the
-                // time ends.
+                // time limit of the call ends.
                 Some(Some(_)) => {}
                 Some(None) => break Err(LeaderError::Closed(self.resource())),
                 None => match self.leader().await? {
@@ -232,7 +232,7 @@ impl Election {
         Ok(Some(guard))
     }
 
-    /// Releases the request, and returns the outcome.
+    /// Releases the request to step down, if one was stored, and returns `outcome`.
     async fn withdraw(
         &self,
         request: Option<LockGuard>,
@@ -265,8 +265,8 @@ impl Leadership {
         core.listen();
         let waiting = core.hints.wait(keys.lock(), None);
         loop {
-            // The wait for hints begins before the read, so that a change during the read is not
-            // missed.
+            // The wait for hints (wake-up messages) begins before the read, so that a change during
+            // the read is not missed.
             let hint = waiting.any();
             let seen = core.inspect(&keys, true, Request::read).await;
             if let Sight::Leads { content: request, .. } = seen
