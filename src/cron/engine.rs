@@ -103,8 +103,8 @@ struct Engine<'a, F> {
 
 /// Returns the call for the idempotency key of a tick.
 pub(super) fn call(records: &Idempotency, job: &Job, tick: i64) -> Call {
-    // The key's birth (the time since which the key can exist) is the due time of the tick, because
-    // no process can have run the tick before.
+    // The birth of the idempotency key (the time since which the key can exist) is the due time of
+    // the tick, because no process can have run the tick before.
     let born = UNIX_EPOCH + Duration::from_secs(tick.unsigned_abs());
     records.key(format!("{}@{tick}", job.name)).created_at(born)
 }
@@ -186,8 +186,8 @@ where
         let mut requests = std::pin::pin!(requests);
         let mut running = FuturesUnordered::new();
         let at_once = if self.job.overlap == Overlap::Allow { AT_ONCE } else { 1 };
-        // The search for due ticks begins at the time since which the job has this schedule.
-        // Earlier ticks do not belong to this schedule, so they are not missed.
+        // The search for due ticks begins at the time since which the job has this schedule. Ticks
+        // before that time do not belong to this schedule, so they are not missed.
         let mut seen = self.since().unwrap_or(self.cron.now());
         loop {
             let now = self.now();
@@ -368,8 +368,8 @@ where
         }
     }
 
-    /// Acquires the job's lock. Returns `None` if the job needs no lock. If the lock is taken,
-    /// returns the pause before the next check as an error.
+    /// Acquires the job's lock. Returns `None` if the job needs no lock. If another run has the
+    /// lock, returns the pause before the next check as an error.
     async fn lock(&self) -> Result<Option<LockGuard>, CheckResult> {
         let Some(lock) = &self.lock else { return Ok(None) };
         match lock.acquire().await {

@@ -14,7 +14,7 @@ const BACKLOG: usize = 10_000;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Ticks in the order of time, in seconds since 1970. The flag is true for a missed tick that
-    /// is run late because of the policy.
+    /// is run late because of the job's policy for missed ticks.
     pub(crate) ticks: Vec<(i64, bool)>,
     /// First and last tick of the range of ticks that are not run.
     pub(crate) left_out: Option<(i64, i64)>,

@@ -122,8 +122,8 @@ struct Lead {
 impl Drop for Lead {
     fn drop(&mut self) {
         if let Some(task) = self.task.lock().take() {
-            // The task owns the leadership. If the task is aborted, the leadership is dropped and
-            // so resigned.
+            // The task that campaigns owns the leadership of this process. If the task is aborted,
+            // the leadership is dropped and so resigned.
             task.abort();
         }
     }

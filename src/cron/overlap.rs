@@ -26,7 +26,7 @@ pub(super) enum During {
 /// The run that the last search for an earlier run found, and the time of a later tick. That tick
 /// and all ticks between it and the run were skipped, so a search that reaches that tick can
 /// continue at the run. So a tick that was due during a long run need not read the records of all
-/// ticks before it. The entry stays valid, because records never change.
+/// ticks before it. The stored pair stays valid, because records never change.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps(SyncMutex<Option<(i64, Run)>>);
 

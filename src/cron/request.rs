@@ -132,8 +132,8 @@ async fn read<T: Serialize + DeserializeOwned>(call: Call) -> Result<Status<T>, 
         Status::Unsettled => {}
         known => return Ok(known),
     }
-    // The handler is called only if no node that answers has the value any more. It fails, so that
-    // no other value is stored.
+    // The handler `none` is called only if no node that answers has the value any more. It returns
+    // an error, so that no other value is stored.
     let none = |_: Context| async { Err(Failed::no_effect("no node has the value")) };
     match call.in_flight_timeout(Duration::ZERO).run(none).await {
         Ok(Outcome::Executed { value, .. } | Outcome::Replayed(value)) => Ok(Status::Stored(value)),
@@ -284,8 +284,8 @@ impl Looks<'_> {
     /// Reads the requests of the last slots, and stores the sign that the job allows requests.
     async fn look(&mut self) -> Result<(), RunError> {
         let (now, records, job) = (self.cron.now(), self.records, self.job);
-        // Two correct clocks differ by at most twice the clock error. One second is added, because
-        // the times are whole seconds.
+        // Two correct clocks of two processes differ by at most twice the clock error. One second
+        // is added, because the times are whole seconds.
         let apart = 2 * self.cron.core().config.clock_error.as_secs().cast_signed() + 1;
         let (first, last) = (slot(now - LATEST - apart), slot(now + apart));
         self.found.retain(|number| *number >= first);

@@ -74,8 +74,8 @@ pub(crate) async fn revise(
         match claim.run(|_| async { Ok::<_, String>(mine) }).await? {
             Outcome::Executed { value, .. } => return Ok(value),
             Outcome::Replayed(value) => (last, next) = (Some(value), next + 1),
-            // Another process is writing this entry of the list. So this process waits and reads
-            // the entry again.
+            // Another process is writing this entry of the list of schedules. So this process waits
+            // and reads the entry again.
             _ => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }
     }

@@ -11,8 +11,8 @@ use crate::safe_text::Quoted;
 /// Beginning of the time in which a new schedule is examined for its ticks: 2026-01-01, in seconds
 /// since 1970. It is a constant, so that the examination has the same result in all processes.
 const EXAMINED: i64 = 1_767_225_600;
-/// Length of the time in which a schedule is examined, in seconds. Weekdays and leap years repeat
-/// every 28 years.
+/// Length of the time in which the ticks of a new schedule are examined, in seconds. Weekdays and
+/// leap years repeat every 28 years.
 const CYCLE: i64 = 28 * 366 * DAY;
 const DAY: i64 = 24 * 3_600;
 /// Largest number of steps in the search for the longest pause between two ticks of a schedule. A
@@ -83,7 +83,7 @@ impl Schedule {
         let mut longest = None;
         for _ in 0..STEPS {
             // If there is a tick within `span` after `at`, the search continues at the last such
-            // tick. If there is none, the pause after `at` is longer than `span`.
+            // tick. If there is no tick within `span`, the pause after `at` is longer than `span`.
             let last = self.until(at + span)?;
             let next = if last > at { Some(last) } else { self.after(at) };
             // An expression may contain years, so a schedule may have a last tick.

@@ -145,7 +145,8 @@ pub(super) fn at(seconds: i64) -> SystemTime {
 pub struct Run {
     /// Host and process id of the process that ran the tick.
     pub by: String,
-    /// Start of the run, in milliseconds since 1970 by the wall clock of the machine.
+    /// Start of the run, in milliseconds since 1970 by the wall clock of the host that ran the
+    /// tick.
     pub started: u64,
     /// End of the run, in milliseconds since 1970: `started` plus the length of the run by the
     /// monotonic clock, at least [`at_least`](super::Job::at_least) after `started`.

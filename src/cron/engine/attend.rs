@@ -88,8 +88,8 @@ where
         }
     }
 
-    /// Resolves after `span`; never resolves if `span` is `None`. The monotonic clock measures the
-    /// time, because it also counts while the machine is suspended, and it is never set.
+    /// Resolves after `span`; never resolves if `span` is `None`. The library's monotonic clock
+    /// measures `span`, because it also counts while the computer is suspended, and is never set.
     async fn passed(&self, span: Option<Duration>) {
         let Some(span) = span else { return std::future::pending().await };
         let began = self.moment();
