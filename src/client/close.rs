@@ -97,7 +97,7 @@ impl Closing {
         self.state.load(Ordering::SeqCst) == OPEN
     }
 
-    /// Returns true after the end of `close`. No lease is renewed then.
+    /// Returns true after the end of `close`. From then on no lease is renewed.
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::SeqCst) == CLOSED
     }
@@ -136,7 +136,7 @@ impl Core {
     pub(crate) async fn close(&self, within: Duration) -> CloseReport {
         self.closing.begin();
         let end = self.env.now() + within;
-        // Without a runtime `close` cannot wait, and returns the report at once.
+        // Without a tokio runtime `close` cannot wait, and returns the report at once.
         let waits = self.timer().is_ok();
         loop {
             let now = self.env.now();

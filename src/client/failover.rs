@@ -21,13 +21,13 @@ use crate::sync::SyncMutex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Failover {
-    /// A majority of the nodes has confirmed the lease since the failover.
+    /// A majority of the nodes has confirmed the lease since the failover of a node.
     Kept,
     /// It is not known yet if a majority of the nodes still has the lease; the lease is held until
     /// its old deadline. Either the renewal got too few answers and is repeated, or the lease has
     /// no automatic renewal.
     Open,
-    /// The lease is over.
+    /// The lease is over, so the holder must not rely on it.
     Lost,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Verdicts {
     kept: u64,
     /// Value of `failovers` at the sending of the last renewal that got no majority.
     open: u64,
-    /// Latest outcome that the holder has not read.
+    /// Latest outcome of a renewal after a failover, if the holder has not read it yet.
     unread: Option<Failover>,
 }
 
@@ -111,7 +111,7 @@ impl Verdicts {
         }
     }
 
-    /// Takes the latest outcome, if the holder has not read it yet.
+    /// Takes the latest outcome of a renewal after a failover, if the holder has not read it yet.
     pub(super) fn next(&mut self) -> Option<Failover> {
         self.unread.take()
     }

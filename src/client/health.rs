@@ -28,7 +28,7 @@ const TTL: Duration = Duration::from_secs(1);
 /// Answer of one node to a health check.
 pub(crate) struct NodeReport {
     pub(crate) name: Arc<str>,
-    /// Answer to the request for the trial lock.
+    /// Answer to the request for the trial lock, which shows if the node grants locks.
     pub(crate) lock: NodeOutcome,
     /// Time for which the node cannot decide if an idempotency key without `created_at` is new,
     /// because the node may have lost a claim of the key. Zero if the node can decide. An error if
@@ -66,7 +66,7 @@ impl Core {
         let keys = LockKeys::prefixed(&self.config.prefix, NAME);
         let proposal = self.proposal(keys.lock());
         let (locks, records) = (ReplyCollector::new(self.n()), ReplyCollector::new(self.n()));
-        // The drop of `_undo` releases the trial lock at every return from here on.
+        // From here on, every return drops `_undo`, which releases the trial lock.
         let _undo = Undo {
             core: self,
             op: Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false },

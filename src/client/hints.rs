@@ -96,12 +96,12 @@ struct Entry {
     /// The callers of this client that wait in the nodes' queues, each with the beginning of its
     /// wait and its number. The caller with the longest wait is first.
     since: BTreeSet<Order>,
-    /// Number of the last registered caller.
+    /// Number of the caller that was registered last; the next caller gets the next number.
     next: u64,
     turn: Arc<Turns>,
     first: Arc<Turns>,
     news: Arc<Notify>,
-    /// Wakes all callers that wait for the end of the claim.
+    /// Wakes all callers that wait for the end of the claim of this key.
     all: Arc<Notify>,
     observers: usize,
     limit: RateLimit,
@@ -431,7 +431,7 @@ pub(super) async fn forward_hints<T>(
     loop {
         let event = match events.recv().await {
             Ok(event) => Some(event),
-            // Missed signals are no error, because each waiter also has a timer.
+            // Signals that this task missed are no error, because each waiter also has a timer.
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => return,
         };

@@ -77,7 +77,7 @@ struct State {
     /// True if the metrics count this lease as held.
     counted: bool,
     until: Moment,
-    /// Mode of later extensions and of the release of the lease.
+    /// Lock mode (exclusive, shared or a slot) of later extensions and of the release of the lease.
     mode: LockMode,
     /// Smallest number of replicas that had the lease at its last grant or renewal. `replies` has
     /// the durability level.
@@ -90,7 +90,7 @@ struct State {
     verdicts: Verdicts,
     /// Key of the lease's entry in the renewer; `None` if the renewer has no entry for the lease.
     slot: Option<(Moment, u64)>,
-    /// End of the lease; `None` while it is held.
+    /// Time and cause of the lease's end; `None` while the lease is held.
     over: Option<Over>,
     /// Time at which the present renewal began; `None` if no renewal is under way.
     renewing: Option<Moment>,
@@ -179,7 +179,7 @@ impl Lease {
         Self { lapses_before, ..self }
     }
 
-    /// Sets the mode of the lease.
+    /// Sets the lock mode of the lease: exclusive, shared or a slot of a semaphore.
     pub(crate) fn in_mode(self, mode: LockMode) -> Self {
         self.downgrade_to(mode);
         self
@@ -191,7 +191,8 @@ impl Lease {
         self.state.lock().mode = mode;
     }
 
-    /// Returns the mode in which the lease is extended and released.
+    /// Returns the lock mode (exclusive, shared or a slot) in which the lease is extended and
+    /// released.
     pub(crate) fn mode(&self) -> LockMode {
         self.state.lock().mode
     }

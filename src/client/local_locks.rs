@@ -31,7 +31,7 @@ struct Entry {
 pub(crate) struct LocalGuard {
     locks: Arc<LocalLocks>,
     keys: LockKeys,
-    /// The held lock; `None` while the caller waits.
+    /// The held local lock; `None` while the caller waits for it.
     held: Option<OwnedMutexGuard<()>>,
 }
 

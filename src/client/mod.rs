@@ -72,7 +72,7 @@ use renewer::Renewer;
 pub(crate) use renewer::WATCH;
 use ttl_warning::TtlWarning;
 
-/// State of one `Redlock` handle.
+/// State that a `Redlock` handle and its clones share.
 pub(crate) struct Core {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) config: Config,

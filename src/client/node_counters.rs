@@ -38,7 +38,7 @@ tallies! {
     barriers_failed losses
 }
 
-/// Counters and gauges of one node.
+/// Counters and gauges of the requests to one node and of the node's state.
 #[derive(Debug)]
 pub(crate) struct Counters {
     node: Arc<str>,
@@ -52,7 +52,7 @@ pub(crate) struct Counters {
     faults: SyncMutex<BTreeMap<NodeFault, Tally>>,
 }
 
-/// Numbers of one batch. All are added to the node's counters together.
+/// Numbers of one batch of requests. All of them are added to the node's counters together.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     ops: u64,
@@ -105,7 +105,8 @@ impl Counters {
         }
     }
 
-    /// Adds the numbers of a batch. `took` is the time from the sending of the batch to its answer.
+    /// Adds the numbers of a batch of requests to the node's counters. `took` is the time from the
+    /// sending of the batch to its answer.
     pub(crate) fn add(&self, count: Count, took: Duration) {
         self.request.record(took.as_secs_f64());
         self.tallies.batches.add(1);
@@ -125,7 +126,7 @@ impl Counters {
         faults.entry(fault).or_insert_with(new).add(n);
     }
 
-    /// Counts a request that was refused before it was sent.
+    /// Counts a request that this process refused before it was sent to the node.
     pub(crate) fn count_refused(&self, fault: NodeFault) {
         self.fault(fault, 1);
     }

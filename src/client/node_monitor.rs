@@ -257,7 +257,7 @@ mod tests {
         Moment::from_nanos(ms * 1_000_000)
     }
 
-    /// Returns the events that `run` sends.
+    /// Returns the events that a node monitor sends during `run`.
     fn reported(s: &QueueSettings, run: impl FnOnce(&mut NodeMonitor)) -> Vec<NodeEvent> {
         let mut events = s.events.subscribe();
         run(&mut health(s));

@@ -136,7 +136,7 @@ impl NodeQueue {
         &self.load
     }
 
-    /// Returns the counters of this queue.
+    /// Returns the counters of this queue and of its node.
     pub(crate) fn metrics(&self) -> NodeMetrics {
         self.counters.snapshot()
     }
@@ -209,7 +209,7 @@ impl NodeQueue {
         *queues = Some(new);
     }
 
-    /// Refuses a request as `Busy`, because the node must answer the earlier requests in time.
+    /// Refuses a request as `Busy`, because the node could not answer more requests in time.
     pub(crate) fn refuse_busy(&self, pending: Pending, why: impl Into<Arc<str>>) {
         self.counters.count_refused(NodeFault::Busy);
         refuse(pending, NodeFault::Busy, why, self.settings.env.now());
@@ -240,7 +240,7 @@ struct Worker {
     again: VecDeque<Pending>,
     owed: PendingReleases,
     in_doubt: InDoubt,
-    /// Clock and identity of the server in the last answer.
+    /// Clock and identity of the server, as the node's last answer reported them.
     clock: Option<(NodeClock, Arc<str>)>,
     /// True after the node has reported the identity of its server.
     names_server: bool,

@@ -30,7 +30,7 @@ pub(crate) enum Finding {
     /// Too few nodes serve requests. None of the nodes that serve requests reports a holder of this
     /// lock.
     Free,
-    /// A node reports a holder of this lock.
+    /// A node reports that another owner holds this lock.
     Held,
     /// The requests were not sent, because this process has too many requests or closed the
     /// `Redlock` handle.
@@ -80,7 +80,7 @@ impl Finding {
             | F::SameServer
             | F::PastDeadline
             | F::Unsupported => Self::Down,
-            // The fault may concern only the key of this lock.
+            // A fault of this kind may concern only the key of this lock, and not the whole node.
             F::NoPermission | F::Server | F::Protocol => Self::Free,
             F::Busy | F::Closed => Self::NotAsked,
             // The server works. Either locks that the server granted are still held, or replicas of
@@ -128,7 +128,7 @@ struct Failure {
 /// degraded guard, and ends when a majority of the nodes answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period {
-    /// Start of the first attempt of the failed attempts in a row.
+    /// Start of the first of the failed attempts in a row that led to this period.
     pub(crate) since: Moment,
     /// Number of degraded guards (their work runs without a lock) in this period so far.
     pub(crate) guards: u64,

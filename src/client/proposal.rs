@@ -23,7 +23,7 @@ impl FencesAhead {
         self.seen.is_empty()
     }
 
-    /// Returns the stored fencing token of the key.
+    /// Returns the stored fencing token of the key; it is ahead of this machine's clock.
     pub(super) fn of(&self, key: &str) -> Option<u64> {
         self.seen.get(key).map(|(fence, _)| *fence)
     }

@@ -75,7 +75,7 @@ impl Schedule {
 }
 
 impl Renewer {
-    /// Wakes the renewer's task.
+    /// Wakes the renewer's task, which checks again which leases are due.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }

@@ -41,9 +41,9 @@ const NO_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Kind of attempt that [`retry`] repeats, for example to acquire a lock or to claim a key.
 pub(crate) trait Attempt: Send + Sync {
-    /// Value that an attempt returns if it was granted.
+    /// Value that an attempt returns if it was granted, for example a lease.
     type Granted: Send;
-    /// Reason for which an attempt was refused.
+    /// Reason for which an attempt was refused, for example another owner.
     type Refused: Send;
 
     /// Makes one attempt at the nodes. If the attempt is refused or its future is dropped, the
@@ -68,7 +68,7 @@ pub(crate) trait Attempt: Send + Sync {
     }
 }
 
-/// Parameters of one attempt.
+/// Parameters of one attempt to acquire a lock or to claim a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptTerms {
     /// Action of a node if another owner has the lock or key: the node registers this `Redlock`
@@ -85,7 +85,7 @@ impl AttemptTerms {
     pub(crate) const SINGLE: Self = Self { if_held: None, left: Duration::ZERO };
 }
 
-/// Parameters of a call that waits for a grant.
+/// Parameters of a call that waits for a lock or a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryTerms<'a> {
     /// Key of the lock or record about which the nodes send hints (wake-up messages).
@@ -99,7 +99,7 @@ pub(crate) struct RetryTerms<'a> {
     pub(crate) since: Option<Moment>,
 }
 
-/// Event that a call waits for between two attempts.
+/// Event for which a call waits between two attempts to get a lock or a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// The call waits for its turn in the nodes' queues for a grant of this mode; a release wakes
@@ -121,7 +121,7 @@ pub(crate) enum Wait {
     Answer,
 }
 
-/// Prospect of a further attempt.
+/// Prospect that a further attempt gets the lock or the claim, after a refused attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prospect {
     /// Another owner has the lock or key, for at most this time unless the owner renews it; `None`:
@@ -212,16 +212,16 @@ pub(crate) async fn retry<A: Attempt>(
     }
 }
 
-/// Step after a pause between two attempts.
+/// Next step of a call after the pause between two attempts.
 enum Next {
     Attempt,
-    /// The deadline has passed.
+    /// The deadline of the call has passed.
     Exhausted,
     /// The `Redlock` handle is being closed.
     Closed,
 }
 
-/// State of one call that waits for a grant.
+/// State of one call that waits for a lock or a claim.
 struct Retry<'a> {
     core: &'a Arc<Core>,
     key: &'a str,
@@ -230,7 +230,7 @@ struct Retry<'a> {
     started: Moment,
     deadline: Option<Moment>,
     since: Option<Moment>,
-    /// Time at which the last attempt was sent.
+    /// Time at which the requests of the last attempt were sent.
     sent: Moment,
     /// Time from sending the last attempt until its refusal.
     round_trip: Duration,
@@ -303,7 +303,7 @@ impl<'a> Retry<'a> {
         AttemptTerms { if_held, left: self.left() }
     }
 
-    /// Returns the time until the deadline, or `NO_DEADLINE` if there is none.
+    /// Returns the time until the deadline of the call, or `NO_DEADLINE` if it has none.
     fn left(&self) -> Duration {
         self.deadline.map_or(NO_DEADLINE, |end| end.since(self.core.env.now()))
     }

@@ -28,7 +28,7 @@ use crate::time::Moment;
 /// Inputs for the run of a quorum machine, the state machine of one operation: the collector of the
 /// replies, a timer and limits.
 pub(super) struct Round<'a> {
-    /// Collector that receives the answers.
+    /// Collector that receives the nodes' answers to this round of requests.
     pub(super) replies: &'a Arc<ReplyCollector>,
     /// The only timer of the operation. The timer belongs to the runtime that polls the operation
     /// (overview 7).
@@ -41,7 +41,7 @@ pub(super) struct Round<'a> {
 }
 
 impl Core {
-    /// Sends an op to one node. The node queue posts the answer to `replies`.
+    /// Sends an op (a request) to one node. The node queue posts the answer to `replies`.
     pub(super) fn send(
         &self,
         node: usize,
@@ -63,7 +63,7 @@ impl Core {
         self.queues[node].submit(request);
     }
 
-    /// Sends the same op to all nodes.
+    /// Sends the same op (request) to all nodes.
     pub(super) fn send_all(&self, op: Op, deadline: Moment, replies: &Arc<ReplyCollector>) {
         let last = self.n() - 1;
         for node in 0..last {
@@ -102,7 +102,7 @@ impl Core {
                 }
             };
             let mail = poll_fn(|cx| {
-                // An answer that has arrived is handled before the timer.
+                // If an answer of a node has arrived, it is handled before a timer that has fired.
                 if let Poll::Ready(mail) = replies.poll_recv(cx) {
                     return Poll::Ready(Some(mail));
                 }
@@ -148,7 +148,7 @@ fn word(answer: &Answer) -> &'static str {
 /// Time of an answer, and the server that answered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
-    /// Time at which the answer arrived.
+    /// Time at which the answer arrived at this process.
     pub(crate) at: Moment,
     /// The node's data history at the time of the answer; `None` if the node did not report it. A
     /// failover, a restart or a loss of data begins another history.
@@ -242,7 +242,7 @@ impl ReplyCollector {
         s.kept = Some(s.kept.map_or(replicas, |least| least.min(replicas)));
     }
 
-    /// Returns the durability that every grant of this round has reached.
+    /// Returns the durability that every grant of this round of requests has reached.
     pub(crate) fn achieved(&self) -> Achieved {
         let replicas = self.state.lock().kept.unwrap_or(0);
         Achieved { replicas, ..Achieved::at_least(self.level) }

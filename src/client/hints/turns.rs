@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Position of a caller in the order of wake-ups: the beginning of its wait, and its number.
+/// Position of a caller in the order of wake-ups: the time at which it began to wait, and its
+/// number.
 pub(super) type Order = (Moment, u64);
 
 /// Wake-ups of the callers that wait for one key.
@@ -24,7 +25,7 @@ pub(super) struct Turns(SyncMutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Callers that wait for a wake-up now.
+    /// Callers that wait for a wake-up at present.
     waiting: BTreeMap<Order, Arc<Notify>>,
     /// True if a wake-up found no caller that waits. The next caller that begins to wait is then
     /// woken at once.
@@ -49,7 +50,7 @@ impl Turns {
         }
     }
 
-    /// Wakes all callers that wait now.
+    /// Wakes all callers that wait for this key at present.
     pub(super) fn wake_all(&self) {
         let all = std::mem::take(&mut self.0.lock().waiting);
         for caller in all.into_values() {

@@ -1,4 +1,4 @@
-//! The ops that extend and release a lease on a node.
+//! Creates the ops (requests to a node) that extend and release a lease.
 
 use std::sync::Arc;
 

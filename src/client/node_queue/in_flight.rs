@@ -9,7 +9,7 @@ use super::Pending;
 use crate::op::{Replies, TimedFacts};
 use crate::time::Moment;
 
-/// A batch that was sent, and the node's answer.
+/// A batch of requests that was sent, and the node's answer.
 pub(super) struct Answered {
     pub(super) requests: Vec<Pending>,
     /// Facts of the node (clock, identity, data history) from the answer to an empty batch. The

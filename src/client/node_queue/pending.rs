@@ -119,7 +119,7 @@ impl Pending {
         self
     }
 
-    /// Counts the request in the [`Load`] of a queue.
+    /// Counts the request in the [`Load`] of a node queue.
     pub(super) fn count(&mut self, load: &Arc<Load>) {
         self.unanswered = Some(Counted::new(load, |load| &load.unanswered));
         self.owed = self.owed_until.map(|_| Counted::new(load, |load| &load.owed));
@@ -222,7 +222,7 @@ impl Queues {
         (Self { extensions, others }, incoming)
     }
 
-    /// Returns the channel for this op.
+    /// Returns the channel in which a request with this op waits.
     pub(super) fn of(&self, op: &Op) -> &Sender<Pending> {
         if op.is_extension() { &self.extensions } else { &self.others }
     }
@@ -238,7 +238,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Returns the number of requests that wait to be sent.
+    /// Returns the number of requests that wait in both channels to be sent.
     pub(super) fn len(&self) -> usize {
         let taken = usize::from(self.extension.is_some()) + usize::from(self.other.is_some());
         taken + self.extensions.len() + self.others.len()

@@ -33,7 +33,7 @@ impl Default for PendingReleases {
 }
 
 impl PendingReleases {
-    /// Returns the time at which the next release is due.
+    /// Returns the time at which the next release has to be sent again.
     pub(super) fn due(&self) -> Option<Moment> {
         self.queue.front().map(|(due, _)| *due)
     }
