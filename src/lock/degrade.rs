@@ -30,7 +30,7 @@ pub enum OnUnavailable {
     /// answer, so that a caller that acquired the lock before an outage excludes a caller that
     /// comes during the outage.
     Local,
-    /// All callers continue.
+    /// All callers continue without the lock at the same time.
     Proceed,
 }
 
@@ -204,7 +204,7 @@ struct DegradingAttempt<'a> {
     /// Time until which another owner may have the lock, by the answers that this call has
     /// received.
     held_until: Moment,
-    /// True as soon as the call continues without the lock.
+    /// True as soon as the call has decided to continue without the lock.
     degrades: bool,
 }
 
@@ -233,7 +233,7 @@ impl DegradingAttempt<'_> {
     }
 }
 
-/// Log target of the messages; it is the same as for the leases of all locks.
+/// Log target of the messages about degraded guards; it is the same as for the leases of all locks.
 const TARGET: &str = "palisade::lease";
 
 impl Attempt for DegradingAttempt<'_> {
@@ -347,7 +347,7 @@ impl DegradableGuard {
         }
     }
 
-    /// Returns true if the work runs without the lock.
+    /// Returns true if this guard does not hold the lock, so that its work runs without the lock.
     pub fn is_degraded(&self) -> bool {
         self.degraded().is_some()
     }

@@ -36,7 +36,7 @@ pub struct LockGuard {
     core: Arc<Core>,
     lease: Arc<Lease>,
     name: Arc<str>,
-    /// True if a background task renews the lock.
+    /// True if a background task renews the lock automatically.
     renew: bool,
 }
 

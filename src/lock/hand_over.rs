@@ -55,8 +55,8 @@ pub struct HandOver {
     /// At most the ttl, because a takeover has a ttl of at least the rest of the earlier holder's
     /// lease. The new guard adds the drift of its own clock.
     closed: Duration,
-    /// Time after the redemption in which the lock is renewed automatically: the rest of the old
-    /// guard's `max_hold`; `None` for no limit.
+    /// Time after the redemption in which the lock is renewed automatically: the rest of the
+    /// `max_hold` of the guard that was handed over; `None` for no limit.
     max_hold: Option<Duration>,
     renew: bool,
     level: Durability,
@@ -113,12 +113,12 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the span in whole µs, rounded down, as a ticket stores it.
+/// Returns the length of time in whole µs, rounded down, as a ticket stores it.
 fn whole(span: Duration) -> Duration {
     Duration::from_micros(micros(span))
 }
 
-/// Returns the span in whole µs, rounded up.
+/// Returns the length of time in whole µs, rounded up.
 fn whole_up(span: Duration) -> Duration {
     whole(span.saturating_add(Duration::from_nanos(999)))
 }
@@ -308,7 +308,8 @@ impl Drop for Resume<'_> {
     }
 }
 
-/// Redeems a ticket; see [`Redlock::resume`](crate::Redlock::resume).
+/// Redeems a ticket (takes the lock that another process handed over); see
+/// [`Redlock::resume`](crate::Redlock::resume).
 pub(crate) async fn resume(core: &Arc<Core>, ticket: &HandOver) -> Result<LockGuard, ResumeError> {
     let mutex = mutex_of(core, ticket)?;
     let operation = operation!("resume", of = %mutex.resource());

@@ -34,9 +34,9 @@ const LIMIT_MIN: Duration = Duration::from_millis(250);
 
 /// State of one call that waits for a lock of several names.
 pub(super) struct MultiWait<'a> {
-    /// Lock of all names, with the settings of the call.
+    /// Lock of all names together, with the settings of the call.
     pub(super) mutex: &'a Mutex,
-    /// Keys of each name, in the order of the names; at least two.
+    /// Keys on the nodes of each name, in the order of the names; at least two.
     pub(super) names: &'a [LockKeys],
     pub(super) operation: &'a Call,
     pub(super) began: Moment,
@@ -124,7 +124,8 @@ impl<'a> MultiWait<'a> {
         let mut limit = LIMIT_MIN.max(2 * core.config.node_deadline);
         while self.may_go_on(&given_up) {
             limit = limit.min(mutex.ttl);
-            // Boxed, so that the future of a call that collects nothing is small.
+            // The future of `collect` is boxed, so that a call that collects nothing has a small
+            // future.
             match Box::pin(self.collect(limit)).await {
                 Ok(won) => return Ok(won),
                 Err(Stop::GivenUp(later)) => given_up = later,
@@ -209,7 +210,8 @@ impl<'a> MultiWait<'a> {
         let mut attempt = LockAttempt {
             keys,
             ttl,
-            // No work runs under a collected name, so no replica needs to confirm its grant.
+            // No work runs under a name until all names are won, so no replica needs to confirm its
+            // grant.
             level: Durability::Primary,
             ..mutex.attempt(LockMode::Exclusive, self.operation)
         };

@@ -111,7 +111,7 @@ impl Mutex {
         self.try_in(LockMode::Exclusive, operation).await
     }
 
-    /// Makes one attempt to get a grant of this mode.
+    /// Makes one attempt to acquire the lock in this mode (exclusive, shared or a slot).
     pub(super) async fn try_in(
         &self,
         mode: LockMode,
@@ -135,7 +135,7 @@ impl Mutex {
         self.tried(won.map(|won| self.guard(won)))
     }
 
-    /// Returns the result of a call that makes one attempt.
+    /// Returns the result of a call that makes one attempt to acquire the lock.
     pub(super) fn tried<G>(&self, won: Result<G, Loss>) -> Result<TryAcquire<G>, AcquireError> {
         match won {
             Ok(guard) => Ok(TryAcquire::Acquired(guard)),
@@ -199,7 +199,7 @@ impl Mutex {
         self.acquire_in(LockMode::Exclusive, operation, &mut on_queued).await
     }
 
-    /// Waits for a grant of this mode.
+    /// Acquires the lock in this mode (exclusive, shared or a slot), and waits for it.
     pub(super) async fn acquire_in(
         &self,
         mode: LockMode,

@@ -150,7 +150,7 @@ impl Semaphore {
 #[derive(Debug)]
 #[must_use = "dropped permits are released at once"]
 pub struct Permits {
-    /// The permits, in the order of their slots; at least one.
+    /// The held permits, in the order of their slots; at least one.
     permits: Vec<Permit>,
     slots: Box<[(u16, FencingToken)]>,
 }

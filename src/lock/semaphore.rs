@@ -283,14 +283,14 @@ pub struct PermitHolder {
     ///
     /// [`LockHolder::owner`]: super::LockHolder::owner
     pub owner: String,
-    /// Largest fencing token that the node has for the slot.
+    /// Largest fencing token that the node has given for the slot.
     pub fence: FencingToken,
     /// Time until the holder's lease ends, unless the holder renews it.
     pub remaining: Duration,
     token: OwnerToken,
 }
 
-/// Permits of a semaphore on one node.
+/// Permits of a semaphore that are held on one node, or the reason why they are not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodePermits {
