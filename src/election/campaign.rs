@@ -56,7 +56,7 @@ impl TryCampaign {
 
 struct CampaignTimes {
     started: Moment,
-    /// Time after which no attempt begins; `None` if there is no limit.
+    /// Time after which the campaign begins no attempt; `None` if there is no limit.
     deadline: Option<Moment>,
 }
 
@@ -69,7 +69,7 @@ struct Candidacy<'a> {
     /// Time of the first failed attempt after the last attempt that did not fail. `None` if the
     /// last attempt did not fail. A refusal because another process leads is no failure.
     failing_since: Option<Moment>,
-    /// True if a warning about the failures since `failing_since` was logged.
+    /// True if the campaign has logged a warning about the failures since `failing_since`.
     warned: bool,
 }
 
@@ -77,7 +77,7 @@ struct Candidacy<'a> {
 enum NotElected {
     /// Another process leads, or several candidates competed and none won.
     Following(Taken),
-    /// This process won the lock and lost it before the value was published.
+    /// This process won the lock of the election and lost the lock before the value was published.
     LostAtOnce,
     /// Too few nodes answered. `crowded` is true if the `Redlock` handle did not send some requests
     /// because too many other requests were waiting.
@@ -259,7 +259,8 @@ impl Election {
                 tokio::select! {
                     biased;
                     won = self.seek(value, &seat, &times, operation) => return won,
-                    // If `seek` is dropped here, its drop releases all grants of the nodes.
+                    // If this process is no longer eligible, `seek` is dropped here, which releases
+                    // all grants of the nodes.
                     () = self.course.eligible_is(false) => {}
                 }
             }
@@ -415,7 +416,7 @@ impl Election {
         let metadata = metadata.of(self.priority(), seat);
         let lease = won.with_drain(self.drain);
         lease.set_meta(metadata.encode());
-        // The guard releases the lock if the future is dropped after this point.
+        // The guard releases the lock if the future of the campaign is dropped after this point.
         let guard = LockGuard::new(&self.core, lease, &self.name, true);
         match guard.extend().await {
             Ok(_) => {

@@ -31,7 +31,7 @@ const VALUE_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// The process that takes part.
+    /// Identity (host, process id, boot number) of the process that takes part.
     pub identity: Identity,
     /// Term of the leadership; `None` if the process does not lead.
     pub term: Option<FencingToken>,
@@ -134,7 +134,7 @@ impl Candidate {
     }
 }
 
-/// A candidate's entry, in the form stored on the nodes.
+/// A candidate's entry in the list of candidates, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     number: u64,
@@ -177,7 +177,7 @@ impl Entry {
 /// to the other candidates.
 #[derive(Debug, Default)]
 struct Read {
-    /// Eligible candidates of higher priority in the last list.
+    /// Eligible candidates of higher priority in the last list of candidates that was read.
     rivals: Vec<Rival>,
     /// Last priority of this candidate that the other candidates were notified of. Zero before the
     /// first notification, and while this candidate is not eligible.
@@ -220,7 +220,7 @@ impl<'a> Seat<'a> {
         digest(self.owner)
     }
 
-    /// Starts the listing of this candidate after a refused attempt.
+    /// Starts to list this candidate on the nodes, after a refused attempt.
     pub(super) fn wait(&self) {
         self.waits.notify_one();
     }

@@ -21,7 +21,7 @@ pub enum CampaignError {
     /// election ([`Taken::foreign`]).
     #[error("{of}: not elected within {waited:?}, {}", who_leads(taken))]
     TimedOut {
-        /// The election.
+        /// The election of the campaign.
         of: Resource,
         /// Time from the start of the campaign to the error.
         waited: Duration,
@@ -35,7 +35,7 @@ pub enum CampaignError {
          changes that"
     )]
     Ineligible {
-        /// The election.
+        /// The election of the campaign.
         of: Resource,
         /// Time from the start of the campaign to the error.
         waited: Duration,

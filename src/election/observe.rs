@@ -35,7 +35,7 @@ pub enum Observation {
     /// There is a leader. The term or the value is new, or the previous item was
     /// [`Vacant`](Self::Vacant) or [`Resynced`](Self::Resynced).
     Leader {
-        /// The leader, with its value.
+        /// The leader, with its term and value.
         leader: Leader,
         /// True if the observer may have missed values or terms since the previous leader of this
         /// stream. Within one term this flag is exact, because values are numbered. For a new term
@@ -131,7 +131,7 @@ struct Seen {
     last: Last,
     /// Term and number of the last value that the observer yielded.
     known: Option<(FencingToken, u64)>,
-    /// True after the first read that a majority answered.
+    /// True after the first read that a majority of the nodes answered.
     any: bool,
 }
 
@@ -183,7 +183,8 @@ impl Watch {
     /// ms after the end of the leader's lease. `rest` is the remaining time of this lease.
     fn pause(&self, rest: Duration) -> Duration {
         let base = (self.election.ttl / 3).clamp(POLL.0, POLL.1);
-        // Pauses vary by ±25 %, so that observers do not all read at the same time.
+        // Pauses between two reads vary by ±25 %, so that observers do not all read at the same
+        // time.
         let random = (self.election.core.env.random() & 0xFFFF) as u32;
         let spread = base.mul_f64(0.75 + f64::from(random) / f64::from(0x1_FFFF_u32));
         spread.min(rest.saturating_add(Duration::from_millis(2)))

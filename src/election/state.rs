@@ -92,7 +92,7 @@ pub struct StateWatch {
     core: Arc<Core>,
     course: Arc<Course>,
     seen: Option<State>,
-    /// Lease of the last returned term. Removed after its end.
+    /// Lease of the last term that this watch has returned; removed after the end of the lease.
     term: Option<Arc<Lease>>,
 }
 

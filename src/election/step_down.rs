@@ -58,7 +58,7 @@ pub struct ResignRequest {
 /// A request to resign, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Request {
-    /// Term that the leader is to end.
+    /// Term of the leader that is asked to resign.
     term: FencingToken,
     owner: String,
     reason: String,
@@ -165,7 +165,7 @@ impl Election {
         if expected.is_some_and(|expected| expected != term) {
             return Ok(StepDown::OtherTerm(leader));
         }
-        // The request names the term, so a later leader does not follow it.
+        // The request to step down names the term, so a leader of a later term does not follow it.
         let request = self.write_request(term, reason, end, operation).await?;
         loop {
             let left = end.since(self.core.env.now());
@@ -227,7 +227,8 @@ impl Election {
         };
         won.set_meta(Request::new(term, won.owner, reason).encode());
         let guard = LockGuard::new(&self.core, won, &self.name, true);
-        // If too few nodes confirm this write, the next renewal repeats the write.
+        // This extension writes the request to the nodes. If too few nodes confirm the write, the
+        // next renewal repeats the write.
         drop(guard.extend().await);
         Ok(Some(guard))
     }

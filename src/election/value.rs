@@ -97,7 +97,7 @@ pub(crate) struct Metadata {
     drain_ms: u64,
     #[serde(default)]
     priority: u8,
-    /// Digest of the leader's entry in the list of candidates.
+    /// Digest of the owner token of the leader's entry in the list of candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) candidate: Option<String>,
 }
