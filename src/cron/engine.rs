@@ -63,7 +63,7 @@ struct Due {
     requested: bool,
     /// True if a run of the tick has begun, or if the tick waited for an earlier run.
     tried: bool,
-    /// Time of the next check, in milliseconds since 1970.
+    /// Time of the next check of this tick, in milliseconds since 1970.
     check_at: u64,
 }
 
@@ -71,7 +71,7 @@ struct Due {
 /// and true if an operator requested the tick, false if it is a tick of the schedule.
 type DueTicks = BTreeMap<(i64, bool), Due>;
 
-/// Result of a check of a tick.
+/// Result of a check of a tick, which is one due time of the job.
 enum CheckResult {
     Over,
     Again(Duration),
@@ -175,7 +175,7 @@ where
         self.cron.core().env.wall_micros() / 1_000
     }
 
-    /// Returns the time of the monotonic clock.
+    /// Returns the present time of the library's monotonic clock.
     fn moment(&self) -> Moment {
         self.cron.core().env.now()
     }

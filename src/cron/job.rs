@@ -20,7 +20,7 @@ const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missed {
-    /// Missed ticks are not run.
+    /// Missed ticks (due times at which no process ran the job) are not run.
     Skip,
     /// The latest missed tick is run, unless a later tick is on time.
     RunLatest,
@@ -38,12 +38,12 @@ pub enum Missed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Overlap {
-    /// The tick is not run.
+    /// A tick that is due during an earlier run is not run.
     Skip,
-    /// The first tick that is due during a run is run after that run. The other ticks that are due
-    /// during the run are not run.
+    /// The first tick that is due during a run of the job is run after that run. The other ticks
+    /// that are due during the run are not run.
     BufferOne,
-    /// Both ticks run at the same time.
+    /// The tick and the earlier run run at the same time.
     Allow,
     /// The earlier run is cancelled when the next tick is due.
     CancelPrevious,

@@ -10,7 +10,8 @@ use super::tick::{End, Run};
 /// Largest number of ticks in one plan, under any policy for missed ticks.
 const BACKLOG: usize = 10_000;
 
-/// The ticks that have to be checked now, and the range of ticks that are not run.
+/// The ticks (due times of a job) that have to be checked now, and the range of ticks that are not
+/// run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Ticks in the order of time, in seconds since 1970. The flag is true for a missed tick that
@@ -20,12 +21,12 @@ pub(crate) struct Plan {
     pub(crate) left_out: Option<(i64, i64)>,
 }
 
-/// The conditions under which a tick is on time.
+/// The conditions under which a tick (a due time of a job) is on time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnTime {
     /// Largest age of a tick that is on time, in seconds.
     pub(crate) late: i64,
-    /// True if only the newest tick is on time.
+    /// True if only the newest tick (due time of the job) is on time.
     pub(crate) newest_alone: bool,
 }
 
@@ -132,7 +133,7 @@ mod tests {
             let ticks: Vec<_> = plan.ticks.iter().map(|(t, b)| (place(*t), *b)).collect();
             (ticks, plan.left_out.map(|(a, b)| (place(a), place(b))))
         };
-        // No tick was missed.
+        // Here no tick was missed: the policy has nothing to do.
         assert_eq!(of(9, 60, Missed::Skip), (vec![(10, false)], None));
         assert_eq!(of(10, 60, Missed::RunLatest), (vec![], None));
         // A tick with a delay of less than `late` is not missed.

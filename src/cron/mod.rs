@@ -88,7 +88,7 @@ pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
 
 /// Namespace of the idempotency records of ticks and of schedules.
 const NAMESPACE: &str = "cron";
-/// Number of ticks of a history that are read at the same time.
+/// Number of ticks of a job's history whose records are read at the same time.
 const READS: usize = 32;
 /// Time for which a process that has given up the lead does not campaign for it, so that another
 /// process can become leader.
@@ -334,7 +334,7 @@ impl Candidate {
         }
     }
 
-    /// Leads until the leadership ends. Returns the reason for the end.
+    /// Leads (checks each tick first) until the leadership ends. Returns the reason for the end.
     async fn lead(&mut self, leadership: &Leadership, core: &Core) -> &'static str {
         let stepped = self.step_down.notified();
         *self.lost.lock() = Some(leadership.lost_signal());
@@ -358,7 +358,7 @@ impl Candidate {
     }
 }
 
-/// Counts one tick as running in this process until this value is dropped.
+/// Counts the run of one tick as running in this process until this value is dropped.
 struct Running<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Running<'a> {

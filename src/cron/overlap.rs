@@ -12,14 +12,14 @@ use crate::sync::SyncMutex;
 /// Number of earlier ticks without a stored result after which the search for an earlier run ends.
 pub(super) const BACK: usize = 16;
 
-/// Effect on a tick of the last run before it.
+/// Effect that the last run of the job before a tick has on this tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum During {
     /// The tick was not due during an earlier run of the job.
     NoRun,
     /// The tick was due during an earlier run of the job, and is run after that run.
     Waited,
-    /// The tick is not run, for this reason.
+    /// The tick is not run, because of an earlier run; the value is the reason.
     Skipped(Skipped),
 }
 

@@ -33,7 +33,7 @@ pub(super) const LATEST: i64 = 60;
 /// Interval in seconds at which a process stores a sign: a record that shows that its job allows
 /// requests.
 const DAY: i64 = 86_400;
-/// Pause between two reads of a record by `request_run`.
+/// Pause between two reads of a record by [`Cron::request_run`], while it waits.
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// A request to run a job now.
@@ -47,9 +47,9 @@ pub struct RunRequest {
     pub number: i64,
     /// Time of the request in seconds since 1970, by the clock of the process that made it.
     pub at: i64,
-    /// Author of the request.
+    /// Person or program that made the request, as the caller named it.
     pub by: String,
-    /// Reason of the request.
+    /// Reason for the request, as the caller gave it.
     pub reason: String,
 }
 
@@ -243,7 +243,7 @@ struct Looks<'a> {
     records: &'a Idempotency,
     /// Numbers (time slots) of the requests to run the job that were found.
     found: BTreeSet<i64>,
-    /// Requests that were found and not returned yet.
+    /// Requests (their times) that were found, and not returned by the stream yet.
     next: Vec<i64>,
     /// Number of intervals `LOOK` since this process last read the requests.
     idle: u32,

@@ -97,7 +97,7 @@ impl Tick {
         self.cx.child_key(step)
     }
 
-    /// Returns true if the run may continue, by the local clock.
+    /// Returns true if the run may continue: its lease is held, by the local clock.
     pub fn is_valid(&self) -> bool {
         self.cx.is_valid()
     }
@@ -143,7 +143,7 @@ pub(super) fn at(seconds: i64) -> SystemTime {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Run {
-    /// Host and process id of the process that ran the tick.
+    /// Host and process id, as text, of the process that ran the tick.
     pub by: String,
     /// Start of the run, in milliseconds since 1970 by the wall clock of the host that ran the
     /// tick.
@@ -153,7 +153,7 @@ pub struct Run {
     pub ended: u64,
     /// Number of the attempt that completed the tick. The first attempt is 1.
     pub attempt: u32,
-    /// Fencing token of the run.
+    /// Fencing token of the run ([`Tick::fencing_token`]).
     pub token: u64,
     /// True if the tick was missed and was run late, by the [`Missed`](super::Missed) policy.
     pub backfilled: bool,
@@ -208,7 +208,7 @@ pub enum Cancelled {
 pub struct TickReport {
     /// Due time of the tick.
     pub at: SystemTime,
-    /// State of the tick.
+    /// State of the tick, for example finished or running.
     pub state: TickState,
 }
 
