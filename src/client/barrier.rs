@@ -34,8 +34,8 @@ pub(super) async fn confirm(
             }
             _ => Ok(replicas),
         },
-        // The node granted before this wait. So the request was executed, even if the error of the
-        // wait says "not executed".
+        // The node gave the grant before this wait for replicas. So the request was executed, even
+        // if the error of the wait says "not executed".
         Ok(Err(e)) => Err(e.after_execution()),
         Err(_) => not_durable("the node overran its deadline".to_owned()),
     }

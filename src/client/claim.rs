@@ -38,8 +38,8 @@ pub(crate) struct DataLossTerms {
     /// Time at which the request was made, in milliseconds since 1970, or an earlier time; `None`
     /// if the time is not known. Data that are older than the request contain no claim of its key.
     pub(crate) born: Option<u64>,
-    /// Longest loss of data that the caller accepts. A node ignores a proven loss up to this
-    /// length. Zero accepts no loss.
+    /// Longest loss of data that the caller accepts. A node ignores a loss of known length that is
+    /// not longer. Zero: no loss is accepted.
     pub(crate) accepted: Duration,
 }
 

@@ -128,7 +128,7 @@ impl Closing {
 }
 
 impl Core {
-    /// Closes the handle; see [`Redlock::close`](crate::Redlock::close).
+    /// Closes the `Redlock` handle; see [`Redlock::close`](crate::Redlock::close).
     ///
     /// # Cancellation safety
     /// If this future is dropped, the handle still refuses new work, and continues to renew its

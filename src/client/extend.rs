@@ -66,7 +66,8 @@ impl Core {
         let until = deadline.min(old);
         let submit = |node, op| self.send(node, op, until, &replies);
         if !lease.send(sent, automatic, machine.ask_all(sent), submit) {
-            // The lease is over. It is never revived, even if a majority would still confirm it.
+            // The lease is over. It never becomes valid again, even if a majority would still
+            // confirm it.
             return lost();
         }
         let round = Round { replies: &replies, timer, until, of: Some(lease) };

@@ -11,8 +11,8 @@ use crate::quorum::acquire::Loss;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Time for which a call's place in a node's queue of waiters counts after the last request of the
-/// call (fair 3).
+/// Time for which a fair call's place in a node's queue of waiters counts after the last request of
+/// the call (fair 3).
 pub(crate) const FRESH: Duration = Duration::from_secs(3);
 
 /// Callback of the caller of `acquire_with`. It receives each new position of the caller in the
@@ -21,8 +21,8 @@ pub(crate) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
 
 /// State of a call that waits in the order of tickets, the numbers that nodes give to fair callers.
 pub(crate) struct Fair<'a> {
-    /// Ticket of the call; `None` until a majority of the nodes has given the call a ticket (fair
-    /// 2).
+    /// Ticket of the call, its number in the order of fair callers; `None` until a majority of the
+    /// nodes has given the call a ticket (fair 2).
     pub(super) ticket: Option<u64>,
     /// Time at which a majority last confirmed that the call has a place in the queue of waiters.
     heard: Moment,
@@ -66,8 +66,8 @@ impl<'a> Fair<'a> {
             self.ticket = Some(queued.ticket);
             return true;
         };
-        // The attempt had the ticket, so a majority of the nodes has the call in its queue under
-        // this ticket now.
+        // The refused attempt was sent with the ticket, so a majority of the nodes has the call in
+        // its queue under this ticket now.
         if self.shown.replace(queued.ahead) != Some(queued.ahead) {
             self.on_queued.lock()(Queued { ticket, ..queued });
         }

@@ -251,8 +251,8 @@ impl Lease {
             // be sent to this node too.
             self.replies.extended(node);
             if let Op::Extend { mode, meta, .. } = &mut op {
-                // The lease may have become shared during the renewal. The extension then has the
-                // shared mode.
+                // During the renewal the holder may have become a reader. The extension then has
+                // the shared mode.
                 *mode = s.mode;
                 meta.clone_from(&s.meta);
             }

@@ -100,8 +100,8 @@ pub(crate) struct Core {
     forgetful: SyncMutex<Vec<Option<Moment>>>,
 }
 
-/// If a node's time in `forgetful` grows by more than this, another event is sent. A smaller change
-/// comes from the same loss of data.
+/// If a node's time in `forgetful` grows by more than this length, another event is sent. A smaller
+/// change comes from the loss of data that was reported before.
 const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
 /// Largest number of attempts to acquire that a `Redlock` handle has under way. It is larger than
@@ -239,8 +239,8 @@ impl Core {
             let until = now + remaining;
             {
                 let mut known = self.forgetful.lock();
-                // The new time is at most a little later than the reported time, so it comes from
-                // the same loss, seen with a slower clock or for a shorter retention.
+                // `until` is at most a little later than the time that was reported, so it comes
+                // from the same loss of data, measured by another clock or for another retention.
                 if known[node].is_some_and(|known| until <= known + FORGETFUL_SLACK) {
                     continue;
                 }

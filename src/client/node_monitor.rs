@@ -191,8 +191,8 @@ impl NodeMonitor {
     /// raised the length. Each pair of lengths is reported once.
     fn check_settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
-        // The node counts in whole milliseconds, so a difference of less than one millisecond is
-        // ignored.
+        // The node counts the length of its quarantine in whole milliseconds, so a difference of
+        // less than one millisecond is ignored.
         let shorter = ours + Duration::from_millis(1) < node;
         if (shorter || facts.quarantine_raised) && self.disagreed != Some((ours, node)) {
             self.disagreed = Some((ours, node));

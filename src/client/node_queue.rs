@@ -330,8 +330,8 @@ impl Worker {
         // owed releases one more time. Grants that remain on the node end by their ttl.
         while !under_way.is_empty() {
             let answered = first_of(&mut under_way).await;
-            // `settle` returns waits for replicas. These waits are dropped, because the callers
-            // that needed a durability level are gone with the `Redlock` handle.
+            // `settle` returns futures that wait for replicas. They are dropped, because the
+            // callers that needed a durability level are gone with the `Redlock` handle.
             self.settle(answered);
         }
         if let Some((last, deadline)) = self.owed_batch(env.now()) {

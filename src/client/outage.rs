@@ -48,7 +48,7 @@ impl Finding {
             NodeOutcome::Silent => Self::Down,
             NodeOutcome::Granted => Self::Free,
             NodeOutcome::Held(_) | NodeOutcome::Refused => Self::Held,
-            // The node refuses, because another owner may hold the lock.
+            // A node in quarantine refuses, because another owner may hold the lock.
             NodeOutcome::Quarantined { .. } => Self::Refused,
             NodeOutcome::Failed(error) => Self::of_fault(error),
         });
@@ -202,8 +202,8 @@ impl Outage {
         self.streak.is_some_and(|streak| streak.until.since(streak.since) >= after)
     }
 
-    /// Counts one more degraded guard (its work runs without the lock). Returns the period of the
-    /// guard.
+    /// Counts one more degraded guard (its work runs without the lock). Returns the period of
+    /// degraded guards to which it belongs.
     pub(crate) fn degrade(&mut self, now: Moment) -> Period {
         let since = self.streak.map_or(now, |streak| streak.since);
         let period = self.period.get_or_insert(Period { since, guards: 0 });

@@ -205,11 +205,11 @@ impl Renewer {
         due
     }
 
-    /// Returns the time for which the task may sleep. The task is woken if a lease becomes due
-    /// earlier. Returns `None` if there is no lease and no lease was added since the last call; the
-    /// task then ends. A lease that was added and removed since then keeps the task alive, so that
-    /// short locks do not start a new task each. `add` starts a new task under the same mutex, so
-    /// no lease is left without a task.
+    /// Returns the time for which the renewer's task may sleep. The task is woken if a lease
+    /// becomes due earlier. Returns `None` if there is no lease and no lease was added since the
+    /// last call; the task then ends. A lease that was added and removed since then keeps the task
+    /// alive, so that short locks do not start a new task each. `add` starts a new task under the
+    /// same mutex, so no lease is left without a task.
     fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
         let mut s = self.schedule.lock();
         let idle = s.due.is_empty() && !renewing;

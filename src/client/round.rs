@@ -35,8 +35,8 @@ pub(super) struct Round<'a> {
     pub(super) timer: Sleep,
     /// Time after which no request of this round of requests may take effect on a node.
     pub(super) until: Moment,
-    /// The lease that the round renews; `None` for other rounds. After the end of the lease no
-    /// request is sent.
+    /// The lease that this round of requests renews; `None` if it renews none. After the end of the
+    /// lease no request is sent.
     pub(super) of: Option<&'a Lease>,
 }
 

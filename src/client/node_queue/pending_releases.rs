@@ -103,7 +103,7 @@ impl InDoubt {
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
         let until = self.owners.get(owner).copied().max(self.all_owners)?;
         let left = until.checked_sub(micros)?;
-        // One more millisecond makes sure that the next answer comes after that time.
+        // One more millisecond makes sure that the next answer comes after the end of that time.
         Some(Duration::from_micros(left) + Duration::from_millis(1))
     }
 }
