@@ -261,8 +261,9 @@ impl LockGuard {
 struct Resume<'a> {
     acquire: LockAttempt<'a>,
     ticket: &'a HandOver,
-    /// Owner token of all attempts of the call. All attempts have the same token. So if an attempt
-    /// took the lock on a node and the answer was lost, this node does not refuse the next attempt.
+    /// Owner token of all attempts of the call that redeems the ticket. All attempts have the same
+    /// token. So if an attempt took the lock on a node and the answer was lost, this node does not
+    /// refuse the next attempt.
     taker: OwnerToken,
     /// Time at which the last attempt was sent; `None` if nodes have no grants of this call that
     /// have to be released when this value is dropped.

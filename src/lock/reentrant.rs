@@ -69,8 +69,8 @@ impl Owner {
     fn slot(&self, core: &Arc<Core>, name: &Arc<str>) -> Arc<Slot> {
         let mut slots = self.0.lock();
         if slots.by_name.len() >= slots.sweep_at {
-            // If the map has the only reference to a slot, no call uses the slot. It is removed
-            // unless it still has a guard.
+            // If the map has the only reference to a slot (the owner's guard of one lock), no call
+            // uses the slot. It is removed unless it still has a guard.
             slots.by_name.retain(|_, slot| {
                 Arc::strong_count(slot) > 1
                     || slot.try_lock().is_ok_and(|guard| guard.strong_count() > 0)

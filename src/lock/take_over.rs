@@ -33,9 +33,9 @@ pub struct TakenOver {
     /// If the guard is released or dropped before `closed_for` has passed, its renewals end, and
     /// the nodes keep the lock until the lease ends.
     pub guard: LockGuard,
-    /// Longest time, from the return of the call on, for which the previous holder may assume that
-    /// it has the lock. During this time no third owner can have the lock, whatever happens to the
-    /// guard and to this process. Afterwards the guard is released like any other.
+    /// Longest time, from the return of [`Mutex::take_over`] on, for which the previous holder may
+    /// assume that it has the lock. During this time no third owner can have the lock, whatever
+    /// happens to the guard and to this process. Afterwards the guard is released like any other.
     pub closed_for: Duration,
 }
 
@@ -43,8 +43,9 @@ pub struct TakenOver {
 struct TakeOver<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
-    /// Owner token of all attempts of the call. All attempts have the same token. So if an attempt
-    /// took the lock on a node and the answer was lost, this node does not refuse the next attempt.
+    /// Owner token of all attempts of the takeover. All attempts have the same token. So if an
+    /// attempt took the lock on a node and the answer was lost, this node does not refuse the next
+    /// attempt.
     taker: OwnerToken,
     /// The holder `from` as a majority last reported it before an attempt; `None` without such a
     /// report.
