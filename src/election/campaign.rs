@@ -77,7 +77,7 @@ struct Candidacy<'a> {
 enum NotElected {
     /// Another process leads, or several candidates competed and none won.
     Following(Taken),
-    /// This process won the lock of the election and lost the lock before the value was published.
+    /// This process won the lock of the election and lost the lock before its value was published.
     LostAtOnce,
     /// Too few nodes answered. `crowded` is true if the `Redlock` handle did not send some requests
     /// because too many other requests were waiting.

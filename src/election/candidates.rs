@@ -1,4 +1,4 @@
-//! The list of an election's candidates (election 11).
+//! The list of an election's candidates, the processes that want to lead (election 11).
 //!
 //! A waiting candidate writes its entry on the nodes. The same request reads the entries of the
 //! other candidates. Candidates delay their attempts by the priorities in the list (module
@@ -155,7 +155,8 @@ impl Entry {
     }
 
     fn encode(&self) -> Arc<[u8]> {
-        // The entry contains only strings and numbers, which JSON can always represent.
+        // The entry of a candidate contains only strings and numbers, which JSON can always
+        // represent.
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 

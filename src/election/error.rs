@@ -10,7 +10,7 @@ advise!(CampaignError, ProclaimError, LeaderError);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CampaignError {
-    /// The value is too long, or a setting of the awaited builder is invalid.
+    /// The value to publish is too long, or a setting of the awaited builder is invalid.
     #[error("cannot campaign: {0}")]
     Config(ConfigError),
     /// Too few nodes answered. This process does not lead. Grants that it has received from single
@@ -77,7 +77,7 @@ impl From<NoQuorum> for CampaignError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProclaimError {
-    /// The value is too long. Nothing was sent to the nodes.
+    /// The value to proclaim is too long. Nothing was sent to the nodes.
     #[error("not proclaimed: {0}")]
     Config(ConfigError),
     /// The leadership has ended, and another process may lead.

@@ -37,7 +37,8 @@ pub struct ElectionMetrics {
 /// run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
-    /// The sums of the counts; `leaderless_now` is not set.
+    /// The sums of the counts. `leaderless_now` is set only in the copy that [`with`](Self::with)
+    /// returns.
     of: ElectionMetrics,
     /// End of the last known leadership. `None` before this process first campaigned or first read
     /// the leader.
