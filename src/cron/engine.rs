@@ -75,7 +75,8 @@ type DueTicks = BTreeMap<(i64, bool), Due>;
 enum CheckResult {
     Over,
     Again(Duration),
-    /// The run of the tick failed and may be repeated. The next check is after this pause.
+    /// The run of the tick failed and may be repeated. The value is the pause before the next
+    /// check.
     Retry(Duration),
 }
 

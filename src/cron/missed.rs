@@ -46,7 +46,7 @@ pub(crate) fn plan(
         ticks.push((tick, false));
         at = tick - 1;
     }
-    // This tick and all earlier ticks are missed.
+    // The newest tick up to `at` and all ticks before it are missed.
     let newest = schedule.until(at).filter(|tick| *tick > from);
     let (oldest, most) = match missed {
         Missed::Skip => (now, 0),
@@ -94,7 +94,7 @@ pub(crate) fn is_missed(
 pub(crate) fn runs_after(overlap: Overlap, run: &Run, before: Option<i64>) -> bool {
     match overlap {
         Overlap::Skip => false,
-        // Only the first tick that was due during the run is run after it.
+        // Only the first tick that was due during `run` is run after the end of `run`.
         Overlap::BufferOne => before.is_none_or(|tick| millis(tick) < run.started),
         Overlap::Allow | Overlap::CancelPrevious => true,
     }

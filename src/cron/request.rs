@@ -26,7 +26,8 @@ use crate::name::check_name;
 const LOOK: Duration = Duration::from_secs(2);
 /// Number of intervals `LOOK` between two reads by a process that does not lead.
 const SELDOM: u32 = 5;
-/// Length of a slot in seconds. Two requests in one slot are one request.
+/// Length of a slot (a span of time) in seconds. Two requests to run a job in one slot are one
+/// request.
 const SLOT: i64 = 10;
 /// Age of a request in seconds after which no run for it begins.
 pub(super) const LATEST: i64 = 60;
@@ -72,14 +73,14 @@ pub enum Requested {
     /// record, and fewer nodes than a majority have this record. No request was stored. Call
     /// [`Cron::request_run`] again.
     NotKnown,
-    /// The run of the request has begun or has ended.
+    /// The run of the job for the request has begun or has ended.
     Begun {
-        /// The request that was run.
+        /// The request for which the job was run.
         request: RunRequest,
         /// False if the request was stored by an earlier call in the same ten seconds.
         is_new: bool,
-        /// The record of the run; `None` if the run has not ended, or was interrupted, or if its
-        /// record cannot be read.
+        /// The record of the job's run; `None` if the run has not ended, or was interrupted, or if
+        /// its record cannot be read.
         run: Option<Run>,
     },
     /// The request is stored, and its run did not begin within the time given as `wait`.
@@ -99,7 +100,7 @@ pub(super) fn slot(at: i64) -> i64 {
     at.div_euclid(SLOT)
 }
 
-/// Returns the idempotency call for the record of the request in this slot.
+/// Returns the idempotency call for the record of the request in this slot of time.
 fn request(records: &Idempotency, job: &str, slot: i64) -> Call {
     records.key(format!("{job}/request/{slot}")).created_at(tick::at(slot * SLOT))
 }
@@ -245,7 +246,7 @@ struct Looks<'a> {
     found: BTreeSet<i64>,
     /// Requests (their times) that were found, and not returned by the stream yet.
     next: Vec<i64>,
-    /// Number of intervals `LOOK` since this process last read the requests.
+    /// Number of intervals of length `LOOK` since this process last read the requests.
     idle: u32,
 }
 
@@ -314,8 +315,8 @@ impl Looks<'_> {
                     continue;
                 }
             };
-            // The stored time must be in the slot of the record. If it is not, another program
-            // wrote the record.
+            // The time of the request must be in the slot of time to which the record belongs. If
+            // it is not, another program wrote the record.
             if slot(request.at) == number && self.found.insert(number) {
                 let (by, reason) = (&request.by, &request.reason);
                 tracing::info!(

@@ -37,7 +37,8 @@ impl<F> Engine<'_, F> {
                 }
             }
             Ok(Outcome::Parked(_)) => "parked",
-            // The run of the job failed, or its result is not stored. The tick may be run again.
+            // The run of the job failed, or its result is not stored. The same tick may be run
+            // again.
             Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
             // Another process runs or has run the tick, or too few nodes answered. The process that
             // completes the tick also counts it, so this process does not.
