@@ -209,8 +209,8 @@ impl Attempt for LockAttempt<'_> {
     }
 }
 
-/// Returns the time after which a call that begins now makes no further attempt. `timeout` is its
-/// `acquire_timeout`, if it was set.
+/// Returns the time after which a call that begins now makes no further attempt. `timeout` is the
+/// call's `acquire_timeout`, if the caller set one.
 pub(crate) fn acquire_deadline(core: &Core, timeout: Option<Duration>) -> Moment {
     core.env.now() + timeout.unwrap_or(WAIT)
 }

@@ -286,7 +286,7 @@ impl Core {
         self.accept(lease, op).await
     }
 
-    /// Stores the finished steps of a handler, in the same way as a result.
+    /// Stores the list of the steps that a handler has finished, in the same way as a result.
     ///
     /// # Cancellation safety
     /// If this future is dropped, the requests are still sent, and the node queues repeat them.
@@ -333,7 +333,7 @@ impl Core {
             } else if machine.take_refusal() {
                 if lease.is_valid(now) {
                     // The result of the renewal is ignored, because each node decides about `op` by
-                    // its ballot only.
+                    // its ballot (fencing token and owner token) only.
                     let _ = self.extend(lease, false).await;
                     now = self.env.now();
                     machine.renewed(now);

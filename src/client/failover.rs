@@ -74,7 +74,7 @@ impl Failovers {
     }
 }
 
-/// The failovers that concern one lease, and the outcomes of the renewals after them.
+/// The failovers that concern one lease, and the outcomes of the renewals after these failovers.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     /// Number of failovers of nodes that had confirmed the lease.
@@ -93,14 +93,14 @@ impl Verdicts {
         self.failovers += 1;
     }
 
-    /// Returns the number of failovers so far. The result of a renewal that is sent now is the
-    /// outcome of all these failovers.
+    /// Returns the number of failovers so far of nodes that had confirmed the lease. The result of
+    /// a renewal that is sent now is the outcome of all these failovers.
     pub(super) fn so_far(&self) -> u64 {
         self.failovers
     }
 
-    /// Records the result of a renewal. `failovers` is the number of failovers at the sending of
-    /// the renewal.
+    /// Records the result of a renewal of the lease. `failovers` is the number of failovers at the
+    /// sending of the renewal.
     pub(super) fn renewed(&mut self, failovers: u64, confirmed: bool) {
         if confirmed && failovers > self.kept {
             self.kept = failovers;

@@ -324,7 +324,7 @@ impl Waiting {
         self.order.0 = self.order.0.max(now);
     }
 
-    /// Returns true if another caller of the `Redlock` handle has waited longer in the queue. The
+    /// Returns true if another caller of the `Redlock` handle has waited longer for the lock. The
     /// handle's place in the nodes' queues then counts with the wait of that caller.
     pub(crate) fn is_behind(&self) -> bool {
         let first = self.keys().get(&self.key).and_then(|e| e.since.first().copied());
@@ -420,8 +420,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Calls `deliver` with each signal of a node, until the node or `target` is dropped. After missed
-/// signals, calls `deliver` with `None`.
+/// Calls `deliver` with each signal (wake-up message or event) of a node, until the node or
+/// `target` is dropped. After missed signals, calls `deliver` with `None`.
 pub(super) async fn forward_hints<T>(
     node: Weak<dyn LockNode>,
     target: Weak<T>,

@@ -52,7 +52,7 @@ pub(crate) struct Lease {
     /// Time for which the nodes keep the lease after `ttl`. For a leadership it is the time in
     /// which the leader's work may still run after a loss (election 8); else zero.
     pub(crate) drain: Duration,
-    /// Time before which the lease must not be released on the nodes, only end by itself. A
+    /// Time before which the lease must not be released on the nodes, but only end by its ttl. A
     /// takeover sets this time, because the earlier holder may rely on the lock until then (locks
     /// 13).
     pub(crate) lapses_before: Moment,
@@ -86,7 +86,7 @@ struct State {
     /// leader.
     meta: Option<Arc<[u8]>>,
     /// Failovers of nodes that had confirmed the lease, and the outcomes of the renewals after
-    /// them.
+    /// these failovers.
     verdicts: Verdicts,
     /// Key of the lease's entry in the renewer; `None` if the renewer has no entry for the lease.
     slot: Option<(Moment, u64)>,
@@ -475,7 +475,8 @@ impl Lease {
         self.replies.known(node, self.until())
     }
 
-    /// Changes the metadata of the holder. The next extension sends the metadata to the nodes.
+    /// Changes the metadata that the holder publishes beside the lock. The next extension sends the
+    /// metadata to the nodes.
     pub(crate) fn set_meta(&self, meta: Arc<[u8]>) {
         self.state.lock().meta = Some(meta);
     }

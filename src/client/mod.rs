@@ -82,8 +82,8 @@ pub(crate) struct Core {
     pub(crate) closing: Closing,
     pub(crate) meters: Meters,
     pub(crate) local_locks: Arc<LocalLocks>,
-    /// For each lock, the line of its fair callers, in the order of their calls. Only the first
-    /// caller of a line sends requests to the nodes.
+    /// For each lock, the fair callers in this process that wait for it (a line), in the order of
+    /// their calls. Only the first caller of a line sends requests to the nodes.
     pub(crate) fair_lines: Arc<LocalLocks>,
     outage: SyncMutex<Outage>,
     /// Permits for attempts to acquire a lock. There are `ATTEMPTS_MAX` permits.

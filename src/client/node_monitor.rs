@@ -115,7 +115,8 @@ impl NodeMonitor {
         }
     }
 
-    /// Stores the latest loss of the node's data (quarantine 13).
+    /// Stores the latest loss of data that the node reported, and counts a new loss (quarantine
+    /// 13).
     fn check_losses(&mut self, facts: &Facts) {
         let latest = facts.losses.last().copied();
         if latest != self.latest_loss {

@@ -61,7 +61,8 @@ use crate::quorum::holdings::Quarantine;
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
-/// Time after the deadline of a request for which the queue still waits for the node's answer.
+/// Time after the deadline of a request for which a node's queue of requests still waits for the
+/// node's answer.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// Interval at which an idle queue sends a batch without ops. The answer contains the node's clock
 /// and shows if the node is still the same server. The batch also makes the server store its clock
@@ -81,8 +82,8 @@ const BYTES_MAX: usize = 1 << 20;
 /// Largest number of ops in one batch. The limit bounds the time for which one script occupies a
 /// server.
 const BATCH_MAX: usize = 128;
-/// Largest number of batches in flight. If there are several, the server has the next batch as soon
-/// as it finishes the first one.
+/// Largest number of batches in flight to one node. If there are several, the server has the next
+/// batch as soon as it finishes the first one.
 const DEPTH: usize = 4;
 /// Largest number of ops in one batch that are sent again, because the node's earlier answer was
 /// already full of stored results (`Deferred`). With this limit, other requests need not wait until
@@ -283,8 +284,8 @@ impl Worker {
             let depth = if known { self.node.depth().clamp(1, DEPTH) } else { 1 };
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
-            // Owed releases are sent before the queued requests. The queue of a busy node is never
-            // empty, so releases behind it would never be sent.
+            // Owed releases (which the node has not confirmed) are sent before the queued requests.
+            // The queue of a busy node is never empty, so releases behind it would never be sent.
             let mut next = if room { self.owed_batch(now) } else { None };
             // Several callers may have received answers just now. The node queue's task lets these
             // callers run first, so that their next requests are sent in one batch. A single caller

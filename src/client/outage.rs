@@ -20,9 +20,9 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// for this time, the nodes may be available again.
 const STALE: Duration = Duration::from_secs(5);
 
-/// Finding of an attempt without a majority, which decides if the operation may continue without
-/// the lock. The first two variants permit it. If the nodes' findings differ, the one that is last
-/// in this order counts.
+/// Finding of an attempt that no majority of the nodes answered. The finding decides if the
+/// operation may continue without the lock. The first two variants permit it. If the nodes'
+/// findings differ, the one that is last in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Finding {
     /// No node serves any request. This finding applies to every lock.
@@ -108,8 +108,8 @@ pub(crate) struct Outage {
     guards: usize,
 }
 
-/// Failed attempts in a row. The time is from the start of the first attempt to the end of the last
-/// one.
+/// Failed attempts in a row, which no majority of the nodes answered. The time is from the start of
+/// the first attempt to the end of the last one.
 #[derive(Clone, Copy, Debug)]
 struct Streak {
     since: Moment,
@@ -158,7 +158,8 @@ impl Outage {
         Some(last.outcomes.clone())
     }
 
-    /// Records an attempt without a majority. The attempt started at `sent` and ended at `at`.
+    /// Records an attempt that no majority of the nodes answered. The attempt started at `sent` and
+    /// ended at `at`.
     pub(crate) fn failed(
         &mut self,
         keys: &LockKeys,

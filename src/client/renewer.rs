@@ -80,13 +80,14 @@ impl Renewer {
         self.wake.notify_one();
     }
 
-    /// Returns true if renewals wait too long. New acquires and claims are refused then (renewal
-    /// 12).
+    /// Returns true if due renewals of leases wait too long before they are sent. New acquires and
+    /// claims are refused then (renewal 12).
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of leases with automatic renewal, including the leases past `max_hold`.
+    /// Returns the number of leases with automatic renewal, including the leases that are past
+    /// their `max_hold` and no longer renewed.
     pub(crate) fn len(&self) -> usize {
         self.schedule.lock().due.len()
     }

@@ -102,8 +102,8 @@ pub(crate) struct RetryTerms<'a> {
 /// Event for which a call waits between two attempts to get a lock or a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// The call waits for its turn in the nodes' queues for a grant of this mode; a release wakes
-    /// the first waiter.
+    /// The call waits for its turn in the nodes' queues to get the lock in this mode; a release
+    /// wakes the first waiter.
     Queue(LockMode),
     /// The call waits in the nodes' queues for an exclusive grant, like `Queue`, but in the order
     /// of tickets, which the nodes give to fair callers. It takes its place with its first attempt,
@@ -117,7 +117,7 @@ pub(crate) enum Wait {
     /// no caller could use that name while the call waits for another name (multi_lock 6).
     Pauses,
     /// The call waits for the end of a claim, after which all callers that wait get the same
-    /// answer. Because the hint may have been lost, a last attempt is made at the deadline.
+    /// answer. As the nodes' message may have been lost, a last attempt is made at the deadline.
     Answer,
 }
 

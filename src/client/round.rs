@@ -183,8 +183,8 @@ pub(crate) struct ReplyCollector {
 #[derive(Debug)]
 struct State {
     servers: Servers,
-    /// For each node, the state of its part of the grant. A renewal records its answers in the
-    /// collector of the grant.
+    /// For each node, whether the node may have the grant, and until when the node has confirmed
+    /// it. A renewal records its answers in the collector of the grant.
     holdings: Holdings,
     inbox: VecDeque<(usize, Answer)>,
     waker: Option<Waker>,
@@ -278,7 +278,8 @@ impl ReplyCollector {
         Poll::Pending
     }
 
-    /// Returns true if the node may have a grant of the attempt; see [`Holdings::may_hold`].
+    /// Returns true if the node may have a grant of this collector's attempt; see
+    /// [`Holdings::may_hold`].
     pub(crate) fn may_hold(&self, node: usize) -> bool {
         self.state.lock().holdings.may_hold(node)
     }

@@ -64,8 +64,8 @@ impl PendingReleases {
         self.push(owed, now, self.wait);
     }
 
-    /// Records if the node answered a batch. The pause between tries grows with each batch without
-    /// an answer.
+    /// Records if the node answered a batch. The pause between two tries of an owed release grows
+    /// with each batch without an answer.
     pub(super) fn answered(&mut self, yes: bool) {
         self.wait = if yes { WAIT.0 } else { (self.wait * 2).min(WAIT.1) };
     }
@@ -81,8 +81,8 @@ pub(super) struct InDoubt {
 }
 
 impl InDoubt {
-    /// Records that a request of this owner got no answer. The request may take effect until
-    /// `not_after`.
+    /// Records that a request of this owner got no answer. The request may take effect until the
+    /// node's clock shows `not_after`.
     pub(super) fn about(&mut self, owner: OwnerToken, not_after: u64) {
         let until = self.owners.entry(owner).or_insert(not_after);
         *until = not_after.max(*until);

@@ -129,8 +129,8 @@ impl Worker {
         }
     }
 
-    /// Returns a future that waits for the replicas, and then posts the grants in `held`. If too
-    /// few replicas have the grants, the future posts the error.
+    /// Returns a future that waits until enough replicas of the node have the grants in `held`, and
+    /// then posts these grants. If too few replicas have the grants, the future posts the error.
     fn confirm(
         &self,
         replied: Option<&Facts>,

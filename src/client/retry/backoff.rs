@@ -29,8 +29,8 @@ pub(super) struct Backoff {
     policy: RetryPolicy,
     /// Generator of the growing delays; `None` before the first pause.
     delays: Option<Delays>,
-    /// Number of attempts, at most `CROWDED_MAX`, that were not sent because too many requests
-    /// waited in the queue of a node.
+    /// Number of attempts of this call, at most `CROWDED_MAX`, that were not sent because too many
+    /// requests waited in the queue of a node.
     crowded: u32,
 }
 
