@@ -201,8 +201,7 @@ impl DegradingMutex {
 struct DegradingAttempt<'a> {
     acquire: LockAttempt<'a>,
     after: Duration,
-    /// Time until which another owner may have the lock, by the answers that this call has
-    /// received.
+    /// Time until which another owner may have the lock, by the nodes' answers to this call.
     held_until: Moment,
     /// True as soon as the call has decided to continue without the lock.
     degrades: bool,

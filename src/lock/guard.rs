@@ -171,11 +171,12 @@ impl LockGuard {
         result
     }
 
-    /// Makes the guard a reader's from now on, and asks the nodes to let other readers in.
+    /// Makes this writer's guard a reader's guard from now on, and asks the nodes to let other
+    /// readers in.
     pub(super) async fn downgrade(self) -> Self {
         self.lease.downgrade_to(LockMode::Shared);
-        // A node that is not reached keeps the exclusive grant, which only refuses more; the next
-        // renewals ask it again.
+        // A node that this extension does not reach keeps the exclusive grant, and so still refuses
+        // readers. The next renewals change the grant there.
         let _ = self.extend().await;
         self
     }
@@ -246,8 +247,8 @@ impl Drop for LockGuard {
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     let over = || is_lost(core, lease);
     loop {
-        // The wait is cut into short parts, because no event wakes this future when the deadline
-        // passes.
+        // The wait for a verdict is cut into short parts, because no event wakes this future when
+        // the deadline passes.
         let left = lease.until().since(core.env.now()).min(WATCH);
         if let Some(verdict) = within(left, lease.verdict(over)).await {
             return verdict;

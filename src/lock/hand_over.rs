@@ -43,7 +43,8 @@ const VERSION: u8 = 1;
 #[must_use = "the lock stays taken until the ticket is redeemed or the ttl is over"]
 pub struct HandOver {
     name: Arc<str>,
-    /// Main key of the lock, which shows that both `Redlock` handles have the same prefix.
+    /// Main key of the lock on the nodes, by which the new process checks that both `Redlock`
+    /// handles have the same prefix.
     key: Arc<str>,
     owner: OwnerToken,
     token: FencingToken,

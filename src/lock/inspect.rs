@@ -13,7 +13,7 @@ use crate::op::{Readers, Reply, SharedGrant};
 use crate::quorum::majority;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest reason of a takeover that is stored with a lock, in bytes; a longer one is cut.
+/// Longest reason of a takeover that is stored with a lock, in bytes; a longer reason is cut.
 const NOTE_MAX: usize = 1_024;
 
 /// State of a lock on one node.
@@ -33,8 +33,8 @@ pub enum NodeView {
         listed: Vec<LockHolder>,
     },
     /// The lock is not held by the node's clock, but the node grants it to no new owner for this
-    /// time. The reason is a planned handover a short time ago: the clock of the new server may
-    /// have ended a lease too early.
+    /// time. The reason is a planned handover of the node to another server a short time ago: the
+    /// clock of the new server may have ended a lease too early.
     Kept(Duration),
     /// The lock's key has a value that this client cannot read as a lock: another program's value,
     /// or the readers of the lock if the Redis user of this client lacks `+zrange`. The value

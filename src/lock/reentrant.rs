@@ -231,7 +231,8 @@ impl ReentrantMutex {
     }
 }
 
-/// Returns the refusal of a call during a request of another call of the same owner.
+/// Returns the refusal of a call that is made while another call of the same owner sends requests
+/// to the nodes.
 fn same_owner_asks() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }

@@ -327,12 +327,13 @@ impl SemaphoreInspection {
         let needed = majority(self.nodes.len());
         let of_one = all.chunk_by(|a, b| (a.slot, a.token) == (b.slot, b.token));
         // The leases of one permit on the nodes are sorted, the longest first. The permit has a
-        // majority until the lease number `needed` ends.
+        // majority until the lease at index `needed - 1` ends.
         of_one.filter_map(|views| views.get(needed - 1)).map(|holder| (*holder).clone()).collect()
     }
 
     /// Returns the time until `n` permits can be free, if no holder renews or releases. `None` if
-    /// `n` permits may be free now, because a majority does not report too many permits as held.
+    /// `n` permits may be free now, because no majority of the nodes reports too many permits as
+    /// held.
     pub(super) fn lacks(&self, n: u16) -> Option<Duration> {
         let held = self.held().into_iter().filter(|holder| holder.slot < self.permits);
         let mut ends: Vec<_> = held.map(|holder| holder.remaining).collect();

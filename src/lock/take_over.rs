@@ -47,8 +47,8 @@ struct TakeOver<'a> {
     /// attempt took the lock on a node and the answer was lost, this node does not refuse the next
     /// attempt.
     taker: OwnerToken,
-    /// The holder `from` as a majority last reported it before an attempt; `None` without such a
-    /// report.
+    /// The holder `from` as a majority last reported it before an attempt; `None` if no majority
+    /// reported it.
     seen: Option<LockHolder>,
 }
 
