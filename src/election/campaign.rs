@@ -23,7 +23,7 @@ use crate::span::{Call, operation};
 use crate::time::Moment;
 
 /// Time of failed attempts after which a campaign reacts. If too few nodes answer, the campaign
-/// logs a warning. If another program's value is under the key, the campaign ends.
+/// logs a warning. If another program's value is under the key of the election, the campaign ends.
 const FAILING: Duration = Duration::from_secs(60);
 
 /// Result of [`Election::try_campaign`].
@@ -114,8 +114,8 @@ impl Attempt for Candidacy<'_> {
                 self.election.taken(taken);
                 (Prospect::of_taken(taken), taken.advice() == Advice::Misconfigured)
             }
-            // Nodes that grant the lock but refuse the metadata cause this result at each attempt.
-            // `Settling` makes the campaign wait before the next attempt.
+            // Nodes that grant the lock but refuse the metadata (the leader's value) cause this
+            // result at each attempt. `Settling` makes the campaign wait before the next attempt.
             NotElected::LostAtOnce => (Prospect::Settling(Duration::ZERO), false),
             NotElected::NoQuorum { why, .. } if is_hopeless(why) => return None,
             NotElected::NoQuorum { crowded, .. } => {
@@ -223,8 +223,8 @@ impl Election {
             return match won {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
-                    // Another process has the lock, or a node lost the lock with its data. One more
-                    // attempt shows the cause.
+                    // Another process has the lock of the election, or a node lost the lock with
+                    // its data. One more attempt shows the cause.
                     Err(ExtendError::Lost(_)) if !lost => {
                         lost = true;
                         continue;
@@ -403,8 +403,8 @@ impl Election {
         self.core.closing.enter().ok_or_else(|| CampaignError::Closed(self.resource()))
     }
 
-    /// Publishes the first value on a majority of the nodes, and so makes this process the leader.
-    /// After a failure the function releases the lock and then returns.
+    /// Publishes the candidate's value on a majority of the nodes, and so makes this process the
+    /// leader. After a failure the function releases the lock and then returns.
     async fn take_office(
         &self,
         won: Lease,

@@ -23,8 +23,8 @@ use crate::op::{Enlist, MAX_ENTRY};
 use crate::sync::SyncMutex;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest value in an entry of the list, in bytes as JSON. An entry does not contain a longer
-/// value.
+/// Longest value in an entry of the list of candidates, in bytes as JSON. An entry does not contain
+/// a longer value.
 const VALUE_MAX: usize = 256;
 
 /// A process that takes part in an election, as [`Election::candidates`] lists it.
@@ -280,8 +280,8 @@ impl<'a> Seat<'a> {
         true
     }
 
-    /// Returns the delay of the next attempt in favour of candidates of higher priority (election
-    /// 12).
+    /// Returns the delay of the next attempt to become leader, in favour of candidates of higher
+    /// priority (election 12).
     pub(super) fn hold_back(&self) -> Duration {
         hold_back(&self.read.lock().rivals, self.of.core.env.now(), self.of.ttl)
     }

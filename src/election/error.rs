@@ -106,8 +106,9 @@ impl ProclaimError {
 #[non_exhaustive]
 pub enum LeaderError {
     /// Too few nodes gave a reply that counts. A node in quarantine may have lost data, so its
-    /// reply counts only if the leader has renewed its lease on this node since then. If a request
-    /// to step down ends with this error, the leader may or may not have received the request.
+    /// reply counts only if the leader has renewed its lease on this node since the quarantine
+    /// began. If a request to step down ends with this error, the leader may or may not have
+    /// received the request.
     #[error("no answer about the leader: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.

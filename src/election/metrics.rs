@@ -64,8 +64,8 @@ impl Sums {
             return;
         }
         self.of.lost += 1;
-        // A term has a margin only if it ended at its deadline. If it ended earlier, a majority had
-        // reported another owner.
+        // A term has a margin (time until another process could lead) only if it ended at its
+        // deadline. If it ended earlier, a majority had reported another owner.
         if ended >= lease.until() {
             let kept = lease.ttl + lease.drain;
             let allowance = kept.saturating_sub(validity(kept, drift));

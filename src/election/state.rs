@@ -165,7 +165,7 @@ impl StateWatch {
 }
 
 /// Returns the time until the state changes by the clock alone, and at most `WATCH`. The limit is
-/// needed because tokio's timers stop while the machine is suspended.
+/// needed because tokio's timers stop while the computer is suspended.
 fn until_change(lease: &Lease, now: Moment) -> Duration {
     let left = lease.until().since(now);
     let next = left.checked_sub(lease.ttl / 2).unwrap_or(left);
@@ -275,8 +275,8 @@ impl Course {
         self.inner.lock().resign_requested = true;
     }
 
-    /// Records in the metrics a leadership from `now` until `until`. A later resignation may end it
-    /// earlier.
+    /// Records in the metrics that a process led, or will lead, from `now` until `until`. A later
+    /// resignation may end this leadership earlier.
     pub(super) fn led(&self, now: Moment, until: Moment) {
         let mut s = self.inner.lock();
         let Inner { lease, sums, .. } = &mut *s;

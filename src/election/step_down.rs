@@ -79,8 +79,8 @@ impl Request {
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// Reads the request of this owner from a node's reply. Returns `None` if the reply has no such
-    /// request.
+    /// Reads the request to resign of this owner from a node's reply. Returns `None` if the reply
+    /// has no such request.
     fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let request: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         (request.owner == digest(owner)).then_some((1, request))
@@ -188,8 +188,8 @@ impl Election {
         }
     }
 
-    /// Stores the request on a majority of the nodes. Returns `None` if a request of another
-    /// process was stored there until the deadline.
+    /// Stores the request to step down on a majority of the nodes. Returns `None` if such a request
+    /// of another process was stored there until the deadline.
     async fn write_request(
         &self,
         term: FencingToken,
@@ -215,8 +215,9 @@ impl Election {
             Ok(won) => won,
             Err(GivenUp { closed: true, .. }) => return Err(LeaderError::Closed(of)),
             Err(GivenUp { refused, waited, .. }) => match refused {
-                // The nodes have a request of another process, for this term or for an earlier one.
-                // So this process stores none, and only waits for the end of the term.
+                // The nodes have a request to step down of another process, for this term or for an
+                // earlier one. So this process stores no request, and only waits for the end of the
+                // term.
                 Loss::Taken(_) => return Ok(None),
                 Loss::NoQuorum(outcomes) => {
                     let why = self.core.no_quorum(outcomes).of(of);
@@ -240,8 +241,8 @@ impl Election {
         outcome: StepDown,
     ) -> Result<StepDown, LeaderError> {
         if let Some(guard) = request {
-            // Some nodes may not get this release and keep the request until its ttl ends. The
-            // request names the term, so it does not affect a later term.
+            // Some nodes may not get this release of the request, and keep the request until its
+            // ttl ends. The request names the term, so it does not affect a later term.
             drop(guard.release().await);
         }
         Ok(outcome)

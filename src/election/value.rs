@@ -17,7 +17,8 @@ use crate::lock::digest;
 use crate::op::Holder;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest metadata, in bytes as JSON: 64 KiB. Each renewal sends the metadata to every node.
+/// Longest metadata of a leader, in bytes as JSON: 64 KiB. Each renewal sends the metadata to every
+/// node.
 pub const MAX_METADATA: usize = 64 * 1024;
 
 /// Largest total size of all metadata fields except the value, in bytes as JSON.
