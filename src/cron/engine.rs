@@ -44,8 +44,8 @@ use crate::metrics::JobMeters;
 use crate::span::operation;
 use crate::time::Moment;
 
-/// Largest number of ticks that run in this process at the same time, if the runs of the job may
-/// overlap.
+/// Largest number of ticks (due times of a job) that run in this process at the same time, if the
+/// runs of the job may overlap.
 const AT_ONCE: usize = 64;
 /// Largest number of missed ticks of a job that are counted at once for the metrics.
 const MISSED: usize = 10_000;
@@ -208,7 +208,7 @@ where
             let next_tick = self.schedule.after(seen).map(millis);
             let next = next_check.into_iter().chain(next_tick).min().unwrap_or(u64::MAX);
             // The loop sleeps for at most `WATCH`, because the wall clock may be set during the
-            // sleep, and timers stop while the machine is suspended.
+            // sleep, and tokio's timers stop while the computer is suspended.
             let rest = Duration::from_millis(next.saturating_sub(now)).min(WATCH);
             tokio::select! {
                 biased;
@@ -271,7 +271,8 @@ where
         millis(tick) + self.job.jitter_of(tick) + hold_back.as_millis() as u64
     }
 
-    /// Adds the ticks that are due at `now`. Counts and logs the ticks that are too late to be run.
+    /// Adds to `due` the ticks that are due at `now`. Counts and logs the ticks that are too late
+    /// to be run.
     fn add_due(&self, due: &mut DueTicks, seen: &mut i64, now: u64) {
         let (seconds, late) = (whole(now / 1_000), whole(self.job.latest().as_secs()));
         let on_time = OnTime { late, newest_alone: self.job.late.is_none() };
@@ -439,7 +440,7 @@ where
             );
             Ok::<_, Failed>(run)
         };
-        // If another process runs the tick, this call does not wait for the end of that run,
+        // If another process runs the tick, the call below does not wait for the end of that run,
         // because meanwhile this process would keep the job's lock. The tick is checked again
         // later.
         self.call(tick, requested).in_flight_timeout(Duration::ZERO).run(work).await

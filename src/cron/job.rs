@@ -12,7 +12,8 @@ use crate::name::check_name;
 
 /// Default of `Job::late`: the largest delay with which a tick still counts as on time.
 const LATE: Duration = Duration::from_secs(60);
-/// Default retention of the records of ticks. It is longer than the interval of a weekly job.
+/// Default retention of the records of ticks (the stored results of runs). It is longer than the
+/// interval of a weekly job.
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 
 /// Policy for missed ticks. A tick is missed if no process ran it within [`Job::late`], for example

@@ -31,7 +31,7 @@ pub(crate) struct OnTime {
 }
 
 /// Plans the ticks after `from` and up to `now`, in seconds since 1970. A tick that is not on time
-/// is missed. The policy decides which missed ticks are run.
+/// is missed. The policy `missed` decides which missed ticks are run.
 pub(crate) fn plan(
     schedule: &Schedule,
     (from, now): (i64, i64),
@@ -141,8 +141,8 @@ mod tests {
         // Skip: only ticks that are on time are run.
         assert_eq!(of(3, 60, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 1, Missed::Skip), (vec![], Some((4, 10))));
-        // A `late` of 0 means a job without this setting: only the newest tick is on time, with any
-        // delay.
+        // A `late` of 0 means a job without the setting [`Job::late`]: only the newest tick is on
+        // time, with any delay.
         assert_eq!(of(3, 0, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 0, Missed::RunLatest), (vec![(10, false)], Some((4, 9))));
         let two = vec![(8, true), (9, true), (10, false)];

@@ -255,8 +255,9 @@ impl Cron {
 
     /// Returns the idempotency namespace for the records of the job's ticks.
     fn records(&self, job: &Job) -> Result<Idempotency, CronError> {
-        // Each key of a tick has a birth (`created_at`). The library reports a key that the nodes
-        // may have forgotten only if the key has no birth, so these reports are turned off.
+        // Each key of a tick has a birth (`created_at`), the time since which it can exist. The
+        // library reports a key that the nodes may have forgotten only if the key has no birth, so
+        // these reports are turned off.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(job.retention);
         let records = match job.interrupted {

@@ -9,7 +9,8 @@ use super::tick::{End, Run, Skipped};
 use crate::idempotency::{Idempotency, RunError, Status};
 use crate::sync::SyncMutex;
 
-/// Number of earlier ticks without a stored result after which the search for an earlier run ends.
+/// Number of earlier ticks without a stored result after which the search for an earlier run of the
+/// job ends.
 pub(super) const BACK: usize = 16;
 
 /// Effect that the last run of the job before a tick has on this tick.

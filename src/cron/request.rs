@@ -41,12 +41,13 @@ const AGAIN: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RunRequest {
-    /// Random id, different for each call that makes a request, even if two requests have one
-    /// number.
+    /// Random id of the request. It is different for each call that makes a request, even if two
+    /// requests have the same number.
     pub id: String,
     /// Number of the request. Two requests in the same ten seconds have one number.
     pub number: i64,
-    /// Time of the request in seconds since 1970, by the clock of the process that made it.
+    /// Time of the request in seconds since 1970, by the clock of the process that made the
+    /// request.
     pub at: i64,
     /// Person or program that made the request, as the caller named it.
     pub by: String,
@@ -83,7 +84,7 @@ pub enum Requested {
         /// its record cannot be read.
         run: Option<Run>,
     },
-    /// The request is stored, and its run did not begin within the time given as `wait`.
+    /// The request is stored, and the run for it did not begin within the time given as `wait`.
     Waits {
         /// The stored request.
         request: RunRequest,
@@ -110,13 +111,14 @@ fn sign(records: &Idempotency, job: &str, day: i64) -> Call {
     records.key(format!("{job}/on-request/{day}")).created_at(tick::at(day * DAY))
 }
 
-/// Returns the idempotency call for the run of the request that was made at this instant.
+/// Returns the idempotency call for the record of the run for the request that was made at this
+/// instant.
 pub(super) fn run_of(records: &Idempotency, job: &str, at: i64) -> Call {
     records.key(format!("{job}/run/{}", slot(at))).created_at(tick::at(at))
 }
 
-/// Returns the error for a request whose storage has failed. If too few nodes answered, some of
-/// these nodes may have stored the request.
+/// Returns the error for a request to run a job whose storage has failed. If too few nodes
+/// answered, some of these nodes may have stored the request.
 fn not_confirmed(request: &RunRequest, error: RunError) -> CronError {
     let until = request.until();
     match error {
@@ -215,8 +217,8 @@ impl Cron {
                     | Status::NotKept,
                 )
                 | Err(RunError::Codec { .. }) => Some(None),
-                // The request is stored, and its run may begin. An error of this read must not hide
-                // that, so this process reads again.
+                // The request is stored, and its run may begin. An error of the read above must not
+                // hide that, so this process reads again.
                 _ => None,
             };
             if let Some(run) = run {
@@ -282,7 +284,8 @@ pub(super) fn requests<'a>(
 }
 
 impl Looks<'_> {
-    /// Reads the requests of the last slots, and stores the sign that the job allows requests.
+    /// Reads the requests of the last slots of time, and stores the sign (a record) that the job
+    /// allows requests.
     async fn look(&mut self) -> Result<(), RunError> {
         let (now, records, job) = (self.cron.now(), self.records, self.job);
         // Two correct clocks of two processes differ by at most twice the clock error. One second

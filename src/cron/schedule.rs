@@ -76,8 +76,8 @@ impl Schedule {
         ticks.take(most).take_while(|tick| *tick <= last).count()
     }
 
-    /// Returns the longest pause between two ticks in days, rounded up, if that pause is longer
-    /// than `span`.
+    /// Returns the longest pause between two ticks of the schedule in days, rounded up, if that
+    /// pause is longer than `span`.
     pub(crate) fn pause_longer_than(&self, span: Duration) -> Option<i64> {
         let (span, mut at) = (i64::try_from(span.as_secs()).ok()?, self.after(EXAMINED)?);
         let mut longest = None;

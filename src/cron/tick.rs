@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::idempotency::Context;
 use crate::token::FencingToken;
 
-/// A tick of a job. The job's handler receives this value. A clone is cheap.
+/// A tick of a job: one of its due times. The job's handler receives this value. A clone is cheap.
 ///
 /// `Display` writes the due time of the tick in UTC: `2026-11-23T03:00:00Z`.
 #[derive(Clone)]
@@ -71,8 +71,8 @@ impl Tick {
         self.cx.attempt()
     }
 
-    /// Returns true if the tick was missed and is run late, by the [`Missed`](super::Missed)
-    /// policy.
+    /// Returns true if no process ran the tick in time (it was missed) and it is run late, by the
+    /// [`Missed`](super::Missed) policy.
     pub fn is_backfilled(&self) -> bool {
         self.backfilled
     }
@@ -155,7 +155,8 @@ pub struct Run {
     pub attempt: u32,
     /// Fencing token of the run ([`Tick::fencing_token`]).
     pub token: u64,
-    /// True if the tick was missed and was run late, by the [`Missed`](super::Missed) policy.
+    /// True if no process ran the tick in time (it was missed) and it was run late, by the
+    /// [`Missed`](super::Missed) policy.
     pub backfilled: bool,
     /// True if an operator requested the run ([`Cron::request_run`](super::Cron::request_run)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -216,7 +217,7 @@ pub struct TickReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TickState {
-    /// The tick is finished. The value is its record.
+    /// The tick is finished. The value is the record of its run.
     Over(Run),
     /// A process runs the tick now.
     Running,

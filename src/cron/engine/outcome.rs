@@ -49,9 +49,9 @@ impl<F> Engine<'_, F> {
         operation.over(outcome);
     }
 
-    /// Returns the pause before the next check of a tick after an error. One possible error: the
-    /// clock was set back, so the due time of the tick, which is also the birth of its idempotency
-    /// key (the earliest time of a claim), is in the future.
+    /// Returns the pause before the next check of a tick after an error. An error is possible, for
+    /// example, if the clock was set back, so that the due time of the tick, since which its
+    /// idempotency key can exist, is in the future.
     pub(super) fn after_error(&self, error: &RunError) -> CheckResult {
         // The run failed in a way that allows another run of the same tick.
         if let RunError::Handler { .. } = error {
