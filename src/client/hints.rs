@@ -9,8 +9,9 @@
 //! A release reaches the nodes one after the other. At the first hint, the other nodes may still
 //! have the old lock. So the handle wakes one waiter or candidate after the hints of a *majority*
 //! of nodes. The nodes may have woken different handles, so a waiter is also woken a short time
-//! after the first hint. Observers only read, so each hint wakes them. A majority of hints wakes
-//! all callers that wait for the end of a claim, because all of them get the same answer.
+//! after the first hint. Observers of an election only read, so each hint wakes them. A majority of
+//! hints wakes all callers that wait for the end of a claim, because all of them get the same
+//! answer.
 //!
 //! Hints may be lost, so every waiter also has a timer. Hints may be forged, so a [`RateLimit`]
 //! limits the rate of wake-ups.

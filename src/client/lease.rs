@@ -3,8 +3,9 @@
 //! Invariants:
 //! 1. `until`, the deadline, only grows, and only by a renewal that a majority confirmed in time
 //!    (renewal 1).
-//! 2. The phase leaves `Held` once and never returns: a lost lease cannot become held again.
-//! 3. `is_valid` reads a clock that also counts during a suspend of the machine, and needs no
+//! 2. The `phase` of a lease leaves `Held` once and never returns: a lost lease cannot become held
+//!    again.
+//! 3. `is_valid` reads a clock that also counts while the computer is suspended, and needs no
 //!    timer. So the first call after a pause of the process returns the right answer.
 
 mod ops;

@@ -1,5 +1,6 @@
-//! Counters of one node, updated once per batch, and the gauges of a `Redlock` handle that show
-//! which nodes vote at present. No decision of the library depends on these numbers.
+//! Counters of the requests to one node, updated once per batch of requests, and the gauges of a
+//! `Redlock` handle that show which nodes vote at present. No decision of the library depends on
+//! these numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Checks the facts that a node reports with each batch: its clock, its data history and its
-//! identity (clocks 4, quarantine 7). After a new data history a node is in quarantine for some
-//! time: it grants nothing, because it may have lost leases. The monitor only reports quarantines;
-//! `lua/history.lua` decides about them.
+//! Checks the facts that a node reports with its answer to each batch of requests: its clock, its
+//! data history and its identity (clocks 4, quarantine 7). After a new data history a node is in
+//! quarantine for some time: it grants nothing, because it may have lost leases. The monitor only
+//! reports quarantines; `lua/history.lua` decides about them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

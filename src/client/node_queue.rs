@@ -1,5 +1,6 @@
-//! Queue of a `Redlock` handle's requests to one node, with group commit. Several batches may be in
-//! flight, if the node executes batches in order.
+//! Queue of a `Redlock` handle's requests to one node, with group commit: requests that wait are
+//! sent together as one batch. Several batches may be in flight, if the node executes batches in
+//! order.
 //!
 //! If no batch is in flight, a request is sent at once. Requests that arrive while a batch is in
 //! flight are sent together as the next batch. If a node executes its batches in order, the queue

@@ -11,7 +11,7 @@
 //!   with a higher priority) go first.
 //!
 //! Cancellation: a call that is dropped while it waits gives up its place in the nodes' queues. If
-//! nodes have reserved the lock for the call, they give it to the next handle in the queue.
+//! nodes have reserved the lock for the call, they give it to the next client in the queue.
 
 mod backoff;
 

@@ -1,11 +1,11 @@
 //! Wake-ups of the callers of a `Redlock` handle that wait for one key. The caller that has waited
 //! longest is woken first.
 //!
-//! A caller keeps its order when it is woken in vain, or when it is woken only so that its attempt
-//! puts the handle into the nodes' queues again. If it got a new place in the order each time, such
-//! a caller would always be behind callers that got the lock and call again at once. The place of
-//! the handle in the nodes' queues has the wait of the longest waiter, so those callers would
-//! always get the lock before other handles, and this caller never.
+//! A caller keeps its place in this order when it is woken in vain, or when it is woken only so
+//! that its attempt puts the handle into the nodes' queues again. If it got a new place in the
+//! order each time, such a caller would always be behind callers that got the lock and call again
+//! at once. The place of the handle in the nodes' queues has the wait of the longest waiter, so
+//! those callers would always get the lock before other handles, and this caller never.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Batches in flight: sent to the node, and not answered yet.
+//! Batches of requests that were sent to a node, and that the node has not answered yet.
 
 use std::future::poll_fn;
 use std::task::Poll;

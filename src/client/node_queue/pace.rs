@@ -1,5 +1,5 @@
-//! Decides when a batch is sent and how large it is, so that the client and the server work at the
-//! same time and do not take turns.
+//! Decides when a batch of requests is sent to a node and how large it is, so that the client and
+//! the server work at the same time and do not take turns.
 //!
 //! Callers that get their answers in one batch send their next requests together. On a runtime with
 //! one thread, these requests form one batch again. So the server is idle while the client works,
