@@ -1,4 +1,4 @@
-//! The wait of a call for several names (`multi_lock` 6).
+//! The wait of a call that acquires a lock of several names (`multi_lock` 6).
 //!
 //! At first the call makes attempts at all names together, with pauses between them. If the names
 //! are not free together, the call collects them: it waits for one name after the other in the
@@ -25,7 +25,8 @@ use crate::span::Call;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Time for which a call makes attempts at all names together before it collects them one by one.
+/// Time for which a call for several names makes attempts at all of the names together. After this
+/// time it acquires (collects) them one by one.
 const TOGETHER: Duration = Duration::from_millis(250);
 /// Smallest value of the limit on the time for which a call holds collected names while it waits
 /// for the next name. If the next name is not won within the limit, the limit is doubled, up to the

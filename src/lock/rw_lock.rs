@@ -160,10 +160,10 @@ impl RwLock {
 /// A guard of a lock that is held for reading. It has all methods of [`LockGuard`] that take
 /// `&self`.
 ///
-/// Its [`fencing_token`](LockGuard::fencing_token) orders it among the writers: it is not below
-/// that of any earlier writer, and below that of each later one. Readers at the same time may have
-/// the same token. A resource that compares it can refuse a reader that was paused while a later
-/// writer wrote, and a writer that was paused while later readers read: see the manual's page
+/// Its [`fencing_token`](LockGuard::fencing_token) orders the reader among the writers: it is not
+/// below that of any earlier writer, and below that of each later one. Readers at the same time may
+/// have the same token. A resource that compares it can refuse a reader that was paused while a
+/// later writer wrote, and a writer that was paused while later readers read: see the manual's page
 /// [locks](crate::manual::locks).
 #[derive(Debug)]
 #[must_use = "a dropped guard releases its lock at once"]
