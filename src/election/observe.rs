@@ -1,4 +1,4 @@
-//! Watches an election: reports each change once, with growing terms.
+//! Watches an election: reports each change of the leader or of its value once, with growing terms.
 //!
 //! Each item is the result of a read from a majority of the nodes. Hints from the nodes (wake-up
 //! messages) and a timer start the reads. If a change is undone before the next read, no read shows
