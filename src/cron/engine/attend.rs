@@ -1,5 +1,5 @@
-//! One run of a job. This part calls the handler, and waits until the handler ends, is cancelled,
-//! or may not continue because a lease was lost.
+//! One run of a job. This module calls the handler of the job, and waits until the handler ends, is
+//! cancelled, or may not continue because a lease was lost.
 
 use std::future::Future;
 use std::sync::OnceLock;

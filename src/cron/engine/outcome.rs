@@ -1,4 +1,4 @@
-//! End of a check of a tick (one due time of a job). This part counts the result of the tick, or
+//! End of a check of a tick (one due time of a job). This module counts the result of the tick, or
 //! decides when the tick is checked again.
 
 use std::sync::atomic::Ordering;
