@@ -157,9 +157,9 @@ impl Hints {
         }
     }
 
-    /// Registers a caller for hints (wake-up messages) about the key. If `queued` is `Some`, the
-    /// caller has waited in the nodes' queues, as a waiter of that kind, since that time. If
-    /// `queued` is `None`, the caller only watches the key.
+    /// Registers a caller for hints (wake-up messages) about the key. If `queued` is `Some`, it
+    /// contains the kind of waiter and the time since which the caller has waited in the nodes'
+    /// queues. If `queued` is `None`, the caller only watches the key.
     pub(crate) fn wait(self: &Arc<Self>, key: &str, queued: Option<(Line, Moment)>) -> Waiting {
         let line = queued.map_or(Line::Exclusive, |(line, _)| line);
         let mut keys = self.keys(line);
