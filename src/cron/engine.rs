@@ -102,7 +102,7 @@ struct Engine<'a, F> {
     waits: AtomicBool,
 }
 
-/// Returns the call for the idempotency key of a tick.
+/// Returns the idempotency call that reads or claims the record of a tick.
 pub(super) fn call(records: &Idempotency, job: &Job, tick: i64) -> Call {
     // The birth of the idempotency key (the time since which the key can exist) is the due time of
     // the tick, because no process can have run the tick before.
@@ -446,7 +446,7 @@ where
         self.call(tick, requested).in_flight_timeout(Duration::ZERO).run(work).await
     }
 
-    /// Returns the call for the idempotency key of a due tick.
+    /// Returns the idempotency call that reads or claims the record of a due tick.
     fn call(&self, tick: i64, requested: bool) -> Call {
         if requested {
             request::run_of(&self.records, &self.job.name, tick)
