@@ -1,10 +1,11 @@
-//! Attempts to acquire a lock. The retry loops of `acquire`, of a takeover and of an election
-//! campaign make these attempts.
+//! Attempts to acquire a lock. The retry loops of `acquire`, of a takeover (it takes the lock from
+//! its holder) and of an election campaign make these attempts.
 //!
 //! Cancellation: before the first request is sent, an [`Undo`] is made. If the attempt loses or its
-//! future is dropped, the [`Undo`] releases what nodes may have granted. Only an attempt of a
-//! takeover releases nothing: the earlier holder may still rely on the lock, so the nodes keep the
-//! lock until the ttl ends (locks 13).
+//! future is dropped, the [`Undo`] releases what nodes may have granted. Exceptions are the
+//! attempts that take the lock from another owner: those of a takeover, of a hand-over, and of a
+//! call that joins several names. The call that makes these attempts decides what is released,
+//! because an earlier holder may still rely on the lock (locks 13).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,27 +48,29 @@ pub(crate) struct LockAttempt<'a> {
     pub(crate) mode: LockMode,
     pub(crate) ttl: Duration,
     pub(crate) level: Durability,
-    /// Metrics that count the lease.
+    /// Metrics that count the lease which an attempt acquires.
     pub(crate) meters: Arc<LeaseMeters>,
     /// Tracing span of the operation that makes the attempts. The span counts the attempts.
     pub(crate) operation: &'a Call,
-    /// True if the call waits for the end of quarantines, in which nodes grant nothing because they
-    /// may have lost leases, if too few other nodes can grant. It waits even if that end is after
-    /// the deadline of the call.
+    /// True if the call waits for the end of quarantines (times in which nodes grant nothing
+    /// because they may have lost leases) if too few other nodes can grant. It waits even if that
+    /// end is after the deadline of the call.
     pub(crate) waits_for_quarantine: bool,
     /// True if an attempt waits for the answers of all nodes even when it is already certain that
     /// no majority answers, because the caller needs each node's answer.
     pub(crate) awaits_all: bool,
-    /// Owner token that all attempts of one takeover share. `None` for all other attempts, each of
-    /// which makes a new random token.
+    /// Owner token that all attempts of the call share, if the call takes the lock from another
+    /// owner (a takeover, a hand-over, or a join of several names). `None` for all other calls:
+    /// each of their attempts makes a new random token.
     pub(crate) taker: Option<OwnerToken>,
-    /// State of a fair call; `None` for all others.
+    /// State of a fair call (fair callers get the lock in the order of their tickets); `None` for a
+    /// call that is not fair.
     pub(crate) fair: Option<Fair<'a>>,
 }
 
 impl Core {
-    /// Waits for a permit to make an attempt; a handle has a limited number of permits. If no
-    /// permit is free within `within` (at least `node_deadline`), the attempt fails without a
+    /// Waits for a permit to make an attempt; a `Redlock` handle has a limited number of permits.
+    /// If no permit is free within `within` (at least `node_deadline`), the attempt fails without a
     /// request to any node.
     async fn attempt_permit(&self, within: Duration) -> Result<SemaphorePermit<'_>, Loss> {
         if let Ok(permit) = self.attempt_permits.try_acquire() {
@@ -76,8 +79,8 @@ impl Core {
         let within = within.max(self.config.node_deadline);
         let permit = tokio::select! {
             biased;
-            // A handle that is being closed must not send requests, so the call does not wait for a
-            // permit.
+            // A `Redlock` handle that is being closed must not send requests, so the call does not
+            // wait for a permit.
             () = self.closing.begun() => return Err(Loss::NoQuorum(self.closed())),
             permit = timeout(within, self.attempt_permits.acquire()) => {
                 permit.ok().and_then(Result::ok)
@@ -93,8 +96,8 @@ impl Core {
 
 impl LockAttempt<'_> {
     /// Makes one attempt to acquire the lock, and returns its lease. An attempt that does not win
-    /// is rolled back. Only an attempt of a takeover is not: the nodes keep what it may have taken
-    /// until the ttl ends (locks 13).
+    /// is rolled back. Only an attempt with the owner token `taker` is not: it takes the lock from
+    /// another owner, and the call that makes the attempt decides what is released (locks 13).
     pub(crate) async fn once(&self, terms: AttemptTerms) -> Result<Lease, Loss> {
         let won = self.ask(terms).await;
         if let Some(fair) = &self.fair {
@@ -161,8 +164,8 @@ impl LockAttempt<'_> {
                 let deadline = core.node_deadline(core.env.now()).min(until);
                 for node in machine.strays() {
                     // A refusal of the acquire by this node may still arrive, but the extension may
-                    // give the owner the slot on the node nevertheless. So the node is recorded as
-                    // one to which a release must be sent.
+                    // give the owner the slot (the permit of the semaphore) on the node
+                    // nevertheless. So the node is recorded as one to which a release must be sent.
                     replies.extended(node);
                     core.send(node, op.clone(), deadline, &replies);
                 }
@@ -211,8 +214,8 @@ impl Attempt for LockAttempt<'_> {
     }
 }
 
-/// Returns the time after which a call that begins now makes no further attempt. `timeout` is its
-/// `acquire_timeout`, if it was set.
+/// Returns the time after which a call that begins now makes no further attempt. `timeout` is the
+/// call's `acquire_timeout`, if the caller set one.
 pub(crate) fn acquire_deadline(core: &Core, timeout: Option<Duration>) -> Moment {
     core.env.now() + timeout.unwrap_or(WAIT)
 }

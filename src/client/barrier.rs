@@ -2,7 +2,8 @@
 //! the number of replicas.
 //!
 //! A grant that too few replicas have does not count as a vote. `confirm` then returns an error
-//! with the meaning "may have been executed". So the caller releases its owner token on all nodes.
+//! with the meaning "may have been executed". So the caller releases its owner token, which
+//! identifies its attempt, on all nodes.
 
 use crate::client::node_queue::GRACE;
 use crate::durability::{BarrierPoint, Durability};
@@ -12,8 +13,8 @@ use crate::node::LockNode;
 use crate::time::Moment;
 
 /// Waits until replicas have the earlier grants of the node, and returns the number of these
-/// replicas. Returns an error if the number is too small for `level`. Returns by the deadline plus
-/// `GRACE`, even if the node never answers.
+/// replicas. Returns an error if the number is too small for `level`. Returns at the latest `GRACE`
+/// after `deadline`, even if the node never answers.
 pub(super) async fn confirm(
     node: &dyn LockNode,
     env: &dyn Env,
@@ -33,8 +34,8 @@ pub(super) async fn confirm(
             }
             _ => Ok(replicas),
         },
-        // The node granted before this wait. So the request was executed, even if the error of the
-        // wait says "not executed".
+        // The node gave the grant before this wait for replicas. So the request was executed, even
+        // if the error of the wait says "not executed".
         Ok(Err(e)) => Err(e.after_execution()),
         Err(_) => not_durable("the node overran its deadline".to_owned()),
     }

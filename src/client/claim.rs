@@ -1,5 +1,6 @@
-//! Claims of idempotency keys: claims a key, gives a claim back, stores a result and looks up a
-//! record (idempotency 1 to 4).
+//! Claims of idempotency keys. A claim is the right to run the handler of a key until a lease ends.
+//! The functions claim a key, give a claim back, store a result and look up the record of a key
+//! (idempotency 1 to 4).
 //!
 //! Cancellation: an attempt that is dropped before the handler starts gives back all grants of the
 //! nodes. An attempt that is dropped later gives nothing back: its claim ends with its lease, so
@@ -26,8 +27,8 @@ use crate::time::{Moment, valid_until};
 use crate::token::{FencingToken, OwnerToken};
 
 /// Time after the end of a claim's lease for which a node queue repeats the request that gives the
-/// claim back. The request is needed after the lease too: without it the node counts the attempt
-/// for as long as it keeps the record.
+/// claim back. The request is needed after the lease too: without the request, the node counts the
+/// attempt for as long as the node keeps the record of the key.
 const OWED: Duration = Duration::from_secs(30);
 
 /// Parameters for a node that lost data. The node uses these parameters to decide if the lost data
@@ -37,8 +38,8 @@ pub(crate) struct DataLossTerms {
     /// Time at which the request was made, in milliseconds since 1970, or an earlier time; `None`
     /// if the time is not known. Data that are older than the request contain no claim of its key.
     pub(crate) born: Option<u64>,
-    /// Longest loss of data that the caller accepts. A node ignores a proven loss up to this
-    /// length. Zero accepts no loss.
+    /// Longest loss of data that the caller accepts. A node ignores a loss of known length that is
+    /// not longer. Zero: no loss is accepted.
     pub(crate) accepted: Duration,
 }
 
@@ -50,19 +51,19 @@ pub(crate) struct ClaimTerms {
     pub(crate) retention: Duration,
     pub(crate) fingerprint: Option<FingerprintBytes>,
     pub(crate) durability: Durability,
-    /// Parameters for a node that lost data.
+    /// Parameters by which a node that lost data decides if a claim of the key may be missing.
     pub(crate) loss: DataLossTerms,
     pub(crate) created: Option<u64>,
-    /// True if a node sends a hint at the end of another owner's claim: when that owner stores a
-    /// result or gives the claim back.
+    /// True if a node sends a hint (a wake-up message) at the end of another owner's claim: when
+    /// that owner stores a result or gives the claim back.
     pub(crate) wait: bool,
-    /// True if the handle sends an event for each node that cannot decide if keys without
-    /// `created_at` are new.
+    /// True if the `Redlock` handle sends an event for each node that cannot decide if keys without
+    /// `created_at` are new, because the node lost data.
     pub(crate) reports_forgotten: bool,
 }
 
-/// A claim that this caller holds. The drop gives the claim back, unless [`begin`](Self::begin) was
-/// called before.
+/// A claim that this caller holds. Dropping this value gives the claim back, unless
+/// [`begin`](Self::begin) was called before.
 #[derive(Debug)]
 pub(crate) struct Held {
     core: Arc<Core>,
@@ -71,7 +72,8 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Records that the handler starts now. A later drop does not give the claim back.
+    /// Records that the handler starts now. If this value is dropped later, the claim is not given
+    /// back.
     pub(crate) fn begin(&self) {
         self.begun.store(true, Ordering::Release);
     }
@@ -105,9 +107,9 @@ impl Held {
         self.end(ClaimEnd::Undone).await;
     }
 
-    /// Ends the claim on every node that may have the claim. Other callers then need not wait for
-    /// the end of the lease. Waits for the answers of a majority only. The node queues repeat the
-    /// request to the other nodes.
+    /// Ends the claim on every node that may have the claim. Other callers of the key then need not
+    /// wait for the end of the lease. Waits for the answers of a majority only. The node queues
+    /// repeat the request to the other nodes.
     ///
     /// # Cancellation safety
     /// If this future is dropped, the requests are still sent.
@@ -155,8 +157,8 @@ impl ClaimTerms {
             force,
             born: self.loss.born,
             accepted: self.loss.accepted,
-            // With `force` (a repair or an operator's decision), the claim is granted for a request
-            // of any age.
+            // With `force` (to repair a stored result, or after an operator's decision), the claim
+            // is granted for a request of any age.
             created: self.created.filter(|_| !force),
             wait: self.wait && !force,
         })
@@ -218,8 +220,8 @@ impl Core {
         let round = Round { replies: &replies, timer, until, of: None };
         let outcome = self.run(sent, &mut machine, round).await;
         self.saw(&terms.key, machine.largest(), proposal);
-        // An error returns here and drops `undo`. The drop gives back the grants of the nodes
-        // before the caller claims again.
+        // An error returns here and drops `undo`. Dropping `undo` gives back the grants of the
+        // nodes before the caller claims again.
         let promise = outcome?;
         undo.armed = false;
         if promise.forgotten.is_some() && terms.reports_forgotten {
@@ -284,7 +286,7 @@ impl Core {
         self.accept(lease, op).await
     }
 
-    /// Stores the finished steps of a handler, in the same way as a result.
+    /// Stores the list of the steps that a handler has finished, in the same way as a result.
     ///
     /// # Cancellation safety
     /// If this future is dropped, the requests are still sent, and the node queues repeat them.
@@ -331,7 +333,7 @@ impl Core {
             } else if machine.take_refusal() {
                 if lease.is_valid(now) {
                     // The result of the renewal is ignored, because each node decides about `op` by
-                    // its ballot only.
+                    // its ballot (fencing token and owner token) only.
                     let _ = self.extend(lease, false).await;
                     now = self.env.now();
                     machine.renewed(now);

@@ -1,5 +1,5 @@
-//! Closes a handle: refuses new work, waits until held locks are released, and sends the releases
-//! that nodes have not confirmed.
+//! Closes a `Redlock` handle: refuses new work, waits until held locks are released, and sends the
+//! releases that nodes have not confirmed.
 //!
 //! `close` releases no lock that is still held, because another owner could get the lock while the
 //! holder still works. At the end of `close` the renewer stops renewing such a lock. The guard then
@@ -61,7 +61,7 @@ impl fmt::Display for CloseReport {
     }
 }
 
-/// State of a handle: open, closing or closed.
+/// State of a `Redlock` handle: open, closing or closed.
 #[derive(Debug, Default)]
 pub(crate) struct Closing {
     state: AtomicU8,
@@ -86,8 +86,8 @@ impl Closing {
     /// start the operation then.
     pub(crate) fn enter(&self) -> Option<Operation<'_>> {
         self.operations.fetch_add(1, Ordering::SeqCst);
-        // The operation is counted before the state is checked. So either `close` sees the
-        // operation and waits for its end, or the check here sees `CLOSING`.
+        // The operation is counted before the handle's state is checked. So either `close` finds
+        // the counted operation and waits for its end, or the check here finds the state `CLOSING`.
         let operation = Operation(self);
         self.is_open().then_some(operation)
     }
@@ -97,7 +97,7 @@ impl Closing {
         self.state.load(Ordering::SeqCst) == OPEN
     }
 
-    /// Returns true after the end of `close`. No lease is renewed then.
+    /// Returns true after the end of `close`. From then on no lease is renewed.
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::SeqCst) == CLOSED
     }
@@ -128,7 +128,7 @@ impl Closing {
 }
 
 impl Core {
-    /// Closes the handle; see [`Redlock::close`](crate::Redlock::close).
+    /// Closes the `Redlock` handle; see [`Redlock::close`](crate::Redlock::close).
     ///
     /// # Cancellation safety
     /// If this future is dropped, the handle still refuses new work, and continues to renew its
@@ -136,7 +136,7 @@ impl Core {
     pub(crate) async fn close(&self, within: Duration) -> CloseReport {
         self.closing.begin();
         let end = self.env.now() + within;
-        // Without a runtime `close` cannot wait, and returns the report at once.
+        // Without a tokio runtime `close` cannot wait, and returns the report at once.
         let waits = self.timer().is_ok();
         loop {
             let now = self.env.now();

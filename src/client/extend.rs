@@ -53,10 +53,11 @@ impl Core {
         };
         let (old, failovers) = (lease.until(), lease.failovers());
         let kept = valid_until(sent, lease.ttl + lease.drain, self.config.drift);
-        // The nodes keep the lease for `drain` longer than its holder relies on it (election 8).
+        // The nodes keep the lease for `drain` longer than its holder relies on it, so that the
+        // work of a leader can end after a loss (election 8).
         let new = kept - lease.drain;
-        // A renewal must be as durable as the grant (durability 1), so its collector has the same
-        // durability level.
+        // A renewal must be as durable as the grant (durability 1), so the collector of its replies
+        // has the durability level of the grant.
         let replies = lease.replies.next_round(self.n(), kept);
         let (deadline, max_ttl) = (self.node_deadline(sent), self.config.max_ttl);
         let bounds = Times { old, new, deadline, max_ttl };
@@ -65,7 +66,8 @@ impl Core {
         let until = deadline.min(old);
         let submit = |node, op| self.send(node, op, until, &replies);
         if !lease.send(sent, automatic, machine.ask_all(sent), submit) {
-            // The lease is over. It is never revived, even if a majority would still confirm it.
+            // The lease is over. It never becomes valid again, even if a majority would still
+            // confirm it.
             return lost();
         }
         let round = Round { replies: &replies, timer, until, of: Some(lease) };

@@ -21,16 +21,17 @@ use crate::sync::SyncMutex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Failover {
-    /// A majority of the nodes has confirmed the lease since the failover.
+    /// A majority of the nodes has confirmed the lease since the failover of a node.
     Kept,
-    /// The outcome is not known yet; the lease is held until its old deadline. Either the renewal
-    /// got too few answers and is repeated, or the lease has no automatic renewal.
+    /// It is not known yet if a majority of the nodes still has the lease; the lease is held until
+    /// its old deadline. Either the renewal got too few answers and is repeated, or the lease has
+    /// no automatic renewal.
     Open,
-    /// The lease is over.
+    /// The lease is over, so the holder must not rely on it.
     Lost,
 }
 
-/// Nodes that have begun another data history since the handle was made.
+/// Nodes that have begun another data history since the `Redlock` handle was made.
 pub(crate) struct Failovers {
     /// Present quarantine of each node that has failed over, by the node's number. The quarantine
     /// also identifies the data history. In quarantine the node grants nothing new.
@@ -73,7 +74,7 @@ impl Failovers {
     }
 }
 
-/// The failovers that concern one lease, and the outcomes of the renewals after them.
+/// The failovers that concern one lease, and the outcomes of the renewals after these failovers.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     /// Number of failovers of nodes that had confirmed the lease.
@@ -82,7 +83,7 @@ pub(super) struct Verdicts {
     kept: u64,
     /// Value of `failovers` at the sending of the last renewal that got no majority.
     open: u64,
-    /// Latest outcome that the holder has not read.
+    /// Latest outcome of a renewal after a failover, if the holder has not read it yet.
     unread: Option<Failover>,
 }
 
@@ -92,14 +93,14 @@ impl Verdicts {
         self.failovers += 1;
     }
 
-    /// Returns the number of failovers so far. The result of a renewal that is sent now is the
-    /// outcome of all these failovers.
+    /// Returns the number of failovers so far of nodes that had confirmed the lease. The result of
+    /// a renewal that is sent now is the outcome of all these failovers.
     pub(super) fn so_far(&self) -> u64 {
         self.failovers
     }
 
-    /// Records the result of a renewal. `failovers` is the number of failovers at the sending of
-    /// the renewal.
+    /// Records the result of a renewal of the lease. `failovers` is the number of failovers at the
+    /// sending of the renewal.
     pub(super) fn renewed(&mut self, failovers: u64, confirmed: bool) {
         if confirmed && failovers > self.kept {
             self.kept = failovers;
@@ -110,7 +111,7 @@ impl Verdicts {
         }
     }
 
-    /// Takes the latest outcome, if the holder has not read it yet.
+    /// Takes the latest outcome of a renewal after a failover, if the holder has not read it yet.
     pub(super) fn next(&mut self) -> Option<Failover> {
         self.unread.take()
     }

@@ -1,5 +1,5 @@
-//! State of a fair call: its ticket (its number in the order of all fair callers), and the position
-//! in the queue that the call reports to its caller.
+//! State of a call to a fair lock: its ticket (its number in the order of all fair callers), and
+//! the position in the queue of waiters that the call reports to its caller.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,25 +12,26 @@ use crate::quorum::acquire::Loss;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Time for which a call's place in a node's queue counts after the last request of the call (fair
-/// 3).
+/// Time for which a fair call's place in a node's queue of waiters counts after the last request of
+/// the call (fair 3).
 pub(crate) const FRESH: Duration = Duration::from_secs(3);
 
-/// Function of the caller that is called with each new position of the call in the queue.
+/// Callback of the caller of `acquire_with`. It receives each new position of the caller in the
+/// queue of waiters.
 pub(crate) type OnQueued<'a> = &'a mut (dyn FnMut(Queued) + Send);
 
-/// State of a call that waits in the order of tickets.
+/// State of a call that waits in the order of tickets, the numbers that nodes give to fair callers.
 pub(crate) struct Fair<'a> {
-    /// Ticket of the call; `None` until a majority of the nodes has given the call a ticket (fair
-    /// 2).
+    /// Ticket of the call, its number in the order of fair callers; `None` until a majority of the
+    /// nodes has given the call a ticket (fair 2).
     pub(super) ticket: Option<u64>,
-    /// Time at which a majority last confirmed that the call has a place.
+    /// Time at which a majority last confirmed that the call has a place in the queue of waiters.
     heard: Moment,
-    /// Position with which `on_queued` was called last.
+    /// Position in the queue of waiters with which `on_queued` was called last.
     shown: Option<u16>,
     on_queued: SyncMutex<OnQueued<'a>>,
-    /// Lock inside the process that this call holds while it makes its attempts. The other fair
-    /// calls of the handle for this name wait for it.
+    /// Lock inside this process (not on the nodes) that this call holds while it makes its
+    /// attempts. The other fair calls of the `Redlock` handle for this name wait for it.
     line: &'a LocalGuard,
 }
 
@@ -58,15 +59,16 @@ impl<'a> Fair<'a> {
         self.line.answered(Answered { at, level, loss });
     }
 
-    /// Stores the ticket and the position in the queue from the answer to a refused attempt.
-    /// Returns true if the call has got its ticket by this attempt.
+    /// Stores the ticket and the position in the queue of waiters from the answer to a refused
+    /// attempt. Returns true if the call has got its ticket by this attempt.
     pub(super) fn refused(&mut self, queued: Queued, now: Moment) -> bool {
         self.heard = now;
         let Some(ticket) = self.ticket else {
             self.ticket = Some(queued.ticket);
             return true;
         };
-        // The attempt had the ticket, so a majority has the place with the ticket now.
+        // The refused attempt was sent with the ticket, so a majority of the nodes has the call in
+        // its queue under this ticket now.
         if self.shown.replace(queued.ahead) != Some(queued.ahead) {
             self.on_queued.lock()(Queued { ticket, ..queued });
         }
@@ -76,9 +78,9 @@ impl<'a> Fair<'a> {
 
 impl Fair<'_> {
     /// Drops the ticket if no majority has answered for longer than `FRESH`. After this time the
-    /// place of the call is fresh only on the nodes that the call still reaches. These nodes would
-    /// refuse all callers with a larger ticket, so as soon as one more node fails, no caller could
-    /// get a majority.
+    /// call's place in the queue of waiters counts only on the nodes that the call still reaches.
+    /// These nodes would refuse all callers with a larger ticket, so as soon as one more node
+    /// fails, no caller could get a majority.
     pub(super) fn unanswered(&mut self, now: Moment) {
         if now.since(self.heard) > FRESH {
             self.ticket = None;
@@ -86,7 +88,7 @@ impl Fair<'_> {
     }
 }
 
-/// Returns the refusal of a call if another call of the same handle has the lock.
+/// Returns the refusal of a call if another call of the same `Redlock` handle has the lock.
 pub(crate) fn taken_locally() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }

@@ -1,6 +1,6 @@
 //! The health check of the nodes. The check tries to acquire a lock on every node, and asks if the
-//! node can recognise a new idempotency key. The answers are for readiness probes, and do not count
-//! as votes.
+//! node can decide that an idempotency key is new. The answers are for readiness probes, and do not
+//! count as votes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,9 @@ use crate::op::{LockMode, Loss, Op, Reply};
 use crate::quorum::Answer;
 use crate::token::OwnerToken;
 
-/// Name of the trial lock, after the handle's prefix. If another client holds the trial lock, that
-/// also shows that the node grants locks.
+/// Name of the trial lock, which a health check acquires and releases; the `Redlock` handle's
+/// prefix is put in front of it. If another client holds the trial lock, that also shows that the
+/// node grants locks.
 const NAME: &str = "palisade:health";
 /// Ttl of the trial lock. If the release is lost, the lock ends by this ttl.
 const TTL: Duration = Duration::from_secs(1);
@@ -27,7 +28,7 @@ const TTL: Duration = Duration::from_secs(1);
 /// Answer of one node to a health check.
 pub(crate) struct NodeReport {
     pub(crate) name: Arc<str>,
-    /// Answer to the request for the trial lock.
+    /// Answer to the request for the trial lock, which shows if the node grants locks.
     pub(crate) lock: NodeOutcome,
     /// Time for which the node cannot decide if an idempotency key without `created_at` is new,
     /// because the node may have lost a claim of the key. Zero if the node can decide. An error if
@@ -65,7 +66,7 @@ impl Core {
         let keys = LockKeys::prefixed(&self.config.prefix, NAME);
         let proposal = self.proposal(keys.lock());
         let (locks, records) = (ReplyCollector::new(self.n()), ReplyCollector::new(self.n()));
-        // The drop of `_undo` releases the trial lock at every return from here on.
+        // From here on, every return drops `_undo`, which releases the trial lock.
         let _undo = Undo {
             core: self,
             op: Op::Release { mode: LockMode::Exclusive, keys: keys.clone(), owner, meta: false },

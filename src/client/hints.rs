@@ -1,6 +1,6 @@
 //! Wake-up hints: messages of nodes that a lock may be free or a claim may be over. This module
-//! stores, for each key, the callers of the handle that wait for the key and the nodes that have
-//! sent a hint about the key.
+//! stores, for each key, the callers of this client (its `Redlock` handle) that wait for the key
+//! and the nodes that have sent a hint about the key.
 //!
 //! Each node has a queue of the handles that wait for a lock. A release wakes the first handle of
 //! the queue. Candidates of an election are not in the queue: they watch the lock, and a release
@@ -9,11 +9,12 @@
 //! A release reaches the nodes one after the other. At the first hint, the other nodes may still
 //! have the old lock. So the handle wakes one waiter or candidate after the hints of a *majority*
 //! of nodes. The nodes may have woken different handles, so a waiter is also woken a short time
-//! after the first hint. Observers only read, so each hint wakes them. A majority of hints wakes
-//! all callers that wait for the end of a claim, because all of them get the same answer.
+//! after the first hint. Observers of an election only read, so each hint wakes them. A majority of
+//! hints wakes all callers that wait for the end of a claim, because all of them get the same
+//! answer.
 //!
 //! Hints may be lost, so every waiter also has a timer. Hints may be forged, so a [`RateLimit`]
-//! holds useless wake-ups apart.
+//! limits the rate of wake-ups.
 
 mod rate_limit;
 mod turns;
@@ -35,29 +36,29 @@ use crate::sync::SyncMutex;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Time that is added to the requested length of a reservation, because timers have a limited
-/// precision.
+/// Time that is added to the requested length of a reservation (the time for which a released lock
+/// is kept free for a waiter), because timers have a limited precision.
 const SPARE: Duration = Duration::from_millis(2);
-/// Largest number of attempts that the waiters of a handle for one key, except the first one, make
-/// together during one pause.
+/// Largest number of attempts that the waiters of a `Redlock` handle for one key, except the first
+/// one, make together while the first one makes one pause.
 const CROWD: f64 = 64.0;
-/// Kind of waiters of a handle. The waiters of one kind for one key share a place in the nodes'
-/// queues. Callers that only watch count as exclusive ones.
+/// Kind of waiters of a `Redlock` handle. The waiters of one kind for one key share a place in the
+/// nodes' queues. Callers that only watch the key, and have no place, count as exclusive waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Exclusive,
     Shared,
-    /// Waiters for a permit, of any slot.
+    /// Waiters for any permit of a semaphore.
     Permits,
-    /// One fair caller. Other fair callers of the handle wait in the process until this caller has
-    /// the lock.
+    /// One fair caller. Other fair callers of the `Redlock` handle wait in the process until this
+    /// caller has the lock.
     Fair,
 }
 
 const LINES: [Line; 4] = [Line::Exclusive, Line::Shared, Line::Permits, Line::Fair];
 
 impl Line {
-    /// Returns the lock mode that callers of this line request.
+    /// Returns the lock mode that waiters of this kind request.
     pub(crate) fn mode(self) -> LockMode {
         match self {
             Self::Exclusive | Self::Fair => LockMode::Exclusive,
@@ -80,26 +81,29 @@ impl From<LockMode> for Line {
 #[derive(Debug)]
 pub(crate) struct Hints {
     n: usize,
-    /// Number that identifies this handle in the nodes' queues. Each line of the handle waits there
-    /// under its own number, which is made from this one ([`line_id`](Self::line_id)).
+    /// Number that identifies this `Redlock` handle in the nodes' queues. Each kind of waiters
+    /// (`Line`) waits there under its own number, which is made from this one
+    /// ([`line_id`](Self::line_id)).
     id: u64,
-    /// For each line, the entries of the keys for which callers of this line wait.
+    /// For each kind of waiters (`Line`), the entries of the keys for which waiters of this kind
+    /// wait.
     lines: [SyncMutex<HashMap<Arc<str>, Entry>>; LINES.len()],
 }
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// True for each node that has sent a hint since a waiter's last request.
+    /// For each node, true if the node has sent a hint (a wake-up message) since a waiter's last
+    /// request.
     hinted: Vec<bool>,
-    /// The callers in the queue, each with the beginning of its wait and its number. The caller
-    /// with the longest wait is first.
+    /// The callers of this client that wait in the nodes' queues, each with the beginning of its
+    /// wait and its number. The caller with the longest wait is first.
     since: BTreeSet<Order>,
-    /// Number of the last registered caller.
+    /// Number of the caller that was registered last; the next caller gets the next number.
     next: u64,
     turn: Arc<Turns>,
     first: Arc<Turns>,
     news: Arc<Notify>,
-    /// Wakes all callers that wait for the end of the claim.
+    /// Wakes all callers that wait for the end of the claim of this key.
     all: Arc<Notify>,
     observers: usize,
     limit: RateLimit,
@@ -114,12 +118,13 @@ impl Hints {
         self.lines[line as usize].lock()
     }
 
-    /// Returns the identifier under which this line of the handle waits in the nodes' queues.
+    /// Returns the identifier under which this kind of waiters of the `Redlock` handle waits in the
+    /// nodes' queues.
     fn line_id(&self, line: Line) -> u64 {
         self.id ^ line as u64
     }
 
-    /// Handles a node's hint that the key changed.
+    /// Handles a node's hint (a message) that the lock or record of the key changed.
     pub(crate) fn changed(&self, node: usize, key: &str) {
         for line in LINES {
             if let Some(entry) = self.keys(line).get_mut(key) {
@@ -129,10 +134,10 @@ impl Hints {
         }
     }
 
-    /// Handles a node's hint that a lock is free and that the handle `waiter` is the first in the
-    /// queue of the lock. If `waiter` is this handle and none of its callers waits for the lock,
-    /// returns the line for which the lock is reserved. The caller of this function has to give
-    /// that lock back.
+    /// Handles a node's hint (a message) that a lock is free and that the handle `waiter` is the
+    /// first in the node's queue of waiters for the lock. If `waiter` is this handle and none of
+    /// its callers waits for the lock, returns the line (kind of waiters) for which the lock is
+    /// reserved. The caller of this function has to give that lock back.
     pub(crate) fn turn(&self, node: usize, key: &str, waiter: u64) -> Option<Line> {
         let line = LINES.into_iter().find(|line| waiter == self.line_id(*line))?;
         let mut keys = self.keys(line);
@@ -144,8 +149,8 @@ impl Hints {
     }
 
     /// Returns the value that a node stores in place of an owner token while it reserves a lock or
-    /// a slot for this line of the handle. A node reserves a lock for the readers of all handles
-    /// together.
+    /// a slot for this line (kind of waiters) of the `Redlock` handle. A node reserves a lock for
+    /// the readers of all handles together.
     pub(crate) fn reservation(&self, line: Line) -> OwnerToken {
         match line {
             Line::Shared => OwnerToken::READERS,
@@ -153,8 +158,9 @@ impl Hints {
         }
     }
 
-    /// Registers a caller for hints about the key. If `queued` is `Some`, the caller has waited in
-    /// that line since that time. If `queued` is `None`, the caller only watches the key.
+    /// Registers a caller for hints (wake-up messages) about the key. If `queued` is `Some`, it
+    /// contains the kind of waiter and the time since which the caller has waited in the nodes'
+    /// queues. If `queued` is `None`, the caller only watches the key.
     pub(crate) fn wait(self: &Arc<Self>, key: &str, queued: Option<(Line, Moment)>) -> Waiting {
         let line = queued.map_or(Line::Exclusive, |(line, _)| line);
         let mut keys = self.keys(line);
@@ -225,12 +231,13 @@ impl Waiting {
         self.hints.keys(self.line)
     }
 
-    /// Resolves at the time of this caller's next attempt: after hints from a majority of nodes or,
-    /// if the caller is in the queue, `soon` after the first hint. A fair caller always waits for
-    /// the majority. All nodes have the same order of fair callers, so they wake the same caller;
-    /// and when the caller's own failed attempt is rolled back on a node, this node sends a hint to
-    /// the caller, although the lock is not free on the other nodes. Callers of one handle are
-    /// woken one by one, the one that has waited longest first. Readers are woken together.
+    /// Resolves at the time of this caller's next attempt: after hints (wake-up messages) from a
+    /// majority of nodes or, if the caller is in the queue, `soon` after the first hint. A fair
+    /// caller always waits for the majority. All nodes have the same order of fair callers, so they
+    /// wake the same caller; and when the caller's own failed attempt is rolled back on a node,
+    /// this node sends a hint to the caller, although the lock is not free on the other nodes.
+    /// Callers of one `Redlock` handle are woken one by one, the one that has waited longest first.
+    /// Readers are woken together.
     ///
     /// # Cancellation safety
     /// If the future is dropped after this caller was woken, the next waiter of the handle is woken
@@ -247,16 +254,18 @@ impl Waiting {
         }
     }
 
-    /// Returns true if this caller waits in the queue, false if this caller only watches.
+    /// Returns true if this caller waits in the nodes' queues for a lock, false if this caller only
+    /// watches the key.
     pub(crate) fn is_queued(&self) -> bool {
         self.since.is_some()
     }
 
     /// Returns the part of the next request that applies if another owner has the lock: the node
-    /// sends a hint and, if this caller is in the queue, gives the handle a place in the queue. A
-    /// handle has one place. Its time in the queue is the longest wait of its callers. A reader's
-    /// request contains the reader's own wait, because the nodes compare it with the waits of the
-    /// writers (readers 9). The call clears the hints received so far.
+    /// sends a hint (a wake-up message) and, if this caller is in the queue, gives the `Redlock`
+    /// handle a place in the queue. A handle has one place. Its time in the queue is the longest
+    /// wait of its callers. A reader's request contains the reader's own wait, because the nodes
+    /// compare it with the waits of the writers (readers 9). The call clears the hints received so
+    /// far.
     pub(crate) fn request(&self, now: Moment, round_trip: Duration) -> IfHeld {
         self.has_first_hint.store(false, Ordering::Relaxed);
         let mut keys = self.keys();
@@ -267,18 +276,20 @@ impl Waiting {
         });
         let own = if self.is_shared() { self.since } else { first };
         let Some((since, _)) = own.filter(|_| self.is_queued()) else { return IfHeld::Watch };
-        // The lock has to stay reserved for three round trips: half a round trip until the hint
-        // arrives, two if only a minority of nodes has sent hints, and half a round trip for the
-        // request. A fourth round trip is added for safety.
+        // A released lock has to stay reserved for the caller for three round trips: half a round
+        // trip until the hint (the node's message) arrives, two if only a minority of nodes has
+        // sent hints, and half a round trip for the request. A fourth round trip is added for
+        // safety.
         let needs = (4 * round_trip).saturating_add(SPARE).min(Place::RESERVED_MAX);
         let waiter = self.hints.line_id(self.line);
         IfHeld::Queue(Place { waiter, waited: now.since(since), needs })
     }
 
-    /// Returns the length of this caller's pause without a hint. The first waiter in the queue
-    /// makes attempts for all waiters of the handle, one after each `pause`. The other waiters
-    /// pause longer: all of them together make at most `CROWD` attempts in one `pause`. Their
-    /// attempts are needed because the future of the first waiter may not be polled.
+    /// Returns the length of this caller's pause if no hint (wake-up message) arrives. The first
+    /// waiter in the queue makes attempts for all waiters of the `Redlock` handle, one after each
+    /// `pause`. The other waiters pause longer: all of them together make at most `CROWD` attempts
+    /// in one `pause`. Their attempts are needed because the future of the first waiter may not be
+    /// polled.
     pub(crate) fn pause(&self, pause: Duration, random: u128) -> Duration {
         let keys = self.keys();
         let Some(entry) = keys.get(&self.key) else { return pause };
@@ -301,16 +312,17 @@ impl Waiting {
         self.order.0 = self.order.0.max(now);
     }
 
-    /// Returns true if another caller of the handle has waited longer in the queue. The handle's
-    /// place in the nodes' queues then counts with the wait of that caller.
+    /// Returns true if another caller of the `Redlock` handle has waited longer for the lock. The
+    /// handle's place in the nodes' queues then counts with the wait of that caller.
     pub(crate) fn is_behind(&self) -> bool {
         let first = self.keys().get(&self.key).and_then(|e| e.since.first().copied());
         self.since.is_some_and(|since| first.is_some_and(|first| first != since))
     }
 
-    /// Returns the nodes that have sent a hint since the last request, if no other caller of the
-    /// handle is in the queue, and clears these hints. These nodes may have reserved the lock for
-    /// the handle. The handle does not need the reservations, and can give them back.
+    /// Returns the nodes that have sent a hint (a wake-up message) since the last request, if no
+    /// other caller of the `Redlock` handle is in the queue, and clears these hints. These nodes
+    /// may have reserved the lock for the handle. The handle does not need the reservations, and
+    /// can give them back.
     pub(crate) fn unused(&self) -> Vec<usize> {
         if !self.is_queued() {
             return Vec::new();
@@ -323,12 +335,12 @@ impl Waiting {
         hinted.iter().enumerate().filter_map(|(node, hinted)| hinted.then_some(node)).collect()
     }
 
-    /// Returns the line in which this caller waits.
+    /// Returns the kind of waiters (line) to which this caller belongs.
     pub(crate) fn line(&self) -> Line {
         self.line
     }
 
-    /// Returns true if several callers of this handle can hold the lock together.
+    /// Returns true if several callers of this `Redlock` handle can hold the lock together.
     pub(crate) fn is_shared(&self) -> bool {
         self.line == Line::Shared
     }
@@ -339,16 +351,17 @@ impl Waiting {
         self.keys().get_mut(&self.key).map_or(Duration::ZERO, |e| e.limit.wake(now))
     }
 
-    /// Records that the last hint was right: the lock had been released, even if another owner has
-    /// the lock now. The wake-up does not count as useless then.
+    /// Records that the last hint (a node's message that the lock is free) was right: the lock had
+    /// been released, even if another owner has the lock now. The wake-up does not count as useless
+    /// then.
     pub(crate) fn was_right(&self) {
         if let Some(entry) = self.keys().get_mut(&self.key) {
             entry.limit.forgive();
         }
     }
 
-    /// Returns a future that resolves at the next hint about the key after this call. So the caller
-    /// may read the key between this call and the first poll.
+    /// Returns a future that resolves at the next hint (a node's message) about the key after this
+    /// call. So the caller may read the key between this call and the first poll.
     ///
     /// # Cancellation safety
     /// A dropped future loses only the hint.
@@ -356,10 +369,11 @@ impl Waiting {
         self.news.notified()
     }
 
-    /// Returns a future that resolves after hints from a majority of nodes. Hints count from this
-    /// call on, also before the first poll. Earlier hints do not count, because a late hint about
-    /// one claim does not mean the end of the next claim. All callers that wait are woken together,
-    /// because all of them wait for the end of the same claim.
+    /// Returns a future that resolves after hints (messages that a claim is over) from a majority
+    /// of nodes. Hints count from this call on, also before the first poll. Earlier hints do not
+    /// count, because a late hint about one claim does not mean the end of the next claim. All
+    /// callers that wait are woken together, because all of them wait for the end of the same
+    /// claim.
     ///
     /// # Cancellation safety
     /// A dropped future loses only the hint.
@@ -370,9 +384,9 @@ impl Waiting {
         Arc::clone(&self.all).notified_owned()
     }
 
-    /// Wakes the next waiter of this handle, so that the waiter makes an attempt. The nodes removed
-    /// the handle from their queues when they woke it. Even if the nodes refuse the lock, this
-    /// attempt puts the handle into the queues again.
+    /// Wakes the next waiter of this `Redlock` handle, so that the waiter makes an attempt. The
+    /// nodes removed the handle from their queues when they woke it. Even if the nodes refuse the
+    /// lock, this attempt puts the handle into the queues again.
     pub(crate) fn wake_next(&self) {
         wake(&self.turn, self.line);
     }
@@ -397,8 +411,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Calls `deliver` with each signal of a node, until the node or `target` is dropped. After missed
-/// signals, calls `deliver` with `None`.
+/// Calls `deliver` with each signal (wake-up message or event) of a node, until the node or
+/// `target` is dropped. After missed signals, calls `deliver` with `None`.
 pub(super) async fn forward_hints<T>(
     node: Weak<dyn LockNode>,
     target: Weak<T>,
@@ -408,7 +422,7 @@ pub(super) async fn forward_hints<T>(
     loop {
         let event = match events.recv().await {
             Ok(event) => Some(event),
-            // Missed signals are no error, because each waiter also has a timer.
+            // Signals that this task missed are no error, because each waiter also has a timer.
             Err(broadcast::error::RecvError::Lagged(_)) => None,
             Err(broadcast::error::RecvError::Closed) => return,
         };

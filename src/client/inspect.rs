@@ -30,8 +30,8 @@ impl Core {
         self.names.iter().cloned().zip(answers).collect()
     }
 
-    /// Sends the op to every node, and returns the nodes' answers as soon as `enough` are no
-    /// errors; `None` for a node that has not answered by then or in time.
+    /// Sends the op to every node, and returns the nodes' answers as soon as `enough` of the
+    /// answers are no errors; `None` for a node that has not answered by then or in time.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the op may still be executed on nodes.
@@ -54,7 +54,7 @@ impl Core {
                 }
             }
         };
-        // The time-out is no error. The answer of a node that has not answered stays `None`.
+        // A node that does not answer in time is no error here: its answer stays `None`.
         let _ = tokio::time::timeout(self.patience(), all).await;
         answers
     }
@@ -81,8 +81,8 @@ impl Core {
     }
 
     /// Removes a candidate's entry from the nodes' lists, without waiting for answers. On a node
-    /// that does not receive the request, the entry ends with its ttl. This function needs no
-    /// runtime, because `Drop` calls it.
+    /// that does not receive the request, the entry stays until its ttl ends. This function needs
+    /// no runtime, because `Drop` calls it.
     pub(crate) fn strike(&self, op: Enlist) {
         let deadline = self.node_deadline(self.env.now());
         self.send_all(Op::Enlist(op), deadline, &ReplyCollector::taking_back(self.n()));

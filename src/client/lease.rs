@@ -1,9 +1,11 @@
-//! A lease: its subject, its deadline and its state.
+//! A lease: the right of this process to a lock, a leadership or a claim until a deadline.
 //!
 //! Invariants:
-//! 1. `until` only grows, and only by a renewal that a majority confirmed in time (renewal 1).
-//! 2. The phase leaves `Held` once and never returns: a lost lease cannot become held again.
-//! 3. `is_valid` reads a clock that also counts during a suspend of the machine, and needs no
+//! 1. `until`, the deadline, only grows, and only by a renewal that a majority confirmed in time
+//!    (renewal 1).
+//! 2. The `phase` of a lease leaves `Held` once and never returns: a lost lease cannot become held
+//!    again.
+//! 3. `is_valid` reads a clock that also counts while the computer is suspended, and needs no
 //!    timer. So the first call after a pause of the process returns the right answer.
 
 mod ops;
@@ -51,7 +53,7 @@ pub(crate) struct Lease {
     /// Time for which the nodes keep the lease after `ttl`. For a leadership it is the time in
     /// which the leader's work may still run after a loss (election 8); else zero.
     pub(crate) drain: Duration,
-    /// Time before which the lease must not be released on the nodes, only end by itself. A
+    /// Time before which the lease must not be released on the nodes, but only end by its ttl. A
     /// takeover sets this time, because the earlier holder may rely on the lock until then (locks
     /// 13).
     pub(crate) lapses_before: Moment,
@@ -76,19 +78,20 @@ struct State {
     /// True if the metrics count this lease as held.
     counted: bool,
     until: Moment,
-    /// Mode of later extensions and of the release of the lease.
+    /// Lock mode (exclusive, shared or a slot) of later extensions and of the release of the lease.
     mode: LockMode,
     /// Smallest number of replicas that had the lease at its last grant or renewal. `replies` has
     /// the durability level.
     kept: u32,
-    /// Metadata that the holder publishes beside the lock.
+    /// Metadata that the holder publishes on the nodes beside the lock, such as the value of a
+    /// leader.
     meta: Option<Arc<[u8]>>,
     /// Failovers of nodes that had confirmed the lease, and the outcomes of the renewals after
-    /// them.
+    /// these failovers.
     verdicts: Verdicts,
     /// Key of the lease's entry in the renewer; `None` if the renewer has no entry for the lease.
     slot: Option<(Moment, u64)>,
-    /// End of the lease; `None` while it is held.
+    /// Time and cause of the lease's end; `None` while the lease is held.
     over: Option<Over>,
     /// Time at which the present renewal began; `None` if no renewal is under way.
     renewing: Option<Moment>,
@@ -177,7 +180,7 @@ impl Lease {
         Self { lapses_before, ..self }
     }
 
-    /// Sets the mode of the lease.
+    /// Sets the lock mode of the lease: exclusive, shared or a slot of a semaphore.
     pub(crate) fn in_mode(self, mode: LockMode) -> Self {
         self.downgrade_to(mode);
         self
@@ -189,7 +192,8 @@ impl Lease {
         self.state.lock().mode = mode;
     }
 
-    /// Returns the mode in which the lease is extended and released.
+    /// Returns the lock mode (exclusive, shared or a slot) in which the lease is extended and
+    /// released.
     pub(crate) fn mode(&self) -> LockMode {
         self.state.lock().mode
     }
@@ -248,8 +252,8 @@ impl Lease {
             // be sent to this node too.
             self.replies.extended(node);
             if let Op::Extend { mode, meta, .. } = &mut op {
-                // The lease may have become shared during the renewal. The extension then has the
-                // shared mode.
+                // During the renewal the holder may have become a reader. The extension then has
+                // the shared mode.
                 *mode = s.mode;
                 meta.clone_from(&s.meta);
             }
@@ -291,14 +295,14 @@ impl Lease {
         s.phase == (Phase::Held { troubled: true }) || s.until.since(now) < self.ttl / 2
     }
 
-    /// Returns the time and cause of the lease's end; `None` if the lease has not been declared
-    /// lost or ended.
+    /// Returns the time at which the lease ended, and if it was lost; `None` if the lease has not
+    /// been declared lost or ended.
     pub(crate) fn over_since(&self) -> Option<Over> {
         self.state.lock().over
     }
 
     /// Records that a renewal begins at `now`. A further try of the same renewal does not change
-    /// the time.
+    /// the recorded beginning.
     pub(crate) fn renewing(&self, now: Moment) {
         self.state.lock().renewing.get_or_insert(now);
     }
@@ -467,12 +471,13 @@ impl Lease {
     }
 
     /// Returns the state of this lease on one node: the time until which the node has confirmed the
-    /// lease, and the node's quarantine.
+    /// lease, and the node's quarantine, in which it grants nothing new.
     pub(crate) fn known(&self, node: usize) -> Known {
         self.replies.known(node, self.until())
     }
 
-    /// Changes the metadata of the holder. The next extension sends the metadata to the nodes.
+    /// Changes the metadata that the holder publishes beside the lock. The next extension sends the
+    /// metadata to the nodes.
     pub(crate) fn set_meta(&self, meta: Arc<[u8]>) {
         self.state.lock().meta = Some(meta);
     }

@@ -1,5 +1,5 @@
-//! Locks inside this process, one for each key. With them, calls in this process exclude each other
-//! even while no node answers.
+//! Locks inside this process, one for each key; no node is asked for them. With them, calls in this
+//! process exclude each other even while no node answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::quorum::acquire::Loss;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// The local locks of one handle. Callers get a lock in the order of their calls.
+/// The local locks of one `Redlock` handle. Callers get a lock in the order of their calls.
 #[derive(Debug, Default)]
 pub(crate) struct LocalLocks(SyncMutex<HashMap<LockKeys, Entry>>);
 
@@ -31,7 +31,7 @@ struct Entry {
 pub(crate) struct LocalGuard {
     locks: Arc<LocalLocks>,
     keys: LockKeys,
-    /// The held lock; `None` while the caller waits.
+    /// The held local lock; `None` while the caller waits for it.
     held: Option<OwnedMutexGuard<()>>,
 }
 
@@ -47,7 +47,8 @@ impl LocalLocks {
             entry.users += 1;
             Arc::clone(&entry.lock)
         };
-        // From here on, the drop of `guard` subtracts this caller from the users of the entry.
+        // From here on, the drop of `guard` subtracts this caller from the count of callers
+        // (`users`) of this local lock.
         let mut guard = LocalGuard { locks: Arc::clone(self), keys: keys.clone(), held: None };
         guard.held = Some(lock.lock_owned().await);
         guard

@@ -3,8 +3,8 @@
 //!
 //! Each `Redlock` handle has one [`Core`]. All locks, keys and elections of the handle share the
 //! `Core`. The `Core` passes requests (ops) to the node queues, passes replies to the quorum
-//! machines, and cleans up after dropped futures. A majority decides, so no operation waits for the
-//! slowest node.
+//! machines (state machines, one for each operation), and cleans up after dropped futures. A
+//! majority decides, so no operation waits for the slowest node.
 //!
 //! These modules handle a request: `acquire`, `claim`, `extend` or `release` makes the op; `round`
 //! sends the ops, collects the replies and runs the quorum machine; `node_queue` batches the ops.
@@ -72,7 +72,7 @@ use renewer::Renewer;
 pub(crate) use renewer::WATCH;
 use ttl_warning::TtlWarning;
 
-/// State of one `Redlock` handle.
+/// State that a `Redlock` handle and its clones share.
 pub(crate) struct Core {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) config: Config,
@@ -82,8 +82,8 @@ pub(crate) struct Core {
     pub(crate) closing: Closing,
     pub(crate) meters: Meters,
     pub(crate) local_locks: Arc<LocalLocks>,
-    /// For each lock, the line of its fair callers, in the order of their calls. Only the first
-    /// caller of a line sends requests to the nodes.
+    /// For each lock, the fair callers in this process that wait for it (a line), in the order of
+    /// their calls. Only the first caller of a line sends requests to the nodes.
     pub(crate) fair_lines: Arc<LocalLocks>,
     outage: SyncMutex<Outage>,
     /// Permits for attempts to acquire a lock. There are `ATTEMPTS_MAX` permits.
@@ -94,19 +94,20 @@ pub(crate) struct Core {
     fences_ahead: SyncMutex<FencesAhead>,
     listeners: SyncMutex<Vec<JoinHandle<()>>>,
     events: broadcast::Sender<NamedEvent>,
-    /// For each node, the end of the time in which the node cannot decide if idempotency keys
-    /// without `created_at` are new, as the last event reported it. `None` if no event has reported
-    /// a time.
+    /// For each node, the end of the time in which the node cannot decide, after a loss of data, if
+    /// idempotency keys without `created_at` are new, as the last event reported it. `None` if no
+    /// event has reported a time.
     forgetful: SyncMutex<Vec<Option<Moment>>>,
 }
 
-/// If a node's time in `forgetful` grows by more than this, another event is sent. A smaller change
-/// comes from the same loss of data.
+/// If a node's time in `forgetful` grows by more than this length, another event is sent. A smaller
+/// change comes from the loss of data that was reported before.
 const FORGETFUL_SLACK: Duration = Duration::from_secs(60);
 
-/// Largest number of attempts to acquire that a handle has under way. It is larger than the number
-/// of requests that a node queue can have in flight, but a node queue can still send all these
-/// requests in time. Further attempts wait for a permit, in the order of their calls.
+/// Largest number of attempts to acquire that a `Redlock` handle has under way. It is larger than
+/// the number of requests that the queue of one node can have in flight, but the queue can still
+/// send all these requests in time. Further attempts wait for a permit, in the order of their
+/// calls.
 const ATTEMPTS_MAX: usize = 1_024;
 
 /// Largest number of events that wait for a slow subscriber. After that the subscriber misses the
@@ -175,17 +176,18 @@ impl Core {
         NodeEvents::new(events)
     }
 
-    /// Returns the counters of the node queues.
+    /// Returns the counters of each node's queue of requests.
     pub(crate) fn metrics(&self) -> Vec<NodeMetrics> {
         self.queues.iter().map(NodeQueue::metrics).collect()
     }
 
-    /// Returns the outage state of the nodes. Locks that may degrade use this state.
+    /// Returns the outage state of the nodes. Locks whose callers may continue without the lock use
+    /// this state.
     pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock()
     }
 
-    /// Returns the number of nodes of the handle.
+    /// Returns the number of nodes of the `Redlock` handle.
     pub(crate) fn n(&self) -> usize {
         self.queues.len()
     }
@@ -195,8 +197,9 @@ impl Core {
         now + self.config.node_deadline
     }
 
-    /// Returns the time to wait for the answer to a request. The node queue posts an answer or an
-    /// error before the end of this time, unless the runtime does not poll the task of the queue.
+    /// Returns the time to wait for a node's answer to a request. The node queue posts an answer or
+    /// an error before the end of this time, unless the runtime does not poll the task of the
+    /// queue.
     pub(crate) fn patience(&self) -> Duration {
         self.config.node_deadline + GRACE
     }
@@ -236,8 +239,8 @@ impl Core {
             let until = now + remaining;
             {
                 let mut known = self.forgetful.lock();
-                // The new time is at most a little later than the reported time, so it comes from
-                // the same loss, seen with a slower clock or for a shorter retention.
+                // `until` is at most a little later than the time that was reported, so it comes
+                // from the same loss of data, measured by another clock or for another retention.
                 if known[node].is_some_and(|known| until <= known + FORGETFUL_SLACK) {
                     continue;
                 }
@@ -249,8 +252,9 @@ impl Core {
         }
     }
 
-    /// Reads the holder of a name from a majority of nodes. `read` decodes the holder's metadata.
-    /// It returns the decoded value and its number, which is larger for newer metadata.
+    /// Reads the holder of a lock or of an election from a majority of nodes. `read` decodes the
+    /// holder's metadata. It returns the decoded value and its number, which is larger for newer
+    /// metadata.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the nodes keep nothing of the read, except that with `wait` they
@@ -284,14 +288,14 @@ impl Core {
         NoQuorum { of: None, needed: majority(self.n()), nodes, waited: None }
     }
 
-    /// Returns, for each node, the outcome of a request to a closed handle. Such a request is not
-    /// sent.
+    /// Returns, for each node, the outcome of a request to a closed `Redlock` handle. Such a
+    /// request is not sent.
     pub(crate) fn closed(&self) -> Vec<NodeOutcome> {
         vec![NodeOutcome::Failed(handle_closed()); self.n()]
     }
 
-    /// Starts to listen to the nodes' signals (hints and events), unless a task listens already.
-    /// Called as soon as a caller waits for a lock or holds a lock.
+    /// Starts to listen to the nodes' signals (wake-up messages and events), unless a task listens
+    /// already. Called as soon as a caller waits for a lock or holds a lock.
     pub(crate) fn listen(self: &Arc<Self>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|l| !l.is_finished());
@@ -322,13 +326,13 @@ impl Core {
 
     /// Sends an event of a node to the subscribers.
     fn tell(&self, node: usize, event: NodeEvent) {
-        // Without a subscriber the event is dropped. That is no error.
+        // If no program subscribes to events, the event is dropped, which is no error.
         let _ = self.events.send(NamedEvent { node: Arc::clone(&self.names[node]), event });
     }
 
-    /// Gives back a lock that a node has reserved for this handle or for readers, because no caller
-    /// of this handle waits for the lock any more. The next handle in the node's queue then gets
-    /// the lock. A fair caller also gives up its place (fair 4).
+    /// Gives back a lock that a node has reserved for this `Redlock` handle or for readers, because
+    /// no caller of this handle waits for the lock any more. The next handle in the node's queue
+    /// then gets the lock. A fair caller also gives up its place (fair 4).
     pub(crate) fn pass_on(&self, node: usize, key: &str, line: Line, mode: LockMode) {
         let (owner, meta) = (self.hints.reservation(line), line == Line::Fair);
         let mode = match mode {
@@ -354,7 +358,7 @@ fn handle_closed() -> NodeError {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        // The renewer's task wakes up, finds that the handle is dropped, and ends.
+        // The renewer's task wakes up, finds that the `Redlock` handle is dropped, and ends.
         self.renewer.wake();
         for l in self.listeners.lock().drain(..) {
             l.abort();

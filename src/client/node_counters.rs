@@ -1,5 +1,6 @@
-//! Counters of one node, updated once per batch, and the gauges of a handle that show which nodes
-//! vote at present. No decision of the library depends on these numbers.
+//! Counters of the requests to one node, updated once per batch of requests, and the gauges of a
+//! `Redlock` handle that show which nodes vote at present. No decision of the library depends on
+//! these numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::sync::SyncMutex;
 /// [`NODE`] and of [`NodeMetrics`].
 macro_rules! tallies {
     ($($name:ident)*) => {
-        /// Counters of one node that only grow.
+        /// Counters of the requests to one node; they only grow.
         #[derive(Debug)]
         pub(crate) struct Tallies {
             $(pub(crate) $name: Tally,)*
@@ -38,7 +39,7 @@ tallies! {
     barriers_failed losses
 }
 
-/// Counters and gauges of one node.
+/// Counters and gauges of the requests to one node and of the node's state.
 #[derive(Debug)]
 pub(crate) struct Counters {
     node: Arc<str>,
@@ -52,7 +53,7 @@ pub(crate) struct Counters {
     faults: SyncMutex<BTreeMap<NodeFault, Tally>>,
 }
 
-/// Numbers of one batch. All are added to the node's counters together.
+/// Numbers of one batch of requests. All of them are added to the node's counters together.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     ops: u64,
@@ -105,7 +106,8 @@ impl Counters {
         }
     }
 
-    /// Adds the numbers of a batch. `took` is the time from the sending of the batch to its answer.
+    /// Adds the numbers of a batch of requests to the node's counters. `took` is the time from the
+    /// sending of the batch to its answer.
     pub(crate) fn add(&self, count: Count, took: Duration) {
         self.request.record(took.as_secs_f64());
         self.tallies.batches.add(1);
@@ -125,7 +127,7 @@ impl Counters {
         faults.entry(fault).or_insert_with(new).add(n);
     }
 
-    /// Counts a request that was refused before it was sent.
+    /// Counts a request that this process refused before it was sent to the node.
     pub(crate) fn count_refused(&self, fault: NodeFault) {
         self.fault(fault, 1);
     }
@@ -179,7 +181,8 @@ fn word(fault: NodeFault) -> String {
     word
 }
 
-/// Gauges of a handle's nodes. A gauge shows if the last answer of its node counted as a vote.
+/// Gauges of a `Redlock` handle's nodes. A gauge shows if the last answer of its node counted as a
+/// vote.
 pub(crate) struct VotingGauges {
     voting: SyncMutex<Vec<Option<bool>>>,
     nodes: Vec<Gauge>,

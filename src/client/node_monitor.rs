@@ -19,15 +19,15 @@ use crate::quorum::clock::{ClockCheck, ClockStep};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Monitor of the facts that one node reports.
+/// Monitor of the facts (clock, identity, data history) that one node reports.
 pub(crate) struct NodeMonitor {
     name: Arc<str>,
     clock: ClockCheck,
     identity: Option<Arc<str>>,
     address: Option<Arc<str>>,
     history_id: Option<u64>,
-    /// The node's clock at the first answer to this handle, in µs since 1970; `None` before that
-    /// answer.
+    /// The node's clock at the first answer to this `Redlock` handle, in µs since 1970; `None`
+    /// before that answer.
     known_since: Option<u64>,
     in_quarantine: bool,
     /// Latest loss of data that the node reported.
@@ -38,8 +38,9 @@ pub(crate) struct NodeMonitor {
     /// Owners that re-asserted a lease on the node in its present quarantine. In quarantine a node
     /// grants nothing new; to re-assert a lease is to renew it then.
     reasserted: BTreeSet<OwnerToken>,
-    /// The two lengths of a quarantine in the last event about a disagreement: the length that this
-    /// handle requests, and the length that the node uses.
+    /// The two lengths of a quarantine (a time in which a node grants nothing) in the last event
+    /// about a disagreement: the length that this `Redlock` handle requests, and the length that
+    /// the node uses.
     disagreed: Option<(Duration, Duration)>,
     events: broadcast::Sender<NamedEvent>,
     counters: Arc<Counters>,
@@ -64,9 +65,9 @@ impl NodeMonitor {
         }
     }
 
-    /// Checks the facts in the answer to a batch that was sent at `sent` and answered at
-    /// `received`. `address` returns the address of the node's server. Returns an error if the
-    /// node's votes do not count now, because its clock stepped.
+    /// Checks the facts (clock, identity, data history) in the answer to a batch that was sent at
+    /// `sent` and answered at `received`. `address` returns the address of the node's server.
+    /// Returns an error if the node's votes do not count now, because its clock stepped.
     pub(crate) fn judge(
         &mut self,
         facts: &Facts,
@@ -94,27 +95,28 @@ impl NodeMonitor {
         self.clock.objection(received)
     }
 
-    /// Returns the node's clock at the first answer to this handle, in µs since 1970 (quarantine
-    /// 10).
+    /// Returns the node's clock at the first answer to this `Redlock` handle, in µs since 1970
+    /// (quarantine 10).
     pub(crate) fn known_since(&self) -> Option<u64> {
         self.known_since
     }
 
-    /// Records a confirmed extension that named the node's quarantine. Returns true if the
-    /// extension re-asserted a lease: the node is still in quarantine, and this is the owner's
-    /// first extension in the quarantine.
+    /// Records a confirmed extension that named the node's quarantine, a time in which the node
+    /// only extends earlier leases. Returns true if the node is still in that quarantine, and this
+    /// is the owner's first extension in it; the extension then re-asserted the lease.
     pub(crate) fn reasserts(&mut self, owner: OwnerToken) -> bool {
         self.in_quarantine && self.reasserted.insert(owner)
     }
 
-    /// Sends an event that holders of this handle re-asserted `leases` leases.
+    /// Sends an event that holders of this `Redlock` handle re-asserted `leases` leases.
     pub(crate) fn reasserted(&self, leases: u64) {
         if leases > 0 {
             self.tell(NodeEvent::Reasserted { leases });
         }
     }
 
-    /// Stores the latest loss of the node's data (quarantine 13).
+    /// Stores the latest loss of data that the node reported, and counts a new loss (quarantine
+    /// 13).
     fn check_losses(&mut self, facts: &Facts) {
         let latest = facts.losses.last().copied();
         if latest != self.latest_loss {
@@ -154,7 +156,8 @@ impl NodeMonitor {
             };
             self.tell(NodeEvent::HistoryChanged { cause });
             // The new data history (after a failover, a restart or a loss of data) has its own
-            // quarantine. This quarantine is reported even if the last one had not ended.
+            // quarantine, in which the node grants nothing new. This quarantine is reported even if
+            // the last one had not ended.
             self.in_quarantine = false;
             self.reasserted.clear();
         }
@@ -183,14 +186,14 @@ impl NodeMonitor {
         }
     }
 
-    /// Sends an event if this handle and other clients of the node use different lengths of a
-    /// quarantine; they must use the same length (quarantine 7). The node uses the longest length.
-    /// So two handles send the event: a handle with a shorter length, and the handle that raised
-    /// the length. Each pair of lengths is reported once.
+    /// Sends an event if this `Redlock` handle and other clients of the node use different lengths
+    /// of a quarantine; they must use the same length (quarantine 7). The node uses the longest
+    /// length. So two handles send the event: a handle with a shorter length, and the handle that
+    /// raised the length. Each pair of lengths is reported once.
     fn check_settings(&mut self, facts: &Facts) {
         let (ours, node) = (facts.quarantine_asked, facts.quarantine_len);
-        // The node counts in whole milliseconds, so a difference of less than one millisecond is
-        // ignored.
+        // The node counts the length of its quarantine in whole milliseconds, so a difference of
+        // less than one millisecond is ignored.
         let shorter = ours + Duration::from_millis(1) < node;
         if (shorter || facts.quarantine_raised) && self.disagreed != Some((ours, node)) {
             self.disagreed = Some((ours, node));
@@ -255,7 +258,7 @@ mod tests {
         Moment::from_nanos(ms * 1_000_000)
     }
 
-    /// Returns the events that `run` sends.
+    /// Returns the events that a node monitor sends during `run`.
     fn reported(s: &QueueSettings, run: impl FnOnce(&mut NodeMonitor)) -> Vec<NodeEvent> {
         let mut events = s.events.subscribe();
         run(&mut health(s));
@@ -320,7 +323,8 @@ mod tests {
         p.judge(&shut, at(1), at(1), &nowhere);
         assert!(p.reasserts(owner));
         assert!(!p.reasserts(owner));
-        // The next renewal was sent in the quarantine, and arrived after the end of the quarantine.
+        // The next renewal was sent during the node's quarantine, and arrived after the end of the
+        // quarantine.
         p.judge(&open, at(2), at(2), &nowhere);
         assert!(!p.reasserts(owner));
     }

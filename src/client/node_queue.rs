@@ -1,5 +1,6 @@
-//! Queue of a handle's requests to one node, with group commit. Several batches may be in flight,
-//! if the node executes batches in order.
+//! Queue of a `Redlock` handle's requests to one node, with group commit: requests that wait are
+//! sent together as one batch. Several batches may be in flight, if the node executes batches in
+//! order.
 //!
 //! If no batch is in flight, a request is sent at once. Requests that arrive while a batch is in
 //! flight are sent together as the next batch. If a node executes its batches in order, the queue
@@ -61,18 +62,19 @@ use crate::quorum::holdings::Quarantine;
 use crate::sync::SyncMutex;
 use crate::time::{Drift, Moment, NodeClock};
 
-/// Time after the deadline of a request for which the queue still waits for the node's answer.
+/// Time after the deadline of a request for which a node's queue of requests still waits for the
+/// node's answer.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
 /// Interval at which an idle queue sends a batch without ops. The answer contains the node's clock
 /// and shows if the node is still the same server. The batch also makes the server store its clock
 /// in the marker key, which limits the loss after a crash (quarantine 13).
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Largest number of requests that wait in one channel of the queue. Releases and unclaims (they
-/// give a claim back) have the same number of places in addition.
+/// Largest number of requests that wait in one channel of the queue. The channel has the same
+/// number of places in addition for releases and unclaims, which give a claim back.
 const QUEUE_MAX: usize = 100_000;
-/// Largest number of batches with grants that wait for replicas. At this limit the task takes no
-/// new request from the queue.
+/// Largest number of batches with grants that wait for replicas. At this limit the task of the node
+/// queue takes no new request from the queue.
 const CONFIRMING_MAX: usize = 1_024;
 /// Largest number of bytes that one batch stores on the node. An op with more bytes is sent alone.
 /// The limit bounds the wait of other requests. The node has the same limit for the stored results
@@ -81,20 +83,20 @@ const BYTES_MAX: usize = 1 << 20;
 /// Largest number of ops in one batch. The limit bounds the time for which one script occupies a
 /// server.
 const BATCH_MAX: usize = 128;
-/// Largest number of batches in flight. If there are several, the server has the next batch as soon
-/// as it finishes the first one.
+/// Largest number of batches in flight to one node. If there are several, the server has the next
+/// batch as soon as it finishes the first one.
 const DEPTH: usize = 4;
 /// Largest number of ops in one batch that are sent again, because the node's earlier answer was
 /// already full of stored results (`Deferred`). With this limit, other requests need not wait until
 /// all large results have been returned.
 const AGAIN_MAX: usize = 16;
 
-/// Called with a node's number and its new quarantine after the node has begun another data history
-/// (a failover or a restart). An answer of the node shows the new history; this function is called
-/// before the callers receive that answer.
+/// Called with a node's number and its new quarantine (a time in which it grants nothing new) after
+/// the node has begun another data history (a failover or a restart). An answer of the node shows
+/// the new history; this function is called before the callers receive that answer.
 pub(crate) type OnSwitch = dyn Fn(usize, Quarantine) + Send + Sync;
 
-/// Settings that the queues of one handle share.
+/// Settings that the queues of one `Redlock` handle share.
 #[derive(Clone)]
 pub(crate) struct QueueSettings {
     pub(crate) env: Arc<dyn Env>,
@@ -102,14 +104,14 @@ pub(crate) struct QueueSettings {
     pub(crate) drift: Drift,
     pub(crate) ttl: Duration,
     pub(crate) node_deadline: Duration,
-    /// Channel for events of the nodes to the handle's subscribers.
+    /// Channel for events of the nodes to the `Redlock` handle's subscribers.
     pub(crate) events: broadcast::Sender<NamedEvent>,
     pub(crate) on_switch: Arc<OnSwitch>,
     pub(crate) votes: Arc<VotingGauges>,
 }
 
-/// Queue of requests to one node. The task of the queue starts with the first request, and ends
-/// when the queue is dropped.
+/// Queue of requests to one node. The task that sends the requests starts with the first request,
+/// and ends when this `NodeQueue` is dropped.
 pub(crate) struct NodeQueue {
     node: Arc<dyn LockNode>,
     index: usize,
@@ -136,7 +138,7 @@ impl NodeQueue {
         &self.load
     }
 
-    /// Returns the counters of this queue.
+    /// Returns the counters of this queue and of its node.
     pub(crate) fn metrics(&self) -> NodeMetrics {
         self.counters.snapshot()
     }
@@ -147,7 +149,7 @@ impl NodeQueue {
     }
 
     /// Makes the queue's task request the facts of the node (clock, identity, data history). Has no
-    /// effect if a batch is in flight, because every answer contains the facts.
+    /// effect if a batch is in flight, because the answer to every batch contains these facts.
     pub(crate) fn look(&self) {
         self.look.notify_one();
     }
@@ -159,8 +161,8 @@ impl NodeQueue {
         let full = || format!("{QUEUE_MAX} requests wait already");
         let mut queues = self.queues.lock();
         let pending = match queues.as_ref().map(|queues| queues.of(&pending.op)) {
-            // An undo operation frees a lock or a claim for other callers. So the channel has
-            // reserved places for undo operations.
+            // An undo operation (a release or an unclaim) frees a lock or a claim for other
+            // callers. So the channel has reserved places for undo operations.
             Some(open) if open.capacity() <= QUEUE_MAX && !pending.op.is_undo() => {
                 return self.refuse_busy(pending, full());
             }
@@ -209,7 +211,7 @@ impl NodeQueue {
         *queues = Some(new);
     }
 
-    /// Refuses a request as `Busy`, because the node must answer the earlier requests in time.
+    /// Refuses a request as `Busy`, because the node could not answer more requests in time.
     pub(crate) fn refuse_busy(&self, pending: Pending, why: impl Into<Arc<str>>) {
         self.counters.count_refused(NodeFault::Busy);
         refuse(pending, NodeFault::Busy, why, self.settings.env.now());
@@ -230,15 +232,17 @@ struct Worker {
     monitor: NodeMonitor,
     settings: QueueSettings,
     counters: Arc<Counters>,
-    /// Notified to make the task request the node's facts (clock, identity, data history).
+    /// Notified to make the node queue's task request the node's facts (clock, identity, data
+    /// history).
     look: Arc<Notify>,
     incoming: Incoming,
-    /// Requests that the task took from the queue before, but that did not fit into the batch or
-    /// were deferred by the node. They go into a later batch, ahead of the queued requests.
+    /// Requests that the task took from the queue before. They did not fit into the batch, or the
+    /// node deferred them (did not execute them yet). They go into a later batch, ahead of the
+    /// queued requests.
     again: VecDeque<Pending>,
     owed: PendingReleases,
     in_doubt: InDoubt,
-    /// Clock and identity of the server in the last answer.
+    /// Clock and identity of the server, as the node's last answer reported them.
     clock: Option<(NodeClock, Arc<str>)>,
     /// True after the node has reported the identity of its server.
     names_server: bool,
@@ -266,9 +270,10 @@ impl Worker {
         let (mut last, mut yielded) = (0, false);
         loop {
             let now = env.now();
-            // The first facts show the node's clock. The task uses them only while no batch is in
-            // flight. A batch in flight may still wait for the clock before it sends its ops, and
-            // the next batch would overtake it.
+            // The first facts (clock, identity, data history) are those that the connection
+            // received when it was opened. The task uses them only while no batch is in flight. A
+            // batch in flight may still wait for the clock before it sends its ops, and the next
+            // batch would overtake it.
             let mut known = self.known_clock(now).is_some();
             if (looks || !known) && under_way.is_empty() && self.take_first_facts() {
                 looks = false;
@@ -280,12 +285,12 @@ impl Worker {
             let depth = if known { self.node.depth().clamp(1, DEPTH) } else { 1 };
             let room = under_way.len() < depth;
             let open = room && confirming.len() < CONFIRMING_MAX;
-            // Owed releases are sent before the queued requests. The queue of a busy node is never
-            // empty, so releases behind it would never be sent.
+            // Owed releases (which the node has not confirmed) are sent before the queued requests.
+            // The queue of a busy node is never empty, so releases behind it would never be sent.
             let mut next = if room { self.owed_batch(now) } else { None };
-            // Several callers may have received answers just now. The task lets these callers run
-            // first, so that their next requests are sent in one batch. A single caller and an
-            // extension are not delayed.
+            // Several callers may have received answers just now. The node queue's task lets these
+            // callers run first, so that their next requests are sent in one batch. A single caller
+            // and an extension are not delayed.
             let crowded = last > 1 || !under_way.is_empty();
             let waits = self.incoming.len() > 0 && !self.incoming.has_extension();
             if next.is_none() && open && crowded && waits && !yielded {
@@ -323,12 +328,12 @@ impl Worker {
                 () = &mut alarm => {}
             }
         }
-        // The handle was dropped. The task waits for the batches in flight, and sends owed releases
-        // one more time. Grants that remain on the node end by their ttl.
+        // The `Redlock` handle was dropped. The task waits for the batches in flight, and sends
+        // owed releases one more time. Grants that remain on the node end by their ttl.
         while !under_way.is_empty() {
             let answered = first_of(&mut under_way).await;
-            // `settle` returns waits for replicas. These waits are dropped, because the callers
-            // that needed a durability level are gone with the handle.
+            // `settle` returns futures that wait for replicas. They are dropped, because the
+            // callers that needed a durability level are gone with the `Redlock` handle.
             self.settle(answered);
         }
         if let Some((last, deadline)) = self.owed_batch(env.now()) {
@@ -346,8 +351,8 @@ impl Worker {
         true
     }
 
-    /// Takes at most `most` requests out of the queue, as the next batch. Returns the batch and its
-    /// deadline.
+    /// Takes at most `most` requests out of the queue, as the next batch to the node. Returns the
+    /// batch and its deadline.
     fn next_batch(&mut self, now: Moment, most: usize) -> Option<(Vec<Pending>, Moment)> {
         // The deadline is at least `node_deadline` from now, even if a caller has an earlier
         // deadline. A time-out closes the connection, and all callers share the connection.
@@ -395,7 +400,8 @@ impl Worker {
         self.clock.as_ref().filter(|_| drifted <= most && same())
     }
 
-    /// Takes the owed releases that are due. Returns the releases and the deadline of their batch.
+    /// Takes the owed releases (those that the node has not confirmed) that are due for another
+    /// try. Returns the releases and the deadline of their batch.
     fn owed_batch(&mut self, now: Moment) -> Option<(Vec<Pending>, Moment)> {
         let due = self.owed.take(now, BATCH_MAX);
         (!due.is_empty()).then_some((due, now + self.settings.node_deadline))
@@ -429,8 +435,8 @@ impl Worker {
         };
         let greets = known.is_none() && !ops.is_empty();
         // If the node's clock could not be read, the batch is sent with a time that has passed. The
-        // node then executes only releases and unclaims, which are allowed at any time, and the
-        // answer shows the node's fault.
+        // node then executes only releases and unclaims (they give a claim back), which are allowed
+        // at any time, and the answer shows the node's fault.
         let mut not_after = known.unwrap_or_else(NotAfter::over);
         let begun =
             if greets { Either::Right(ops) } else { Either::Left(call(ops, not_after.clone())) };
@@ -466,7 +472,8 @@ impl Worker {
     }
 }
 
-/// Requests the facts of a node with a batch without ops, because the node's clock is not known.
+/// Requests the facts of a node (clock, identity, data history) with a batch without ops, because
+/// the node's clock is not known.
 async fn greet(
     node: &dyn LockNode,
     env: &dyn Env,

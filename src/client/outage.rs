@@ -1,10 +1,11 @@
-//! The outage of a handle's nodes, as seen by the attempts of locks that may degrade. The code is
-//! pure: callers pass all times.
+//! The outage of a `Redlock` handle's nodes, as seen by the attempts of locks whose callers may
+//! continue without the lock. The code is pure: callers pass all times.
 //!
 //! An operation calls [`Outage::known`] before each attempt. After the attempt, the operation calls
 //! [`Outage::failed`] or [`Outage::answered`]. After a failure, [`Outage::lasts`] decides if the
 //! operation may continue without the lock. If the operation continues, [`Outage::degrade`] counts
-//! a degraded guard, and [`Outage::ended`] counts the end of that guard.
+//! a degraded guard (its work runs without the lock), and [`Outage::ended`] counts the end of that
+//! guard.
 
 use std::time::Duration;
 
@@ -19,9 +20,9 @@ const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// for this time, the nodes may be available again.
 const STALE: Duration = Duration::from_secs(5);
 
-/// Finding of an attempt without a majority, which decides if the operation may continue without
-/// the lock. The first two variants permit it. If the nodes' findings differ, the one that is last
-/// in this order counts.
+/// Finding of an attempt that no majority of the nodes answered. The finding decides if the
+/// operation may continue without the lock. The first two variants permit it. If the nodes'
+/// findings differ, the one that is last in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Finding {
     /// No node serves any request. This finding applies to every lock.
@@ -29,9 +30,10 @@ pub(crate) enum Finding {
     /// Too few nodes serve requests. None of the nodes that serve requests reports a holder of this
     /// lock.
     Free,
-    /// A node reports a holder of this lock.
+    /// A node reports that another owner holds this lock.
     Held,
-    /// The requests were not sent, because this process has too many requests or closed the handle.
+    /// The requests were not sent, because this process has too many requests or closed the
+    /// `Redlock` handle.
     NotAsked,
     /// A node answers and refuses every lock, or a person has to change a setting.
     Refused,
@@ -46,7 +48,7 @@ impl Finding {
             NodeOutcome::Silent => Self::Down,
             NodeOutcome::Granted => Self::Free,
             NodeOutcome::Held(_) | NodeOutcome::Refused => Self::Held,
-            // The node refuses, because another owner may hold the lock.
+            // A node in quarantine refuses, because another owner may hold the lock.
             NodeOutcome::Quarantined { .. } => Self::Refused,
             NodeOutcome::Failed(error) => Self::of_fault(error),
         });
@@ -78,7 +80,7 @@ impl Finding {
             | F::SameServer
             | F::PastDeadline
             | F::Unsupported => Self::Down,
-            // The fault may concern only the key of this lock.
+            // A fault of this kind may concern only the key of this lock, and not the whole node.
             F::NoPermission | F::Server | F::Protocol => Self::Free,
             F::Busy | F::Closed => Self::NotAsked,
             // The server works. Either locks that the server granted are still held, or replicas of
@@ -88,7 +90,8 @@ impl Finding {
     }
 }
 
-/// The latest failed attempts of a handle, and its degraded guards, whose work runs without a lock.
+/// The latest failed attempts of a `Redlock` handle, and its degraded guards, whose work runs
+/// without a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     streak: Option<Streak>,
@@ -101,12 +104,12 @@ pub(crate) struct Outage {
     /// Last time at which a majority answered or a node refused.
     heard: Option<Moment>,
     period: Option<Period>,
-    /// Number of degraded guards that exist now.
+    /// Number of degraded guards (their work runs without a lock) that exist now.
     guards: usize,
 }
 
-/// Failed attempts in a row. The time is from the start of the first attempt to the end of the last
-/// one.
+/// Failed attempts in a row, which no majority of the nodes answered. The time is from the start of
+/// the first attempt to the end of the last one.
 #[derive(Clone, Copy, Debug)]
 struct Streak {
     since: Moment,
@@ -121,13 +124,13 @@ struct Failure {
     at: Moment,
 }
 
-/// A period of degraded guards: it begins with the first degraded guard, and ends when a majority
-/// of the nodes answers.
+/// A period of degraded guards, whose work runs without a lock. The period begins with the first
+/// degraded guard, and ends when a majority of the nodes answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period {
-    /// Start of the first attempt of the failed attempts in a row.
+    /// Start of the first of the failed attempts in a row that led to this period.
     pub(crate) since: Moment,
-    /// Number of degraded guards in this period so far.
+    /// Number of degraded guards (their work runs without a lock) in this period so far.
     pub(crate) guards: u64,
 }
 
@@ -155,7 +158,8 @@ impl Outage {
         Some(last.outcomes.clone())
     }
 
-    /// Records an attempt without a majority. The attempt started at `sent` and ended at `at`.
+    /// Records an attempt that no majority of the nodes answered. The attempt started at `sent` and
+    /// ended at `at`.
     pub(crate) fn failed(
         &mut self,
         keys: &LockKeys,
@@ -199,7 +203,8 @@ impl Outage {
         self.streak.is_some_and(|streak| streak.until.since(streak.since) >= after)
     }
 
-    /// Counts one more degraded guard. Returns the period of the guard.
+    /// Counts one more degraded guard (its work runs without the lock). Returns the period of
+    /// degraded guards to which it belongs.
     pub(crate) fn degrade(&mut self, now: Moment) -> Period {
         let since = self.streak.map_or(now, |streak| streak.since);
         let period = self.period.get_or_insert(Period { since, guards: 0 });
@@ -208,12 +213,12 @@ impl Outage {
         *period
     }
 
-    /// Counts the end of a degraded guard.
+    /// Counts the end of a degraded guard (its work ran without the lock).
     pub(crate) fn ended(&mut self) {
         self.guards -= 1;
     }
 
-    /// Returns the number of degraded guards that exist now.
+    /// Returns the number of degraded guards (their work runs without a lock) that exist now.
     pub(crate) fn guards(&self) -> usize {
         self.guards
     }
@@ -290,8 +295,9 @@ mod tests {
         }
         assert_eq!(outage.known(&a, at(1_599), S), None, "600 ms are not a second");
         assert_eq!(outage.known(&b, at(1_600), AFTER), None, "the probe");
-        // During the probe the other operations continue without the lock. If the probe is dropped,
-        // another operation makes the next probe.
+        // One operation sends requests to the nodes as a probe; meanwhile the other operations
+        // continue without the lock. If the probe is dropped, another operation makes the next
+        // probe.
         assert!(outage.known(&a, at(1_601), AFTER).is_some());
         assert!(outage.known(&a, at(2_599), AFTER).is_some());
         assert_eq!(outage.known(&a, at(2_600), AFTER), None);

@@ -1,5 +1,6 @@
-//! Fencing tokens from nodes' answers that are ahead of this machine's clock, by key. The next
-//! proposal for the key must be larger.
+//! Fencing tokens from nodes' answers that are ahead of this machine's clock, by key. This process
+//! proposes fencing tokens by its clock, and the next proposal for such a key must be larger than
+//! the stored token.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,8 +11,8 @@ const MOST: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(super) struct FencesAhead {
-    /// For each key, the last fencing token and the sequence number of its answer. The sequence
-    /// numbers are needed to find the oldest entry.
+    /// For each key, the last fencing token that nodes returned, and the sequence number of that
+    /// answer. The sequence numbers are needed to find the key with the oldest answer.
     seen: HashMap<Arc<str>, (u64, u64)>,
     order: BTreeMap<u64, Arc<str>>,
     next: u64,
@@ -22,7 +23,7 @@ impl FencesAhead {
         self.seen.is_empty()
     }
 
-    /// Returns the stored fencing token of the key.
+    /// Returns the stored fencing token of the key; it is ahead of this machine's clock.
     pub(super) fn of(&self, key: &str) -> Option<u64> {
         self.seen.get(key).map(|(fence, _)| *fence)
     }

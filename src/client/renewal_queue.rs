@@ -1,9 +1,11 @@
-//! The order of due renewals, and the limit on the renewals in flight (renewal 12).
+//! The order in which due renewals of leases are sent, and the limit on the renewals in flight
+//! (renewal 12).
 //!
-//! A node has to answer a renewal within `node_deadline`. If more renewals are due than a node can
-//! answer in that time, the node queue would refuse the rest, and all of these renewals would be
-//! tried again together. So the limit allows only as many renewals in flight as the nodes answer.
-//! The other leases wait in this queue. The lease that ends first is in front.
+//! A node has to answer a renewal within `node_deadline`. If more renewals were sent than a node
+//! can answer in that time, the queue of requests to the node would refuse the rest, and all of
+//! these renewals would be tried again together. So the limit allows only as many renewals in
+//! flight as the nodes answer. The other leases wait in this queue. The lease that ends first is in
+//! front.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,13 +31,14 @@ impl<T> RenewalQueue<T> {
         Self { due: BTreeMap::new(), in_flight: 0, limit: LIMITS.1 }
     }
 
-    /// Adds a lease with a due renewal. A second entry for the same lease and end replaces the
-    /// first one.
+    /// Adds a lease with a due renewal. A second entry for the same lease with the same end
+    /// replaces the first entry.
     pub(super) fn push(&mut self, owner: OwnerToken, (until, ttl): (Moment, Duration), lease: T) {
         self.due.insert((until, owner), (ttl, lease));
     }
 
-    /// Takes the lease to renew next; `None` if no renewal is due or the limit is reached.
+    /// Takes the lease to renew next; `None` if no renewal is due, or if as many renewals are in
+    /// flight as the limit allows.
     pub(super) fn next(&mut self) -> Option<T> {
         if self.in_flight >= self.limit {
             return None;
@@ -45,16 +48,16 @@ impl<T> RenewalQueue<T> {
         Some(lease)
     }
 
-    /// Records the end of a renewal, and adapts the limit. If the renewal got enough answers in
-    /// time, the limit grows by one. Otherwise the limit is halved.
+    /// Records the end of a renewal, and adapts the limit on the renewals in flight. If the renewal
+    /// got enough answers in time, the limit grows by one. Otherwise the limit is halved.
     pub(super) fn finished(&mut self, decided: bool) {
         self.in_flight -= 1;
         let limit = if decided { self.limit + 1 } else { self.limit / 2 };
         self.limit = limit.clamp(LIMITS.0, LIMITS.1);
     }
 
-    /// Returns true if the first lease in the queue has less than 5/8 of its ttl left. The renewal
-    /// was due at 3/4 of the ttl; 5/8 is midway between 3/4 and 1/2.
+    /// Returns true if the first lease that waits for its renewal has less than 5/8 of its ttl
+    /// left. The renewal was due with 3/4 of the ttl left; 5/8 is midway between 3/4 and 1/2.
     pub(super) fn is_late(&self, now: Moment) -> bool {
         let first = self.due.first_key_value();
         first.is_some_and(|((until, _), (ttl, _))| until.since(now) < *ttl / 8 * 5)
@@ -94,7 +97,8 @@ mod tests {
         let leave = |queue: &mut RenewalQueue<u128>| std::iter::from_fn(|| queue.next()).count();
         assert_eq!(leave(&mut queue), 512);
         assert_eq!(leave(&mut queue), 0);
-        // No renewal was answered in time, so the limit is small until a renewal is answered.
+        // No renewal was answered in time, so only few renewals may be in flight until a renewal is
+        // answered.
         (0..512).for_each(|_| queue.finished(false));
         assert_eq!(leave(&mut queue), 32);
         // Each round trip doubles the number of renewals in flight.

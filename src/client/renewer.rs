@@ -1,5 +1,5 @@
-//! The renewer: one task per handle that renews leases. The task renews a lease after a quarter of
-//! the lease's ttl, or up to a quarter of that time earlier.
+//! The renewer: one task per `Redlock` handle that renews leases. The task renews a lease after a
+//! quarter of the lease's ttl, or up to a quarter of that time earlier.
 //!
 //! If a renewal gets no majority, the renewer tries again while the lease is valid. The renewer
 //! stops renewing a lease at `max_hold`. The renewer declares a lease lost at the lease's deadline,
@@ -25,39 +25,39 @@ use crate::span::operation;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Longest sleep of a task that watches a lease. tokio's timers stop while the machine is
-/// suspended; the clock of the library advances. With this limit the task notices a suspend soon
-/// after the machine resumes.
+/// Longest sleep of a task that watches a lease. tokio's timers stop while the computer is
+/// suspended; the clock of this library advances. With this limit the task notices a suspend soon
+/// after the computer resumes.
 pub(crate) const WATCH: Duration = Duration::from_millis(500);
 
 /// Largest time by which a renewal is made earlier than planned, in order to share a batch with a
 /// renewal that is due. With 100,000 leases a batch then has some hundred renewals instead of ten.
 const TOGETHER: Duration = Duration::from_millis(10);
 
-/// Leases that the renewer renews or watches. Each lease stores the key (slot) of its entry here.
-/// The key is needed to remove the entry.
+/// Leases that the renewer renews or watches. Each lease stores the key (slot) of its entry in this
+/// schedule, with which the entry can be removed.
 #[derive(Debug, Default)]
 pub(crate) struct Renewer {
     schedule: SyncMutex<Schedule>,
     wake: Notify,
-    /// True if renewals wait too long in the queue. Acquires and claims are refused while this is
-    /// true.
+    /// True if due renewals of leases wait too long before they are sent. Acquires and claims are
+    /// refused while this is true.
     late: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Schedule {
     due: BTreeMap<(Moment, u64), Arc<Lease>>,
-    /// Leases without automatic renewal. They are watched for failovers only.
+    /// Leases without automatic renewal. They are watched for failovers of nodes only.
     quiet: BTreeMap<u64, Arc<Lease>>,
     next_id: u64,
-    /// Value of `next_id` at the beginning of the task's last sleep. A difference shows that a
-    /// lease was added since then.
+    /// Value of `next_id` at the beginning of the last sleep of the renewer's task. A difference
+    /// shows that a lease was added since then.
     seen_id: u64,
     /// Number of the running task. `runs` is the number of tasks started so far.
     running: Option<u64>,
     runs: u64,
-    /// End of the task's present sleep.
+    /// End of the present sleep of the renewer's task.
     asleep_until: Option<Moment>,
 }
 
@@ -75,18 +75,19 @@ impl Schedule {
 }
 
 impl Renewer {
-    /// Wakes the renewer's task.
+    /// Wakes the renewer's task, which checks again which leases are due.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Returns true if renewals wait too long. New acquires and claims are refused then (renewal
-    /// 12).
+    /// Returns true if due renewals of leases wait too long before they are sent. New acquires and
+    /// claims are refused then (renewal 12).
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of leases with automatic renewal, including the leases past `max_hold`.
+    /// Returns the number of leases with automatic renewal, including the leases that are past
+    /// their `max_hold` and no longer renewed.
     pub(crate) fn len(&self) -> usize {
         self.schedule.lock().due.len()
     }
@@ -152,7 +153,8 @@ impl Renewer {
     }
 
     fn schedule(&self, lease: Arc<Lease>, at: Moment) {
-        // The slot is due at the lease's deadline or earlier, so that a loss is reported in time.
+        // The entry of the lease is due at its deadline or earlier, so that a loss is reported in
+        // time.
         let at = at.min(lease.until());
         let mut s = self.schedule.lock();
         if !lease.is_held() || lease.is_sealed() {
@@ -182,19 +184,21 @@ impl Renewer {
     fn take_due(&self, now: Moment) -> Vec<Arc<Lease>> {
         let mut s = self.schedule.lock();
         let mut due = Vec::new();
-        // The entries are removed one by one. Splitting the map would visit all entries that stay.
+        // The due entries are removed one by one. Splitting the map would visit all entries that
+        // stay.
         while let Some(first) = s.due.first_entry() {
             let at = first.key().0;
-            // A slot at the lease's deadline is not for a renewal, but for the report of the loss,
-            // so it must not be taken early.
+            // An entry (slot) that is due at the lease's deadline is not for a renewal, but for the
+            // report of the loss, so it must not be taken early.
             let is_early = !due.is_empty() && at <= now + TOGETHER && at < first.get().until();
             if at > now && !is_early {
                 break;
             }
             due.push(first.remove());
         }
-        // Each valid lease gets a slot at its deadline before the mutex is released. So a loss is
-        // reported even while the renewal hangs, and a failover finds every lease.
+        // Each valid lease gets an entry (slot) that is due at its deadline before the mutex is
+        // released. So a loss is reported even while the renewal hangs, and a failover finds every
+        // lease.
         for lease in due.iter().filter(|lease| lease.is_valid(now)) {
             let slot = s.slot(lease, lease.until());
             s.due.insert(slot, Arc::clone(lease));
@@ -202,11 +206,11 @@ impl Renewer {
         due
     }
 
-    /// Returns the time for which the task may sleep. The task is woken if a lease becomes due
-    /// earlier. Returns `None` if there is no lease and no lease was added since the last call; the
-    /// task then ends. A lease that was added and removed since then keeps the task alive, so that
-    /// short locks do not start a new task each. `add` starts a new task under the same mutex, so
-    /// no lease is left without a task.
+    /// Returns the time for which the renewer's task may sleep. The task is woken if a lease
+    /// becomes due earlier. Returns `None` if there is no lease and no lease was added since the
+    /// last call; the task then ends. A lease that was added and removed since then keeps the task
+    /// alive, so that short locks do not start a new task each. `add` starts a new task under the
+    /// same mutex, so no lease is left without a task.
     fn sleep_for(&self, now: Moment, renewing: bool) -> Option<Duration> {
         let mut s = self.schedule.lock();
         let idle = s.due.is_empty() && !renewing;
@@ -222,8 +226,8 @@ impl Renewer {
     }
 }
 
-/// One run of the renewer's task. If the task ends, for example with its runtime, the next added
-/// lease starts another task.
+/// One run of the renewer's task, which renews leases. If the task ends, for example with its
+/// runtime, the next added lease starts another task.
 struct Run {
     renewer: Arc<Renewer>,
     number: u64,
@@ -288,8 +292,8 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
     let Some(core) = core.upgrade() else { return true };
     let started = core.env.now();
     if !lease.is_valid(started) || lease.is_sealed() {
-        // The lease was released, is handed over or reached its deadline while it waited in the
-        // queue. The renewer reports the loss of a lease at the lease's deadline.
+        // The lease was released, is handed over or reached its deadline while it waited for its
+        // renewal. The renewer reports the loss of a lease at the lease's deadline.
         return true;
     }
     core.check_outlives(&lease);
@@ -316,8 +320,8 @@ async fn renew(core: Weak<Core>, lease: Arc<Lease>) -> bool {
             let of = lease.resource();
             tracing::debug!(%of, token = %lease.token, ?left, %why, "not renewed");
             lease.renewed(now, Some(&why));
-            // The renewal is repeated several times before the lease ends. The pause prevents a
-            // busy loop.
+            // A failed renewal is tried again several times before the lease ends. The pause
+            // between two tries prevents a busy loop.
             let pause = (left / 8).max(Duration::from_millis(1));
             core.renewer.schedule(Arc::clone(&lease), now + pause);
             false

@@ -1,16 +1,17 @@
 //! The retry loop of all calls that wait for a grant: acquire, take-over, campaign and claim.
 //!
 //! [`retry`] makes attempts until one is granted, until a further attempt cannot succeed, until the
-//! deadline passes, or until the handle is closed. An [`Attempt`] defines what one attempt is, and
+//! deadline passes, or until the `Redlock` handle is closed. An [`Attempt`] defines one attempt and
 //! what its refusal means for the next one. After its first refusal the call is registered for the
-//! nodes' hints. Between two attempts the call has up to four waits:
+//! nodes' hints (wake-up messages). Between two attempts the call has up to four waits:
 //! - the wait for a hint, at most for the pause that [`Backoff`] returns;
 //! - after a hint, the time by which the rate limit separates wake-ups;
 //! - after a collision with the attempts of other callers, a random time;
-//! - the time by which the attempt is delayed so that preferred callers go first.
+//! - the time by which the attempt is delayed so that preferred callers (candidates of an election
+//!   with a higher priority) go first.
 //!
 //! Cancellation: a call that is dropped while it waits gives up its place in the nodes' queues. If
-//! nodes have reserved the lock for the call, they give it to the next handle in the queue.
+//! nodes have reserved the lock for the call, they give it to the next client in the queue.
 
 mod backoff;
 
@@ -40,9 +41,9 @@ const NO_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Kind of attempt that [`retry`] repeats, for example to acquire a lock or to claim a key.
 pub(crate) trait Attempt: Send + Sync {
-    /// Value that an attempt returns if it was granted.
+    /// Value that an attempt returns if it was granted, for example a lease.
     type Granted: Send;
-    /// Reason for which an attempt was refused.
+    /// Reason for which an attempt was refused, for example another owner.
     type Refused: Send;
 
     /// Makes one attempt at the nodes. If the attempt is refused or its future is dropped, the
@@ -60,21 +61,22 @@ pub(crate) trait Attempt: Send + Sync {
         deadline: &mut Option<Moment>,
     ) -> Option<Prospect>;
 
-    /// Returns the time for which the next attempt is delayed, so that preferred callers go first.
+    /// Returns the time for which the next attempt is delayed, so that preferred callers (such as
+    /// candidates with a higher priority) go first.
     fn hold_back(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// Parameters of one attempt.
+/// Parameters of one attempt to acquire a lock or to claim a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttemptTerms {
-    /// Action of a node if another owner has the name: the node registers this handle for a hint,
-    /// or transfers the lock to the caller. With `None` the node only refuses, for example in the
-    /// first attempt of a call, which is not registered for hints yet.
+    /// Action of a node if another owner has the lock or key: the node registers this `Redlock`
+    /// handle for a hint (a wake-up message), or transfers the lock to the caller. With `None` the
+    /// node only refuses, for example in the first attempt of a call, which needs no hint yet.
     pub(crate) if_held: Option<IfHeld>,
-    /// Time that is left until the deadline of the call. It is the longest wait of an attempt for
-    /// its permit; a value below `node_deadline` counts as `node_deadline`.
+    /// Time until the deadline of the call. It is also the longest time for which the attempt waits
+    /// for its turn among the attempts of this process, but at least `node_deadline`.
     pub(crate) left: Duration,
 }
 
@@ -83,25 +85,25 @@ impl AttemptTerms {
     pub(crate) const SINGLE: Self = Self { if_held: None, left: Duration::ZERO };
 }
 
-/// Parameters of a call that waits for a grant.
+/// Parameters of a call that waits for a lock or a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryTerms<'a> {
-    /// Key about which the nodes send hints.
+    /// Key of the lock or record about which the nodes send hints (wake-up messages).
     pub(crate) key: &'a str,
     pub(crate) wait: Wait,
     pub(crate) policy: RetryPolicy,
     /// Time after which no attempt begins; `None`: no limit.
     pub(crate) deadline: Option<Moment>,
-    /// Time at which the caller began to wait, if it was before these attempts. Its place in the
-    /// queues is ahead of callers that came later. `None` if the wait begins with these attempts.
+    /// Time at which the caller began to wait, if it was before these attempts; else `None`. Its
+    /// place in the nodes' queues is ahead of callers that came later.
     pub(crate) since: Option<Moment>,
 }
 
-/// Event that a call waits for between two attempts.
+/// Event for which a call waits between two attempts to get a lock or a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// The call waits for its turn in the nodes' queues for a grant of this mode; a release wakes
-    /// the first waiter.
+    /// The call waits for its turn in the nodes' queues to get the lock in this mode; a release
+    /// wakes the first waiter.
     Queue(LockMode),
     /// The call waits in the nodes' queues for an exclusive grant, like `Queue`, but in the order
     /// of tickets, which the nodes give to fair callers. It takes its place with its first attempt,
@@ -110,26 +112,26 @@ pub(crate) enum Wait {
     /// The call waits for any release of the lock, outside of the nodes' queues; a release wakes
     /// all callers that watch the lock.
     Watch,
-    /// The call only makes pauses, and no node registers it for a hint. A call for several names or
-    /// permits waits like this. If a node reserved one name for the call, nobody could use that
-    /// name while the call waits for another name (multi_lock 6).
+    /// The call only makes pauses, and no node registers it for a hint (wake-up message). A call
+    /// for several names or permits waits like this. If a node reserved one name for the call,
+    /// no caller could use that name while the call waits for another name (multi_lock 6).
     Pauses,
     /// The call waits for the end of a claim, after which all callers that wait get the same
-    /// answer. Because the hint may have been lost, a last attempt is made at the deadline.
+    /// answer. As the nodes' message may have been lost, a last attempt is made at the deadline.
     Answer,
 }
 
-/// Prospect of a further attempt.
+/// Prospect that a further attempt gets the lock or the claim, after a refused attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prospect {
-    /// Another owner has the name, for at most this time unless it renews; `None`: there is no
-    /// known end.
+    /// Another owner has the lock or key, for at most this time unless the owner renews it; `None`:
+    /// no end is known.
     Held(Option<Duration>),
     /// No owner has a majority, because several callers made attempts at once. All of them give
     /// back what they were granted.
     Collided,
-    /// The name is expected to become free or decided within this time, or within an unknown time
-    /// if it is zero. No hint will announce it, so the next attempt follows after a short delay.
+    /// The lock or key is expected to become free or decided within this time (zero: not known). No
+    /// hint (wake-up message) will announce that, so the next attempt follows after a short delay.
     Settling(Duration),
     /// The fair call has got its ticket (its number in the order of fair callers), so it makes the
     /// next attempt with the ticket at once (fair 2).
@@ -152,8 +154,8 @@ impl Prospect {
         }
     }
 
-    /// Returns the prospect of a further attempt after a majority of the nodes answered that the
-    /// name is taken.
+    /// Returns the prospect of a further attempt after a majority of the nodes answered that
+    /// another owner has the lock or key.
     pub(crate) fn of_taken(taken: &Taken) -> Self {
         match taken.retry_after {
             Some(Duration::ZERO) => Self::Collided,
@@ -161,8 +163,8 @@ impl Prospect {
         }
     }
 
-    /// Returns the earliest time at which the name can become free without a release. The remaining
-    /// time in the refusal is counted from `at`.
+    /// Returns the earliest time at which the lock or key can become free without a release. The
+    /// remaining time in the refusal is counted from `at`.
     fn expires(&self, at: Moment) -> Moment {
         match self {
             Self::Held(Some(left)) => at + *left,
@@ -177,7 +179,7 @@ pub(crate) struct GivenUp<R> {
     pub(crate) refused: R,
     /// Time since the first attempt was sent.
     pub(crate) waited: Duration,
-    /// True if the call ended because the handle is being closed.
+    /// True if the call ended because the `Redlock` handle is being closed.
     pub(crate) closed: bool,
 }
 
@@ -186,7 +188,7 @@ pub(crate) struct GivenUp<R> {
 ///
 /// # Cancellation safety
 /// If the future is dropped, the attempt under way gives back what nodes granted, and the call's
-/// place in the queue passes to the next waiter of the handle.
+/// place in the queue passes to the next waiter of the `Redlock` handle.
 pub(crate) async fn retry<A: Attempt>(
     core: &Arc<Core>,
     attempt: &mut A,
@@ -214,16 +216,16 @@ pub(crate) async fn retry<A: Attempt>(
     }
 }
 
-/// Step after a pause between two attempts.
+/// Next step of a call after the pause between two attempts.
 enum Next {
     Attempt,
-    /// The deadline has passed.
+    /// The deadline of the call has passed.
     Exhausted,
-    /// The handle is being closed.
+    /// The `Redlock` handle is being closed.
     Closed,
 }
 
-/// State of one call that waits for a grant.
+/// State of one call that waits for a lock or a claim.
 struct Retry<'a> {
     core: &'a Arc<Core>,
     key: &'a str,
@@ -232,27 +234,28 @@ struct Retry<'a> {
     started: Moment,
     deadline: Option<Moment>,
     since: Option<Moment>,
-    /// Time at which the last attempt was sent.
+    /// Time at which the requests of the last attempt were sent.
     sent: Moment,
     /// Time from sending the last attempt until its refusal.
     round_trip: Duration,
-    /// Registration for hints, which is made at the first refusal after which a hint can help.
+    /// Registration for hints (wake-up messages from nodes), which is made at the first refusal
+    /// after which a hint can help.
     waiting: Option<Waiting>,
-    /// True if the nodes have registered this handle for a hint.
+    /// True if the nodes have registered this `Redlock` handle for a hint (a wake-up message).
     registered: bool,
     /// Number of attempts, needed at the end of a fair call: after an attempt, each node may have a
     /// place of the call. Set back to zero if the first attempt was granted, because such an
     /// attempt usually leaves no place.
     attempts: u32,
     /// Future that resolves when a claim ends. It is created before the attempt is sent, so that no
-    /// hint is missed.
+    /// message about the end is missed.
     ended: Option<OwnedNotified>,
-    /// True if a hint ended the last pause.
+    /// True if a hint (a wake-up message from a node) ended the last pause.
     woken: bool,
     /// Limit on the rate of wake-ups that find no change; used only with [`Wait::Answer`].
     limit: RateLimit,
-    /// Earliest time at which the name can become free without a release, by the answer to the last
-    /// attempt.
+    /// Earliest time at which the lock or key can become free without a release, by the answer to
+    /// the last attempt.
     expires: Moment,
     /// Number of attempts in a row that probably collided with those of other callers.
     collisions: u32,
@@ -287,8 +290,9 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Begins an attempt. The first attempt requests no hint, because it is usually granted at
-    /// once. An exception is the first attempt of a fair call, which requests a place in the queue.
+    /// Begins an attempt. The first attempt requests no wake-up message, because it is usually
+    /// granted at once. An exception is the first attempt of a fair call, which requests a place in
+    /// the queue.
     fn begin(&mut self) -> AttemptTerms {
         self.attempts += 1;
         self.sent = self.core.env.now();
@@ -303,7 +307,7 @@ impl<'a> Retry<'a> {
         AttemptTerms { if_held, left: self.left() }
     }
 
-    /// Returns the time until the deadline, or `NO_DEADLINE` if there is none.
+    /// Returns the time until the deadline of the call, or `NO_DEADLINE` if it has none.
     fn left(&self) -> Duration {
         self.deadline.map_or(NO_DEADLINE, |end| end.since(self.core.env.now()))
     }
@@ -316,9 +320,9 @@ impl<'a> Retry<'a> {
         GivenUp { refused, waited: self.core.env.now().since(self.started), closed }
     }
 
-    /// Wakes the next waiter of the handle, so that it takes the handle's place at the nodes again.
-    /// Also clears the received hints: this call has the lock, so what nodes have reserved for it
-    /// need not be given back.
+    /// Wakes the next waiter of the `Redlock` handle, so that it takes the handle's place in the
+    /// nodes' queues again. Also clears the received hints: this call has the lock, so what nodes
+    /// have reserved for it need not be given back.
     fn granted(&mut self) {
         let Some(waiting) = self.waiting.as_ref().filter(|_| self.wait != Wait::Answer) else {
             return;
@@ -329,18 +333,17 @@ impl<'a> Retry<'a> {
         waiting.wake_next();
         waiting.unused();
         // A first attempt that was granted usually left no place on any node, so the drop of this
-        // value need not remove places.
+        // `Retry` need not remove places.
         self.attempts -= u32::from(self.attempts == 1);
     }
 
-    /// Records a refusal, and registers the call for hints if they can help.
+    /// Records a refusal, and registers the call for hints (wake-up messages) if they can help.
     fn refused(&mut self, prospect: Prospect) {
         let now = self.core.env.now();
         self.round_trip = now.since(self.sent);
-        // The name expires later than it did before the hint, so the wake-up found a change: the
-        // name was released and another owner was faster, or its owner renewed. For a semaphore,
-        // the end of the first permit changes with every attempt of another waiter, so it shows
-        // nothing.
+        // The lock or key expires later than it did before the hint, so the wake-up found a change:
+        // it was released and another owner was faster, or its owner renewed. For a semaphore this
+        // shows nothing: the end of the first permit changes with each attempt of another waiter.
         if let Some(waiting) = self.waiting.as_ref().filter(|_| self.woken)
             && waiting.line() != Line::Permits
             && prospect.expires(self.sent) > self.expires + TICK
@@ -364,8 +367,8 @@ impl<'a> Retry<'a> {
                 Wait::Fair | Wait::Watch | Wait::Pauses | Wait::Answer => None,
             };
             let waiting = self.core.hints.wait(self.key, queued);
-            // If another caller of the handle has waited longer, the handle already has a place in
-            // the nodes' queues, and that caller is served first.
+            // If another caller of the `Redlock` handle has waited longer, the handle already has a
+            // place in the nodes' queues, and that caller is served first.
             self.registered = waiting.is_behind();
             self.waiting = Some(waiting);
         }
@@ -392,7 +395,7 @@ impl<'a> Retry<'a> {
         self.woken = false;
         if pause.is_zero() {
             // A timer takes a millisecond even for a pause of zero. So without a pause only a hint
-            // that has arrived already is taken.
+            // (a wake-up message) that has arrived already is taken.
             self.woken = self.hint().now_or_never().is_some();
         } else if !collided {
             let core = Arc::clone(self.core);
@@ -405,7 +408,7 @@ impl<'a> Retry<'a> {
         if self.woken {
             self.keep_apart().await;
         }
-        // A release wakes all callers that watch at once, so this attempt may collide with theirs.
+        // A release wakes all callers that watch the lock, so their attempts may collide with this.
         let meets = collided || self.woken && self.wait == Wait::Watch;
         self.collisions = if meets { self.collisions + 1 } else { 0 };
         if collided || self.collisions > 1 {
@@ -421,7 +424,7 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Resolves when the nodes have hinted that it is time for an attempt.
+    /// Resolves when the nodes have sent messages that it is time for an attempt.
     async fn hint(&mut self) {
         match (self.ended.take(), &self.waiting) {
             (Some(ended), _) => ended.await,
@@ -459,8 +462,9 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// Delays the attempt by `span`, so that preferred callers can get the name first. If a hint
-    /// woke this call, wakes the next waiter of the handle, which may make an attempt instead.
+    /// Delays the attempt by `span`, so that preferred callers (such as candidates with a higher
+    /// priority) can get the lock first. If a hint woke this call, wakes the next waiter of the
+    /// `Redlock` handle, which may make an attempt instead.
     async fn leave(&self, span: Duration) {
         if span.is_zero() {
             return;
@@ -476,8 +480,8 @@ impl<'a> Retry<'a> {
         self.take_turn().await;
     }
 
-    /// Consumes a hint that has arrived by now. The attempt that follows does not need the hint,
-    /// because it sees all changes until now.
+    /// Consumes a hint (wake-up message) that has arrived. The attempt that follows does not need
+    /// the hint, because it sees all changes until now.
     async fn take_turn(&self) {
         if let Some(waiting) = &self.waiting {
             let _ = timeout(Duration::ZERO, waiting.turn(Duration::ZERO)).await;
@@ -487,11 +491,10 @@ impl<'a> Retry<'a> {
 
 impl Drop for Retry<'_> {
     fn drop(&mut self) {
-        // Locks that nodes have reserved for this call go to the next handle in the nodes' queues.
+        // Locks that nodes have reserved for this call go to the next client in the nodes' queues.
         let Some(waiting) = &self.waiting else { return };
         let nodes = match self.wait {
-            // After an attempt of a fair call, each node may have a place of the call, which the
-            // release removes.
+            // Each node may have a place of a fair call in its queue. The release removes it.
             Wait::Fair if self.attempts > 0 => (0..self.core.n()).collect(),
             _ => waiting.unused(),
         };

@@ -25,22 +25,23 @@ use crate::quorum::{Answer, Machine, Progress};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Inputs for the run of a quorum machine: collector, timer and limits.
+/// Inputs for the run of a quorum machine, the state machine of one operation: the collector of the
+/// replies, a timer and limits.
 pub(super) struct Round<'a> {
-    /// Collector that receives the answers.
+    /// Collector that receives the nodes' answers to this round of requests.
     pub(super) replies: &'a Arc<ReplyCollector>,
     /// The only timer of the operation. The timer belongs to the runtime that polls the operation
     /// (overview 7).
     pub(super) timer: Sleep,
-    /// Time after which no request of the round may take effect.
+    /// Time after which no request of this round of requests may take effect on a node.
     pub(super) until: Moment,
-    /// The lease that the round renews; `None` for other rounds. After the end of the lease no
-    /// request is sent.
+    /// The lease that this round of requests renews; `None` if it renews none. After the end of the
+    /// lease no request is sent.
     pub(super) of: Option<&'a Lease>,
 }
 
 impl Core {
-    /// Sends an op to one node. The node queue posts the answer to `replies`.
+    /// Sends an op (a request) to one node. The node queue posts the answer to `replies`.
     pub(super) fn send(
         &self,
         node: usize,
@@ -62,7 +63,7 @@ impl Core {
         self.queues[node].submit(request);
     }
 
-    /// Sends the same op to all nodes.
+    /// Sends the same op (request) to all nodes.
     pub(super) fn send_all(&self, op: Op, deadline: Moment, replies: &Arc<ReplyCollector>) {
         let last = self.n() - 1;
         for node in 0..last {
@@ -101,7 +102,7 @@ impl Core {
                 }
             };
             let mail = poll_fn(|cx| {
-                // An answer that has arrived is handled before the timer.
+                // If an answer of a node has arrived, it is handled before a timer that has fired.
                 if let Poll::Ready(mail) = replies.poll_recv(cx) {
                     return Poll::Ready(Some(mail));
                 }
@@ -147,7 +148,7 @@ fn word(answer: &Answer) -> &'static str {
 /// Time of an answer, and the server that answered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
-    /// Time at which the answer arrived.
+    /// Time at which the answer arrived at this process.
     pub(crate) at: Moment,
     /// The node's data history at the time of the answer; `None` if the node did not report it. A
     /// failover, a restart or a loss of data begins another history.
@@ -167,12 +168,14 @@ impl Origin {
 #[derive(Debug)]
 pub(crate) struct ReplyCollector {
     level: Durability,
-    /// True if the requests are undo operations. Their answers are no votes, so the answers of two
-    /// nodes that are the same server are both accepted: the second request finds nothing to undo.
+    /// True if the requests are undo operations (releases or unclaims). Their answers are no votes,
+    /// so the answers of two nodes that are the same server are both accepted: the second request
+    /// finds nothing to undo.
     takes_back: bool,
-    /// Time until which a node that grants keeps the grant of this round, at least.
+    /// Earliest time until which a node keeps a grant that it gives in this round of requests.
     until: Moment,
-    /// For a round that renews a grant: the collector of the grant, and the number of the renewal.
+    /// For a round that renews a grant: the collector of the replies to the grant, and the number
+    /// of the renewal.
     grant: Option<(Arc<ReplyCollector>, u64)>,
     state: SyncMutex<State>,
 }
@@ -180,12 +183,13 @@ pub(crate) struct ReplyCollector {
 #[derive(Debug)]
 struct State {
     servers: Servers,
-    /// For each node, the state of its part of the grant. A renewal records its answers in the
-    /// collector of the grant.
+    /// For each node, whether the node may have the grant, and until when the node has confirmed
+    /// it. A renewal records its answers in the collector of the grant.
     holdings: Holdings,
     inbox: VecDeque<(usize, Answer)>,
     waker: Option<Waker>,
-    /// Smallest number of replicas that have a grant of this round; `None` at level `Primary`.
+    /// Smallest number of replicas that have a grant of this round of requests; `None` at the
+    /// durability level `Primary`, which needs no replica.
     kept: Option<u32>,
 }
 
@@ -195,7 +199,7 @@ impl ReplyCollector {
         Self::at(n, Durability::Primary, Moment::default())
     }
 
-    /// Creates a collector of the replies of `n` nodes to undo operations.
+    /// Creates a collector of the replies of `n` nodes to undo operations (releases or unclaims).
     pub(crate) fn taking_back(n: usize) -> Arc<Self> {
         let collector = Self::empty(n, n, Durability::Primary, Moment::default());
         Arc::new(Self { takes_back: true, ..collector })
@@ -238,7 +242,7 @@ impl ReplyCollector {
         s.kept = Some(s.kept.map_or(replicas, |least| least.min(replicas)));
     }
 
-    /// Returns the durability that every grant of this round has reached.
+    /// Returns the durability that every grant of this round of requests has reached.
     pub(crate) fn achieved(&self) -> Achieved {
         let replicas = self.state.lock().kept.unwrap_or(0);
         Achieved { replicas, ..Achieved::at_least(self.level) }
@@ -274,7 +278,8 @@ impl ReplyCollector {
         Poll::Pending
     }
 
-    /// Returns true if the node may have a grant of the attempt; see [`Holdings::may_hold`].
+    /// Returns true if the node may have a grant of this collector's attempt; see
+    /// [`Holdings::may_hold`].
     pub(crate) fn may_hold(&self, node: usize) -> bool {
         self.state.lock().holdings.may_hold(node)
     }
@@ -284,7 +289,7 @@ impl ReplyCollector {
         self.state.lock().holdings.known(node, until)
     }
 
-    /// Records that the attempt was won with this slot; see [`Holdings::won_with`].
+    /// Records that the attempt won this slot (permit) of a semaphore; see [`Holdings::won_with`].
     pub(crate) fn won_with(&self, slot: u16) {
         self.state.lock().holdings.won_with(slot);
     }

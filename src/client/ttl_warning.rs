@@ -1,5 +1,5 @@
-//! A warning about a lease with a ttl that is shorter than a failover of a node. The handle warns
-//! once per node, and only if it has no majority without that node.
+//! A warning about a lease with a ttl that is shorter than a failover of a node. The `Redlock`
+//! handle warns once per node, and only if it has no majority without that node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,8 @@ use crate::config::lasts;
 use crate::node::NodeEvent;
 use crate::quorum::majority;
 
-/// For each node, true if the warning was given or is not needed.
+/// For each node, true if the warning that leases are shorter than its failover was given or is not
+/// needed.
 #[derive(Debug)]
 pub(crate) struct TtlWarning(Vec<AtomicBool>);
 

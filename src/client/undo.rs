@@ -1,10 +1,10 @@
 //! Cleanup after an attempt or a claim that failed or was dropped.
 //!
-//! Each attempt creates an [`Undo`] before its first byte can be sent. If the attempt is dropped at
-//! an await, the `Undo` releases the owner token on every node that may have granted something. The
-//! node queue keeps the order of requests, so a node executes the undo operation after the request
-//! for the grant. `node_queue/pending_releases.rs` repeats the undo operation until the node
-//! answers.
+//! Each attempt creates an [`Undo`] before its first request can be sent. If the attempt is dropped
+//! at an await, the `Undo` releases the owner token on every node that may have granted something.
+//! The node queue keeps the order of requests, so a node executes the undo operation after the
+//! request for the grant. `node_queue/pending_releases.rs` repeats the undo operation until the
+//! node answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::client::round::ReplyCollector;
 use crate::op::Op;
 use crate::time::Moment;
 
-/// Cleanup of one attempt. The drop releases the grants that nodes may have of the attempt, unless
-/// `armed` is false.
+/// Cleanup of one attempt. Dropping this value releases the grants that nodes may have given to the
+/// attempt, unless `armed` is false.
 pub(super) struct Undo<'a> {
     pub(super) core: &'a Core,
     pub(super) op: Op,

@@ -1,6 +1,7 @@
-//! The loop that runs one job in one process. The loop computes the due ticks, reads the record of
-//! each due tick, and runs the ticks that no process has run. The time at which an operator
-//! requests a run is a due tick, too.
+//! The loop that runs one job in one process. The loop computes the due ticks (times at which the
+//! schedule starts a run), reads the record of each due tick (the stored result of its run), and
+//! runs the ticks that no process has run. The time at which an operator requests a run is a due
+//! tick, too.
 //!
 //! ```text
 //!  due ─▶ record ─▶ over: removed
@@ -43,10 +44,10 @@ use crate::metrics::JobMeters;
 use crate::span::operation;
 use crate::time::Moment;
 
-/// Largest number of ticks that run in this process at the same time, if the runs of the job may
-/// overlap.
+/// Largest number of ticks (due times of a job) that run in this process at the same time, if the
+/// runs of the job may overlap.
 const AT_ONCE: usize = 64;
-/// Largest number of missed ticks that are counted at once for the metrics.
+/// Largest number of missed ticks of a job that are counted at once for the metrics.
 const MISSED: usize = 10_000;
 /// Pause before the next check of a tick, if the last check could not decide if the tick is run.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -62,7 +63,7 @@ struct Due {
     requested: bool,
     /// True if a run of the tick has begun, or if the tick waited for an earlier run.
     tried: bool,
-    /// Time of the next check, in milliseconds since 1970.
+    /// Time of the next check of this tick, in milliseconds since 1970.
     check_at: u64,
 }
 
@@ -70,11 +71,12 @@ struct Due {
 /// and true if an operator requested the tick, false if it is a tick of the schedule.
 type DueTicks = BTreeMap<(i64, bool), Due>;
 
-/// Result of a check of a tick.
+/// Result of a check of a tick, which is one due time of the job.
 enum CheckResult {
     Over,
     Again(Duration),
-    /// The run of the tick failed and may be repeated. The next check is after this pause.
+    /// The run of the tick failed and may be repeated. The value is the pause before the next
+    /// check.
     Retry(Duration),
 }
 
@@ -84,7 +86,8 @@ struct Engine<'a, F> {
     schedule: &'a Schedule,
     handler: &'a F,
     records: Idempotency,
-    /// Records of requests; `None` if the job does not allow requests.
+    /// Idempotency records of operators' requests to run the job; `None` if the job does not allow
+    /// requests.
     requests: Option<Idempotency>,
     /// Lock that this process holds during a run of the job; `None` if runs may overlap.
     lock: Option<Mutex>,
@@ -99,10 +102,10 @@ struct Engine<'a, F> {
     waits: AtomicBool,
 }
 
-/// Returns the call for the idempotency key of a tick.
+/// Returns the idempotency call that reads or claims the record of a tick.
 pub(super) fn call(records: &Idempotency, job: &Job, tick: i64) -> Call {
-    // The key's birth (the time since which the key can exist) is the due time of the tick, because
-    // no process can have run the tick before.
+    // The birth of the idempotency key (the time since which the key can exist) is the due time of
+    // the tick, because no process can have run the tick before.
     let born = UNIX_EPOCH + Duration::from_secs(tick.unsigned_abs());
     records.key(format!("{}@{tick}", job.name)).created_at(born)
 }
@@ -173,7 +176,7 @@ where
         self.cron.core().env.wall_micros() / 1_000
     }
 
-    /// Returns the time of the monotonic clock.
+    /// Returns the present time of the library's monotonic clock.
     fn moment(&self) -> Moment {
         self.cron.core().env.now()
     }
@@ -184,8 +187,8 @@ where
         let mut requests = std::pin::pin!(requests);
         let mut running = FuturesUnordered::new();
         let at_once = if self.job.overlap == Overlap::Allow { AT_ONCE } else { 1 };
-        // The search for due ticks begins at the time since which the job has this schedule.
-        // Earlier ticks do not belong to this schedule, so they are not missed.
+        // The search for due ticks begins at the time since which the job has this schedule. Ticks
+        // before that time do not belong to this schedule, so they are not missed.
         let mut seen = self.since().unwrap_or(self.cron.now());
         loop {
             let now = self.now();
@@ -205,7 +208,7 @@ where
             let next_tick = self.schedule.after(seen).map(millis);
             let next = next_check.into_iter().chain(next_tick).min().unwrap_or(u64::MAX);
             // The loop sleeps for at most `WATCH`, because the wall clock may be set during the
-            // sleep, and timers stop while the machine is suspended.
+            // sleep, and tokio's timers stop while the computer is suspended.
             let rest = Duration::from_millis(next.saturating_sub(now)).min(WATCH);
             tokio::select! {
                 biased;
@@ -268,7 +271,8 @@ where
         millis(tick) + self.job.jitter_of(tick) + hold_back.as_millis() as u64
     }
 
-    /// Adds the ticks that are due at `now`. Counts and logs the ticks that are too late to be run.
+    /// Adds to `due` the ticks that are due at `now`. Counts and logs the ticks that are too late
+    /// to be run.
     fn add_due(&self, due: &mut DueTicks, seen: &mut i64, now: u64) {
         let (seconds, late) = (whole(now / 1_000), whole(self.job.latest().as_secs()));
         let on_time = OnTime { late, newest_alone: self.job.late.is_none() };
@@ -325,8 +329,8 @@ where
             During::Waited | During::NoRun => None,
         };
         tried |= during == During::Waited;
-        // The next two checks find ticks that were not checked in time, for example because no node
-        // could be reached. Such ticks are not run.
+        // The next two checks of the code find ticks that were not checked in time, for example
+        // because no node could be reached. Such ticks are not run.
         let of = (self.job, self.schedule);
         if requested && !tried && self.cron.now() > tick + request::LATEST {
             let job = &self.job.name;
@@ -366,8 +370,8 @@ where
         }
     }
 
-    /// Acquires the job's lock. Returns `None` if the job needs no lock. If the lock is taken,
-    /// returns the pause before the next check as an error.
+    /// Acquires the job's lock. Returns `None` if the job needs no lock. If another run has the
+    /// lock, returns the pause before the next check as an error.
     async fn lock(&self) -> Result<Option<LockGuard>, CheckResult> {
         let Some(lock) = &self.lock else { return Ok(None) };
         match lock.acquire().await {
@@ -436,13 +440,13 @@ where
             );
             Ok::<_, Failed>(run)
         };
-        // If another process runs the tick, this call does not wait for the end of that run,
+        // If another process runs the tick, the call below does not wait for the end of that run,
         // because meanwhile this process would keep the job's lock. The tick is checked again
         // later.
         self.call(tick, requested).in_flight_timeout(Duration::ZERO).run(work).await
     }
 
-    /// Returns the call for the idempotency key of a due tick.
+    /// Returns the idempotency call that reads or claims the record of a due tick.
     fn call(&self, tick: i64, requested: bool) -> Call {
         if requested {
             request::run_of(&self.records, &self.job.name, tick)

@@ -30,9 +30,9 @@ pub enum CronError {
     )]
     #[non_exhaustive]
     NotConfirmed {
-        /// Time after which a run for this request can no longer begin.
+        /// Time after which a run of the job for this request can no longer begin.
         until: SystemTime,
-        /// Reply of each node.
+        /// Reply of each node to the write of the request.
         error: NoQuorum,
     },
 }

@@ -12,7 +12,8 @@ use crate::name::check_name;
 
 /// Default of `Job::late`: the largest delay with which a tick still counts as on time.
 const LATE: Duration = Duration::from_secs(60);
-/// Default retention of the records of ticks. It is longer than the interval of a weekly job.
+/// Default retention of the records of ticks (the stored results of runs). It is longer than the
+/// interval of a weekly job.
 const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 
 /// Policy for missed ticks. A tick is missed if no process ran it within [`Job::late`], for example
@@ -20,7 +21,7 @@ const RETENTION: Duration = Duration::from_secs(8 * 24 * 3_600);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missed {
-    /// Missed ticks are not run.
+    /// Missed ticks (due times at which no process ran the job) are not run.
     Skip,
     /// The latest missed tick is run, unless a later tick is on time.
     RunLatest,
@@ -38,12 +39,12 @@ pub enum Missed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Overlap {
-    /// The tick is not run.
+    /// A tick that is due during an earlier run is not run.
     Skip,
-    /// The first tick that is due during a run is run after that run. The other ticks that are due
-    /// during the run are not run.
+    /// The first tick that is due during a run of the job is run after that run. The other ticks
+    /// that are due during the run are not run.
     BufferOne,
-    /// Both ticks run at the same time.
+    /// The tick and the earlier run run at the same time.
     Allow,
     /// The earlier run is cancelled when the next tick is due.
     CancelPrevious,
@@ -145,7 +146,7 @@ impl Job {
     /// If `late` is longer than the interval of the schedule, several ticks can be on time after an
     /// outage. These ticks are run one after the other. If a schedule has a short interval and none
     /// of its ticks may be lost, set `late` to at least the duration of a failover plus the ttl of
-    /// the handle.
+    /// the `Redlock` handle.
     pub fn late(mut self, late: Duration) -> Self {
         self.late = Some(late);
         self

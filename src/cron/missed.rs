@@ -1,5 +1,5 @@
-//! Rules for ticks: the ticks that are missed, the missed ticks that are run later, and the ticks
-//! that overlap an earlier run. The functions are pure.
+//! Rules for ticks (the due times of a job): the ticks that are missed, the missed ticks that are
+//! run later, and the ticks that overlap an earlier run. The functions are pure.
 
 use std::time::Duration;
 
@@ -7,30 +7,31 @@ use super::job::{Job, Missed, Overlap};
 use super::schedule::Schedule;
 use super::tick::{End, Run};
 
-/// Largest number of ticks in one plan, under any policy.
+/// Largest number of ticks in one plan, under any policy for missed ticks.
 const BACKLOG: usize = 10_000;
 
-/// The ticks that have to be checked now, and the range of ticks that are not run.
+/// The ticks (due times of a job) that have to be checked now, and the range of ticks that are not
+/// run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Ticks in the order of time, in seconds since 1970. The flag is true for a missed tick that
-    /// is run late because of the policy.
+    /// is run late because of the job's policy for missed ticks.
     pub(crate) ticks: Vec<(i64, bool)>,
     /// First and last tick of the range of ticks that are not run.
     pub(crate) left_out: Option<(i64, i64)>,
 }
 
-/// The conditions under which a tick is on time.
+/// The conditions under which a tick (a due time of a job) is on time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OnTime {
     /// Largest age of a tick that is on time, in seconds.
     pub(crate) late: i64,
-    /// True if only the newest tick is on time.
+    /// True if only the newest tick (due time of the job) is on time.
     pub(crate) newest_alone: bool,
 }
 
 /// Plans the ticks after `from` and up to `now`, in seconds since 1970. A tick that is not on time
-/// is missed. The policy decides which missed ticks are run.
+/// is missed. The policy `missed` decides which missed ticks are run.
 pub(crate) fn plan(
     schedule: &Schedule,
     (from, now): (i64, i64),
@@ -45,7 +46,7 @@ pub(crate) fn plan(
         ticks.push((tick, false));
         at = tick - 1;
     }
-    // This tick and all earlier ticks are missed.
+    // The newest tick up to `at` and all ticks before it are missed.
     let newest = schedule.until(at).filter(|tick| *tick > from);
     let (oldest, most) = match missed {
         Missed::Skip => (now, 0),
@@ -93,7 +94,7 @@ pub(crate) fn is_missed(
 pub(crate) fn runs_after(overlap: Overlap, run: &Run, before: Option<i64>) -> bool {
     match overlap {
         Overlap::Skip => false,
-        // Only the first tick that was due during the run is run after it.
+        // Only the first tick that was due during `run` is run after the end of `run`.
         Overlap::BufferOne => before.is_none_or(|tick| millis(tick) < run.started),
         Overlap::Allow | Overlap::CancelPrevious => true,
     }
@@ -132,7 +133,7 @@ mod tests {
             let ticks: Vec<_> = plan.ticks.iter().map(|(t, b)| (place(*t), *b)).collect();
             (ticks, plan.left_out.map(|(a, b)| (place(a), place(b))))
         };
-        // No tick was missed.
+        // Here no tick was missed: the policy has nothing to do.
         assert_eq!(of(9, 60, Missed::Skip), (vec![(10, false)], None));
         assert_eq!(of(10, 60, Missed::RunLatest), (vec![], None));
         // A tick with a delay of less than `late` is not missed.
@@ -140,8 +141,8 @@ mod tests {
         // Skip: only ticks that are on time are run.
         assert_eq!(of(3, 60, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 1, Missed::Skip), (vec![], Some((4, 10))));
-        // A `late` of 0 means a job without this setting: only the newest tick is on time, with any
-        // delay.
+        // A `late` of 0 means a job without the setting [`Job::late`]: only the newest tick is on
+        // time, with any delay.
         assert_eq!(of(3, 0, Missed::Skip), (vec![(10, false)], Some((4, 9))));
         assert_eq!(of(3, 0, Missed::RunLatest), (vec![(10, false)], Some((4, 9))));
         let two = vec![(8, true), (9, true), (10, false)];

@@ -88,7 +88,7 @@ pub use tick::{Cancelled, End, Run, Skipped, Tick, TickReport, TickState};
 
 /// Namespace of the idempotency records of ticks and of schedules.
 const NAMESPACE: &str = "cron";
-/// Number of ticks of a history that are read at the same time.
+/// Number of ticks of a job's history whose records are read at the same time.
 const READS: usize = 32;
 /// Time for which a process that has given up the lead does not campaign for it, so that another
 /// process can become leader.
@@ -122,15 +122,15 @@ struct Lead {
 impl Drop for Lead {
     fn drop(&mut self) {
         if let Some(task) = self.task.lock().take() {
-            // The task owns the leadership. If the task is aborted, the leadership is dropped and
-            // so resigned.
+            // The task that campaigns owns the leadership of this process. If the task is aborted,
+            // the leadership is dropped and so resigned.
             task.abort();
         }
     }
 }
 
 impl Cron {
-    /// Creates a runner of jobs that uses the nodes of this handle.
+    /// Creates a runner of jobs that uses the nodes of this `Redlock` handle.
     pub fn new(redlock: &Redlock) -> Self {
         let lead = Lead {
             term: Arc::new(watch::Sender::new(None)),
@@ -255,8 +255,9 @@ impl Cron {
 
     /// Returns the idempotency namespace for the records of the job's ticks.
     fn records(&self, job: &Job) -> Result<Idempotency, CronError> {
-        // Each key of a tick has a birth (`created_at`). The library reports a key that the nodes
-        // may have forgotten only if the key has no birth, so these reports are turned off.
+        // Each key of a tick has a birth (`created_at`), the time since which it can exist. The
+        // library reports a key that the nodes may have forgotten only if the key has no birth, so
+        // these reports are turned off.
         let records = self.redlock.idempotency(NAMESPACE).without_forgotten_reports();
         let records = records.retention(job.retention);
         let records = match job.interrupted {
@@ -302,9 +303,9 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Campaigns and leads until the handle is closed. If the nodes refuse this process, for
-    /// example because of a wrong password, the task campaigns again later, because a person may
-    /// correct the password. `Cron::run` reports the error to its caller.
+    /// Campaigns and leads until the `Redlock` handle is closed. If the nodes refuse this process,
+    /// for example because of a wrong password, the task campaigns again later, because a person
+    /// may correct the password. `Cron::run` reports the error to its caller.
     async fn run(mut self, election: Election) {
         let value = format!("pid {}", std::process::id());
         let mut warned = false;
@@ -334,7 +335,7 @@ impl Candidate {
         }
     }
 
-    /// Leads until the leadership ends. Returns the reason for the end.
+    /// Leads (checks each tick first) until the leadership ends. Returns the reason for the end.
     async fn lead(&mut self, leadership: &Leadership, core: &Core) -> &'static str {
         let stepped = self.step_down.notified();
         *self.lost.lock() = Some(leadership.lost_signal());
@@ -358,7 +359,7 @@ impl Candidate {
     }
 }
 
-/// Counts one tick as running in this process until this value is dropped.
+/// Counts the run of one tick as running in this process until this value is dropped.
 struct Running<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Running<'a> {

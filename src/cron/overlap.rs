@@ -1,5 +1,5 @@
-//! Finds out if a tick was due during an earlier run of the job. It reads the records of the
-//! earlier ticks.
+//! Finds out if a tick (a due time of a job) was due during an earlier run of the job. It reads the
+//! stored records of the earlier ticks.
 
 use super::engine::call;
 use super::job::Job;
@@ -9,24 +9,25 @@ use super::tick::{End, Run, Skipped};
 use crate::idempotency::{Idempotency, RunError, Status};
 use crate::sync::SyncMutex;
 
-/// Number of earlier ticks without a stored result after which the search for an earlier run ends.
+/// Number of earlier ticks without a stored result after which the search for an earlier run of the
+/// job ends.
 pub(super) const BACK: usize = 16;
 
-/// Effect on a tick of the last run before it.
+/// Effect that the last run of the job before a tick has on this tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum During {
-    /// The tick was not due during a run.
+    /// The tick was not due during an earlier run of the job.
     NoRun,
-    /// The tick was due during a run, and is run after that run.
+    /// The tick was due during an earlier run of the job, and is run after that run.
     Waited,
-    /// The tick is not run, for this reason.
+    /// The tick is not run, because of an earlier run; the value is the reason.
     Skipped(Skipped),
 }
 
-/// The last run that was found by a search, and the time of a later tick. That tick and all ticks
-/// between it and the run were skipped, so a search that reaches that tick can continue at the run.
-/// So a tick that was due during a long run need not read the records of all ticks before it. The
-/// entry stays valid, because records never change.
+/// The run that the last search for an earlier run found, and the time of a later tick. That tick
+/// and all ticks between it and the run were skipped, so a search that reaches that tick can
+/// continue at the run. So a tick that was due during a long run need not read the records of all
+/// ticks before it. The stored pair stays valid, because records never change.
 #[derive(Debug, Default)]
 pub(super) struct Overlaps(SyncMutex<Option<(i64, Run)>>);
 

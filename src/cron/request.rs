@@ -4,7 +4,7 @@
 //! so two requests in one slot are one request. The processes of a job that allows requests read
 //! the records of the last slots, and run a tick for each request. The leader reads them often and
 //! first, and the other processes read them seldom, so a request is run without a leader, too. Each
-//! such tick has a record of its own, like every other tick, so it is completed once.
+//! tick for a request has a record of its own, like every other tick, so it is completed once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -26,30 +26,32 @@ use crate::name::check_name;
 const LOOK: Duration = Duration::from_secs(2);
 /// Number of intervals `LOOK` between two reads by a process that does not lead.
 const SELDOM: u32 = 5;
-/// Length of a slot in seconds. Two requests in one slot are one request.
+/// Length of a slot (a span of time) in seconds. Two requests to run a job in one slot are one
+/// request.
 const SLOT: i64 = 10;
 /// Age of a request in seconds after which no run for it begins.
 pub(super) const LATEST: i64 = 60;
 /// Interval in seconds at which a process stores a sign: a record that shows that its job allows
 /// requests.
 const DAY: i64 = 86_400;
-/// Pause between two reads of a record by `request_run`.
+/// Pause between two reads of a record by [`Cron::request_run`], while it waits.
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// A request to run a job now.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RunRequest {
-    /// Random id, different for each call that makes a request, even if two requests have one
-    /// number.
+    /// Random id of the request. It is different for each call that makes a request, even if two
+    /// requests have the same number.
     pub id: String,
     /// Number of the request. Two requests in the same ten seconds have one number.
     pub number: i64,
-    /// Time of the request in seconds since 1970, by the clock of the process that made it.
+    /// Time of the request in seconds since 1970, by the clock of the process that made the
+    /// request.
     pub at: i64,
-    /// Author of the request.
+    /// Person or program that made the request, as the caller named it.
     pub by: String,
-    /// Reason of the request.
+    /// Reason for the request, as the caller gave it.
     pub reason: String,
 }
 
@@ -72,17 +74,17 @@ pub enum Requested {
     /// record, and fewer nodes than a majority have this record. No request was stored. Call
     /// [`Cron::request_run`] again.
     NotKnown,
-    /// The run of the request has begun or has ended.
+    /// The run of the job for the request has begun or has ended.
     Begun {
-        /// The request that was run.
+        /// The request for which the job was run.
         request: RunRequest,
         /// False if the request was stored by an earlier call in the same ten seconds.
         is_new: bool,
-        /// The record of the run; `None` if the run has not ended, or was interrupted, or if its
-        /// record cannot be read.
+        /// The record of the job's run; `None` if the run has not ended, or was interrupted, or if
+        /// its record cannot be read.
         run: Option<Run>,
     },
-    /// The request is stored, and its run did not begin within the time given as `wait`.
+    /// The request is stored, and the run for it did not begin within the time given as `wait`.
     Waits {
         /// The stored request.
         request: RunRequest,
@@ -99,7 +101,7 @@ pub(super) fn slot(at: i64) -> i64 {
     at.div_euclid(SLOT)
 }
 
-/// Returns the idempotency call for the record of the request in this slot.
+/// Returns the idempotency call for the record of the request in this slot of time.
 fn request(records: &Idempotency, job: &str, slot: i64) -> Call {
     records.key(format!("{job}/request/{slot}")).created_at(tick::at(slot * SLOT))
 }
@@ -109,13 +111,14 @@ fn sign(records: &Idempotency, job: &str, day: i64) -> Call {
     records.key(format!("{job}/on-request/{day}")).created_at(tick::at(day * DAY))
 }
 
-/// Returns the idempotency call for the run of the request that was made at this instant.
+/// Returns the idempotency call for the record of the run for the request that was made at this
+/// instant.
 pub(super) fn run_of(records: &Idempotency, job: &str, at: i64) -> Call {
     records.key(format!("{job}/run/{}", slot(at))).created_at(tick::at(at))
 }
 
-/// Returns the error for a request whose storage has failed. If too few nodes answered, some of
-/// these nodes may have stored the request.
+/// Returns the error for a request to run a job whose storage has failed. If too few nodes
+/// answered, some of these nodes may have stored the request.
 fn not_confirmed(request: &RunRequest, error: RunError) -> CronError {
     let until = request.until();
     match error {
@@ -132,8 +135,8 @@ async fn read<T: Serialize + DeserializeOwned>(call: Call) -> Result<Status<T>, 
         Status::Unsettled => {}
         known => return Ok(known),
     }
-    // The handler is called only if no node that answers has the value any more. It fails, so that
-    // no other value is stored.
+    // The handler `none` is called only if no node that answers has the value any more. It returns
+    // an error, so that no other value is stored.
     let none = |_: Context| async { Err(Failed::no_effect("no node has the value")) };
     match call.in_flight_timeout(Duration::ZERO).run(none).await {
         Ok(Outcome::Executed { value, .. } | Outcome::Replayed(value)) => Ok(Status::Stored(value)),
@@ -214,8 +217,8 @@ impl Cron {
                     | Status::NotKept,
                 )
                 | Err(RunError::Codec { .. }) => Some(None),
-                // The request is stored, and its run may begin. An error of this read must not hide
-                // that, so this process reads again.
+                // The request is stored, and its run may begin. An error of the read above must not
+                // hide that, so this process reads again.
                 _ => None,
             };
             if let Some(run) = run {
@@ -241,11 +244,11 @@ struct Looks<'a> {
     cron: &'a Cron,
     job: &'a str,
     records: &'a Idempotency,
-    /// Numbers of the requests that were found.
+    /// Numbers (time slots) of the requests to run the job that were found.
     found: BTreeSet<i64>,
-    /// Requests that were found and not returned yet.
+    /// Requests (their times) that were found, and not returned by the stream yet.
     next: Vec<i64>,
-    /// Number of intervals `LOOK` since this process last read the requests.
+    /// Number of intervals of length `LOOK` since this process last read the requests.
     idle: u32,
 }
 
@@ -281,11 +284,12 @@ pub(super) fn requests<'a>(
 }
 
 impl Looks<'_> {
-    /// Reads the requests of the last slots, and stores the sign that the job allows requests.
+    /// Reads the requests of the last slots of time, and stores the sign (a record) that the job
+    /// allows requests.
     async fn look(&mut self) -> Result<(), RunError> {
         let (now, records, job) = (self.cron.now(), self.records, self.job);
-        // Two correct clocks differ by at most twice the clock error. One second is added, because
-        // the times are whole seconds.
+        // Two correct clocks of two processes differ by at most twice the clock error. One second
+        // is added, because the times are whole seconds.
         let apart = 2 * self.cron.core().config.clock_error.as_secs().cast_signed() + 1;
         let (first, last) = (slot(now - LATEST - apart), slot(now + apart));
         self.found.retain(|number| *number >= first);
@@ -314,8 +318,8 @@ impl Looks<'_> {
                     continue;
                 }
             };
-            // The stored time must be in the slot of the record. If it is not, another program
-            // wrote the record.
+            // The time of the request must be in the slot of time to which the record belongs. If
+            // it is not, another program wrote the record.
             if slot(request.at) == number && self.found.insert(number) {
                 let (by, reason) = (&request.by, &request.reason);
                 tracing::info!(

@@ -13,8 +13,8 @@ use crate::idempotency::{Idempotency, Outcome, Status};
 
 /// Length of a quarter of a year, in seconds. Records of schedules are kept for a year.
 const QUARTER: i64 = 7_889_238;
-/// Number of earlier quarters that are searched for the last revision. A job without a revision in
-/// these quarters counts as a new job.
+/// Number of earlier quarters of a year that are searched for the last revision. A job without a
+/// revision in these quarters counts as a new job.
 const BACK: i64 = 2;
 
 /// A present or earlier schedule of a job.
@@ -29,8 +29,8 @@ pub(crate) struct Revision {
     pub(crate) before: Option<(String, i64)>,
 }
 
-/// Returns the present revision of a job with this schedule. If the last stored revision has
-/// another schedule, first stores a new revision with the time `now`.
+/// Returns the present revision (schedule and its start) of a job with this schedule. If the last
+/// stored revision has another schedule, first stores a new revision with the time `now`.
 pub(crate) async fn revise(
     records: &Idempotency,
     job: &str,
@@ -59,8 +59,8 @@ pub(crate) async fn revise(
     loop {
         let mine = match &last {
             Some(last) if last.schedule == schedule && next > 1 => return Ok(last.clone()),
-            // The revision is in the list of an earlier quarter, so it is copied to the list of
-            // this quarter.
+            // The revision is in the list of an earlier quarter of a year, so it is copied to the
+            // list of this quarter.
             Some(last) if last.schedule == schedule => last.clone(),
             Some(last) => Revision {
                 schedule: schedule.to_owned(),
@@ -74,8 +74,8 @@ pub(crate) async fn revise(
         match claim.run(|_| async { Ok::<_, String>(mine) }).await? {
             Outcome::Executed { value, .. } => return Ok(value),
             Outcome::Replayed(value) => (last, next) = (Some(value), next + 1),
-            // Another process is writing this entry of the list. So this process waits and reads
-            // the entry again.
+            // Another process is writing this entry of the list of schedules. So this process waits
+            // and reads the entry again.
             _ => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }
     }

@@ -11,12 +11,13 @@ use crate::safe_text::Quoted;
 /// Beginning of the time in which a new schedule is examined for its ticks: 2026-01-01, in seconds
 /// since 1970. It is a constant, so that the examination has the same result in all processes.
 const EXAMINED: i64 = 1_767_225_600;
-/// Length of the time in which a schedule is examined, in seconds. Weekdays and leap years repeat
-/// every 28 years.
+/// Length of the time in which the ticks of a new schedule are examined, in seconds. Weekdays and
+/// leap years repeat every 28 years.
 const CYCLE: i64 = 28 * 366 * DAY;
 const DAY: i64 = 24 * 3_600;
-/// Largest number of steps in the search for the longest pause. A step is as long as the job's
-/// retention, or longer. With a retention of an hour, the steps cover more than a year.
+/// Largest number of steps in the search for the longest pause between two ticks of a schedule. A
+/// step is as long as the job's retention, or longer. With a retention of an hour, the steps cover
+/// more than a year.
 const STEPS: usize = 10_000;
 
 /// A cron expression and its time zone. Ticks are instants, in whole seconds since 1970.
@@ -75,14 +76,14 @@ impl Schedule {
         ticks.take(most).take_while(|tick| *tick <= last).count()
     }
 
-    /// Returns the longest pause between two ticks in days, rounded up, if that pause is longer
-    /// than `span`.
+    /// Returns the longest pause between two ticks of the schedule in days, rounded up, if that
+    /// pause is longer than `span`.
     pub(crate) fn pause_longer_than(&self, span: Duration) -> Option<i64> {
         let (span, mut at) = (i64::try_from(span.as_secs()).ok()?, self.after(EXAMINED)?);
         let mut longest = None;
         for _ in 0..STEPS {
             // If there is a tick within `span` after `at`, the search continues at the last such
-            // tick. If there is none, the pause after `at` is longer than `span`.
+            // tick. If there is no tick within `span`, the pause after `at` is longer than `span`.
             let last = self.until(at + span)?;
             let next = if last > at { Some(last) } else { self.after(at) };
             // An expression may contain years, so a schedule may have a last tick.

@@ -1,4 +1,5 @@
-//! A tick, which the job's handler receives, and the record of a finished tick.
+//! A tick (one due time of a job), which the job's handler receives, and the record of a finished
+//! tick.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ use tokio::sync::watch;
 use crate::idempotency::Context;
 use crate::token::FencingToken;
 
-/// A tick of a job. The job's handler receives this value. A clone is cheap.
+/// A tick of a job: one of its due times. The job's handler receives this value. A clone is cheap.
 ///
 /// `Display` writes the due time of the tick in UTC: `2026-11-23T03:00:00Z`.
 #[derive(Clone)]
@@ -70,8 +71,8 @@ impl Tick {
         self.cx.attempt()
     }
 
-    /// Returns true if the tick was missed and is run late, by the [`Missed`](super::Missed)
-    /// policy.
+    /// Returns true if no process ran the tick in time (it was missed) and it is run late, by the
+    /// [`Missed`](super::Missed) policy.
     pub fn is_backfilled(&self) -> bool {
         self.backfilled
     }
@@ -96,7 +97,7 @@ impl Tick {
         self.cx.child_key(step)
     }
 
-    /// Returns true if the run may continue, by the local clock.
+    /// Returns true if the run may continue: its lease is held, by the local clock.
     pub fn is_valid(&self) -> bool {
         self.cx.is_valid()
     }
@@ -142,18 +143,20 @@ pub(super) fn at(seconds: i64) -> SystemTime {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Run {
-    /// Host and process id of the process that ran the tick.
+    /// Host and process id, as text, of the process that ran the tick.
     pub by: String,
-    /// Start of the run, in milliseconds since 1970 by the wall clock of the machine.
+    /// Start of the run, in milliseconds since 1970 by the wall clock of the host that ran the
+    /// tick.
     pub started: u64,
     /// End of the run, in milliseconds since 1970: `started` plus the length of the run by the
     /// monotonic clock, at least [`at_least`](super::Job::at_least) after `started`.
     pub ended: u64,
     /// Number of the attempt that completed the tick. The first attempt is 1.
     pub attempt: u32,
-    /// Fencing token of the run.
+    /// Fencing token of the run ([`Tick::fencing_token`]).
     pub token: u64,
-    /// True if the tick was missed and was run late, by the [`Missed`](super::Missed) policy.
+    /// True if no process ran the tick in time (it was missed) and it was run late, by the
+    /// [`Missed`](super::Missed) policy.
     pub backfilled: bool,
     /// True if an operator requested the run ([`Cron::request_run`](super::Cron::request_run)).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -206,7 +209,7 @@ pub enum Cancelled {
 pub struct TickReport {
     /// Due time of the tick.
     pub at: SystemTime,
-    /// State of the tick.
+    /// State of the tick, for example finished or running.
     pub state: TickState,
 }
 
@@ -214,7 +217,7 @@ pub struct TickReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TickState {
-    /// The tick is finished. The value is its record.
+    /// The tick is finished. The value is the record of its run.
     Over(Run),
     /// A process runs the tick now.
     Running,

@@ -30,8 +30,8 @@ use crate::redlock::Redlock;
 pub struct ElectionBuilder(Election, bool);
 
 impl Redlock {
-    /// Returns a builder for the election `name` on the nodes of this handle. The key of the
-    /// election on the nodes is the handle's prefix, then `election:`, then `name`.
+    /// Returns a builder for the election `name` on the nodes of this `Redlock` handle. The key of
+    /// the election on the nodes is the handle's prefix, then `election:`, then `name`.
     /// [`build`](ElectionBuilder::build) checks the settings.
     pub fn election(&self, name: impl AsRef<str>) -> ElectionBuilder {
         let (core, name) = (Arc::clone(&self.core), name.as_ref());
@@ -53,9 +53,9 @@ impl Redlock {
 }
 
 impl ElectionBuilder {
-    /// Sets the length of the leader's lease, from 10 ms to `max_ttl`; the default is the handle's
-    /// ttl. A leader renews its lease after each quarter of the ttl. After the death of a leader,
-    /// the election has no leader for at most the ttl plus the [`drain`](Self::drain) time.
+    /// Sets the length of the leader's lease, from 10 ms to `max_ttl`; the default is the `Redlock`
+    /// handle's ttl. A leader renews its lease after each quarter of the ttl. After the death of a
+    /// leader, the election has no leader for at most the ttl plus the [`drain`](Self::drain) time.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.ttl = ttl;
         self

@@ -23,7 +23,7 @@ use crate::span::{Call, operation};
 use crate::time::Moment;
 
 /// Time of failed attempts after which a campaign reacts. If too few nodes answer, the campaign
-/// logs a warning. If another program's value is under the key, the campaign ends.
+/// logs a warning. If another program's value is under the key of the election, the campaign ends.
 const FAILING: Duration = Duration::from_secs(60);
 
 /// Result of [`Election::try_campaign`].
@@ -56,7 +56,7 @@ impl TryCampaign {
 
 struct CampaignTimes {
     started: Moment,
-    /// Time after which no attempt begins; `None` if there is no limit.
+    /// Time after which the campaign begins no attempt; `None` if there is no limit.
     deadline: Option<Moment>,
 }
 
@@ -69,7 +69,7 @@ struct Candidacy<'a> {
     /// Time of the first failed attempt after the last attempt that did not fail. `None` if the
     /// last attempt did not fail. A refusal because another process leads is no failure.
     failing_since: Option<Moment>,
-    /// True if a warning about the failures since `failing_since` was logged.
+    /// True if the campaign has logged a warning about the failures since `failing_since`.
     warned: bool,
 }
 
@@ -77,10 +77,10 @@ struct Candidacy<'a> {
 enum NotElected {
     /// Another process leads, or several candidates competed and none won.
     Following(Taken),
-    /// This process won the lock and lost it before the value was published.
+    /// This process won the lock of the election and lost the lock before its value was published.
     LostAtOnce,
-    /// Too few nodes answered. `crowded` is true if the handle did not send some requests because
-    /// too many other requests were waiting.
+    /// Too few nodes answered. `crowded` is true if the `Redlock` handle did not send some requests
+    /// because too many other requests were waiting.
     NoQuorum { why: NoQuorum, crowded: bool },
 }
 
@@ -114,8 +114,8 @@ impl Attempt for Candidacy<'_> {
                 self.election.taken(taken);
                 (Prospect::of_taken(taken), taken.advice() == Advice::Misconfigured)
             }
-            // Nodes that grant the lock but refuse the metadata cause this result at each attempt.
-            // `Settling` makes the campaign wait before the next attempt.
+            // Nodes that grant the lock but refuse the metadata (the leader's value) cause this
+            // result at each attempt. `Settling` makes the campaign wait before the next attempt.
             NotElected::LostAtOnce => (Prospect::Settling(Duration::ZERO), false),
             NotElected::NoQuorum { why, .. } if is_hopeless(why) => return None,
             NotElected::NoQuorum { crowded, .. } => {
@@ -223,8 +223,8 @@ impl Election {
             return match won {
                 Ok(won) => match self.take_office(won, value, None).await {
                     Ok(leadership) => Ok(TryCampaign::Won(leadership)),
-                    // Another process has the lock, or a node lost the lock with its data. One more
-                    // attempt shows the cause.
+                    // Another process has the lock of the election, or a node lost the lock with
+                    // its data. One more attempt shows the cause.
                     Err(ExtendError::Lost(_)) if !lost => {
                         lost = true;
                         continue;
@@ -259,7 +259,8 @@ impl Election {
                 tokio::select! {
                     biased;
                     won = self.seek(value, &seat, &times, operation) => return won,
-                    // If `seek` is dropped here, its drop releases all grants of the nodes.
+                    // If this process is no longer eligible, `seek` is dropped here, which releases
+                    // all grants of the nodes.
                     () = self.course.eligible_is(false) => {}
                 }
             }
@@ -272,7 +273,7 @@ impl Election {
     }
 
     /// Waits until this process is eligible. Returns an error if the deadline of the campaign
-    /// passes first, or the handle is closed first.
+    /// passes first, or the `Redlock` handle is closed first.
     async fn eligible_by(&self, times: &CampaignTimes) -> Result<(), CampaignError> {
         if self.is_eligible() {
             return Ok(());
@@ -294,8 +295,8 @@ impl Election {
         }
     }
 
-    /// Waits for `span`, so that other candidates can attempt first. Returns an error if the handle
-    /// is closed during the wait.
+    /// Waits for `span`, so that other candidates can attempt first. Returns an error if the
+    /// `Redlock` handle is closed during the wait.
     async fn leave(&self, span: Duration) -> Result<(), CampaignError> {
         if span.is_zero() {
             return Ok(());
@@ -307,7 +308,8 @@ impl Election {
         }
     }
 
-    /// Makes attempts until this process is elected or the campaign ends.
+    /// Makes attempts to get the lock of the election, until this process is elected or the
+    /// campaign ends.
     async fn seek(
         &self,
         value: &str,
@@ -392,8 +394,8 @@ impl Election {
         Err(CampaignError::TimedOut { of: self.resource(), waited: until.since(now), taken })
     }
 
-    /// Checks the value, and registers the campaign with the handle as a running operation. Returns
-    /// an error if the handle is closed.
+    /// Checks the value, and registers the campaign with the `Redlock` handle as a running
+    /// operation. Returns an error if the handle is closed.
     fn begin(&self, value: &str) -> Result<Operation<'_>, CampaignError> {
         check_value(value).map_err(|e| CampaignError::Config(e.of(self.resource())))?;
         // From this call on the metrics include this election, even if it has no terms.
@@ -401,8 +403,8 @@ impl Election {
         self.core.closing.enter().ok_or_else(|| CampaignError::Closed(self.resource()))
     }
 
-    /// Publishes the first value on a majority of the nodes, and so makes this process the leader.
-    /// After a failure the function releases the lock and then returns.
+    /// Publishes the candidate's value on a majority of the nodes, and so makes this process the
+    /// leader. After a failure the function releases the lock and then returns.
     async fn take_office(
         &self,
         won: Lease,
@@ -414,7 +416,7 @@ impl Election {
         let metadata = metadata.of(self.priority(), seat);
         let lease = won.with_drain(self.drain);
         lease.set_meta(metadata.encode());
-        // The guard releases the lock if the future is dropped after this point.
+        // The guard releases the lock if the future of the campaign is dropped after this point.
         let guard = LockGuard::new(&self.core, lease, &self.name, true);
         match guard.extend().await {
             Ok(_) => {

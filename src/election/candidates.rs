@@ -1,8 +1,9 @@
-//! The list of an election's candidates (election 11).
+//! The list of an election's candidates, the processes that want to lead (election 11).
 //!
-//! A waiting candidate writes its entry on the nodes. The same request reads the other entries.
-//! Candidates delay their attempts by the priorities in the list (module `priority`), and operators
-//! read the list. The list does not decide who leads; only the lock of the election does.
+//! A waiting candidate writes its entry on the nodes. The same request reads the entries of the
+//! other candidates. Candidates delay their attempts by the priorities in the list (module
+//! `priority`), and operators read the list. The list does not decide who leads; only the lock of
+//! the election does.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,15 +23,15 @@ use crate::op::{Enlist, MAX_ENTRY};
 use crate::sync::SyncMutex;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest value in an entry of the list, in bytes as JSON. An entry does not contain a longer
-/// value.
+/// Longest value in an entry of the list of candidates, in bytes as JSON. An entry does not contain
+/// a longer value.
 const VALUE_MAX: usize = 256;
 
 /// A process that takes part in an election, as [`Election::candidates`] lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// The process that takes part.
+    /// Identity (host, process id, boot number) of the process that takes part.
     pub identity: Identity,
     /// Term of the leadership; `None` if the process does not lead.
     pub term: Option<FencingToken>,
@@ -64,7 +65,8 @@ impl Election {
     /// [term](Candidate::term) are as certain as the result of [`leader`](Self::leader).
     ///
     /// # Errors
-    /// The errors of [`leader`](Self::leader): too few nodes answer, or the handle is closed.
+    /// The errors of [`leader`](Self::leader): too few nodes answer, or the `Redlock` handle is
+    /// closed.
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
@@ -84,9 +86,9 @@ impl Election {
             seat.clone_from(&metadata.candidate);
             all.push(Candidate::leads(metadata.leader(remaining)));
         }
-        // A new leader removes its own entry from the list only after its win, so the list may
-        // still contain this entry. Then the leader would be in the list twice, so the entry is
-        // left out here.
+        // A new leader removes its entry as a candidate from the nodes only after its win, so
+        // `listed` may still contain this entry. The leader would then be listed twice, so the
+        // entry is left out here.
         let waits = listed.into_iter().filter(|c| seat.as_ref() != Some(&digest(c.owner)));
         all.extend(waits.map(|c| c.content.candidate(c.remaining)));
         all.sort_by_key(Candidate::rank);
@@ -124,7 +126,7 @@ impl Candidate {
         }
     }
 
-    /// Returns the sort key of the list. Smaller keys are listed first.
+    /// Returns the key by which the list of candidates is sorted. Smaller keys are listed first.
     fn rank(&self) -> impl Ord + use<> {
         let Identity { host, pid, boot } = self.identity.clone();
         let last = std::cmp::Reverse(self.priority);
@@ -132,7 +134,7 @@ impl Candidate {
     }
 }
 
-/// A candidate's entry, in the form stored on the nodes.
+/// A candidate's entry in the list of candidates, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     number: u64,
@@ -153,7 +155,8 @@ impl Entry {
     }
 
     fn encode(&self) -> Arc<[u8]> {
-        // The entry contains only strings and numbers, which JSON can always represent.
+        // The entry of a candidate contains only strings and numbers, which JSON can always
+        // represent.
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
@@ -175,7 +178,7 @@ impl Entry {
 /// to the other candidates.
 #[derive(Debug, Default)]
 struct Read {
-    /// Eligible candidates of higher priority in the last list.
+    /// Eligible candidates of higher priority in the last list of candidates that was read.
     rivals: Vec<Rival>,
     /// Last priority of this candidate that the other candidates were notified of. Zero before the
     /// first notification, and while this candidate is not eligible.
@@ -189,7 +192,8 @@ pub(super) struct Seat<'a> {
     owner: OwnerToken,
     since: u64,
     value: Option<Arc<str>>,
-    /// Notified after a refused attempt. `keep` then begins to write the entry.
+    /// Notified after a refused attempt of the campaign. `keep` then begins to write this
+    /// candidate's entry in the list.
     waits: Notify,
     listed: AtomicBool,
     number: AtomicU64,
@@ -217,14 +221,15 @@ impl<'a> Seat<'a> {
         digest(self.owner)
     }
 
-    /// Starts the listing of this candidate after a refused attempt.
+    /// Starts to list this candidate on the nodes, after a refused attempt.
     pub(super) fn wait(&self) {
         self.waits.notify_one();
     }
 
-    /// Writes this entry, and reads the other entries with the same request. Returns true if the
-    /// candidate was eligible when its entry was written. If too few nodes answer, this candidate
-    /// uses the entries of its last read until they expire.
+    /// Writes this candidate's entry in the list on the nodes, and reads the other candidates'
+    /// entries with the same request. Returns true if the candidate was eligible when its entry was
+    /// written. If too few nodes answer, this candidate uses the entries of its last read until
+    /// they expire.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the nodes may still have the entry. Dropping the `Seat` removes
@@ -252,7 +257,7 @@ impl<'a> Seat<'a> {
         eligible
     }
 
-    /// Reads the other entries and writes no entry.
+    /// Reads the other candidates' entries in the list, and writes no entry.
     ///
     /// # Cancellation safety
     /// Reads only: may be dropped at any time.
@@ -275,16 +280,16 @@ impl<'a> Seat<'a> {
         true
     }
 
-    /// Returns the delay of the next attempt in favour of candidates of higher priority (election
-    /// 12).
+    /// Returns the delay of the next attempt to become leader, in favour of candidates of higher
+    /// priority (election 12).
     pub(super) fn hold_back(&self) -> Duration {
         hold_back(&self.read.lock().rivals, self.of.core.env.now(), self.of.ttl)
     }
 
-    /// Writes the entry after the first refused attempt, and again after each quarter of the ttl.
-    /// The entry is also written when this candidate's eligibility changes, and when a majority of
-    /// the nodes reports that the candidates of higher priority have changed. Each write also reads
-    /// the list.
+    /// Writes this candidate's entry in the list after the first refused attempt, and again after
+    /// each quarter of the ttl. The entry is also written when this candidate's eligibility
+    /// changes, and when a majority of the nodes reports that the candidates of higher priority
+    /// have changed. Each write also reads the list.
     ///
     /// # Cancellation safety
     /// If the future is dropped, the nodes may still have the entry. Dropping the `Seat` removes
@@ -297,8 +302,8 @@ impl<'a> Seat<'a> {
         core.listen();
         let listens = core.hints.wait(&self.of.keys.candidates(), None);
         loop {
-            // The wait for hints begins before the write, so that a hint during the write is not
-            // missed.
+            // The wait for hints (wake-up messages) begins before the write, so that no hint during
+            // the write is missed.
             let news = listens.ended();
             let written = self.write().await;
             tokio::select! {

@@ -10,7 +10,7 @@ advise!(CampaignError, ProclaimError, LeaderError);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CampaignError {
-    /// The value is too long, or a setting of the awaited builder is invalid.
+    /// The value to publish is too long, or a setting of the awaited builder is invalid.
     #[error("cannot campaign: {0}")]
     Config(ConfigError),
     /// Too few nodes answered. This process does not lead. Grants that it has received from single
@@ -21,7 +21,7 @@ pub enum CampaignError {
     /// election ([`Taken::foreign`]).
     #[error("{of}: not elected within {waited:?}, {}", who_leads(taken))]
     TimedOut {
-        /// The election.
+        /// The election of the campaign.
         of: Resource,
         /// Time from the start of the campaign to the error.
         waited: Duration,
@@ -35,7 +35,7 @@ pub enum CampaignError {
          changes that"
     )]
     Ineligible {
-        /// The election.
+        /// The election of the campaign.
         of: Resource,
         /// Time from the start of the campaign to the error.
         waited: Duration,
@@ -77,7 +77,7 @@ impl From<NoQuorum> for CampaignError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProclaimError {
-    /// The value is too long. Nothing was sent to the nodes.
+    /// The value to proclaim is too long. Nothing was sent to the nodes.
     #[error("not proclaimed: {0}")]
     Config(ConfigError),
     /// The leadership has ended, and another process may lead.
@@ -106,8 +106,9 @@ impl ProclaimError {
 #[non_exhaustive]
 pub enum LeaderError {
     /// Too few nodes gave a reply that counts. A node in quarantine may have lost data, so its
-    /// reply counts only if the leader has renewed its lease on this node since then. If a request
-    /// to step down ends with this error, the leader may or may not have received the request.
+    /// reply counts only if the leader has renewed its lease on this node since the quarantine
+    /// began. If a request to step down ends with this error, the leader may or may not have
+    /// received the request.
     #[error("no answer about the leader: {0}")]
     NoQuorum(NoQuorum),
     /// [`Redlock::close`](crate::Redlock::close) was called.

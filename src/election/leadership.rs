@@ -1,4 +1,4 @@
-//! The value that represents a leadership of this process.
+//! The `Leadership`: the value that this process has while it leads an election.
 
 use std::fmt;
 use std::sync::Arc;
@@ -77,19 +77,20 @@ impl Leadership {
         Arc::clone(&self.metadata.lock().value)
     }
 
-    /// Returns the end of the validity; a renewal extends it. Compare it with
-    /// [`Redlock::now`](crate::Redlock::now).
+    /// Returns the time at which the validity of the leadership ends; a renewal extends it. Compare
+    /// it with [`Redlock::now`](crate::Redlock::now).
     pub fn valid_until(&self) -> Moment {
         self.guard.valid_until()
     }
 
-    /// Returns the end of the validity as an instant of tokio's clock, like
+    /// Returns the end of the leadership's validity as an instant of tokio's clock, like
     /// [`LockGuard::deadline`](crate::LockGuard::deadline).
     pub fn deadline(&self) -> Instant {
         self.guard.deadline()
     }
 
-    /// Returns the time until the validity ends; zero after a loss of the leadership.
+    /// Returns the time until the validity of the leadership ends; zero after a loss of the
+    /// leadership.
     pub fn remaining(&self) -> Duration {
         self.guard.remaining()
     }
@@ -173,8 +174,8 @@ impl Leadership {
             return Err(ProclaimError::Lost(of()));
         }
         {
-            // The mutex protects the number of the value and the update of the lease together. So
-            // renewals never send values out of order.
+            // The mutex of `metadata` protects the number of the value and the update of the lease
+            // together. So renewals never send values out of order.
             let mut metadata = self.metadata.lock();
             metadata.publish(&value);
             self.guard.lease().set_meta(metadata.encode());

@@ -1,5 +1,5 @@
-//! Counters of an election: the time without a leader, the shortest margin between the end of a
-//! lost term and a possible successor, and the longest renewal.
+//! Counters of an election: the time without a leader, the shortest margin (the time between the
+//! end of a lost term and the earliest start of a next leader), and the longest renewal.
 
 use std::time::Duration;
 
@@ -33,10 +33,12 @@ pub struct ElectionMetrics {
     pub longest_renewal: Duration,
 }
 
-/// Sums over all terms except the last one, which may still run.
+/// Sums of an election's counts over all terms of this process except the last one, which may still
+/// run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
-    /// The counts; `leaderless_now` is not set.
+    /// The sums of the counts. `leaderless_now` is set only in the copy that [`with`](Self::with)
+    /// returns.
     of: ElectionMetrics,
     /// End of the last known leadership. `None` before this process first campaigned or first read
     /// the leader.
@@ -62,8 +64,8 @@ impl Sums {
             return;
         }
         self.of.lost += 1;
-        // A term has a margin only if it ended at its deadline. If it ended earlier, a majority had
-        // reported another owner.
+        // A term has a margin (time until another process could lead) only if it ended at its
+        // deadline. If it ended earlier, a majority had reported another owner.
         if ended >= lease.until() {
             let kept = lease.ttl + lease.drain;
             let allowance = kept.saturating_sub(validity(kept, drift));
@@ -95,7 +97,7 @@ impl Sums {
         self.led_until = Some(self.led_until.map_or(now, |until| until.min(now)));
     }
 
-    /// Returns all counts, including those of the last term.
+    /// Returns all counts of the election, including those of the last term.
     pub(super) fn with(self, last: Option<&Lease>, now: Moment, drift: Drift) -> ElectionMetrics {
         let mut sums = self;
         sums.absorb(last);

@@ -1,9 +1,9 @@
-//! Watches an election: reports each change once, with growing terms.
+//! Watches an election: reports each change of the leader or of its value once, with growing terms.
 //!
-//! Each item is the result of a read from a majority of the nodes. Hints from the nodes and a timer
-//! start the reads. If a change is undone before the next read, no read shows it. So the items
-//! [`Observation::Leader`] and [`Observation::Resynced`] have a flag that is true if the observer
-//! may have missed changes.
+//! Each item is the result of a read from a majority of the nodes. Hints from the nodes (wake-up
+//! messages) and a timer start the reads. If a change is undone before the next read, no read shows
+//! it. So the items [`Observation::Leader`] and [`Observation::Resynced`] have a flag that is true
+//! if the observer may have missed changes.
 
 use std::fmt;
 use std::pin::Pin;
@@ -24,8 +24,8 @@ use crate::metrics::Vacancy;
 use crate::token::FencingToken;
 
 /// Shortest and longest pause between two reads without a hint (a node's message that something may
-/// have changed). Each read asks the nodes for hints again. The nodes drop such a request after ten
-/// seconds, so the longest pause is shorter than ten seconds.
+/// have changed). Each read asks the nodes for hints again. The nodes drop a request for a hint
+/// after ten seconds, so the longest pause is shorter than ten seconds.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(4));
 
 /// A change in an election, as an observer reports it.
@@ -35,7 +35,7 @@ pub enum Observation {
     /// There is a leader. The term or the value is new, or the previous item was
     /// [`Vacant`](Self::Vacant) or [`Resynced`](Self::Resynced).
     Leader {
-        /// The leader, with its value.
+        /// The leader, with its term and value.
         leader: Leader,
         /// True if the observer may have missed values or terms since the previous leader of this
         /// stream. Within one term this flag is exact, because values are numbered. For a new term
@@ -131,12 +131,13 @@ struct Seen {
     last: Last,
     /// Term and number of the last value that the observer yielded.
     known: Option<(FencingToken, u64)>,
-    /// True after the first read that a majority answered.
+    /// True after the first read that a majority of the nodes answered.
     any: bool,
 }
 
 impl Watch {
-    /// Waits for the next change and returns it. Returns `None` after the handle is closed.
+    /// Waits for the next change and returns it. Returns `None` after the `Redlock` handle is
+    /// closed.
     async fn change(mut self) -> Option<(Observation, Self)> {
         let core = std::sync::Arc::clone(&self.election.core);
         if let Some(item) = self.next.take() {
@@ -145,8 +146,8 @@ impl Watch {
         core.listen();
         loop {
             let item = {
-                // The wait for hints begins before the read, so that a change during the read is
-                // not missed.
+                // The wait for hints (wake-up messages) begins before the read, so that a change
+                // during the read is not missed.
                 let hint = self.waiting.any();
                 let seen = self.election.look(true).await;
                 if matches!(seen, Err(LeaderError::Closed(_))) {
@@ -182,7 +183,8 @@ impl Watch {
     /// ms after the end of the leader's lease. `rest` is the remaining time of this lease.
     fn pause(&self, rest: Duration) -> Duration {
         let base = (self.election.ttl / 3).clamp(POLL.0, POLL.1);
-        // Pauses vary by ±25 %, so that observers do not all read at the same time.
+        // Pauses between two reads vary by ±25 %, so that observers do not all read at the same
+        // time.
         let random = (self.election.core.env.random() & 0xFFFF) as u32;
         let spread = base.mul_f64(0.75 + f64::from(random) / f64::from(0x1_FFFF_u32));
         spread.min(rest.saturating_add(Duration::from_millis(2)))
@@ -232,8 +234,9 @@ impl Seen {
                 (self.last, self.known) = (Last::Leader, Some(now));
                 Some(Observation::Leader { leader, gap })
             }
-            // The node's value is older than the last value of the same term. Either a proclamation
-            // is in progress or the node is behind. This is no change.
+            // The value that was read is older than the last value of the same term. Either a
+            // proclamation is in progress or the nodes are behind. The observer yields nothing
+            // then.
             Ok(Some(leader)) if self.known.is_some_and(|k| leader.term == k.0) => None,
             // There is no leader, or the nodes have only an older term. Nodes have an older term
             // after they lost their last writes. The leader of the older term no longer leads.
@@ -245,7 +248,8 @@ impl Seen {
                 self.last = Last::Disconnected;
                 (before != Last::Disconnected).then_some(Observation::Disconnected(why))
             }
-            // The caller ends the observer of a closed handle before it calls this function.
+            // The caller ends the observer of a closed `Redlock` handle before it calls this
+            // function.
             Err(LeaderError::Closed(_)) => None,
         }
     }

@@ -1,17 +1,19 @@
-//! The delay of an attempt in favour of candidates of higher priority (election 12).
+//! The delay of an attempt to become leader, in favour of candidates of higher priority (election
+//! 12).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::time::Moment;
 
-/// Delay of an attempt for each higher priority in the list: the ttl divided by the first number,
-/// but at least the second value.
+/// Delay of an attempt to become leader for each higher priority in the list of candidates: the ttl
+/// divided by the first number, but at least the second value.
 const STEP: (u32, Duration) = (16, Duration::from_millis(25));
-/// Largest number of higher priorities that delay an attempt.
+/// Largest number of higher priorities that delay an attempt to become leader.
 const STEPS_MAX: usize = 4;
 
-/// A candidate of higher priority, and the time at which its entry expires.
+/// A candidate of higher priority, and the time at which its entry in the list of candidates
+/// expires.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rival {
     pub(super) priority: u8,

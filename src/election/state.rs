@@ -92,7 +92,7 @@ pub struct StateWatch {
     core: Arc<Core>,
     course: Arc<Course>,
     seen: Option<State>,
-    /// Lease of the last returned term. Removed after its end.
+    /// Lease of the last term that this watch has returned; removed after the end of the lease.
     term: Option<Arc<Lease>>,
 }
 
@@ -165,11 +165,11 @@ impl StateWatch {
 }
 
 /// Returns the time until the state changes by the clock alone, and at most `WATCH`. The limit is
-/// needed because tokio's timers stop while the machine is suspended.
+/// needed because tokio's timers stop while the computer is suspended.
 fn until_change(lease: &Lease, now: Moment) -> Duration {
     let left = lease.until().since(now);
     let next = left.checked_sub(lease.ttl / 2).unwrap_or(left);
-    // The state changes one nanosecond after `next`.
+    // The state changes one nanosecond after `next` has passed, so the wait is that much longer.
     (next + Duration::from_nanos(1)).clamp(Duration::from_millis(1), WATCH)
 }
 
@@ -192,8 +192,8 @@ struct Inner {
     /// True from a request to step down until the next campaign. That campaign then waits before
     /// its first attempt, so that other candidates can attempt first.
     resign_requested: bool,
-    /// Time before which campaigns of this process make no attempt, so that other candidates can
-    /// attempt first.
+    /// Time before which campaigns of this process make no attempt to become leader, so that other
+    /// candidates can attempt first.
     back_until: Option<Moment>,
 }
 
@@ -275,8 +275,8 @@ impl Course {
         self.inner.lock().resign_requested = true;
     }
 
-    /// Records in the metrics a leadership from `now` until `until`. A later resignation may end it
-    /// earlier.
+    /// Records in the metrics that a process led, or will lead, from `now` until `until`. A later
+    /// resignation may end this leadership earlier.
     pub(super) fn led(&self, now: Moment, until: Moment) {
         let mut s = self.inner.lock();
         let Inner { lease, sums, .. } = &mut *s;

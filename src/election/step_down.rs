@@ -1,4 +1,5 @@
-//! Requests that a leader resign (election 9). An operator or another process sends them.
+//! Requests to the leader of an election to resign (election 9). An operator or another process
+//! sends them.
 //!
 //! A request is stored as a second lock beside the lock of the election. The metadata of the
 //! request contain the term that is to end, so a request does not affect a later term. The
@@ -58,7 +59,7 @@ pub struct ResignRequest {
 /// A request to resign, in the form stored on the nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Request {
-    /// Term that the leader is to end.
+    /// Term of the leader that is asked to resign.
     term: FencingToken,
     owner: String,
     reason: String,
@@ -79,8 +80,8 @@ impl Request {
         serde_json::to_vec(self).expect("strings and numbers are JSON").into()
     }
 
-    /// Reads the request of this owner from a node's reply. Returns `None` if the reply has no such
-    /// request.
+    /// Reads the request to resign of this owner from a node's reply. Returns `None` if the reply
+    /// has no such request.
     fn read(owner: OwnerToken, holder: &Holder) -> Option<(u64, Self)> {
         let request: Self = serde_json::from_slice(holder.meta.as_ref()?).ok()?;
         (request.owner == digest(owner)).then_some((1, request))
@@ -165,7 +166,7 @@ impl Election {
         if expected.is_some_and(|expected| expected != term) {
             return Ok(StepDown::OtherTerm(leader));
         }
-        // The request names the term, so a later leader does not follow it.
+        // The request to step down names the term, so a leader of a later term does not follow it.
         let request = self.write_request(term, reason, end, operation).await?;
         loop {
             let left = end.since(self.core.env.now());
@@ -175,7 +176,7 @@ impl Election {
                     break self.withdraw(request, StepDown::Resigned(leader)).await;
                 }
                 // The leader is unknown. The loop continues until the nodes answer again or the
-                // time ends.
+                // time limit of the call ends.
                 Some(Some(_)) => {}
                 Some(None) => break Err(LeaderError::Closed(self.resource())),
                 None => match self.leader().await? {
@@ -188,8 +189,8 @@ impl Election {
         }
     }
 
-    /// Stores the request on a majority of the nodes. Returns `None` if a request of another
-    /// process was stored there until the deadline.
+    /// Stores the request to step down on a majority of the nodes. Returns `None` if such a request
+    /// of another process was stored there until the deadline.
     async fn write_request(
         &self,
         term: FencingToken,
@@ -215,8 +216,9 @@ impl Election {
             Ok(won) => won,
             Err(GivenUp { closed: true, .. }) => return Err(LeaderError::Closed(of)),
             Err(GivenUp { refused, waited, .. }) => match refused {
-                // The nodes have a request of another process, for this term or for an earlier one.
-                // So this process stores none, and only waits for the end of the term.
+                // The nodes have a request to step down of another process, for this term or for an
+                // earlier one. So this process stores no request, and only waits for the end of the
+                // term.
                 Loss::Taken(_) => return Ok(None),
                 Loss::NoQuorum(outcomes) => {
                     let why = self.core.no_quorum(outcomes).of(of);
@@ -227,20 +229,21 @@ impl Election {
         };
         won.set_meta(Request::new(term, won.owner, reason).encode());
         let guard = LockGuard::new(&self.core, won, &self.name, true);
-        // If too few nodes confirm this write, the next renewal repeats the write.
+        // This extension writes the request to the nodes. If too few nodes confirm the write, the
+        // next renewal repeats the write.
         drop(guard.extend().await);
         Ok(Some(guard))
     }
 
-    /// Releases the request, and returns the outcome.
+    /// Releases the request to step down, if one was stored, and returns `outcome`.
     async fn withdraw(
         &self,
         request: Option<LockGuard>,
         outcome: StepDown,
     ) -> Result<StepDown, LeaderError> {
         if let Some(guard) = request {
-            // Some nodes may not get this release and keep the request until its ttl ends. The
-            // request names the term, so it does not affect a later term.
+            // Some nodes may not get this release of the request, and keep the request until its
+            // ttl ends. The request names the term, so it does not affect a later term.
             drop(guard.release().await);
         }
         Ok(outcome)
@@ -265,8 +268,8 @@ impl Leadership {
         core.listen();
         let waiting = core.hints.wait(keys.lock(), None);
         loop {
-            // The wait for hints begins before the read, so that a change during the read is not
-            // missed.
+            // The wait for hints (wake-up messages) begins before the read, so that a change during
+            // the read is not missed.
             let hint = waiting.any();
             let seen = core.inspect(&keys, true, Request::read).await;
             if let Sight::Leads { content: request, .. } = seen

@@ -17,7 +17,8 @@ use crate::lock::digest;
 use crate::op::Holder;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest metadata, in bytes as JSON: 64 KiB. Each renewal sends the metadata to every node.
+/// Longest metadata of a leader, in bytes as JSON: 64 KiB. Each renewal sends the metadata to every
+/// node.
 pub const MAX_METADATA: usize = 64 * 1024;
 
 /// Largest total size of all metadata fields except the value, in bytes as JSON.
@@ -30,7 +31,7 @@ pub struct Leader {
     /// Term of the leadership, which is also the fencing token. It is larger than the term of every
     /// earlier leader.
     pub term: FencingToken,
-    /// Value that the leader proclaimed last.
+    /// Value that the leader published (proclaimed) last.
     pub value: String,
     /// Number of this value within the term. The first value has number 1.
     pub number: u64,
@@ -69,7 +70,8 @@ impl Identity {
     /// Returns the identity of this process.
     pub fn here() -> Self {
         static BOOT: OnceLock<u64> = OnceLock::new();
-        // The number is never zero. It has at most 53 bits, so every JSON parser reads it exactly.
+        // The boot number is never zero. It has at most 53 bits, so every JSON parser reads it
+        // exactly.
         let boot = BOOT.get_or_init(|| (SystemEnv.random() as u64 >> 11).max(1));
         Self { host: host().to_string(), pid: std::process::id(), boot: *boot }
     }
@@ -97,13 +99,13 @@ pub(crate) struct Metadata {
     drain_ms: u64,
     #[serde(default)]
     priority: u8,
-    /// Digest of the leader's entry in the list of candidates.
+    /// Digest of the owner token of the leader's entry in the list of candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) candidate: Option<String>,
 }
 
 impl Metadata {
-    /// Makes the first metadata of a new leader.
+    /// Makes the first metadata that a new leader publishes on the nodes.
     pub(crate) fn first(
         value: &str,
         (owner, term): (OwnerToken, FencingToken),

@@ -24,8 +24,8 @@ impl<'a> Acquiring<'a> {
         Self { core, meters, began, outcome: "dropped" }
     }
 
-    /// Records the result of the call, in its span and for the metrics. `Ok(None)` means that
-    /// another owner has the lock.
+    /// Records the result of the call that acquires a lock, in its span and for the metrics.
+    /// `Ok(None)` means that another owner has the lock.
     pub(super) fn over(
         mut self,
         operation: Call,

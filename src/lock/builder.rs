@@ -36,10 +36,10 @@ impl<L: From<Mutex>> MutexBuilder<L> {
         let keys = LockKeys::prefixed(&core.config.prefix, name);
         Self(Mutex::new(core, name, keys), PhantomData)
     }
-    /// Sets the lease length, between 10 ms and `max_ttl`. Default: the `ttl` of the handle. If the
-    /// lock is renewed automatically, this length does not limit the time for which the lock may be
-    /// held. It limits only the time for which other callers have to wait if this process dies
-    /// while it holds the lock.
+    /// Sets the lease length, between 10 ms and `max_ttl`. Default: the `ttl` of the `Redlock`
+    /// handle. If the lock is renewed automatically, this length does not limit the time for which
+    /// the lock may be held. It limits only the time for which other callers have to wait if this
+    /// process dies while it holds the lock.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.0.ttl = ttl;
         self
@@ -128,14 +128,14 @@ impl MutexBuilder {
     /// If the position of one caller was [reported](Mutex::acquire_with) before another caller
     /// called, the first one gets the lock before the other. There are exceptions: the first caller
     /// sent no request for 3 s, it reached no majority of the nodes, a node lost its data, or more
-    /// than 64 handles waited. Callers that begin at the same time get some order, which is the
-    /// same on all nodes. Callers of one handle wait for each other in the order of their calls.
-    /// Only the first of them has a position among the callers of other handles.
+    /// than 64 `Redlock` handles waited. Callers that begin at the same time get some order, which
+    /// is the same on all nodes. Callers of one handle wait for each other in the order of their
+    /// calls. Only the first of them has a position among the callers of other handles.
     ///
     /// The order applies to fair callers only. A mutex that is not fair,
-    /// [`try_acquire`](Mutex::try_acquire) and classic clients may get the lock before a fair
-    /// caller that waits. Readers of a [`RwLock`](super::RwLock) that come after the fair caller do
-    /// not.
+    /// [`try_acquire`](Mutex::try_acquire) and classic `SET NX PX` clients may get the lock before
+    /// a fair caller that waits. Readers of a [`RwLock`](super::RwLock) that come after the fair
+    /// caller do not.
     ///
     /// A free lock needs no more requests than without this setting. A caller that has to wait
     /// makes one more round trip. If the first caller in the queue dies, the others wait up to 3 s

@@ -25,12 +25,12 @@ use crate::time::Moment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnUnavailable {
-    /// One caller at a time for each name continues. The callers that use the same handle and this
-    /// policy take turns, in the order of their calls. They do so even while the nodes answer, so
-    /// that a caller that acquired the lock before an outage excludes a caller that comes during
-    /// the outage.
+    /// One caller at a time for each name continues. The callers that use the same `Redlock` handle
+    /// and this policy take turns, in the order of their calls. They do so even while the nodes
+    /// answer, so that a caller that acquired the lock before an outage excludes a caller that
+    /// comes during the outage.
     Local,
-    /// All callers continue.
+    /// All callers continue without the lock at the same time.
     Proceed,
 }
 
@@ -102,9 +102,9 @@ impl DegradingMutex {
     /// the call fails in the same way as a call of a [`Mutex`].
     ///
     /// The time is measured from the start of the first failed attempt to the end of the last one.
-    /// The attempts of all degrading mutexes of the handle count. The time starts at zero again
-    /// after an attempt that a majority answers or that a node refuses, and after a pause of 5 s
-    /// without an attempt. So if calls are rarer than that, each call waits for the whole time.
+    /// The attempts of all degrading mutexes of the `Redlock` handle count. The time starts at zero
+    /// again after an attempt that a majority answers or that a node refuses, and after a pause of
+    /// 5 s without an attempt. So if calls are rarer than that, each call waits for the whole time.
     ///
     /// # Errors
     /// [`ConfigError`] if the time is below the `node_deadline`, because a healthy node may still
@@ -201,21 +201,21 @@ impl DegradingMutex {
 struct DegradingAttempt<'a> {
     acquire: LockAttempt<'a>,
     after: Duration,
-    /// Time until which another owner may have the lock, by the answers that this call has
-    /// received.
+    /// Time until which another owner may have the lock, by the nodes' answers to this call.
     held_until: Moment,
-    /// True as soon as the call continues without the lock.
+    /// True as soon as the call has decided to continue without the lock.
     degrades: bool,
 }
 
 impl DegradingAttempt<'_> {
-    /// Reports the end of an attempt that began at `began` to the handle.
+    /// Reports the end of an attempt that began at `began` to the `Redlock` handle's outage state.
     fn report(&self, began: Moment, lost: Option<&Loss>) {
         let LockAttempt { core, keys, .. } = self.acquire;
         let now = core.env.now();
         if let Some(Loss::NoQuorum(outcomes)) = lost {
-            // The attempt may first have waited for its permit in this process. The requests were
-            // sent at most `patience` ago, because no attempt waits longer for the nodes.
+            // The attempt may first have waited for its turn, because this process limits the
+            // number of attempts at once. The requests were sent at most `patience` ago, because no
+            // attempt waits longer for the nodes.
             let sent = began.max(now - core.patience());
             let finding = Finding::of(&core.no_quorum(outcomes.clone()));
             core.outage().failed(keys, (sent, now), outcomes, finding);
@@ -232,7 +232,7 @@ impl DegradingAttempt<'_> {
     }
 }
 
-/// Log target of the messages; it is the same as for the leases of all locks.
+/// Log target of the messages about degraded guards; it is the same as for the leases of all locks.
 const TARGET: &str = "palisade::lease";
 
 impl Attempt for DegradingAttempt<'_> {
@@ -300,7 +300,8 @@ enum State {
     Degraded(Degraded),
 }
 
-/// Data of a degraded guard. The handle and the metrics count the guard until the drop.
+/// Data of a degraded guard. The `Redlock` handle and the metrics count the guard until this value
+/// is dropped.
 #[derive(Debug)]
 struct Degraded {
     core: Arc<Core>,
@@ -349,7 +350,7 @@ impl DegradableGuard {
         }
     }
 
-    /// Returns true if the work runs without the lock.
+    /// Returns true if this guard does not hold the lock, so that its work runs without the lock.
     pub fn is_degraded(&self) -> bool {
         self.degraded().is_some()
     }

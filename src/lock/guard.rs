@@ -36,7 +36,7 @@ pub struct LockGuard {
     core: Arc<Core>,
     lease: Arc<Lease>,
     name: Arc<str>,
-    /// True if a background task renews the lock.
+    /// True if a background task renews the lock automatically.
     renew: bool,
 }
 
@@ -171,11 +171,12 @@ impl LockGuard {
         result
     }
 
-    /// Makes the guard a reader's from now on, and asks the nodes to let other readers in.
+    /// Makes this writer's guard a reader's guard from now on, and asks the nodes to let other
+    /// readers in.
     pub(super) async fn downgrade(self) -> Self {
         self.lease.downgrade_to(LockMode::Shared);
-        // A node that is not reached keeps the exclusive grant, which only refuses more; the next
-        // renewals ask it again.
+        // A node that this extension does not reach keeps the exclusive grant, and so still refuses
+        // readers. The next renewals change the grant there.
         let _ = self.extend().await;
         self
     }
@@ -246,8 +247,8 @@ impl Drop for LockGuard {
 pub(crate) async fn failover(core: &Core, lease: &Lease) -> Failover {
     let over = || is_lost(core, lease);
     loop {
-        // The wait is cut into short parts, because no event wakes this future when the deadline
-        // passes.
+        // The wait for a verdict is cut into short parts, because no event wakes this future when
+        // the deadline passes.
         let left = lease.until().since(core.env.now()).min(WATCH);
         if let Some(verdict) = within(left, lease.verdict(over)).await {
             return verdict;
@@ -263,8 +264,9 @@ pub(crate) async fn lost(core: &Core, lease: &Lease) {
             lease.lose(now);
             return;
         }
-        // The wait is cut into short parts, because tokio's timers do not advance while the machine
-        // is suspended, and a lease without renewal has no renewer that would notice its deadline.
+        // The wait is cut into short parts, because tokio's timers do not advance while the
+        // computer is suspended, and a lease without renewal has no renewer that would notice its
+        // deadline.
         let left = lease.until().since(now).min(WATCH);
         within(left, lease.over()).await;
     }

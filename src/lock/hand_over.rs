@@ -1,8 +1,9 @@
 //! Hand-over of a lock to another process.
 //!
-//! The holder extends the lock once more, ends its lease without a release, and gets a ticket. The
-//! process that redeems the ticket takes the lock from that holder, and from no other, under an
-//! owner token of its own. The rules are in `docs/design/hand_over.md`.
+//! The holder extends the lock once more, ends its lease without a release, and gets a ticket, a
+//! value that it sends to the other process. The process that redeems the ticket takes the lock
+//! from that holder, and from no other, under an owner token of its own. The rules are in
+//! `docs/design/hand_over.md`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,7 +43,8 @@ const VERSION: u8 = 1;
 #[must_use = "the lock stays taken until the ticket is redeemed or the ttl is over"]
 pub struct HandOver {
     name: Arc<str>,
-    /// Main key of the lock, which shows that both handles have the same prefix.
+    /// Main key of the lock on the nodes, by which the new process checks that both `Redlock`
+    /// handles have the same prefix.
     key: Arc<str>,
     owner: OwnerToken,
     token: FencingToken,
@@ -54,8 +56,8 @@ pub struct HandOver {
     /// At most the ttl, because a takeover has a ttl of at least the rest of the earlier holder's
     /// lease. The new guard adds the drift of its own clock.
     closed: Duration,
-    /// Time after the redemption in which the lock is renewed automatically: the rest of the old
-    /// guard's `max_hold`; `None` for no limit.
+    /// Time after the redemption in which the lock is renewed automatically: the rest of the
+    /// `max_hold` of the guard that was handed over; `None` for no limit.
     max_hold: Option<Duration>,
     renew: bool,
     level: Durability,
@@ -112,12 +114,12 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the span in whole µs, rounded down, as a ticket stores it.
+/// Returns the length of time in whole µs, rounded down, as a ticket stores it.
 fn whole(span: Duration) -> Duration {
     Duration::from_micros(micros(span))
 }
 
-/// Returns the span in whole µs, rounded up.
+/// Returns the length of time in whole µs, rounded up.
 fn whole_up(span: Duration) -> Duration {
     whole(span.saturating_add(Duration::from_nanos(999)))
 }
@@ -256,15 +258,16 @@ impl LockGuard {
     }
 }
 
-/// State of one call that redeems a ticket.
+/// State of one call that redeems a ticket: it takes a lock that another process handed over.
 struct Resume<'a> {
     acquire: LockAttempt<'a>,
     ticket: &'a HandOver,
-    /// Owner token of all attempts of the call. All attempts have the same token. So if an attempt
-    /// took the lock on a node and the answer was lost, this node does not refuse the next attempt.
+    /// Owner token of all attempts of the call that redeems the ticket. All attempts have the same
+    /// token. So if an attempt took the lock on a node and the answer was lost, this node does not
+    /// refuse the next attempt.
     taker: OwnerToken,
     /// Time at which the last attempt was sent; `None` if nodes have no grants of this call that
-    /// the drop has to release.
+    /// have to be released when this value is dropped.
     owed: Option<Moment>,
 }
 
@@ -307,7 +310,8 @@ impl Drop for Resume<'_> {
     }
 }
 
-/// Redeems a ticket; see [`Redlock::resume`](crate::Redlock::resume).
+/// Redeems a ticket (takes the lock that another process handed over); see
+/// [`Redlock::resume`](crate::Redlock::resume).
 pub(crate) async fn resume(core: &Arc<Core>, ticket: &HandOver) -> Result<LockGuard, ResumeError> {
     let mutex = mutex_of(core, ticket)?;
     let operation = operation!("resume", of = %mutex.resource());
@@ -340,8 +344,8 @@ fn acquire_error(error: &ResumeError) -> Option<AcquireError> {
 fn mutex_of(core: &Arc<Core>, ticket: &HandOver) -> Result<Mutex, ResumeError> {
     let HandOver { name, key, ttl, max_hold, renew, level, .. } = ticket;
     let builder = MutexBuilder::<Mutex>::new(Arc::clone(core), name);
-    // The ticket's ttl was rounded up to µs. If the ttl was the largest one that the handle allows,
-    // the rounded value would be refused, so it is set back to this largest one.
+    // The ticket's ttl was rounded up to µs. If the ttl was the largest one that the `Redlock`
+    // handle allows, the rounded value would be refused, so it is set back to this largest one.
     let longest = core.config.max_ttl;
     let ttl = if *ttl == whole_up(longest) { longest } else { *ttl };
     let builder = builder.ttl(ttl).auto_renew(*renew).durability(*level);
@@ -371,7 +375,8 @@ async fn redeem(
     let taker = OwnerToken::from_random(core.env.random());
     let acquire = LockAttempt {
         taker: Some(taker),
-        // Beyond the rest of the ticket there is nothing to wait for.
+        // The ticket cannot be redeemed after its `rest`, so waiting longer for the end of a
+        // quarantine (in which nodes grant nothing) would be in vain.
         waits_for_quarantine: false,
         ..mutex.attempt(LockMode::Exclusive, operation)
     };

@@ -13,7 +13,7 @@ use crate::op::{Readers, Reply, SharedGrant};
 use crate::quorum::majority;
 use crate::token::{FencingToken, OwnerToken};
 
-/// Longest reason of a takeover that is stored with a lock, in bytes; a longer one is cut.
+/// Longest reason of a takeover that is stored with a lock, in bytes; a longer reason is cut.
 const NOTE_MAX: usize = 1_024;
 
 /// State of a lock on one node.
@@ -29,12 +29,12 @@ pub enum NodeView {
     Readers {
         /// Number of readers.
         count: u32,
-        /// Readers whose leases end last, the last one first; at most 64.
+        /// Readers whose leases end last, at most 64. The reader whose lease ends last is first.
         listed: Vec<LockHolder>,
     },
     /// The lock is not held by the node's clock, but the node grants it to no new owner for this
-    /// time. The reason is a planned handover a short time ago: the clock of the new server may
-    /// have ended a lease too early.
+    /// time. The reason is a planned handover of the node to another server a short time ago: the
+    /// clock of the new server may have ended a lease too early.
     Kept(Duration),
     /// The lock's key has a value that this client cannot read as a lock: another program's value,
     /// or the readers of the lock if the Redis user of this client lacks `+zrange`. The value
@@ -85,7 +85,7 @@ impl Inspection {
         let of = |token| held().filter(move |h| h.token == token);
         let token = held().map(|h| h.token).find(|token| of(*token).count() >= needed)?;
         // The remaining times of the holder's lease on the nodes are sorted, the longest first. The
-        // holder has a majority until the time number `needed` ends.
+        // holder has a majority of the nodes until the time at index `needed - 1` ends.
         let mut ends: Vec<_> = of(token).map(|h| h.remaining).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         let first = of(token).next()?;
@@ -170,7 +170,7 @@ impl Mutex {
     /// Asks every node for the holder of the lock, and waits for all answers. Changes nothing.
     ///
     /// # Errors
-    /// [`AcquireError::Closed`] if the handle was closed.
+    /// [`AcquireError::Closed`] if the `Redlock` handle was closed.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.

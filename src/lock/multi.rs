@@ -127,12 +127,12 @@ impl MultiMutexBuilder {
 pub struct MultiMutex {
     mutex: Mutex,
     names: Arc<[Arc<str>]>,
-    /// Keys of each name.
+    /// Keys on the nodes of each name.
     keys: Arc<[LockKeys]>,
 }
 
 impl MultiMutex {
-    /// Returns the names, sorted.
+    /// Returns the names of the lock, sorted.
     pub fn names(&self) -> &[Arc<str>] {
         &self.names
     }
@@ -218,7 +218,7 @@ impl From<MultiGuard> for LockGuard {
 }
 
 impl MultiGuard {
-    /// Returns the names, sorted.
+    /// Returns the names of the lock, sorted.
     pub fn names(&self) -> &[Arc<str>] {
         &self.names
     }

@@ -1,4 +1,4 @@
-//! The wait of a call for several names (`multi_lock` 6).
+//! The wait of a call that acquires a lock of several names (`multi_lock` 6).
 //!
 //! At first the call makes attempts at all names together, with pauses between them. If the names
 //! are not free together, the call collects them: it waits for one name after the other in the
@@ -25,24 +25,27 @@ use crate::span::Call;
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
-/// Time for which a call makes attempts at all names together before it collects them one by one.
+/// Time for which a call for several names makes attempts at all of the names together. After this
+/// time it acquires (collects) them one by one.
 const TOGETHER: Duration = Duration::from_millis(250);
-/// Shortest limit of the time for which a call holds collected names while it waits for the next
-/// name. If the next name is not won within the limit, the limit is doubled, up to the ttl.
+/// Smallest value of the limit on the time for which a call holds collected names while it waits
+/// for the next name. If the next name is not won within the limit, the limit is doubled, up to the
+/// ttl.
 const LIMIT_MIN: Duration = Duration::from_millis(250);
 
-/// State of one call that waits for several names.
+/// State of one call that waits for a lock of several names.
 pub(super) struct MultiWait<'a> {
-    /// Lock of all names, with the settings of the call.
+    /// Lock of all names together, with the settings of the call.
     pub(super) mutex: &'a Mutex,
-    /// Keys of each name, in the order of the names; at least two.
+    /// Keys on the nodes of each name, in the order of the names; at least two.
     pub(super) names: &'a [LockKeys],
     pub(super) operation: &'a Call,
     pub(super) began: Moment,
     pub(super) deadline: Moment,
 }
 
-/// Names that the call has collected. The drop releases them.
+/// Names that a call for several names has won so far (collected). Dropping this value releases
+/// these names.
 struct Collected<'a> {
     core: &'a Core,
     keys: LockKeys,
@@ -50,7 +53,7 @@ struct Collected<'a> {
     ttl: Duration,
     /// Time until which a majority of the nodes has the names for the call.
     until: Moment,
-    /// True if the drop releases the names.
+    /// True if dropping this value releases the names.
     armed: bool,
 }
 
@@ -68,7 +71,7 @@ impl Drop for Collected<'_> {
 /// Reason for which a call did not collect all names.
 enum Stop {
     GivenUp(GivenUp<Loss>),
-    /// The deadline of the call passed between two waits, or the handle is being closed.
+    /// The deadline of the call passed between two waits, or the `Redlock` handle is being closed.
     Over,
 }
 
@@ -78,10 +81,11 @@ impl From<GivenUp<Loss>> for Stop {
     }
 }
 
-/// Attempt to join names: the call has won the last name with the owner token of `acquire`, and has
-/// collected the other names with the owner token `from`. All attempts of one join have one owner
-/// token. So no attempt is refused because of an earlier one, and names that nodes have transferred
-/// stay transferred until the last attempt has failed.
+/// Attempt to join names, so that all of them have one owner token. The call has won the last name
+/// with the owner token of `acquire`, and has collected the other names with the owner token
+/// `from`. All attempts of one join have one owner token. So no attempt is refused because of an
+/// earlier one, and names that nodes have transferred stay transferred until the last attempt has
+/// failed.
 struct Join<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
@@ -116,12 +120,13 @@ impl<'a> MultiWait<'a> {
             Ok(won) => return Ok(won),
             Err(given_up) => given_up,
         };
-        // If the limit were shorter than this, a slow node could not grant a name and answer within
-        // it.
+        // If `limit` were shorter than two deadlines of a node, a slow node could not grant a name
+        // and answer within `limit`.
         let mut limit = LIMIT_MIN.max(2 * core.config.node_deadline);
         while self.may_go_on(&given_up) {
             limit = limit.min(mutex.ttl);
-            // Boxed, so that the future of a call that collects nothing is small.
+            // The future of `collect` is boxed, so that a call that collects nothing has a small
+            // future.
             match Box::pin(self.collect(limit)).await {
                 Ok(won) => return Ok(won),
                 Err(Stop::GivenUp(later)) => given_up = later,
@@ -132,8 +137,9 @@ impl<'a> MultiWait<'a> {
         Err(given_up)
     }
 
-    /// Returns an error if the deadline of the call has passed, or if the handle is being closed.
-    /// This check is needed before each wait, because `retry` makes its first attempt even then.
+    /// Returns an error if the deadline of the call has passed, or if the `Redlock` handle is being
+    /// closed. This check is needed before each wait, because `retry` makes its first attempt even
+    /// then.
     fn check_time(&self) -> Result<(), Stop> {
         let core = &self.mutex.core;
         let is_over = core.env.now() >= self.deadline || !core.closing.is_open();
@@ -159,10 +165,10 @@ impl<'a> MultiWait<'a> {
         !given_up.closed && !is_hopeless && core.env.now() < self.deadline
     }
 
-    /// Acquires one name after the other. Fails if the call waits for the next name for longer than
-    /// `limit`. Before it fails, it releases the collected names and waits in the queue until it
-    /// gets the name that was not free, and releases that name too. While another owner has that
-    /// name, collecting the other names again would be in vain.
+    /// Acquires the names of the call one after the other. Fails if the call waits for the next
+    /// name for longer than `limit`. Before it fails, it releases the collected names and waits in
+    /// the nodes' queues until it gets the name that was not free, and releases that name too.
+    /// While another owner has that name, collecting the other names again would be in vain.
     async fn collect(&mut self, limit: Duration) -> Result<Lease, Stop> {
         let mut collected = self.turn(&self.names[0], limit, None).await?;
         self.after_turn();
@@ -205,7 +211,8 @@ impl<'a> MultiWait<'a> {
         let mut attempt = LockAttempt {
             keys,
             ttl,
-            // No work runs under a collected name, so no replica needs to confirm its grant.
+            // No work runs under a name until all names are won, so no replica needs to confirm its
+            // grant.
             level: Durability::Primary,
             ..mutex.attempt(LockMode::Exclusive, self.operation)
         };

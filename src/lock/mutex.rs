@@ -58,7 +58,7 @@ pub struct Mutex {
 pub enum TryAcquire<G = LockGuard> {
     /// The lock was acquired, and this guard holds it.
     Acquired(G),
-    /// Another owner holds the lock, or it is reserved for a handle that waits.
+    /// Another owner holds the lock, or it is reserved for a `Redlock` handle that waits.
     Taken(Taken),
 }
 
@@ -73,7 +73,7 @@ impl<G> TryAcquire<G> {
 }
 
 impl Mutex {
-    /// Makes a mutex with the defaults of the handle.
+    /// Makes a mutex with the defaults of the `Redlock` handle.
     pub(super) fn new(core: Arc<Core>, name: &str, keys: LockKeys) -> Self {
         Self {
             name: name.into(),
@@ -96,8 +96,8 @@ impl Mutex {
     }
 
     /// Makes one attempt to acquire the lock, and does not wait for it. A lock that was just
-    /// released and is reserved for a waiting handle counts as taken, too. So while handles wait
-    /// for the lock all the time, a single attempt hardly ever gets it; use
+    /// released and is reserved for a waiting `Redlock` handle counts as taken, too. So while
+    /// handles wait for the lock all the time, a single attempt hardly ever gets it; use
     /// [`acquire`](Self::acquire) then, which waits in the same queue.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Mutex {
         self.try_in(LockMode::Exclusive, operation).await
     }
 
-    /// Makes one attempt to get a grant of this mode.
+    /// Makes one attempt to acquire the lock in this mode (exclusive, shared or a slot).
     pub(super) async fn try_in(
         &self,
         mode: LockMode,
@@ -136,7 +136,7 @@ impl Mutex {
         self.tried(won.map(|won| self.guard(won)))
     }
 
-    /// Returns the result of a call that makes one attempt.
+    /// Returns the result of a call that makes one attempt to acquire the lock.
     pub(super) fn tried<G>(&self, won: Result<G, Loss>) -> Result<TryAcquire<G>, AcquireError> {
         match won {
             Ok(guard) => Ok(TryAcquire::Acquired(guard)),
@@ -200,7 +200,7 @@ impl Mutex {
         self.acquire_in(LockMode::Exclusive, operation, &mut on_queued).await
     }
 
-    /// Waits for a grant of this mode.
+    /// Acquires the lock in this mode (exclusive, shared or a slot), and waits for it.
     pub(super) async fn acquire_in(
         &self,
         mode: LockMode,
@@ -341,7 +341,7 @@ impl Mutex {
     }
 
     /// Counts an operation that begins, so that `close` waits for its end. Returns an error if the
-    /// handle is closed.
+    /// `Redlock` handle is closed.
     pub(super) fn begin(&self) -> Result<Operation<'_>, AcquireError> {
         self.core.closing.enter().ok_or_else(|| AcquireError::Closed(self.resource()))
     }

@@ -16,15 +16,15 @@ use crate::span::{Call, operation};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
-/// State of one call that acquires several permits.
+/// State of one call that acquires several permits of a semaphore.
 struct PermitsAttempt<'a> {
     semaphore: &'a Semaphore,
     n: u16,
     each: LockAttempt<'a>,
 }
 
-/// Returns the loss of an attempt that may succeed after this time. It is zero if the first permits
-/// ended before the last one was won.
+/// Returns the refusal of an attempt to acquire several permits; the next attempt may succeed after
+/// `retry_after`. That is zero if the first permits ended before the last permit was won.
 fn taken(retry_after: Duration) -> Loss {
     Loss::Taken(Taken { retry_after: Some(retry_after), foreign: false, queued: None })
 }
@@ -47,12 +47,12 @@ impl Attempt for PermitsAttempt<'_> {
         }
         let permit = || async move {
             let won = each.once(terms).await?;
-            // From here on the permit is released when it is dropped.
+            // From here on the permit is in a guard, so it is released when the guard is dropped.
             Ok(Permit::of(semaphore.base.guard(won)))
         };
         let won = try_join_all((0..self.n).map(|_| permit())).await?;
-        // The attempts do not end at the same time. The first permits may have ended before the
-        // last one was granted.
+        // The attempts for the permits do not end at the same time. The lease of the first permit
+        // may have ended before the last permit was granted.
         let is_valid = won.iter().all(|permit| permit.is_valid());
         if is_valid { Ok(won) } else { Err(taken(Duration::ZERO)) }
     }
@@ -89,9 +89,9 @@ impl Semaphore {
     }
 
     /// Makes one attempt to acquire `n` permits, or none, and does not wait. A permit that was just
-    /// released and is reserved for a waiting handle counts as taken, too. If several calls are
-    /// made at the same time, each may find permits taken that another call releases soon. An
-    /// attempt first reads the number of free permits, which is a second round trip.
+    /// released and is reserved for a waiting `Redlock` handle counts as taken, too. If several
+    /// calls are made at the same time, each may find permits taken that another call releases
+    /// soon. An attempt first reads the number of free permits, which is a second round trip.
     ///
     /// # Errors
     /// [`AcquireError::Config`] unless `n` is at least 1 and at most the number of permits. The
@@ -150,7 +150,7 @@ impl Semaphore {
 #[derive(Debug)]
 #[must_use = "dropped permits are released at once"]
 pub struct Permits {
-    /// The permits, in the order of their slots; at least one.
+    /// The held permits, in the order of their slots; at least one.
     permits: Vec<Permit>,
     slots: Box<[(u16, FencingToken)]>,
 }
@@ -166,8 +166,8 @@ impl Permits {
         self.permits.first().map(|permit| &**permit)
     }
 
-    /// Returns the slots in ascending order, each with its fencing token. The token of a slot is
-    /// larger than that of every earlier holder of the same slot.
+    /// Returns the slots (numbers) of the permits in ascending order, each with its fencing token.
+    /// The token of a slot is larger than that of every earlier holder of the same slot.
     pub fn slots(&self) -> &[(u16, FencingToken)] {
         &self.slots
     }

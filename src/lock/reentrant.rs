@@ -19,13 +19,14 @@ use crate::client::runtime::within;
 use crate::error::{AcquireError, ReleaseError, Taken};
 use crate::sync::SyncMutex;
 
-/// The guard that an owner has of one lock; empty if it has none. The mutex is locked while an
-/// acquire sends requests to the nodes, so that several acquires of one owner make one attempt.
+/// The guard that an owner has of one lock; empty if the owner has none. This tokio mutex is locked
+/// while an acquire sends requests to the nodes, so that several acquires of one owner make one
+/// attempt.
 type Slot = TokioMutex<Weak<LockGuard>>;
 
 /// The holder of a [`ReentrantMutex`], for example a request, a session or an order of the
-/// application. Clones are the same owner. The locks of different handles are separate, even if
-/// they have the same name.
+/// application. Clones are the same owner. The locks of different `Redlock` handles are separate,
+/// even if they have the same name.
 ///
 /// Pass the owner to the functions that acquire the same lock again, or make it the
 /// [`current`](Self::current) one of a task by [`scope`](Self::scope).
@@ -34,9 +35,10 @@ pub struct Owner(Arc<SyncMutex<Slots>>);
 
 #[derive(Default)]
 struct Slots {
-    /// The slots, by the handle (the address of its state) and the lock's name.
+    /// The slots, each with the owner's guard of one lock, by the `Redlock` handle (the address of
+    /// its state) and the lock's name.
     by_name: HashMap<(usize, Arc<str>), Arc<Slot>>,
-    /// Number of slots at which the next call removes the unused slots.
+    /// Number of slots (one for each lock) at which the next call removes the unused slots.
     sweep_at: usize,
 }
 
@@ -67,8 +69,8 @@ impl Owner {
     fn slot(&self, core: &Arc<Core>, name: &Arc<str>) -> Arc<Slot> {
         let mut slots = self.0.lock();
         if slots.by_name.len() >= slots.sweep_at {
-            // If the map has the only reference to a slot, no call uses the slot. It is removed
-            // unless it still has a guard.
+            // If the map has the only reference to a slot (the owner's guard of one lock), no call
+            // uses the slot. It is removed unless it still has a guard.
             slots.by_name.retain(|_, slot| {
                 Arc::strong_count(slot) > 1
                     || slot.try_lock().is_ok_and(|guard| guard.strong_count() > 0)
@@ -229,7 +231,8 @@ impl ReentrantMutex {
     }
 }
 
-/// Returns the refusal of a call during a request of another call of the same owner.
+/// Returns the refusal of a call that is made while another call of the same owner sends requests
+/// to the nodes.
 fn same_owner_asks() -> Taken {
     Taken { retry_after: Some(Duration::ZERO), foreign: false, queued: None }
 }

@@ -22,7 +22,7 @@ pub enum WorkError<T, E = AcquireError> {
     /// the loss.
     #[non_exhaustive]
     Lost {
-        /// The lock or the election that was lost.
+        /// The lock or the leadership that was lost.
         of: Resource,
         /// Value that the work returned, if it ended.
         value: Option<T>,
@@ -34,7 +34,7 @@ pub enum WorkError<T, E = AcquireError> {
     Unconfirmed {
         /// Value that the work returned.
         value: T,
-        /// Answers of the nodes to the release.
+        /// Answers of the nodes to the release of the lock.
         error: NoQuorum,
     },
 }

@@ -1,4 +1,4 @@
-//! A read-write lock: one writer, or many readers (readers).
+//! A read-write lock: one writer, or many readers (`docs/design/readers.md`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl RwLock {
     /// Asks every node for the holder or the readers, and waits for all answers. Changes nothing.
     ///
     /// # Errors
-    /// [`AcquireError::Closed`] if the handle was closed.
+    /// [`AcquireError::Closed`] if the `Redlock` handle was closed.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
@@ -160,10 +160,10 @@ impl RwLock {
 /// A guard of a lock that is held for reading. It has all methods of [`LockGuard`] that take
 /// `&self`.
 ///
-/// Its [`fencing_token`](LockGuard::fencing_token) orders it among the writers: it is not below
-/// that of any earlier writer, and below that of each later one. Readers at the same time may have
-/// the same token. A resource that compares it can refuse a reader that was paused while a later
-/// writer wrote, and a writer that was paused while later readers read: see the manual's page
+/// Its [`fencing_token`](LockGuard::fencing_token) orders the reader among the writers: it is not
+/// below that of any earlier writer, and below that of each later one. Readers at the same time may
+/// have the same token. A resource that compares it can refuse a reader that was paused while a
+/// later writer wrote, and a writer that was paused while later readers read: see the manual's page
 /// [locks](crate::manual::locks).
 #[derive(Debug)]
 #[must_use = "a dropped guard releases its lock at once"]

@@ -1,4 +1,5 @@
-//! A semaphore: a lock with several permits. Each permit has one holder at a time (semaphore).
+//! A semaphore: a lock with several permits. Each permit has one holder at a time
+//! (`docs/design/semaphore.md`).
 
 use std::future::pending;
 use std::ops::Deref;
@@ -164,7 +165,7 @@ impl Semaphore {
     }
 
     /// Makes one attempt to acquire a permit, and does not wait for one. A permit that was just
-    /// released and is reserved for a waiting handle counts as taken, too.
+    /// released and is reserved for a waiting `Redlock` handle counts as taken, too.
     ///
     /// # Errors
     /// The same errors as [`Mutex::try_acquire`].
@@ -201,7 +202,7 @@ impl Semaphore {
     /// Asks every node for the holders of the permits, and waits for all answers. Changes nothing.
     ///
     /// # Errors
-    /// [`AcquireError::Closed`] if the handle was closed.
+    /// [`AcquireError::Closed`] if the `Redlock` handle was closed.
     ///
     /// # Cancellation safety
     /// May be dropped at any time, because it only reads.
@@ -282,14 +283,14 @@ pub struct PermitHolder {
     ///
     /// [`LockHolder::owner`]: super::LockHolder::owner
     pub owner: String,
-    /// Largest fencing token that the node has for the slot.
+    /// Largest fencing token that the node has given for the slot.
     pub fence: FencingToken,
     /// Time until the holder's lease ends, unless the holder renews it.
     pub remaining: Duration,
     token: OwnerToken,
 }
 
-/// Permits of a semaphore on one node.
+/// Permits of a semaphore that are held on one node, or the reason why they are not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodePermits {
@@ -326,12 +327,13 @@ impl SemaphoreInspection {
         let needed = majority(self.nodes.len());
         let of_one = all.chunk_by(|a, b| (a.slot, a.token) == (b.slot, b.token));
         // The leases of one permit on the nodes are sorted, the longest first. The permit has a
-        // majority until the lease number `needed` ends.
+        // majority until the lease at index `needed - 1` ends.
         of_one.filter_map(|views| views.get(needed - 1)).map(|holder| (*holder).clone()).collect()
     }
 
     /// Returns the time until `n` permits can be free, if no holder renews or releases. `None` if
-    /// `n` permits may be free now, because a majority does not report too many permits as held.
+    /// `n` permits may be free now, because no majority of the nodes reports too many permits as
+    /// held.
     pub(super) fn lacks(&self, n: u16) -> Option<Duration> {
         let held = self.held().into_iter().filter(|holder| holder.slot < self.permits);
         let mut ends: Vec<_> = held.map(|holder| holder.remaining).collect();
@@ -343,7 +345,7 @@ impl SemaphoreInspection {
     /// Returns the number of free permits. A permit is free if no owner can have it on a majority
     /// of the nodes, even if the owner has it on all nodes that did not answer. So zero may also
     /// mean that too few nodes answered: see [`nodes`](Self::nodes). A slot that is reserved for a
-    /// waiting handle counts as free.
+    /// waiting `Redlock` handle counts as free.
     pub fn available(&self) -> usize {
         let needed = majority(self.nodes.len());
         let unknown =

@@ -33,9 +33,9 @@ pub struct TakenOver {
     /// If the guard is released or dropped before `closed_for` has passed, its renewals end, and
     /// the nodes keep the lock until the lease ends.
     pub guard: LockGuard,
-    /// Longest time, from the return of the call on, for which the previous holder may assume that
-    /// it has the lock. During this time no third owner can have the lock, whatever happens to the
-    /// guard and to this process. Afterwards the guard is released like any other.
+    /// Longest time, from the return of [`Mutex::take_over`] on, for which the previous holder may
+    /// assume that it has the lock. During this time no third owner can have the lock, whatever
+    /// happens to the guard and to this process. Afterwards the guard is released like any other.
     pub closed_for: Duration,
 }
 
@@ -43,11 +43,12 @@ pub struct TakenOver {
 struct TakeOver<'a> {
     acquire: LockAttempt<'a>,
     from: OwnerToken,
-    /// Owner token of all attempts of the call. All attempts have the same token. So if an attempt
-    /// took the lock on a node and the answer was lost, this node does not refuse the next attempt.
+    /// Owner token of all attempts of the takeover. All attempts have the same token. So if an
+    /// attempt took the lock on a node and the answer was lost, this node does not refuse the next
+    /// attempt.
     taker: OwnerToken,
-    /// The holder `from` as a majority last reported it before an attempt; `None` without such a
-    /// report.
+    /// The holder `from` as a majority last reported it before an attempt; `None` if no majority
+    /// reported it.
     seen: Option<LockHolder>,
 }
 
@@ -90,9 +91,9 @@ impl Mutex {
     /// next renewal, at the latest when its lease ends. Until then no third owner can have the
     /// lock, whatever happens to the guard, to this future or to this process. The lease of the
     /// takeover is as long as the mutex's ttl or as the rest of the old holder's lease, whichever
-    /// is longer, but at most this handle's `max_ttl`. So if the old holder's lease is longer than
-    /// that, only a handle with a larger `max_ttl` can take the lock. `reason` is stored with the
-    /// lock as its [`note`](LockHolder::note), cut to one kibibyte.
+    /// is longer, but at most this `Redlock` handle's `max_ttl`. So if the old holder's lease is
+    /// longer than that, only a handle with a larger `max_ttl` can take the lock. `reason` is
+    /// stored with the lock as its [`note`](LockHolder::note), cut to one kibibyte.
     ///
     /// A node may lose the takeover again, by a failover or a restart without its last write, and
     /// then confirm the old holder once more. Together with a node that the takeover did not reach,
@@ -139,7 +140,8 @@ impl Mutex {
         let over = core.env.now() + won.ttl + core.config.drift.of(won.ttl);
         let guard = self.guard(won.lapsing_before(over));
         guard.lease().set_meta(note(reason).into());
-        // This stores the reason on the nodes. If it fails, the next renewal stores it.
+        // This extension stores the reason on the nodes. If it fails, the next renewal stores the
+        // reason.
         drop(guard.extend().await);
         let closed_for = over.since(core.env.now());
         Ok(TakenOver { from: takeover.seen, guard, closed_for })
@@ -173,7 +175,7 @@ mod tests {
         assert_eq!(holder.note.as_deref(), Some("it hangs"));
         assert!(old.extend().await.is_err());
         assert!(!old.is_valid());
-        // The old holder's release takes nothing from the new one.
+        // The release of the old holder does not release the lock of the new holder.
         assert!(old.release().await.is_err());
         assert!(taken.guard.is_valid());
         assert!(matches!(mutex.try_acquire().await.unwrap(), TryAcquire::Taken(_)));

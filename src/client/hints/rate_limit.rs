@@ -1,10 +1,12 @@
-//! Limit on the rate at which hints wake the waiters of a handle.
+//! Limit on the rate at which hints (wake-up messages from nodes) wake the waiters of a `Redlock`
+//! handle.
 
 use std::time::Duration;
 
 use crate::time::Moment;
 
-/// Smallest average time between two wake-ups. Wake-ups that found a released lock do not count.
+/// Smallest average time between two wake-ups of waiters by hints, the messages of nodes. Wake-ups
+/// that found a released lock do not count.
 const APART: Duration = Duration::from_millis(10);
 /// Largest number of wake-ups without a pause between them. After 2 × `BURST` useless wake-ups in a
 /// row, and again after each further `BURST` of them, the time between two wake-ups is doubled.
@@ -16,11 +18,11 @@ const DOUBLED_MAX: u32 = 4;
 /// do not reset the count.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Limit on the rate of wake-ups. Other programs can forge hints. A forged hint costs its sender
-/// little, but makes the handle send expensive requests to the nodes. Waiters can also wake each
-/// other in vain: a node that lacks the holder's grant grants the lock to a waiter, the other nodes
-/// refuse this waiter, and its release wakes the next waiter. So the time between two wake-ups
-/// grows with the number of useless wake-ups in a row.
+/// Limit on the rate of wake-ups. Other programs can forge hints (wake-up messages). A forged hint
+/// costs its sender little, but makes the `Redlock` handle send expensive requests to the nodes.
+/// Waiters can also wake each other in vain: a node that lacks the holder's grant grants the lock
+/// to a waiter, the other nodes refuse this waiter, and its release wakes the next waiter. So the
+/// time between two wake-ups grows with the number of useless wake-ups in a row.
 #[derive(Debug, Default)]
 pub(crate) struct RateLimit {
     /// Earliest time at which the next wake-up needs no wait. After a quiet time, a value that is
@@ -43,8 +45,8 @@ impl RateLimit {
         at.since(now)
     }
 
-    /// Takes the last wake-up out of the limit, because the lock had been released. The count of
-    /// useless wake-ups starts at zero again.
+    /// Removes the last wake-up from the rate limit, because that wake-up found a released lock.
+    /// The count of useless wake-ups starts at zero again.
     pub(super) fn forgive(&mut self) {
         self.next = self.next - APART;
         self.useless = 0;
@@ -61,7 +63,7 @@ mod tests {
         let mut now = Moment::from_nanos(1_000_000_000_000);
         let mut woken = 0;
         let begun = now;
-        // Another program sends a forged hint immediately after each wake-up.
+        // Another program sends a forged hint (wake-up message) immediately after each wake-up.
         while now.since(begun) < Duration::from_secs(1) {
             now = now + limit.wake(now) + Duration::from_micros(200);
             woken += 1;
@@ -73,7 +75,7 @@ mod tests {
             more += 1;
         }
         assert!(more < 2 * woken, "the time between them grows: {woken}, then {more}");
-        // After some seconds without forged hints, wake-ups are not delayed.
+        // After some seconds without forged hints (wake-up messages), wake-ups are not delayed.
         now = now + 2 * QUIET;
         for _ in 0..=BURST {
             assert_eq!(limit.wake(now), Duration::ZERO);

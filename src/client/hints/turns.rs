@@ -1,11 +1,11 @@
-//! Wake-ups of the callers of a handle that wait for one key. The caller that has waited longest is
-//! woken first.
+//! Wake-ups of the callers of a `Redlock` handle that wait for one key. The caller that has waited
+//! longest is woken first.
 //!
-//! A caller keeps its order when it is woken in vain, or when it is woken only so that its attempt
-//! puts the handle into the nodes' queues again. If the order began anew each time, such a caller
-//! would always be behind callers that got the lock and call again at once. The place of the handle
-//! in the nodes' queues has the wait of the longest waiter, so those callers would always get the
-//! lock before other handles, and this caller never.
+//! A caller keeps its place in this order when it is woken in vain, or when it is woken only so
+//! that its attempt puts the handle into the nodes' queues again. If it got a new place in the
+//! order each time, such a caller would always be behind callers that got the lock and call again
+//! at once. The place of the handle in the nodes' queues has the wait of the longest waiter, so
+//! those callers would always get the lock before other handles, and this caller never.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,16 +15,17 @@ use tokio::sync::Notify;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Order of a caller: the beginning of its wait, and its number.
+/// Position of a caller in the order of wake-ups: the time at which it began to wait, and its
+/// number.
 pub(super) type Order = (Moment, u64);
 
-/// Wake-ups for one key.
+/// Wake-ups of the callers that wait for one key.
 #[derive(Debug, Default)]
 pub(super) struct Turns(SyncMutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Callers that wait for a wake-up now.
+    /// Callers that wait for a wake-up at present.
     waiting: BTreeMap<Order, Arc<Notify>>,
     /// True if a wake-up found no caller that waits. The next caller that begins to wait is then
     /// woken at once.
@@ -49,7 +50,7 @@ impl Turns {
         }
     }
 
-    /// Wakes all callers that wait now.
+    /// Wakes all callers that wait for this key at present.
     pub(super) fn wake_all(&self) {
         let all = std::mem::take(&mut self.0.lock().waiting);
         for caller in all.into_values() {

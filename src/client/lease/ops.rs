@@ -1,4 +1,4 @@
-//! The ops that extend and release a lease on a node.
+//! Creates the ops (requests to a node) that extend and release a lease.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::time::Moment;
 
 impl Lease {
     /// Returns the op that extends this lease on a node. [`send`](Self::send) adds the metadata.
-    /// For a node in quarantine (it grants nothing new, because it may have lost leases), the
-    /// quorum machine adds the name of the quarantine.
+    /// For a node in quarantine (it grants nothing new, because it may have lost leases), the state
+    /// machine of the renewal adds the name of the quarantine.
     pub(crate) fn extension(&self) -> Op {
         let (owner, token) = (self.owner, self.token);
         match &self.subject {
@@ -35,8 +35,8 @@ impl Lease {
     }
 
     /// Returns the op that releases the lock on a node. Returns `None` if the lock must end by
-    /// itself. Also returns `None` for a claim, because [`ClaimEnd`](crate::op::ClaimEnd) ends a
-    /// claim.
+    /// itself, because an earlier holder may still rely on it. Also returns `None` for a claim,
+    /// because [`ClaimEnd`](crate::op::ClaimEnd) ends a claim.
     pub(crate) fn release_op(&self, now: Moment) -> Option<Op> {
         let Subject::Lock { keys, .. } = &self.subject else { return None };
         if now < self.lapses_before {

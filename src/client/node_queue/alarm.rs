@@ -1,4 +1,4 @@
-//! One timer for all times at which a node queue has to act.
+//! One timer for all times at which the queue of requests to a node has to act.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,4 +1,4 @@
-//! Batches in flight: sent to the node, and not answered yet.
+//! Batches of requests that were sent to a node, and that the node has not answered yet.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -9,11 +9,12 @@ use super::Pending;
 use crate::op::{Replies, TimedFacts};
 use crate::time::Moment;
 
-/// A batch that was sent, and the node's answer.
+/// A batch of requests that was sent, and the node's answer.
 pub(super) struct Answered {
     pub(super) requests: Vec<Pending>,
-    /// Facts from the answer to an empty batch. The empty batch was sent first, because the node's
-    /// clock was not known. `None` if no empty batch was sent.
+    /// Facts of the node (clock, identity, data history) from the answer to an empty batch. The
+    /// empty batch was sent first, because the node's clock was not known. `None` if no empty batch
+    /// was sent.
     pub(super) greeting: Option<TimedFacts>,
     pub(super) replies: Replies,
     pub(super) deadline: Moment,

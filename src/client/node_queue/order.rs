@@ -1,4 +1,4 @@
-//! The requests of a batch, in the order in which the node executes them.
+//! The requests of a batch to one node, in the order in which the node executes them.
 //!
 //! Releases come first. The node can then execute them together, and the acquires behind them find
 //! the locks free. A release overtakes only acquires by other owners. These acquires were requested
@@ -41,7 +41,7 @@ impl BatchOrder {
         self.releases.len() + self.others.len()
     }
 
-    /// Records that an op is not sent, because the deadline of the op has passed.
+    /// Records that an op (a request) is not sent, because the deadline of the op has passed.
     pub(super) fn leave_out(&mut self, op: &Op) {
         if op.begins_owner() {
             self.unsent.extend(op.owner());
@@ -155,7 +155,7 @@ mod tests {
         batch.finish()
     }
 
-    /// Returns the index of each op of the batch.
+    /// Returns the original index of each request of the batch, in the order of the batch.
     fn places(batch: &[Pending]) -> Vec<usize> {
         batch.iter().map(|pending| pending.deadline.as_nanos() as usize).collect()
     }

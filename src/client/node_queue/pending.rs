@@ -1,6 +1,6 @@
 //! A request to one node, from its submission until its answer, and the two channels in which the
 //! requests of a node queue wait: one for extensions of leases, and one for all other requests. A
-//! release lives until the node has confirmed it.
+//! release is kept until the node has confirmed it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -73,10 +73,11 @@ pub(crate) struct Pending {
     /// Replies to the attempt that this release undoes. The release is dropped as soon as the
     /// replies show that the node has no grant of the attempt.
     attempt: Option<Arc<ReplyCollector>>,
-    /// Entry in the `unanswered` count of the queue's [`Load`], until the request has its answer.
+    /// Entry in the `unanswered` count of the node queue's [`Load`], until the request has its
+    /// answer.
     unanswered: Option<Counted>,
-    /// Entry in the `owed` count of the queue's [`Load`], until the request need not be repeated
-    /// any more.
+    /// Entry in the `owed` count of the node queue's [`Load`], until the request need not be
+    /// repeated any more.
     owed: Option<Counted>,
 }
 
@@ -118,7 +119,7 @@ impl Pending {
         self
     }
 
-    /// Counts the request in the [`Load`] of a queue.
+    /// Counts the request in the [`Load`] of a node queue.
     pub(super) fn count(&mut self, load: &Arc<Load>) {
         self.unanswered = Some(Counted::new(load, |load| &load.unanswered));
         self.owed = self.owed_until.map(|_| Counted::new(load, |load| &load.owed));
@@ -129,9 +130,9 @@ impl Pending {
         self.owed_until.is_some()
     }
 
-    /// Returns true if the request still has to be repeated at `now`. That is the case if its time
-    /// is not over and, for an undo of an attempt, if the node may have a grant of the attempt. A
-    /// later reply to the attempt can show that the node has no grant.
+    /// Returns true if the request still has to be repeated at `now`. That is the case if
+    /// `owed_until` is not over and, for a request that undoes an attempt, if the node may have a
+    /// grant of the attempt. A later reply to the attempt can show that the node has no grant.
     pub(super) fn is_needed(&self, now: Moment) -> bool {
         self.owed_until.is_some_and(|until| now < until)
             && self.attempt.as_ref().is_none_or(|attempt| attempt.may_hold(self.node))
@@ -143,7 +144,8 @@ impl Pending {
     }
 
     /// Returns the owner of the request, if a caller waits for the answer and the request is no
-    /// undo operation. The effect of such a request may have to be undone later.
+    /// undo operation (a release or an unclaim). The effect of such a request may have to be undone
+    /// later.
     pub(super) fn doer(&self) -> Option<OwnerToken> {
         self.op.owner().filter(|_| self.is_awaited() && !self.op.is_undo()).copied()
     }
@@ -196,8 +198,8 @@ impl Drop for Pending {
         if self.is_awaited() {
             let detail = "the task of this node's queue ended; the next call starts another";
             let error = NodeError::maybe_executed(NodeFault::Disconnected, detail);
-            // The default origin has no time. That is enough here, because only the answer of a
-            // node in quarantine needs a time.
+            // The default origin has no time. That is enough here, because only an answer that
+            // reports a quarantine needs a time.
             self.post(Err(error), &Origin::default());
         }
     }
@@ -220,7 +222,7 @@ impl Queues {
         (Self { extensions, others }, incoming)
     }
 
-    /// Returns the channel for this op.
+    /// Returns the channel in which a request with this op waits.
     pub(super) fn of(&self, op: &Op) -> &Sender<Pending> {
         if op.is_extension() { &self.extensions } else { &self.others }
     }
@@ -236,7 +238,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Returns the number of requests that wait to be sent.
+    /// Returns the number of requests that wait in both channels to be sent.
     pub(super) fn len(&self) -> usize {
         let taken = usize::from(self.extension.is_some()) + usize::from(self.other.is_some());
         taken + self.extensions.len() + self.others.len()

@@ -1,6 +1,6 @@
-//! Owed requests of one node: releases and unclaims that the node has not confirmed yet, and
-//! results that the node has not stored yet. Each request is kept until it has certainly taken
-//! effect.
+//! Owed requests to one node: releases and unclaims (which give a claim back) that the node has not
+//! confirmed yet, and results that the node has not stored yet. Each request is kept until it has
+//! certainly taken effect.
 //!
 //! A request without an answer may still take effect until its deadline by the node's clock. A
 //! release is done if the node executes it after that deadline, or if its owner has no unanswered
@@ -33,7 +33,7 @@ impl Default for PendingReleases {
 }
 
 impl PendingReleases {
-    /// Returns the time at which the next release is due.
+    /// Returns the time at which the next release has to be sent again.
     pub(super) fn due(&self) -> Option<Moment> {
         self.queue.front().map(|(due, _)| *due)
     }
@@ -64,8 +64,8 @@ impl PendingReleases {
         self.push(owed, now, self.wait);
     }
 
-    /// Records if the node answered a batch. The pause between tries grows with each batch without
-    /// an answer.
+    /// Records if the node answered a batch. The pause between two tries of an owed release grows
+    /// with each batch without an answer.
     pub(super) fn answered(&mut self, yes: bool) {
         self.wait = if yes { WAIT.0 } else { (self.wait * 2).min(WAIT.1) };
     }
@@ -81,8 +81,8 @@ pub(super) struct InDoubt {
 }
 
 impl InDoubt {
-    /// Records that a request of this owner got no answer. The request may take effect until
-    /// `not_after`.
+    /// Records that a request of this owner got no answer. The request may take effect until the
+    /// node's clock shows `not_after`.
     pub(super) fn about(&mut self, owner: OwnerToken, not_after: u64) {
         let until = self.owners.entry(owner).or_insert(not_after);
         *until = not_after.max(*until);
@@ -103,7 +103,7 @@ impl InDoubt {
     pub(super) fn lasts(&self, owner: &OwnerToken, micros: u64) -> Option<Duration> {
         let until = self.owners.get(owner).copied().max(self.all_owners)?;
         let left = until.checked_sub(micros)?;
-        // One more millisecond makes sure that the next answer comes after that time.
+        // One more millisecond makes sure that the next answer comes after the end of that time.
         Some(Duration::from_micros(left) + Duration::from_millis(1))
     }
 }

@@ -1,5 +1,5 @@
-//! Handles the answer to a batch: decides which replies count, posts the replies to the callers,
-//! and keeps the releases that are still owed.
+//! Handles a node's answer to a batch of requests: decides which replies count, posts the replies
+//! to the callers, and keeps the releases that the node has not confirmed.
 
 use std::sync::Arc;
 
@@ -129,8 +129,8 @@ impl Worker {
         }
     }
 
-    /// Returns a future that waits for the replicas, and then posts the grants in `held`. If too
-    /// few replicas have the grants, the future posts the error.
+    /// Returns a future that waits until enough replicas of the node have the grants in `held`, and
+    /// then posts these grants. If too few replicas have the grants, the future posts the error.
     fn confirm(
         &self,
         replied: Option<&Facts>,

@@ -1,4 +1,4 @@
-//! Length of the pauses between the attempts of one call.
+//! Length of the pauses between the attempts of one call to get a lock or to claim a key.
 
 use std::time::Duration;
 
@@ -13,13 +13,14 @@ const COLLISIONS_MAX: u32 = 5;
 /// Largest round trip that is used to compute a random delay after a collision. A longer round trip
 /// counts as this value.
 const ROUND_TRIP_MAX: Duration = Duration::from_millis(20);
-/// First pause after requests were not sent because too many wait in a node queue; it is doubled at
-/// most `CROWDED_MAX` times.
+/// First pause after requests were not sent because too many requests wait in the queue of a node;
+/// the pause is doubled at most `CROWDED_MAX` times.
 const CROWDED: Duration = Duration::from_millis(50);
 const CROWDED_MAX: u32 = 5;
-/// Longest pause in which a call waits for a hint, because the hint may have been lost.
+/// Longest pause in which a call waits for a hint (a wake-up message), because the hint may have
+/// been lost.
 pub(super) const HINT_MAX: Duration = Duration::from_secs(1);
-/// Longest time that passes after a name has expired until the next attempt.
+/// Longest time between the end of another owner's lease and the next attempt.
 const LATE_MAX: Duration = Duration::from_millis(20);
 
 /// State from which the pauses of one call are computed.
@@ -28,8 +29,8 @@ pub(super) struct Backoff {
     policy: RetryPolicy,
     /// Generator of the growing delays; `None` before the first pause.
     delays: Option<Delays>,
-    /// Number of attempts, at most `CROWDED_MAX`, that were not sent because too many requests wait
-    /// in a node queue.
+    /// Number of attempts of this call, at most `CROWDED_MAX`, that were not sent because too many
+    /// requests waited in the queue of a node.
     crowded: u32,
 }
 
@@ -38,11 +39,11 @@ impl Backoff {
         Self { policy, delays: None, crowded: 0 }
     }
 
-    /// Returns the time to wait if no hint arrives. If another owner has the name, the pause ends
-    /// when its lease could have expired; there is no pause if no hint was requested yet (not
-    /// `registered`). Otherwise the pause is a growing delay. If a node queue has more requests
-    /// than it can send in time, the pause grows further, because callers that try again at once
-    /// would only keep the queue full.
+    /// Returns the time to wait if no hint (wake-up message) arrives. If another owner has the lock
+    /// or key, the pause ends when the owner's lease could have expired; there is no pause if no
+    /// hint was requested yet (not `registered`). Otherwise the pause is a growing delay. If a node
+    /// queue has more requests than it can send in time, the pause grows further, because callers
+    /// that try again at once would only keep the queue full.
     pub(super) fn pause(
         &mut self,
         prospect: Prospect,
@@ -53,8 +54,8 @@ impl Backoff {
         let delays = self.delays.get_or_insert_with(|| policy.delays(env.random() as u64));
         let delay = delays.next().unwrap_or(Duration::from_millis(250));
         match prospect {
-            // The nodes register a caller for hints when they refuse its attempt, so this attempt
-            // is made at once.
+            // The nodes register a caller for hints (wake-up messages) when they refuse its
+            // attempt, so this attempt is made at once.
             Prospect::Held(_) if !registered => Duration::ZERO,
             Prospect::Ticketed => Duration::ZERO,
             Prospect::Held(Some(left)) => (left + delay.min(LATE_MAX)).min(HINT_MAX.max(delay)),
@@ -73,7 +74,7 @@ impl Backoff {
     }
 }
 
-/// Returns true if the request was not sent because too many others wait for the node.
+/// Returns true if the request was not sent because too many other requests wait for the node.
 pub(crate) fn is_crowded(outcome: &NodeOutcome) -> bool {
     let NodeOutcome::Failed(e) = outcome else { return false };
     matches!(e.fault(), NodeFault::Busy | NodeFault::Timeout) && !e.is_ambiguous()

@@ -1,5 +1,5 @@
-//! One run of a job. This part calls the handler, and waits until the handler ends, is cancelled,
-//! or may not continue because a lease was lost.
+//! One run of a job. This module calls the handler of the job, and waits until the handler ends, is
+//! cancelled, or may not continue because a lease was lost.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -88,8 +88,8 @@ where
         }
     }
 
-    /// Resolves after `span`; never resolves if `span` is `None`. The monotonic clock measures the
-    /// time, because it also counts while the machine is suspended, and it is never set.
+    /// Resolves after `span`; never resolves if `span` is `None`. The library's monotonic clock
+    /// measures `span`, because it also counts while the computer is suspended, and is never set.
     async fn passed(&self, span: Option<Duration>) {
         let Some(span) = span else { return std::future::pending().await };
         let began = self.moment();

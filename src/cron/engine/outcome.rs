@@ -1,5 +1,5 @@
-//! End of a check of a tick. This part counts the result of the tick, or decides when the tick is
-//! checked again.
+//! End of a check of a tick (one due time of a job). This module counts the result of the tick, or
+//! decides when the tick is checked again.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -37,10 +37,11 @@ impl<F> Engine<'_, F> {
                 }
             }
             Ok(Outcome::Parked(_)) => "parked",
-            // The run failed, or its result is not stored. The tick may be run again.
+            // The run of the job failed, or its result is not stored. The same tick may be run
+            // again.
             Err(RunError::Handler { .. } | RunError::NotRecorded(_)) => "again",
-            // Another process has the tick, or too few nodes answered. The process that completes
-            // the tick also counts it, so this process does not.
+            // Another process runs or has run the tick, or too few nodes answered. The process that
+            // completes the tick also counts it, so this process does not.
             Ok(_) => return operation.over("elsewhere"),
             Err(_) => return operation.over("no_quorum"),
         };
@@ -48,9 +49,9 @@ impl<F> Engine<'_, F> {
         operation.over(outcome);
     }
 
-    /// Returns the pause before the next check of a tick after an error. One possible error: the
-    /// clock was set back, so the due time of the tick, which is the birth of its key, is in the
-    /// future.
+    /// Returns the pause before the next check of a tick after an error. An error is possible, for
+    /// example, if the clock was set back, so that the due time of the tick, since which its
+    /// idempotency key can exist, is in the future.
     pub(super) fn after_error(&self, error: &RunError) -> CheckResult {
         // The run failed in a way that allows another run of the same tick.
         if let RunError::Handler { .. } = error {
