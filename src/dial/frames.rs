@@ -1,6 +1,6 @@
 //! Finds the beginning and the end of each answer in a server's stream (RESP2 and RESP3). Refuses
-//! answers that are larger than the limits. This module only counts; a parser reads the contents
-//! later.
+//! answers that are larger than the limits. This module only counts bytes and values; a parser
+//! reads the contents later.
 
 /// Largest number of bytes in a line of an answer. A number, a word or an error is one line.
 const LINE_MAX: u64 = 64 * 1024;
@@ -91,7 +91,7 @@ enum At {
     Kind,
     /// The next byte is in a line that contains the value itself. `length` bytes of the line have
     /// arrived. Only `\r\n` ends the line, as in the parser. If this counter ended a line earlier
-    /// than the parser, it would read the rest of the line as other values.
+    /// than the parser, the counter would take the rest of the line for other values.
     Line { length: u64, ending: bool },
     /// The next byte is in a line with the length of a text, list or map.
     Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
@@ -230,7 +230,8 @@ impl Frames {
         }
         let values = match kind {
             b'%' => length.saturating_mul(2),
-            // One more value follows the attributes: the value that the attributes describe.
+            // Attributes (`|`) are pairs of a name and a value, like a map. One more value follows
+            // the pairs: the value that the attributes describe.
             b'|' => length.saturating_mul(2).saturating_add(1),
             _ => length,
         };

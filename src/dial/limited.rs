@@ -1,6 +1,6 @@
 //! A socket that limits the answers of a server. The socket returns an error for a too large
-//! answer, before the parser allocates memory for the answer. The socket stops reading for a moment
-//! if too many answers arrive.
+//! answer, before the parser allocates memory for the answer. The socket stops reading for at most
+//! 20 ms if too many answers arrive.
 
 use std::io;
 use std::pin::Pin;

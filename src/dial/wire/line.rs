@@ -1,6 +1,7 @@
 //! The socket of a [`Wire`](super::Wire), with two queues of requests: those that are not sent yet,
-//! and those that are sent and not answered. After the server has lost the script, this module
-//! loads the script and sends the affected batches again.
+//! and those that are sent and not answered. A batch is a call of a Lua script with several
+//! requests. After the server has lost this script, this module loads the script and sends the
+//! affected batches again.
 //!
 //! A server that has lost the script answers each batch with NOSCRIPT and does not execute the
 //! batch. Another client may load the script at any time, and then the server executes the later
