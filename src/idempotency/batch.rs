@@ -214,7 +214,8 @@ impl<T> ClaimedCall<T> {
     }
 }
 
-/// Claims the key of the group. Only the first call of each fingerprint makes a claim.
+/// Claims the key that all calls of the group have. Only the first call of each fingerprint makes a
+/// claim.
 async fn claim_group<T: Serialize + DeserializeOwned>(
     group: Vec<(usize, Call, ())>,
 ) -> Vec<(usize, ClaimedCall<T>)> {
@@ -259,7 +260,8 @@ fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call
     groups.into_values().collect()
 }
 
-/// Merges the results of all groups into one list in the order of the calls, and drops the indices.
+/// Merges the results of all groups (a group has the calls of one key) into one list in the order
+/// of the calls, and drops the indices.
 fn in_order<T>(groups: Vec<Vec<(usize, T)>>) -> Vec<T> {
     let mut all: Vec<_> = groups.into_iter().flatten().collect();
     all.sort_by_key(|(place, _)| *place);

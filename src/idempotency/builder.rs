@@ -1,4 +1,5 @@
-//! The handle for the idempotency keys of one namespace, and its settings.
+//! [`Idempotency`], the handle for the idempotency keys of one namespace (for example, one
+//! operation of an API), and the settings of this handle.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

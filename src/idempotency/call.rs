@@ -350,7 +350,8 @@ impl Call {
         self.of.core.no_quorum(nodes)
     }
 
-    /// Checks the settings of the call and returns the terms of its claim.
+    /// Checks the settings of the call and returns the parameters of its claim: the record's name,
+    /// the times, the fingerprint and so on.
     pub(super) fn terms(&self) -> Result<ClaimTerms, RunError> {
         let of = &self.of;
         if let Some(bad) = &self.bad {

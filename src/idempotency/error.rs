@@ -56,8 +56,8 @@ pub struct NotRecorded {
     pub attempt: u32,
     /// Fencing token of the attempt. The handler's effects have this token.
     pub token: FencingToken,
-    /// True if another attempt has claimed the key with a higher ballot. The other attempt treats
-    /// this attempt as ended.
+    /// True if another attempt has claimed the key with a higher ballot, that is, a larger fencing
+    /// token. The other attempt treats this attempt as ended.
     pub overtaken: bool,
     /// Reply of each node to the request to store the result.
     pub nodes: NoQuorum,

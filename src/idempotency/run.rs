@@ -1,5 +1,6 @@
-//! The run of a call. It claims the key, decides about earlier attempts, runs the handler, and
-//! stores the result.
+//! The run of a call. It claims the key, decides if the handler may run after earlier attempts,
+//! runs the handler, and stores the result. In the diagram, *complete* is to store the result, and
+//! *overtaken* means that another call has claimed the key in the meantime.
 //!
 //! ```text
 //!  claim ─▶ has a result ─▶ Replayed       ┌ Found ─▶ store ─▶ Replayed
@@ -36,7 +37,7 @@ use crate::quorum::complete::{Found, Unstored};
 use crate::span::{self, operation};
 use crate::time::Moment;
 
-/// Limit of the remaining lease of another caller's claim. At or below this limit the owner
+/// Limit of the remaining lease of another caller's claim. At or below this limit the other caller
 /// probably stores its result now, so this call soon tries again. Above this limit this call waits
 /// until the nodes report the end of the claim.
 const SETTLES: Duration = Duration::from_millis(20);
@@ -290,7 +291,7 @@ struct ClaimAttempt<'a> {
     contended_end: Moment,
 }
 
-/// Reason for an attempt without a claim and without a result.
+/// Reason for which an attempt to claim a key ended without a claim and without a result.
 enum Unclaimed {
     Refused(Refusal),
     Failed(RunError),
@@ -457,9 +458,9 @@ where
     // overtaken this one only if a node has granted a higher ballot.
     let mine = held.lease.token.get();
     let overtaken = refused && matches!(found, Found::Open { promised, .. } if promised > mine);
-    // The nodes may have no result yet: the other caller may have run no handler, or may have died.
-    // So this call proposes its value again. `store` does not end a running claim, and it adopts an
-    // existing result.
+    // The nodes may have no result yet: the caller that has overtaken this one may have run no
+    // handler, or may have died. So this call proposes its value again. `store` does not end a
+    // running claim, and it adopts an existing result.
     if !matches!(found, Found::NoQuorum(_)) {
         match store(call, terms, kept, false).await {
             Store::Ours => return Ok(executed(value, durability)),

@@ -105,8 +105,8 @@ pub enum StepError {
     NotRecorded {
         /// Name of the step.
         name: String,
-        /// True if another attempt has claimed the key with a higher ballot. The other attempt
-        /// treats this attempt as ended.
+        /// True if another attempt has claimed the key with a higher ballot, that is, a larger
+        /// fencing token. The other attempt treats this attempt as ended.
         overtaken: bool,
         /// Reply of each node to the request to store the step.
         nodes: NoQuorum,

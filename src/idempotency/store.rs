@@ -1,5 +1,5 @@
-//! Stores one value under a key by consensus: an existing result, or a candidate if there is no
-//! result.
+//! Stores one value under a key by consensus: an existing result, or the candidate (the value that
+//! a caller proposes) if there is no result.
 //!
 //! The protocol has three phases (idempotency 1). First, claim the key with `force`, even if nodes
 //! have a result. Second, choose the value: the result in the nodes' replies, or the candidate if

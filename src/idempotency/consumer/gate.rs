@@ -15,7 +15,8 @@ pub(super) const EVERY: Duration = Duration::from_secs(5);
 /// Interval of the warnings in the log while no messages are fetched.
 const REPORT: Duration = Duration::from_secs(60);
 
-/// State of the nodes by the result of a delivery's call: initialised by an operator or not.
+/// State of the nodes, as the result of an idempotency call shows it: initialised by an operator or
+/// not.
 #[derive(Debug)]
 pub(super) enum Deployment {
     /// The result does not show the state of the nodes. For example too few nodes answered, or no
@@ -93,7 +94,7 @@ impl Gate {
         }
     }
 
-    /// Shuts or opens the gate by the result of a delivery.
+    /// Shuts or opens the gate by the state of the nodes that a delivery has shown.
     pub(super) fn judge(&mut self, deployment: &Deployment) {
         match deployment {
             Deployment::Unknown => {}

@@ -96,8 +96,9 @@ impl Holding {
         let now = Instant::now();
         let mut state = self.state.lock();
         for loss in &parked.losses {
-            // Clients with a longer failover window move the end of a loss (`to`). So the
-            // comparison of losses ignores the end.
+            // A client with a longer failover window (the time for which a replaced master may
+            // still accept writes) moves the end of a loss (`to`). So the comparison of losses
+            // ignores the end.
             let same = |known: &&mut Loss| (known.from, known.began) == (loss.from, loss.began);
             match state.losses.iter_mut().find(same) {
                 Some(known) => known.to = known.to.max(loss.to),

@@ -1,4 +1,5 @@
-//! Table of the disposition for each outcome and each error.
+//! Tests of the disposition (the action that a consumer takes with a message) for each outcome and
+//! each error of the message's call.
 
 use std::sync::Arc;
 
