@@ -30,7 +30,7 @@ use crate::process::{Process, command};
 
 /// Number of messages for each crash point.
 const MESSAGES: usize = 6;
-/// Number of the message at which the process dies, counted from 1.
+/// Number of the message at which the consumer process dies, counted from 1.
 const AT: usize = 3;
 /// Lease of the claims. The lease is long enough that even a busy machine renews it in time. So no
 /// message is delivered twice.

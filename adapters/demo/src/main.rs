@@ -30,8 +30,8 @@ mod ledger;
 mod process;
 mod report;
 
-/// The ledger of the example `orders`. The ledger checks fencing tokens and counts orders that are
-/// booked twice.
+/// The ledger of the library's example `orders`: it books orders, checks their fencing tokens, and
+/// counts orders that are booked twice.
 #[path = "../../../examples/orders/ledger.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod books;

@@ -1,4 +1,4 @@
-//! Computes the offset of a partition that may be committed. All messages before this offset are
+//! Computes the offset that may be committed for a partition. All messages before this offset are
 //! finished.
 
 use std::collections::BTreeSet;

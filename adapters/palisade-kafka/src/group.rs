@@ -221,7 +221,8 @@ impl Group {
         if list.count() > 0
             && let Err(error) = consumer.store_offsets(&list)
         {
-            // The group has taken one of the partitions away. A callback will report that.
+            // The consumer group has given one of these partitions to another consumer. librdkafka
+            // will report that by a callback.
             tracing::debug!(target: "palisade::consumer", %error, "offsets are not stored");
         }
         if back.count() > 0

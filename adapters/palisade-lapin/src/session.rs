@@ -32,7 +32,7 @@ const CONFIRM: Duration = Duration::from_secs(5);
 /// These properties are at most nine texts of 255 bytes.
 const OTHERS: usize = 2_500;
 /// Bytes of an AMQP frame that are reserved for additional headers. The broker adds these headers
-/// to a message in a delay queue.
+/// to a message that waits in a delay queue for its next delivery.
 const ADDED: usize = 1 << 10;
 /// Maximum time for closing a connection.
 const GOODBYE: Duration = Duration::from_secs(2);

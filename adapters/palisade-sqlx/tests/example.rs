@@ -1,4 +1,4 @@
-//! The inbox's example on real servers, and a count of the lines that the inbox needs.
+//! Tests that run the examples `inbox` and `orders` of this crate on real servers.
 
 use palisade::{Outcome, RedisNode, Redlock, RunError};
 

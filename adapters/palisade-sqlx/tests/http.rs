@@ -1,6 +1,7 @@
 //! An axum endpoint that books orders in PostgreSQL. A real HTTP client calls the endpoint while
-//! servers fail. The test records the responses to each client, and the number of rows. The README
-//! of palisade-tower contains the same table. The table must match the result of this test.
+//! servers fail. The test writes a table with the responses to each client and the number of rows.
+//! The README of palisade-tower contains a copy of this table, and the copy must match the result
+//! of the test.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -114,8 +115,8 @@ struct Shop {
     table: Vec<String>,
 }
 
-/// Sends a request. Returns its status and its body. The status is followed by `replayed` or by the
-/// code of the problem.
+/// Sends a request. Returns the status and the body of the response. The status is followed by
+/// `replayed`, or by the code of an error response of the layer.
 async fn got(request: reqwest::RequestBuilder) -> (String, Value) {
     let response = request.send().await.expect("an answer");
     let status = response.status().as_u16();

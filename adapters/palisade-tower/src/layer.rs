@@ -1,4 +1,5 @@
-//! The tower layer, and the methods for its settings.
+//! The tower layer that runs the handler of a request once per idempotency key, and the methods for
+//! the settings of the layer.
 
 use std::future::Future;
 use std::sync::Arc;

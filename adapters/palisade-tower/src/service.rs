@@ -1,4 +1,4 @@
-//! The tower service that wraps a handler.
+//! The tower service that wraps a handler and runs it once per idempotency key.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,4 +1,5 @@
-//! The settings of a layer, and the decisions about a request by these settings.
+//! The settings of an [`IdempotencyLayer`](crate::IdempotencyLayer), and the decisions about a
+//! request by these settings.
 
 use std::fmt;
 use std::sync::Arc;

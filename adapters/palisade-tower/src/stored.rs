@@ -1,4 +1,4 @@
-//! The stored form of a response.
+//! The form in which a handler's response is stored under its idempotency key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

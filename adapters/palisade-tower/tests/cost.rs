@@ -1,4 +1,4 @@
-//! The time that the layer adds to a request without a key.
+//! Measures the time that the idempotency layer adds to a request without a key.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};

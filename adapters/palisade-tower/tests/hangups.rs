@@ -1,4 +1,4 @@
-//! Clients that close the connection before they receive the response.
+//! Tests with clients that close the connection before they receive the response.
 
 use std::time::Duration;
 

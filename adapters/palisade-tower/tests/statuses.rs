@@ -1,4 +1,5 @@
-//! Each error response of the layer itself, and the stored responses of the handler.
+//! Tests of each error response of the idempotency layer itself, and of the stored responses of the
+//! handler.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -158,7 +159,7 @@ async fn a_server_error_is_kept_as_it_was_chosen() {
         }
         assert_eq!(repeats.ledger.of(&format!("alice:{key}")), 2, "{status}");
     }
-    // The other statuses are handled as by default.
+    // A status outside 5xx, such as 402, is handled as by default.
     assert_eq!(shop.send("k", &wish(402)).await.status, 402);
     assert!(shop.send("k", &wish(402)).await.is_replayed());
 }
@@ -244,7 +245,7 @@ async fn keys_that_nodes_forgot_are_answered_503_as_long_as_it_is_undecided() {
     loop {
         let got = shop.send("after", &Wish::default()).await;
         match (got.status, &*got.problem()) {
-            // In its quarantine the node grants no keys.
+            // In its quarantine, the time after its restart, the node grants no keys.
             (503, "unavailable") => seen.push(got.retry_after().expect("a wait")),
             (503, "past-undecided") => {
                 assert_eq!(got.retry_after(), Some(10));

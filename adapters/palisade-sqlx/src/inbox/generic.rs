@@ -15,7 +15,7 @@ use sqlx::{Connection as _, Database, Pool};
 
 use crate::error::InboxError;
 
-/// The row of a key.
+/// The row of a key in the inbox, the table that records effects.
 pub(crate) struct Found {
     /// The result as JSON; `None` if the row has no result.
     pub(crate) result: Option<Vec<u8>>,
@@ -30,8 +30,8 @@ pub(crate) struct Found {
 /// for this time before it reads the row.
 pub(crate) const SPARE: Duration = Duration::from_hours(24);
 
-/// Returns the primary key of the record's row. The primary key has 32 hexadecimal digits that
-/// depend on the prefix, the namespace and the key.
+/// Returns the primary key of the inbox row for the call's idempotency record. The primary key has
+/// 32 hexadecimal digits that depend on the prefix, the namespace and the key.
 pub(crate) fn record(cx: &Context) -> String {
     cx.child_key("palisade-sqlx: inbox")
 }

@@ -1,4 +1,5 @@
-//! The inbox and the fence on a real MariaDB server.
+//! Tests of the inbox (the table that records effects) and of fenced writes, on a real MariaDB
+//! server.
 
 #[path = "../child.rs"]
 mod child;

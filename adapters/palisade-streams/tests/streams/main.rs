@@ -1,5 +1,5 @@
-//! Redis Streams on a real server. If a consumer dies, another consumer handles its entries. A slow
-//! consumer changes nothing about an entry that another consumer has taken over.
+//! Tests of Redis Streams on a real server. If a consumer dies, another consumer handles its
+//! entries. A slow consumer changes nothing about an entry that another consumer has taken over.
 
 #[path = "../../examples/orders.rs"]
 #[allow(dead_code, reason = "its `main` is not called here")]
@@ -296,7 +296,7 @@ async fn a_redrive_logs_what_it_moved_also_if_it_fails_or_is_dropped() {
     assert!(lines().len() == 3 && line.contains("done=false"), "{line}");
     let moved = line.split_once("moved=").unwrap().1.split(' ').next().unwrap();
     let (moved, back) = (moved.parse::<u32>().unwrap(), back() - 120);
-    // The log may lack up to two steps: one step without a received reply, and one step that was
-    // still running.
+    // Each step of a redrive moves at most 50 entries. The logged number may lack the entries of
+    // two steps: of one whose reply was not received, and of one that was still running.
     assert!(moved <= back && back <= moved + 100 && back < most, "{moved} of {back}");
 }
