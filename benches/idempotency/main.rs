@@ -1,5 +1,5 @@
-//! Costs of idempotency keys: round trips per call, speed of batches, bytes per record. For the
-//! speeds of many callers, run the bench `pair` with `--records`.
+//! A benchmark of idempotency keys: round trips per call, speed of batches of calls, bytes per
+//! record. For the speeds with many callers, run the benchmark `pair` with `--records`.
 //!
 //! `cargo bench --bench idempotency` prints a table. With `-- --json` it prints one JSON object.
 //! The server counts the round trips. Speeds are given as ratios, or as ranges over the rounds. The
@@ -23,7 +23,7 @@ use row::Row;
 use server::Server;
 use stats::Spread;
 
-/// Result of a call. It has 32 bytes as JSON.
+/// Result that the handler of each call returns. It has 32 bytes as JSON.
 const RESULT: &str = "the receipt of an order: 30 by";
 /// Number of calls in a batch.
 const BATCH: usize = 100;
@@ -99,7 +99,8 @@ impl Lab {
         Self { server, orders }
     }
 
-    /// Returns the number of batches that the server has executed.
+    /// Returns the number of script calls that the server has executed. Each of them is one round
+    /// trip.
     fn trips(&self) -> u64 {
         self.server.calls("evalsha")
     }
@@ -111,7 +112,7 @@ impl Lab {
         line.and_then(|bytes| bytes.trim().parse().ok()).expect("used_memory")
     }
 
-    /// Makes a call. Returns true if its handler ran.
+    /// Makes a call under the key. Returns true if the call's handler ran.
     async fn call(&self, key: String) -> bool {
         let done = self.orders.key(key).run(|_| async { Ok::<_, Failed>(RESULT.to_owned()) });
         let done = done.await.expect("an outcome");

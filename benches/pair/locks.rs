@@ -1,5 +1,5 @@
-//! Costs of each kind of lock in comparison with a mutex, on the same servers and in the same
-//! rounds.
+//! A benchmark of each kind of lock (read-write lock, semaphore and others) in comparison with a
+//! mutex, on the same servers and in the same rounds.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -55,8 +55,8 @@ impl Kind {
         }
     }
 
-    /// Returns the target for this kind: a figure of the row, and its bound. The write lock has no
-    /// target, because it is a mutex.
+    /// Returns the target for this kind: the name of a figure in the printed row, and the bound of
+    /// this figure. The write lock has no target, because it is a mutex.
     fn target(self) -> &'static str {
         match self {
             Self::Read | Self::Fair => "p50_over_mutex <= 1.15",

@@ -5,10 +5,11 @@ use std::sync::Mutex;
 
 use super::stats::Spread;
 
-/// Heading that was printed last. It is not repeated while rows have the same columns.
+/// Heading of columns that was printed last. It is not repeated while the rows have the same
+/// columns.
 static HEADING: Mutex<String> = Mutex::new(String::new());
 
-/// A row, as columns below a heading and as an object of JSON.
+/// A row of a printed table, as columns below a heading and as an object of JSON.
 #[derive(Default)]
 pub(crate) struct Row {
     headings: Vec<String>,
