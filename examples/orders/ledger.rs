@@ -37,7 +37,7 @@ struct Books {
     probes: u64,
 }
 
-/// The ledger.
+/// The ledger, shared by all consumers.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<Books>);
 
