@@ -228,8 +228,8 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
             continue;
         }
         first.push((call.fingerprint.clone(), place));
-        // If this batch already holds the key, under another fingerprint, a wait would be a wait
-        // for this batch itself. So the call must not wait.
+        // If an earlier call of this batch has claimed the key with another fingerprint, this call
+        // would wait for its own batch. So it must not wait.
         let own = answered.iter().any(|(_, one)| matches!(one, ClaimedCall::Ours(_)));
         let wait = call.in_flight_timeout.filter(|_| !own).unwrap_or_default();
         call.in_flight_timeout = Some(wait);

@@ -160,9 +160,9 @@ impl Call {
 
     /// Sets a probe: a function that reports if earlier attempts took effect. The probe replaces
     /// the policies [`Lapsed`] and [`Forgotten`]. The probe is called before the handler, and only
-    /// for a key that is lapsed or forgotten. The probe gets the context of the new attempt, with
-    /// the same [`child_key`](Context::child_key)s as in the earlier attempts. The probe must only
-    /// read.
+    /// for a key that is lapsed (an attempt left no result) or forgotten (nodes lost data). The
+    /// probe gets the context of the new attempt, with the same [`child_key`](Context::child_key)s
+    /// as in the earlier attempts. The probe must only read.
     ///
     /// After [`Found`](Probed::Found) its value is stored, and the call returns
     /// [`Outcome::Replayed`], because the effect is that of an earlier attempt. After
@@ -303,7 +303,7 @@ impl Call {
         KeyName::new(&self.of.namespace, &self.key)
     }
 
-    /// Returns the prefix of all keys of the handle on the nodes.
+    /// Returns the prefix of all Redis keys of this `Redlock` handle on the nodes.
     pub(crate) fn prefix(&self) -> &str {
         &self.of.core.config.prefix
     }

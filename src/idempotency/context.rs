@@ -133,8 +133,8 @@ impl Context {
         }
     }
 
-    /// Returns the time since the grant of this attempt's claim, by a clock that also counts while
-    /// the machine is suspended.
+    /// Returns the time since the nodes granted the claim of this attempt, by a clock that also
+    /// counts while the machine is suspended.
     pub fn elapsed(&self) -> Duration {
         self.0.core.env.now().since(self.0.claimed)
     }

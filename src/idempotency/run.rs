@@ -315,9 +315,10 @@ impl Attempt for ClaimAttempt<'_> {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
             Err(Denied::Repair(seen)) => seen,
             Err(Denied::Refused(refusal)) => return Err(refusal.into()),
-            // The policy would park this key as forgotten. But a node without a reply may have the
-            // record that other nodes lost. So the claim is given back and made again until
-            // `no_answer_end`. The node may reply before that.
+            // The policy would park this key as forgotten: too few nodes can exclude an earlier
+            // use. But a node without a reply may have the record that other nodes lost. So the
+            // claim is given back and made again until `no_answer_end`. The node may reply before
+            // that.
             Ok((held, promise))
                 if promise.forgotten.as_ref().is_some_and(|f| f.unheard)
                     && call.policy.forgotten == Forgotten::Park
@@ -331,7 +332,7 @@ impl Attempt for ClaimAttempt<'_> {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
                     // A node has a result, so the handler must not run. The drop of `held` releases
-                    // this claim. The repair below makes a new claim with its own ballot.
+                    // this claim. The repair below makes a new claim.
                     drop(held);
                     seen
                 }
@@ -355,8 +356,8 @@ impl Attempt for ClaimAttempt<'_> {
 
 /// Stores a partial result on a majority of the nodes. `seen` is a result that fewer nodes than a
 /// majority have. A new claim may find another result; then the other result is stored. This
-/// function starts no handler. If the key is forgotten and the call has a probe, this function
-/// returns a claim, and the probe decides.
+/// function starts no handler. If the key is forgotten (too few nodes can exclude another result)
+/// and the call has a probe, this function returns a claim, and the probe decides.
 async fn repair(
     call: &Call,
     terms: &ClaimTerms,
@@ -455,7 +456,7 @@ where
         };
     }
     // A node also refuses the result after it has lost the grant of this claim. Another attempt has
-    // overtaken this one only if a node has granted a higher ballot.
+    // overtaken this one only if a node has granted a claim with a larger fencing token.
     let mine = held.lease.token.get();
     let overtaken = refused && matches!(found, Found::Open { promised, .. } if promised > mine);
     // The nodes may have no result yet: the caller that has overtaken this one may have run no
