@@ -263,8 +263,8 @@ async fn a_stop_finishes_what_runs_and_leaves_the_rest_to_others() {
     let info = nats.info().await;
     assert_eq!(info.num_ack_pending, usize::try_from(ended.retried).unwrap(), "{ended:?}");
     assert_eq!(info.num_pending + info.num_ack_pending as u64, 10 - ended.acked, "{ended:?}");
-    // Another consumer receives the messages that the first one returned at once, and not only
-    // after the ack wait.
+    // Another consumer receives the messages at once, and not only after the ack wait, because the
+    // first consumer returned them.
     let other = handle(&node);
     let rest = run(builder(&nats, &other), &ledger, Duration::ZERO, nats.drained()).await;
     assert_eq!((rest.acked, ledger.effects()), (10 - ended.acked, vec![1; 10]));

@@ -41,8 +41,8 @@ pub enum InboxError {
         /// Namespace and key of the call, separated by `:`.
         key: String,
     },
-    /// The row has no result. Another program or a person wrote the row, or the row was deleted
-    /// during the call.
+    /// The key's row in the inbox has no result. Another program or a person wrote the row, or the
+    /// row was deleted during the call.
     #[error(
         "inbox of {key:?}: its row has no result, or was deleted during the call; if it is there, \
          look what wrote it, then set `result` or delete the row; if it is gone, call again"

@@ -55,7 +55,7 @@ impl Gate {
         self.open.send_replace(true);
     }
 
-    /// Waits until a handler has arrived at the gate.
+    /// Waits until a handler has arrived at the gate, where it waits.
     async fn arrived(&self) {
         let _ = self.arrived.subscribe().wait_for(|n| *n > 0).await;
     }
@@ -105,7 +105,7 @@ fn answer(found: &Probed<i64>) -> Probed<StoredResponse> {
     }
 }
 
-/// The endpoint, its servers, and the table of this test.
+/// The HTTP endpoint, the servers that it uses, and the table that the test writes.
 struct Shop {
     lab: Lab,
     redis: Server,
@@ -188,8 +188,8 @@ impl Shop {
         tokio::time::timeout(HANG, asked).await.expect("a decision")
     }
 
-    /// Adds a row to the table: the responses to the clients, and the number of rows in the
-    /// database for the key.
+    /// Adds a row to the table of this test: the responses to the clients, and the number of rows
+    /// in the database for the key.
     async fn note(&mut self, what: &str, key: &str, answers: &[String]) {
         let rows = self.lab.effects(key).await;
         let answers = answers.join(", then ");

@@ -69,7 +69,7 @@ impl Rabbit {
                 Ok::<_, Failure>(())
             };
             // A node that is still starting may accept a connection and then send nothing. So the
-            // wait has a timeout.
+            // wait for its answer has a timeout.
             let asked = timeout(ANSWER, asked).await;
             match asked.unwrap_or_else(|_| Err("it says nothing".into())) {
                 Ok(()) => return Ok(()),

@@ -73,7 +73,8 @@ async fn a_row_that_is_younger_than_the_snapshot_of_the_transaction_is_found() {
         let mut other = pool.begin().await?;
         inboxes::write(&mut other, &cx, Some("7")).await;
         let mut tx = pool.begin().await?;
-        // This read fixes the transaction's snapshot. Later plain reads do not see the row.
+        // This read fixes the transaction's snapshot. Later plain reads do not see the row that the
+        // other attempt writes.
         let rows = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM palisade_inbox");
         assert_eq!(rows.fetch_one(&mut *tx).await?, 0);
         let _ = begun.send(other);
