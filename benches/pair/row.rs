@@ -52,8 +52,8 @@ impl Row {
         self
     }
 
-    /// Prints the row. If the row's columns differ from those of the row before, its heading is
-    /// printed first.
+    /// Prints the row. If the row's columns differ from those of the row printed before, prints the
+    /// heading of the columns first.
     pub(crate) fn print(self, json: bool) {
         if json {
             return println!("{{{}}}", self.json.join(","));
