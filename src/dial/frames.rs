@@ -30,7 +30,7 @@ impl Limits {
     /// Limits for answers to batches (script calls with several requests). The limits allow one
     /// mebibyte of results, or one result of the largest size, plus the other parts of the answer.
     pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, ..Self::WORDS };
-    /// Limits for all other answers of servers and Sentinels.
+    /// Limits for answers of servers and Sentinels, if no other limits below apply.
     pub(crate) const WORDS: Self =
         Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX, answers: u64::MAX };
     /// Limits for a connection with subscriptions: `WORDS` with any number of pushes.

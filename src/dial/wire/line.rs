@@ -223,9 +223,10 @@ impl Line {
         answered(request);
     }
 
-    /// Queues the load command and then the batches in `missing`, before all unsent requests. Does
-    /// nothing while a sent request has no answer. Each batch is queued again at most once. Returns
-    /// true if a batch was queued.
+    /// Queues the command that loads the script, and then the batches that the server refused
+    /// without the script (`missing`), before all unsent requests. Does nothing while a sent
+    /// request has no answer. Each batch is queued again at most once. Returns true if a batch was
+    /// queued.
     fn send_missing(&mut self) -> bool {
         if self.missing.is_empty() || !self.sent.is_empty() || self.begun > 0 {
             return false;
