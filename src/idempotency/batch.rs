@@ -1,5 +1,5 @@
-//! Batches of calls. The keys of a batch are claimed together in one request to each node. Each
-//! call has its own outcome.
+//! Batches of calls under idempotency keys. The keys of a batch are claimed together in one request
+//! to each node. Each call has its own outcome.
 
 use std::collections::BTreeMap;
 use std::future::{Future, Ready};

@@ -368,8 +368,9 @@ impl Call {
             retention: of.retention,
             fingerprint: self.fingerprint.clone().map_err(|e| self.codec(e))?,
             durability: of.durability,
-            // A claim of the key is never older than the request and never older than the first use
-            // of the namespace. So the later of the two times counts.
+            // An earlier claim of the key is never older than the request and never older than the
+            // first use of the namespace. So a node that lost no data since the later of these two
+            // times has the record of every earlier claim.
             loss: DataLossTerms {
                 born: self.created.max(of.in_use_since),
                 accepted: of.accepted_loss,

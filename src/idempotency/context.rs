@@ -1,5 +1,5 @@
-//! The context of an attempt, for its handler and its probe: the claim, the fencing token and the
-//! steps.
+//! The context of an attempt (one try to run a handler), for its handler and its probe: the claim,
+//! the fencing token and the steps.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Errors of the idempotency operations.
+//! Errors of calls under idempotency keys.
 
 use std::error::Error;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The outcomes of the operations of a call.
+//! The outcomes of the operations of a call under an idempotency key.
 
 use std::fmt;
 use std::time::Duration;

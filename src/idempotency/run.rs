@@ -1,4 +1,4 @@
-//! The run of a call. It claims the key, decides if the handler may run after earlier attempts,
+//! Runs a call: claims its idempotency key, decides if the handler may run after earlier attempts,
 //! runs the handler, and stores the result. In the diagram, *complete* is to store the result, and
 //! *overtaken* means that another call has claimed the key in the meantime.
 //!

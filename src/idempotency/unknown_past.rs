@@ -100,8 +100,8 @@ pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Pa
     }
 }
 
-/// Builds the report of a parked key. `undecided` contains the losses of data without an operator's
-/// decision, if these losses are the reason.
+/// Builds the report of a parked key, whose handler does not run. `undecided` contains the losses
+/// of data without an operator's decision, if these losses are the reason.
 fn parked(
     call: &Call,
     doubt: &Doubt,
