@@ -22,7 +22,7 @@ use crate::message::Message;
 use crate::queue::Queue;
 use crate::topology;
 
-/// Maximum time that `next` waits for a message.
+/// Maximum time that a fetch (`Session::next`) waits for a message.
 const POLL: Duration = Duration::from_millis(500);
 /// Maximum time for the broker to reply to a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);

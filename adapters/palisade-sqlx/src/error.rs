@@ -54,7 +54,8 @@ pub enum InboxError {
     },
 }
 
-/// The error of a refused write. The row was changed after its version was read.
+/// The error of a write that was refused, because the row was changed after the program had read
+/// its version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{resource:?} was not written: its version is not {version} any more; read it again, and \

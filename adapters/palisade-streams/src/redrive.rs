@@ -1,5 +1,6 @@
 //! Moves dead letters back into their stream. The messages became dead letters because the nodes
-//! lost data. An operator has decided about this loss.
+//! with the idempotency records lost data, so it was unknown if the messages had been handled. An
+//! operator has decided about this loss.
 
 use palisade::idempotency::consumer::BrokerError;
 use palisade::internal::{Endpoint, Line};

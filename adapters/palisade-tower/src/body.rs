@@ -1,5 +1,5 @@
 //! Reads HTTP bodies. A request's body is read to its end. A response's body is read up to the
-//! maximum length that the layer stores.
+//! maximum length that the idempotency layer stores.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -77,7 +77,7 @@ where
     }
 }
 
-/// The body of a handler's response, after the layer has read the body up to the limit.
+/// The body of a handler's response, after the idempotency layer has read the body up to the limit.
 pub(crate) struct Collected<B> {
     /// All bytes of the body; `None` if the body is too long to be stored.
     pub(crate) whole: Option<Bytes>,

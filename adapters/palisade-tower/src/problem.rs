@@ -1,4 +1,5 @@
-//! The error responses of the layer itself, in the format of RFC 9457 (problem details).
+//! The error responses of the idempotency layer itself, in the format of RFC 9457 (problem
+//! details).
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The owner of an idempotency key.
+//! [`Scope`]: the owner of an idempotency key, such as a user. Two owners can use the same key.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! A `RabbitMQ` node and its port mapper. The demo starts both, with their files in a temporary
-//! directory.
+//! A `RabbitMQ` node and its port mapper (Erlang's `epmd`). The demo starts both, with their files
+//! in a temporary directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -113,8 +113,8 @@ pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
 ) -> Probed<T> {
     let found = D::find(conn, cx, false).await;
     if let Ok(Some(Found { counts: false, fingerprint, .. })) = &found {
-        // The row belongs to an earlier use of the key. `once` overwrites it with the row of this
-        // request.
+        // If the fingerprints differ, the row belongs to an earlier use of the key. `once`
+        // overwrites it with the row of this request.
         if differs(cx, fingerprint.as_deref()) {
             return Probed::NotFound;
         }

@@ -1,8 +1,9 @@
 -- Moves dead letters with the reason 'forgotten' (nodes had lost data) back into their stream, in
--- one step. Removes the fields that were added to the entry for the dead letter. KEYS: the stream
--- of dead letters, the stream. ARGV: start position, end position, maximum number of dead letters
--- to read. Returns the next start position (empty at the end), the number of moved entries, and the
--- number of dead letters that stay. A dead letter stays if it does not contain its whole entry.
+-- one step. Removes the fields that were added to the entry for the dead letter.
+-- KEYS: the stream of dead letters, the stream. ARGV: start position, end position, maximum number
+-- of dead letters to read.
+-- Returns the next start position (empty at the end), the number of moved entries, and the number
+-- of dead letters that stay. A dead letter stays if it does not contain its whole entry.
 local looked = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[2], 'COUNT', ARGV[3])
 local on, moved, stay = '', 0, 0
 for _, entry in ipairs(looked) do
