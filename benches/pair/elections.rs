@@ -1,6 +1,7 @@
-//! Time between two leaders. In the clean case the leader resigns. In the unclean case the leader
-//! is a separate process, and the benchmark kills this process. Another process can then lead when
-//! the lease of the killed one ends: ttl plus declared lock-delay after the last renewal.
+//! A benchmark of elections: the time between two leaders. In the clean case the leader resigns. In
+//! the unclean case the leader is a separate process, and the benchmark kills this process. Another
+//! process can then lead when the lease of the killed one ends: ttl plus declared lock-delay after
+//! the last renewal.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

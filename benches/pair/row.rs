@@ -1,4 +1,4 @@
-//! Rows of the printed tables.
+//! Rows of the tables that the benchmarks print.
 
 use std::fmt::Display;
 use std::sync::Mutex;
