@@ -72,7 +72,7 @@ impl Excess {
 #[derive(Debug)]
 pub(crate) struct Frames {
     limits: Limits,
-    /// Number of bytes of the present answer so far.
+    /// Number of bytes of the present answer that have been counted so far.
     bytes: u64,
     /// Number of values of the present answer so far. When the length of a list or map arrives, all
     /// its values are counted at once, because the parser allocates memory for them.
@@ -87,7 +87,7 @@ pub(crate) struct Frames {
 
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// The next byte is a type byte.
+    /// The next byte is the type byte with which a value begins.
     Kind,
     /// The next byte is in a line that contains the value itself. `length` bytes of the line have
     /// arrived. Only `\r\n` ends the line, as in the parser. If this counter ended a line earlier
@@ -198,7 +198,7 @@ impl Frames {
                 *value = *value * 10 + i64::from(byte - b'0');
                 *digits += 1;
             }
-            // A number with this many digits is above any limit.
+            // A length with so many digits is above any limit.
             b'0'..=b'9' if !*ended => return Err(Excess::Bytes(self.limits.bytes)),
             b'-' if *digits == 0 && !*negative => *negative = true,
             b'+' if *digits == 0 && !*negative => {}
@@ -212,7 +212,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Begins the value after a line with a length.
+    /// Begins the text, list or map after the line with its length.
     fn begin(&mut self, kind: u8, length: i64) -> Result<(), Excess> {
         let Ok(length) = u64::try_from(length) else {
             // A length of -1 means that there is no value. This form exists only for texts (`$`)

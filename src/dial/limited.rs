@@ -19,7 +19,7 @@ pub(super) const TURN: usize = 2 * 1024 * 1024;
 /// In each span of this length, at most `Limits::answers` answers are read.
 const SPAN: Duration = Duration::from_millis(20);
 
-/// Any byte stream.
+/// Any byte stream to a server, for example a TCP connection, or a pipe in a test.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}

@@ -2,11 +2,11 @@
 //! they were sent.
 //!
 //! [`Wire::send`] immediately writes as many bytes as the socket accepts. Each future that waits
-//! for an answer reads the answers to all requests, and passes each answer to its own future. The
-//! socket has only one waker: the waker of the wire. This waker wakes the future of the oldest
-//! request without an answer. If there is no such request, the waker wakes the future that waits
-//! for the end of the connection. So the task that polls the requests also drives the socket, and a
-//! closed connection is noticed even without a request.
+//! for an answer reads the answers to all requests, and gives each answer to the future that waits
+//! for it. The socket has only one waker: the waker of the wire. This waker wakes the future of the
+//! oldest request without an answer. If there is no such request, the waker wakes the future that
+//! waits for the end of the connection. So the task that polls the requests also drives the socket,
+//! and a closed connection is noticed even without a request.
 
 mod line;
 #[cfg(test)]
@@ -67,7 +67,7 @@ struct Waiter {
 /// a future has `state` locked and reads.
 #[derive(Default)]
 struct Readiness {
-    /// True if the socket became ready after its last use.
+    /// True if the socket became ready to read or write after its last use.
     came: bool,
     reader: Option<Waker>,
 }
@@ -300,7 +300,7 @@ impl Future for Reply {
         let mut state = shared.state.lock();
         let mut answer = state.take(id);
         if answer.is_none() {
-            // This request reads now, so it need not be woken to read.
+            // The future of this request reads now, so it need not be woken to read.
             if let Some(place) = state.place(id) {
                 state.waiters[place].waker = None;
             }

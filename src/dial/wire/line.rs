@@ -73,7 +73,7 @@ pub(super) struct Line {
     begun: usize,
     flushed: bool,
     sent: VecDeque<Request>,
-    /// Batches that the server refused with NOSCRIPT.
+    /// Batches that the server refused with NOSCRIPT, because it had lost their script.
     missing: VecDeque<Request>,
 }
 
