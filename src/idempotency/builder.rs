@@ -49,7 +49,7 @@ pub struct Idempotency {
     /// an earlier use.
     pub(super) decisions: Arc<Decisions>,
     pub(super) in_flight: Arc<InFlight>,
-    /// Running consumers that use this handle or a clone of it.
+    /// Running message consumers that use this handle or a clone of it.
     pub(super) holdings: Arc<Holdings>,
 }
 

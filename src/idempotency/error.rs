@@ -94,7 +94,7 @@ pub enum RunError {
     NoQuorum {
         /// The key of the call.
         key: KeyName,
-        /// Reply of each node.
+        /// Reply of each node to the request that failed.
         error: NoQuorum,
     },
     /// Too few nodes can exclude an earlier use of the key. The data of some nodes began empty, and

@@ -23,7 +23,7 @@ use crate::op::{Loss, Op, Reply};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Time for which the cache keeps a decision that was read from the nodes.
+/// Time for which the cache keeps an operator's decision that was read from the nodes.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// Retention of a decision: the longest retention of any namespace. A decision is made after the
@@ -48,11 +48,11 @@ pub enum Decision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Decided {
-    /// The decision.
+    /// The decision: run the handlers of the forgotten keys, or park the keys.
     pub decision: Decision,
     /// Name of the operator.
     pub by: String,
-    /// The operator's reason.
+    /// The operator's reason for the decision.
     pub reason: String,
     /// Time of the decision in milliseconds since 1970, by the clock of the operator's machine.
     pub at: u64,
@@ -79,7 +79,7 @@ struct Lately {
 struct Known {
     /// The decision; `None` if no operator had decided at the time of the read.
     decision: Option<Decision>,
-    /// Time of the read from the nodes.
+    /// Time at which the decision was read from the nodes.
     at: Moment,
 }
 
@@ -109,9 +109,10 @@ impl Decisions {
 /// One of the two records for the decisions about a loss of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// The record of the first decision.
+    /// The record of the first operator's decision about the loss of data.
     First,
-    /// The record of a later decision to run, which replaces a first decision to park.
+    /// The record of a later operator's decision to run the keys, which replaces a first decision
+    /// to park them.
     Replaced,
 }
 
@@ -177,7 +178,7 @@ impl Idempotency {
         Ok(match self.record(loss, Record::Replaced).lookup().await? {
             Status::Stored(replaced) => Some(replaced),
             Status::Absent | Status::Forgotten { .. } | Status::Lapsed { .. } => Some(first),
-            // A decision is being stored, or too few nodes have a decision.
+            // An operator's decision is being stored, or too few nodes have it.
             Status::Running { .. } | Status::Unsettled | Status::NotKept | Status::Mismatch => None,
         })
     }

@@ -78,7 +78,7 @@ impl<T> Outcome<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parked {
-    /// The parked key.
+    /// The parked key, whose handler was not run.
     pub key: KeyName,
     /// Number of known attempts that began and left no result. Zero only for
     /// [`ParkedReason::Forgotten`].

@@ -287,7 +287,7 @@ struct ClaimAttempt<'a> {
     /// End of the tries for a forgotten key (too few nodes can exclude an earlier use). A node
     /// without an answer may still have the record of the key.
     no_answer_end: Moment,
-    /// End of the tries while several claims compete for the key.
+    /// End of the tries while the claims of several callers compete for the key.
     contended_end: Moment,
 }
 

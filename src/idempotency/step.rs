@@ -37,7 +37,7 @@ pub enum StepError {
     Changed {
         /// Name of the new step, which did not run.
         found: String,
-        /// Name of the finished step of the earlier attempt at this place.
+        /// Name of the step that the earlier attempt finished in place of the new step.
         recorded: String,
     },
     /// The handler ended and did not run a step that an earlier attempt had finished. So the

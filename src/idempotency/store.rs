@@ -19,12 +19,13 @@ use crate::quorum::claim::{Denied, Refusal};
 
 #[derive(Debug)]
 pub(super) enum Store {
-    /// The candidate is the key's result now.
+    /// The candidate, which is the caller's value, is the key's result now.
     Ours,
     /// The key has this other result, which was not changed. `None` if the result was too large to
     /// be kept.
     Other(Option<Arc<[u8]>>),
-    /// Too few nodes can exclude an earlier result of the key. No node stored the candidate.
+    /// Too few nodes can exclude an earlier result of the key. No node stored the candidate, which
+    /// is the caller's value.
     Forgotten(Doubt),
     /// The claim was refused. Another caller has the key, too few nodes answered, or the key was
     /// used with another fingerprint.

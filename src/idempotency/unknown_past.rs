@@ -36,9 +36,9 @@ impl Doubt {
     }
 }
 
-/// Result of the check of a key's earlier attempts.
+/// Result of the check if earlier attempts under a key can have taken effect.
 pub(super) enum Past<T> {
-    /// The handler may run.
+    /// No earlier effect is possible, or a repeat is allowed. The handler may run.
     Clear,
     /// The probe found the effect of an earlier attempt, with this result.
     Effect(T),

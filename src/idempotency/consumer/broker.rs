@@ -185,7 +185,7 @@ impl BrokerError {
 advise!(BrokerError);
 
 impl BrokerError {
-    /// Returns the next step after the error.
+    /// Returns the advised next step after the error.
     pub fn advice(&self) -> Advice {
         if self.passing {
             Advice::RetryAfter(Duration::from_secs(1))

@@ -22,7 +22,7 @@ pub struct Consumer<B: Broker> {
     pub(super) terms: Terms,
 }
 
-/// Settings of a [`Consumer`].
+/// Settings of a [`Consumer`] that is not built yet.
 #[must_use = "a builder does nothing until `build`"]
 pub struct ConsumerBuilder<B: Broker> {
     broker: B,
