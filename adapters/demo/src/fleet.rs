@@ -65,7 +65,8 @@ struct Counts {
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
-    /// Number of consumers that were started for each crash point.
+    /// Number of consumers that were started for each crash point (the step after which a consumer
+    /// aborts itself).
     started: [u64; POINTS],
     killed: u64,
     /// If true, new consumers get no crash point, so they do not abort themselves.

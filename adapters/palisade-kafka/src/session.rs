@@ -32,7 +32,7 @@ const POLL: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(50);
 /// Time after which the partitions are paused if there is no room for more messages.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Interval at which the offsets of finished messages are stored.
+/// Interval at which the offsets of finished messages are passed to librdkafka, which commits them.
 const STORE: Duration = Duration::from_millis(200);
 /// Maximum time for a member to leave the consumer group, including its last commit.
 const GOODBYE: Duration = Duration::from_secs(10);

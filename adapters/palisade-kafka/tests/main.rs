@@ -169,7 +169,8 @@ async fn nothing_is_committed_that_is_behind_something_open() {
         while done.load(SeqCst) < 11 || kafka.committed() == [None] {
             sleep(Duration::from_millis(20)).await;
         }
-        // Checks the committed offset for the time of five further commits.
+        // Checks during about five further commits that the committed offset never passes the fifth
+        // message, which is not finished.
         for _ in 0..10 {
             assert!(kafka.committed()[0] <= Some(4), "{:?}", kafka.committed());
             sleep(Duration::from_millis(100)).await;

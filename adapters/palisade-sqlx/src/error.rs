@@ -83,6 +83,7 @@ pub struct Stale {
     pub resource: String,
     /// The fencing token of the refused write or read.
     pub token: FencingToken,
-    /// The largest fencing token of the resource; `None` if it was not read.
+    /// The largest fencing token with which the resource was written or read; `None` if this token
+    /// is unknown.
     pub seen: Option<i64>,
 }

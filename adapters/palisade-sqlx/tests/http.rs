@@ -174,7 +174,7 @@ impl Shop {
         send(self.order(path, key, "tea")).await
     }
 
-    /// Sends an order repeatedly until the response contains its outcome.
+    /// Sends an order repeatedly until the response contains the final outcome of the order.
     async fn decided(&self, path: &str, key: &str) -> String {
         let asked = async {
             loop {
@@ -256,7 +256,8 @@ impl Shop {
         tokio::select! {
             biased;
             got = client => panic!("answered: {got}"),
-            // The handler has arrived. The test now drops the client and its connection.
+            // The handler has arrived at the gate. The test now drops the HTTP client and its
+            // connection.
             () = self.gate.arrived() => {}
         }
         let running = self.again("/orders", "k4").await;

@@ -86,7 +86,7 @@ async fn the_row_answers_the_probe() {
 #[tokio::test]
 async fn concurrent_attempts_take_effect_once() {
     let lab = Lab::new().await;
-    // Each attempt uses different nodes. So only the inbox prevents a second effect.
+    // Each attempt uses different palisade nodes. So only the inbox prevents a second effect.
     let attempts = (0..10).map(|_| {
         let pool = lab.pool.clone();
         let keys = at_least_once(&memory());
@@ -268,7 +268,8 @@ async fn a_row_older_than_the_retention_answers_no_probe_and_lets_only_another_r
         Err::<String, BoxError>("died with its effect".into())
     });
     assert!(died.await.is_err());
-    // The row expires. This also happens if all probes fail for a whole retention.
+    // The validity of the inbox row ends. This also happens if all probes fail for a whole
+    // retention.
     sqlx::query(OVER_SINCE).bind(MINUTE).execute(&lab.pool).await.expect("a row");
     let parked = sell(&keys, &lab.pool, "two chairs").await.expect_err("unknown");
     assert!(parked.contains("Parked"), "{parked}");

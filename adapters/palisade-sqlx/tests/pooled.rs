@@ -53,7 +53,7 @@ async fn each_key_takes_effect_once_though_its_attempts_share_server_connections
         let lab = Lab::new().await;
         let pooler = Pooler::start(&lab.server, connections);
         let clients = clients(&pooler).await;
-        // Each attempt uses different nodes. So only the inbox prevents a second effect.
+        // Each attempt uses different palisade nodes. So only the inbox prevents a second effect.
         let attempts = clients.iter().flat_map(|pool| {
             let keys = at_least_once(&memory());
             (0..KEYS).map(move |n| {

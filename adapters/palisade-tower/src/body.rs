@@ -24,7 +24,7 @@ pub struct ResponseBody<B> {
 }
 
 impl<B> ResponseBody<B> {
-    /// Wraps a handler's body without reading it.
+    /// Wraps the body of a handler's response without reading it.
     pub(crate) fn passed(body: B) -> Self {
         Self { read: VecDeque::new(), rest: Some(Box::pin(body)), trailers: None }
     }
@@ -109,7 +109,7 @@ pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<
 
 /// The reason why a request's body could not be read to its end.
 pub(crate) enum Unread {
-    /// The body is longer than the limit of the layer.
+    /// The body is longer than the maximum length that the idempotency layer accepts.
     TooLong,
     /// The read failed, for example because the client sent fewer bytes than its `Content-Length`.
     Broken(BoxError),

@@ -17,12 +17,12 @@ use crate::stored::StoredResponse;
 /// operator has decided about the loss yet.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
-/// The reason for an error response of the layer itself.
+/// The reason for an error response of the idempotency layer itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
     KeyMissing,
     KeyInvalid(InvalidKey),
-    /// The program's own check of keys (`accept_keys`) does not accept the key.
+    /// The program's own check of idempotency keys (`accept_keys`) does not accept the key.
     KeyRefused,
     /// The key has no quotation marks, and the layer accepts only keys in quotation marks.
     KeyBare,
@@ -245,7 +245,8 @@ impl Problem {
         let kind = documentation.map(|page| format!("{page}#{code}"));
         let details = Details {
             r#type: kind.as_deref().unwrap_or("about:blank"),
-            // If a problem has no type of its own, its title is that of its status (RFC 9457).
+            // If a problem has no type of its own, its title is the name of its HTTP status (RFC
+            // 9457).
             title: if kind.is_some() { title } else { reason },
             status: status.as_u16(),
             code,

@@ -125,7 +125,7 @@ impl Settings {
         }
     }
 
-    /// Returns true if the layer applies to requests of this method.
+    /// Returns true if the idempotency layer applies to requests of this HTTP method.
     pub(crate) fn covers(&self, method: &Method) -> bool {
         self.methods.contains(method)
     }

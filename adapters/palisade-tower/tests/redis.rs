@@ -146,7 +146,7 @@ async fn redis_killed_at_any_moment_costs_no_second_effect() {
         let times = shop.ledger.of(&format!("alice:{key}"));
         assert!(times <= 1, "{key}: {times} effects, {first:?}, {after:?}");
         if first.status == 201 {
-            // After the restart the key still has the first response.
+            // After the restart of the server the key still has the first response.
             assert_eq!((times, after.is_replayed(), &after.text), (1, true, &first.text), "{key}");
         }
         *table.entry((first.status, after.status)).or_default() += 1;

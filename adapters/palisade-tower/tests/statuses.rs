@@ -72,7 +72,7 @@ async fn a_body_that_is_too_long_is_answered_413() {
     let chunked = shop.request("POST", "/orders").header("idempotency-key", "k");
     let chunked = chunked.body(reqwest::Body::wrap(body));
     refused(&shop, chunked, (413, "body-too-large")).await;
-    // The refused requests did not use up the key.
+    // The refused requests did not claim the key, so the next request with this key runs.
     assert_eq!(shop.send("k", &Wish::default()).await.status, 201);
 }
 
@@ -111,7 +111,8 @@ async fn another_request_under_a_running_key_is_answered_422() {
 #[tokio::test]
 async fn what_is_kept_of_each_status() {
     let shop = Shop::new().await;
-    // All other statuses are results and are replayed, including errors.
+    // Responses with all other statuses are stored and replayed as results, even if they are
+    // errors.
     let refusals = [400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425, 429];
     for status in (200..600).filter(|status| !refusals.contains(status)) {
         // 206 is not a complete response. The other statuses have no body by definition.

@@ -51,7 +51,7 @@ pub(crate) fn at_least_once(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().expect("settings")
 }
 
-/// Keys are compared as bytes, without a collation.
+/// MariaDB compares idempotency keys as bytes, without a collation.
 #[tokio::test]
 async fn keys_that_a_collation_takes_for_one_are_several() {
     let (lab, keys) = (Lab::new().await, at_least_once(&memory()));

@@ -73,7 +73,8 @@ async fn entries_are_held_parked_by_a_decision_and_run_once_after_a_redrive() {
             ["key", "x", "reason", "forgotten", "detail", "no", "id", "1-1", "left_out", "y"];
         ask(&server, &[&["XADD", "{orders}:dead", "*"][..], &left].concat());
         seen[0].decide(&of, Decision::Run, true, &audit).await.unwrap();
-        // A decision is cached for some seconds. Wait until the new decision is used.
+        // The consumer caches an operator's decision for some seconds. Wait until the consumer uses
+        // the new decision.
         sleep(Duration::from_secs(6)).await;
         let url = server.url();
         let moves = || redrive(&url, "orders");

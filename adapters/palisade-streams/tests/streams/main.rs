@@ -148,7 +148,7 @@ async fn late(answer: Result<(), Failed>) -> (Server, ConsumerReport) {
         let id = ask(&server, &["XPENDING", "orders", "billing", "-", "+", "1"]);
         let id = id.lines().next().unwrap().to_owned();
         ask(&server, &["XCLAIM", "orders", "billing", "other", "0", &id]);
-        // The other consumer has acknowledged the entry.
+        // The other consumer, which has taken over the entry, acknowledges it.
         ask(&server, &["XACK", "orders", "billing", &id]);
         let_go.send(()).unwrap();
         sleep(Duration::from_millis(300)).await;
@@ -202,7 +202,7 @@ async fn a_dead_letter_that_cannot_be_written_stays_in_the_queue() {
     let handler =
         |_: Context, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("unknown")) };
     let run = consumer.run(handler, std::future::pending());
-    // The consumer either ends with an error or keeps trying.
+    // The consumer either ends with an error or tries again and again.
     let ended = timeout(Duration::from_secs(3), run).await;
     assert!(!matches!(ended, Ok(Ok(_))), "{ended:?}");
     let pending = ask(&server, &["XPENDING", "orders", "billing"]);
