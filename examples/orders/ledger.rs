@@ -44,7 +44,7 @@ pub struct Ledger(Mutex<Books>);
 /// The counts of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// Number of orders with an effect.
+    /// Number of orders with an effect: at least one booked invoice.
     pub executed: usize,
     /// Number of orders with more than one effect.
     pub doubles: usize,

@@ -140,7 +140,7 @@ fn a_sentinel_group_is_a_node_like_another() {
     }
 }
 
-/// Starts a new server and initialises it as `palisade init` does.
+/// Starts a new Redis server and initialises it as `palisade init` does.
 fn marked_server() -> Server {
     let marked = Server::start(&[]);
     let deployment = palisade_ops::Deployment::new().node(marked.url());
