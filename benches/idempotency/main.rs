@@ -120,7 +120,7 @@ impl Lab {
         done.is_executed()
     }
 
-    /// Runs a batch of calls.
+    /// Runs a batch of calls, one under each key.
     async fn batch(&self, keys: impl Iterator<Item = String>) {
         let calls = keys.map(|key| (self.orders.key(key), ()));
         let run = |_, ()| async { Ok::<_, Failed>(RESULT.to_owned()) };

@@ -23,7 +23,7 @@ pub(crate) struct Case {
     pub(crate) delay: Duration,
 }
 
-/// The measurements of one contender in one round.
+/// The measurements of one contender (a lock implementation) in one round.
 pub(crate) struct Run {
     pub(crate) per_s: f64,
     /// Time of each pair of acquire and release, sorted.

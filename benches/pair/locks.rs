@@ -20,7 +20,7 @@ const PERMITS: u16 = 10;
 /// Number of tasks that hold the same read lock.
 const READERS: usize = 64;
 
-/// A kind of lock.
+/// A kind of lock, or a way to use one, that is compared with a mutex.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Read,
@@ -74,7 +74,7 @@ impl Kind {
     }
 }
 
-/// One kind of lock, and the guards that are held while it is measured.
+/// A contender with one kind of lock, and the guards that are held while it is measured.
 struct Of {
     redlock: Redlock,
     kind: Kind,
