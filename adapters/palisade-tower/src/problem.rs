@@ -38,8 +38,8 @@ pub(crate) enum Problem {
     /// The key is parked (its requests do not run until a person decides), because an earlier
     /// attempt left no result and may have taken effect.
     OutcomeUnknown,
-    /// The key is parked (its requests do not run) after a loss of data. The nodes cannot tell if
-    /// the key was used before. Contains the time until the nodes can tell it again.
+    /// The key is parked (its requests do not run) after a loss of data. It is unknown if the key
+    /// was used before. Contains the time until the nodes can exclude an earlier use again.
     PastUnknown(Duration),
     /// The key is parked after a loss of data, as for [`PastUnknown`](Self::PastUnknown). But no
     /// operator has decided yet if the requests of such keys run. So the client can try the request

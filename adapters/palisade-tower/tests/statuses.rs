@@ -160,7 +160,8 @@ async fn a_server_error_is_kept_as_it_was_chosen() {
         }
         assert_eq!(repeats.ledger.of(&format!("alice:{key}")), 2, "{status}");
     }
-    // A status outside 5xx, such as 402, is handled as by default.
+    // `server_errors` affects only 5xx statuses. A response with the status 402 is stored and
+    // replayed, as by default.
     assert_eq!(shop.send("k", &wish(402)).await.status, 402);
     assert!(shop.send("k", &wish(402)).await.is_replayed());
 }
