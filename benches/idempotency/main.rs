@@ -161,8 +161,8 @@ async fn batches(args: &Args) -> (Spread, u64) {
             while began.elapsed() < span {
                 if together {
                     let before = lab.trips();
-                    // Only the batch is measured, not the requests for the server's count before
-                    // and after it.
+                    // Only the batch is measured, and not the requests before and after it that
+                    // read the server's count of script calls.
                     let paused = Instant::now();
                     lab.batch((next..next + BATCH).map(|i| format!("order-{i}"))).await;
                     *rate += paused.elapsed().as_secs_f64();

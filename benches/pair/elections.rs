@@ -112,8 +112,8 @@ async fn killed(args: &Args, urls: &[String], drain: Duration) -> Vec<Duration> 
     took
 }
 
-/// Name of the worker that leads until it is killed. The worker also prints this name when it
-/// begins to lead.
+/// Name of the worker process that leads until it is killed. The process also prints this name when
+/// it begins to lead.
 pub(crate) const LEADS: &str = "leads";
 
 /// Leads until the process is killed.
