@@ -131,7 +131,7 @@ pub enum RunError {
     Codec {
         /// The key of the call.
         key: KeyName,
-        /// The value of the failed conversion, and the cause.
+        /// The value that could not be converted, and the cause.
         error: CodecError,
     },
 }

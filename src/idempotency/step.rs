@@ -82,7 +82,7 @@ pub enum StepError {
         /// Name of the step. Empty if the handler ended without a step and the list of steps cannot
         /// be parsed.
         name: String,
-        /// The value of the failed conversion, and the cause.
+        /// The value that could not be converted, and the cause.
         error: CodecError,
     },
     /// The value of this step would make the finished steps of the key larger than 64 KiB. The step
