@@ -111,8 +111,8 @@ async fn another_request_under_a_running_key_is_answered_422() {
 #[tokio::test]
 async fn what_is_kept_of_each_status() {
     let shop = Shop::new().await;
-    // Responses with all other statuses are stored and replayed as results, even if they are
-    // errors.
+    // Responses with all statuses except `refusals` are stored and replayed as results, even if
+    // they are errors.
     let refusals = [400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425, 429];
     for status in (200..600).filter(|status| !refusals.contains(status)) {
         // 206 is not a complete response. The other statuses have no body by definition.
