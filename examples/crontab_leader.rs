@@ -28,8 +28,8 @@ const EVERY: Duration = Duration::from_millis(100);
 const LEASE: Duration = Duration::from_millis(900);
 const TICKS: usize = 12;
 
-/// The resource to which jobs write. It refuses a fencing token that is smaller than an earlier
-/// one.
+/// The resource to which the jobs of the crontab write. It refuses a fencing token that is smaller
+/// than an earlier one.
 #[derive(Default)]
 struct Ledger(Mutex<Vec<(FencingToken, &'static str)>>);
 

@@ -51,8 +51,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         let election = redlock.election(&cli.name).build()?;
         stand(&election, &cli.value, Duration::from_secs(cli.seconds)).await
     };
-    // Close the handle even if a signal came in the middle of a campaign. Closing releases what the
-    // nodes have already granted to the campaign.
+    // Close the `Redlock` handle even if a signal came in the middle of a campaign. Closing
+    // releases what the nodes have already granted to the campaign.
     let closed = redlock.close(Duration::from_secs(5)).await;
     if !closed.is_clean() {
         eprintln!("{closed}");

@@ -47,8 +47,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         .set_buckets_for_metric(Matcher::Suffix("_ratio".into()), RATIO)?
         .with_http_listener(cli.listen)
         .install()?;
-    // The recorder was installed before this line, because a handle uses only a recorder that
-    // exists when the handle is built.
+    // The recorder was installed before this line, because a `Redlock` uses only a recorder that
+    // exists when the `Redlock` is built.
     let ttl = cli.connect.ttl(Duration::from_secs(4));
     let redlock = cli.connect.builder(ttl)?.build()?;
     println!("http://{}/metrics", cli.listen);

@@ -1,5 +1,5 @@
-//! Costs of idempotency keys: round trips per call, speed of batches, bytes per record. For the
-//! speeds of many callers, run the bench `pair` with `--records`.
+//! A benchmark of idempotency keys: round trips per call, speed of batches of calls, bytes per
+//! record. For the speeds with many callers, run the benchmark `pair` with `--records`.
 //!
 //! `cargo bench --bench idempotency` prints a table. With `-- --json` it prints one JSON object.
 //! The server counts the round trips. Speeds are given as ratios, or as ranges over the rounds. The
@@ -23,7 +23,7 @@ use row::Row;
 use server::Server;
 use stats::Spread;
 
-/// Result of a call. It has 32 bytes as JSON.
+/// Result that the handler of each call returns. It has 32 bytes as JSON.
 const RESULT: &str = "the receipt of an order: 30 by";
 /// Number of calls in a batch.
 const BATCH: usize = 100;
@@ -99,7 +99,8 @@ impl Lab {
         Self { server, orders }
     }
 
-    /// Returns the number of batches that the server has executed.
+    /// Returns the number of script calls that the server has executed. Each of them is one round
+    /// trip.
     fn trips(&self) -> u64 {
         self.server.calls("evalsha")
     }
@@ -111,7 +112,7 @@ impl Lab {
         line.and_then(|bytes| bytes.trim().parse().ok()).expect("used_memory")
     }
 
-    /// Makes a call. Returns true if its handler ran.
+    /// Makes a call under the key. Returns true if the call's handler ran.
     async fn call(&self, key: String) -> bool {
         let done = self.orders.key(key).run(|_| async { Ok::<_, Failed>(RESULT.to_owned()) });
         let done = done.await.expect("an outcome");
@@ -119,7 +120,7 @@ impl Lab {
         done.is_executed()
     }
 
-    /// Runs a batch of calls.
+    /// Runs a batch of calls, one under each key.
     async fn batch(&self, keys: impl Iterator<Item = String>) {
         let calls = keys.map(|key| (self.orders.key(key), ()));
         let run = |_, ()| async { Ok::<_, Failed>(RESULT.to_owned()) };
@@ -160,8 +161,8 @@ async fn batches(args: &Args) -> (Spread, u64) {
             while began.elapsed() < span {
                 if together {
                     let before = lab.trips();
-                    // Only the batch is measured, not the requests for the server's count before
-                    // and after it.
+                    // Only the batch is measured, and not the requests before and after it that
+                    // read the server's count of script calls.
                     let paused = Instant::now();
                     lab.batch((next..next + BATCH).map(|i| format!("order-{i}"))).await;
                     *rate += paused.elapsed().as_secs_f64();

@@ -1,6 +1,6 @@
-//! One row of the table. The contenders run one after the other on the same servers, in each round.
-//! Each ratio is computed within one round, so that other load on the machine affects all
-//! contenders alike.
+//! One row of the printed table. The contenders (palisade and other lock implementations) run one
+//! after the other on the same servers, in each round. Each ratio is computed within one round, so
+//! that other load on the machine affects all contenders alike.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::row::Row;
 use super::server::Server;
 use super::stats::{Spread, cpu, load, quantile_us};
 
-/// The conditions of a comparison.
+/// The conditions of a comparison: servers, tasks and network.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) nodes: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Case {
     pub(crate) delay: Duration,
 }
 
-/// The measurements of one contender in one round.
+/// The measurements of one contender (a lock implementation) in one round.
 pub(crate) struct Run {
     pub(crate) per_s: f64,
     /// Time of each pair of acquire and release, sorted.
@@ -57,7 +57,7 @@ pub(crate) async fn compare(args: &Args, case: Case, runtime: &str) {
     }
     if case.frozen {
         servers[case.nodes - 1].freeze();
-        // The first calls after the freeze are slower. They are not part of the case, so they run
+        // The first calls after the freeze are slower. The row does not measure them, so they run
         // here and are not counted.
         run(&all[0], NAMES[0], case, &servers, Duration::from_millis(600)).await;
     }

@@ -1,5 +1,5 @@
-//! The contenders. Each contender runs the same pair of operations: acquire a lock on N servers,
-//! and release the lock.
+//! The contenders of the comparison: palisade and other lock implementations. Each contender runs
+//! the same pair of operations: acquire a lock on N servers, and release the lock.
 #![allow(unreachable_pub)]
 
 use std::future::Future;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use palisade::{RedisNode, Redlock, RedlockBuilder};
 
-/// Lease of every contender.
+/// Lease of a lock, the same for every contender.
 pub const TTL: Duration = Duration::from_secs(10);
 
 const COMPARE_AND_DELETE: &str = r"

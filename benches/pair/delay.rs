@@ -1,5 +1,5 @@
-//! A proxy that delays all data. The proxy uses its own threads, because the timer of a runtime is
-//! too coarse for the delays of a network.
+//! A proxy between clients and a server that delays all data, like a network. The proxy uses its
+//! own threads, because the timer of a runtime is too coarse for the delays of a network.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

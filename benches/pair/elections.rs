@@ -1,6 +1,7 @@
-//! Time between two leaders. In the clean case the leader resigns. In the unclean case the leader
-//! is a separate process, and the benchmark kills this process. The name is free when its lease
-//! ends: ttl plus declared lock-delay after the last renewal.
+//! A benchmark of elections: the time between two leaders. In the clean case the leader resigns. In
+//! the unclean case the leader is a separate process, and the benchmark kills this process. Another
+//! process can then lead when the lease of the killed one ends: ttl plus declared lock-delay after
+//! the last renewal.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -16,11 +17,11 @@ use super::stats::quantile_us;
 const TTL: Duration = Duration::from_secs(1);
 const CLEAN: usize = 200;
 const UNCLEAN: u32 = 9;
-/// Time that a campaign's requests need to reach the nodes, so that the candidate waits in the
-/// queue.
+/// Time that a campaign's requests need to reach the nodes. After this time the candidate waits in
+/// the nodes' queues, and the leader resigns.
 const FOLLOWS: Duration = Duration::from_millis(20);
 
-/// Prints the table.
+/// Prints the table of the times between two leaders.
 pub(crate) async fn table(args: &Args) {
     for nodes in [1, 3, 5].into_iter().filter(|n| args.nodes.is_none_or(|want| want == *n)) {
         for drain in [Duration::ZERO, TTL / 2] {
@@ -38,8 +39,8 @@ async fn row(args: &Args, nodes: usize, drain: Duration) {
     let unclean = killed(args, &urls, drain).await;
     let (half, most) = (ms(quantile_us(&unclean, 0.5)), ms(quantile_us(&unclean, 1.0)));
     // A killed leader is followed within ttl, lock-delay and one round trip. The column `ttl +
-    // delay` leaves out the round trip, which takes about as long as a new leader after a
-    // resignation.
+    // delay` leaves out the round trip. A round trip takes about as long as the change of leader
+    // after a resignation (column `resigned p50`).
     Row::default()
         .value("nodes", "nodes", nodes)
         .value("ttl ms", "ttl_ms", TTL.as_millis())
@@ -52,7 +53,7 @@ async fn row(args: &Args, nodes: usize, drain: Duration) {
         .print(args.json);
 }
 
-/// Returns an election on a new handle, as another process would have it.
+/// Returns an election of a new client (`Redlock` handle), as another process would have it.
 fn election(urls: &[String], drain: Duration) -> Election {
     let node = |url: &String| RedisNode::builder(url).trust_fresh(true).build().expect("a node");
     let handle = urls.iter().map(node).fold(Redlock::builder(), RedlockBuilder::node);
@@ -111,8 +112,8 @@ async fn killed(args: &Args, urls: &[String], drain: Duration) -> Vec<Duration> 
     took
 }
 
-/// Name of the worker that leads until it is killed. The worker also prints this name when it
-/// begins to lead.
+/// Name of the worker process that leads until it is killed. The process also prints this name when
+/// it begins to lead.
 pub(crate) const LEADS: &str = "leads";
 
 /// Leads until the process is killed.

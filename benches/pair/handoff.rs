@@ -1,5 +1,5 @@
-//! All clients want the same name. This benchmark measures the time from a release to the lock of
-//! the next holder, and how evenly the clients get their turns.
+//! Many clients acquire a lock of the same name. This benchmark measures the time from a release to
+//! the lock of the next holder, and how evenly the clients get their turns.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,9 +17,9 @@ const CLIENTS: usize = 16;
 /// The client that released last, and the time of its release.
 type Last = Arc<Mutex<Option<(usize, Instant)>>>;
 
-/// Measures the time from a release to the next holder. Each client is a handle with its own
-/// connections, as in another process. `delay` is the delay in each direction between clients and
-/// servers. With a delay, the result depends mainly on the protocol. Without a delay, it also
+/// Measures the time from a release to the next holder. Each client is a `Redlock` handle with its
+/// own connections, as in another process. `delay` is the delay in each direction between clients
+/// and servers. With a delay, the result depends mainly on the protocol. Without a delay, it also
 /// depends on the order in which the machine runs the clients.
 pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Duration) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
@@ -56,7 +56,8 @@ pub(crate) async fn measure(args: &Args, nodes: usize, runtime: &str, delay: Dur
     trips.sort_unstable();
     let trip = quantile_us(&trips, 0.5);
     // A release of these clients follows a sleep, so the servers were idle before. The servers of
-    // the lone caller above are never idle. So the row compares with both.
+    // the lone caller above are never idle. So the row compares the time to the next holder with
+    // both times.
     let release = quantile_us(&took, 0.5);
     Row::default()
         .value("runtime", "runtime", runtime)

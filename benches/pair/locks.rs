@@ -1,5 +1,5 @@
-//! Costs of each kind of lock in comparison with a mutex, on the same servers and in the same
-//! rounds.
+//! A benchmark of each kind of lock (read-write lock, semaphore and others) in comparison with a
+//! mutex, on the same servers and in the same rounds.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ const PERMITS: u16 = 10;
 /// Number of tasks that hold the same read lock.
 const READERS: usize = 64;
 
-/// A kind of lock.
+/// A kind of lock, or a way to use one, that is compared with a mutex.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Read,
@@ -55,8 +55,8 @@ impl Kind {
         }
     }
 
-    /// Returns the target for this kind: a figure of the row, and its bound. The write lock has no
-    /// target, because it is a mutex.
+    /// Returns the target for this kind: the name of a figure in the printed row, and the bound of
+    /// this figure. The write lock has no target, because it is a mutex.
     fn target(self) -> &'static str {
         match self {
             Self::Read | Self::Fair => "p50_over_mutex <= 1.15",
@@ -74,7 +74,7 @@ impl Kind {
     }
 }
 
-/// One kind of lock, and the guards that are held while it is measured.
+/// A contender with one kind of lock, and the guards that are held while it is measured.
 struct Of {
     redlock: Redlock,
     kind: Kind,

@@ -1,5 +1,5 @@
-//! Speeds of idempotency keys with many callers: palisade runs a handler for each key, palisade
-//! replays stored results, and the raw contender uses two raw commands for each key.
+//! A benchmark of idempotency keys with many callers: palisade runs a handler for each key,
+//! palisade replays stored results, and the raw contender uses two raw commands for each key.
 //!
 //! Programs often contain the code of the raw contender: `SET key owner NX PX`, the work, and `SET
 //! key result PX`, on all servers. The raw contender has no fencing, no fingerprint and no quorum
@@ -38,7 +38,8 @@ struct Run {
     switches: f64,
 }
 
-/// Measures with one number of nodes and callers, and prints the row of the table.
+/// Measures the three kinds of work with this number of nodes and callers, and prints a row of the
+/// table.
 pub(crate) async fn measure(args: &Args, runtime: &str, nodes: usize, callers: usize) {
     let servers: Vec<Server> = (0..nodes).map(|_| Server::start(&[])).collect();
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
@@ -90,7 +91,7 @@ async fn ours(orders: &Idempotency, key: String) {
     assert!(done.is_ok_and(|done| done.value().is_some()), "a result");
 }
 
-/// Runs all callers until the span is over.
+/// Runs all callers until the time of one measurement is over.
 async fn run(
     clients: &Arc<(Idempotency, Raw)>,
     work: Work,

@@ -1,4 +1,4 @@
-//! Compares the replay of a stored result with one raw `GET`.
+//! Compares the time of a call that replays a stored result with the time of one raw `GET`.
 
 use std::time::{Duration, Instant, SystemTime};
 

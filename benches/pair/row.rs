@@ -1,14 +1,15 @@
-//! Rows of the printed tables.
+//! Rows of the tables that the benchmarks print.
 
 use std::fmt::Display;
 use std::sync::Mutex;
 
 use super::stats::Spread;
 
-/// Heading that was printed last. It is not repeated while rows have the same columns.
+/// Heading of columns that was printed last. It is not repeated while the rows have the same
+/// columns.
 static HEADING: Mutex<String> = Mutex::new(String::new());
 
-/// A row, as columns below a heading and as an object of JSON.
+/// A row of a printed table, as columns below a heading and as an object of JSON.
 #[derive(Default)]
 pub(crate) struct Row {
     headings: Vec<String>,
@@ -51,8 +52,8 @@ impl Row {
         self
     }
 
-    /// Prints the row. If the row's columns differ from those of the row before, its heading is
-    /// printed first.
+    /// Prints the row. If the row's columns differ from those of the row printed before, prints the
+    /// heading of the columns first.
     pub(crate) fn print(self, json: bool) {
         if json {
             return println!("{{{}}}", self.json.join(","));

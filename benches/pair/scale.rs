@@ -1,4 +1,5 @@
-//! The growth of costs with the numbers of names, held locks and processes.
+//! A benchmark of growth: processor time and memory with more names, more held locks and more
+//! processes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,8 +31,8 @@ pub(crate) async fn all(args: &Args) {
     }
 }
 
-/// Measures pairs of acquire and release. The pairs use `names` names in turn. The fence of each
-/// name stays on the server.
+/// Measures pairs of acquire and release. The pairs use `names` names in turn. The fence (the key
+/// with the last fencing token) of each name stays on the server.
 async fn of_names(args: &Args, names: usize) {
     let server = Server::start(&[]);
     let ours = Arc::new(Ours::connect(&[server.url()]));

@@ -47,7 +47,7 @@ impl Connect {
         self.ttl_ms.map_or(default, Duration::from_millis)
     }
 
-    /// Returns a builder of a handle on these nodes, with this lease length.
+    /// Returns a builder of a client (`Redlock` handle) of these nodes, with this lease length.
     pub fn builder(&self, ttl: Duration) -> Result<RedlockBuilder, Failure> {
         if self.sentinel.len() != self.master.len() {
             return Err("each --sentinel needs its --master".into());

@@ -36,7 +36,8 @@ impl Count {
     }
 }
 
-/// Numbers of deliveries by outcome. All consumers of one [`Level`] add to the same numbers.
+/// Numbers of deliveries by outcome. All consumers of one [`Level`] (the rule that decides if two
+/// deliveries are of the same order) add to the same numbers.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub executed: Count,
@@ -51,7 +52,8 @@ pub struct Counts {
     pub broken: Count,
 }
 
-/// A run at one [`Level`]: the stream of orders, the ledger, and the counts of outcomes.
+/// A run of the demo at one [`Level`] (the rule that decides if two deliveries are of the same
+/// order): the stream of orders, the ledger, and the counts of outcomes.
 #[derive(Debug)]
 pub struct Shift {
     pub stream: Stream,

@@ -22,7 +22,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 /// Longest time to wait until a group grants locks again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An injected fault and its cost.
+/// A fault that was injected into a Sentinel group, and its cost.
 #[derive(Clone, Debug)]
 pub struct Survived {
     pub kind: &'static str,
@@ -69,7 +69,7 @@ impl Groups {
         Ok(Self { dir, groups })
     }
 
-    /// Returns a builder of a handle with a node for each group.
+    /// Returns a builder of a client (`Redlock` handle) whose nodes are the Sentinel groups.
     pub fn builder(&self) -> Result<RedlockBuilder, Failure> {
         self.groups.iter().try_fold(Redlock::builder(), |b, g| Ok(b.node(g.node()?)))
     }
@@ -90,7 +90,7 @@ impl Groups {
     /// Injects the three faults into the three groups, one after the other. `seed` decides the
     /// order and the times. A fault begins only after the group with the fault before it grants
     /// locks again, so two of the three groups always grant locks. `tune` sets the times that all
-    /// handles must share.
+    /// clients (`Redlock` handles) must share.
     pub async fn torment(
         &self,
         seed: u64,

@@ -37,14 +37,14 @@ struct Books {
     probes: u64,
 }
 
-/// The ledger.
+/// The ledger, shared by all consumers.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<Books>);
 
 /// The counts of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// Number of orders with an effect.
+    /// Number of orders with an effect: at least one booked invoice.
     pub executed: usize,
     /// Number of orders with more than one effect.
     pub doubles: usize,

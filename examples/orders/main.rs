@@ -65,7 +65,7 @@ struct Args {
     nodes: common::Connect,
 }
 
-/// The nodes of the run. Each consumer gets its own handle on the same nodes.
+/// The nodes of the run. Each consumer gets its own client (`Redlock` handle) of the same nodes.
 enum Place {
     Memory(Vec<MemoryNode>),
     Servers(common::Connect),
@@ -103,8 +103,8 @@ impl Place {
     }
 }
 
-/// Sets the times and the prefix of a handle. `max_ttl` is short, because after a failover a
-/// Sentinel group grants nothing for at least `max_ttl`.
+/// Sets the times and the key prefix of a client (`Redlock` handle). `max_ttl` is short, because
+/// after a failover a Sentinel group grants nothing for at least `max_ttl`.
 fn tune(builder: RedlockBuilder, lease: Duration, run: u32) -> RedlockBuilder {
     builder
         .ttl(lease)

@@ -1,4 +1,5 @@
-//! The final report: a table for people, a line of JSON for programs, and the result of the checks.
+//! The final report of the example `orders`: a table for people, a line of JSON for programs, and
+//! the result of the checks.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -124,7 +125,7 @@ impl Report {
     }
 }
 
-/// Prints the table of one level.
+/// Prints the table of one level (the rule that decides if two deliveries are of the same order).
 pub fn print_level(shift: &Shift) {
     let (audit, counts) = (shift.audit(), &shift.counts);
     let (title, what) = match shift.stream.level {

@@ -1,5 +1,5 @@
-//! The order stream: real invoices, delivered one or more times and out of order. A seed decides
-//! the deliveries.
+//! The order stream: real invoices, delivered one or more times and out of order. The seed of a
+//! random generator decides the number and the order of the deliveries.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};

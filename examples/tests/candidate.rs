@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::program::program;
 
-/// One line of a candidate's output.
+/// One line of a candidate's output: an event as JSON.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Line {
     pub(crate) event: String,

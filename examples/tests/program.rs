@@ -1,6 +1,6 @@
 //! Paths of the example programs.
 
-/// Returns the path of this example's program.
+/// Returns the path of the program of the example with this name.
 pub(crate) fn program(example: &str) -> &'static str {
     match example {
         "cron_singleton" => env!("CARGO_BIN_EXE_cron_singleton"),

@@ -140,7 +140,7 @@ fn a_sentinel_group_is_a_node_like_another() {
     }
 }
 
-/// Starts a new server and initialises it as `palisade init` does.
+/// Starts a new Redis server and initialises it as `palisade init` does.
 fn marked_server() -> Server {
     let marked = Server::start(&[]);
     let deployment = palisade_ops::Deployment::new().node(marked.url());
@@ -164,8 +164,8 @@ fn the_readmes_payment_on_a_new_server() {
     let code = &example[example.find("\nuse ").expect("imports")..];
     assert!(readme.contains(&format!("no_run{code}```")), "README.md shows another program");
 
-    // On a slow machine the default deadlines may be too short. The test then tries again on
-    // another server.
+    // On a slow machine the default deadlines of requests may be too short. The test then tries
+    // again on another server.
     let mut runs = std::iter::repeat_with(payments_on_a_marked_server).take(10);
     let words = runs.find(|words| !words.contains("deadline")).expect("one of ten is in time");
     let lines: Vec<_> = words.lines().collect();

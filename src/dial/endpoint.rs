@@ -76,8 +76,8 @@ impl Endpoint {
         Self { place, tls, login: info.redis_settings().clone() }.checked()
     }
 
-    /// Creates an endpoint from a host and a port, for example those that a Sentinel reports. Login
-    /// and transport are those of `like`.
+    /// Creates an endpoint from a host and a port, for example those that a Sentinel reports. The
+    /// login and the TLS settings are those of `like`.
     pub fn at(host: &str, port: u16, like: &Self) -> Self {
         Self { place: Place::Tcp(host.into(), port), ..like.clone() }
     }
@@ -103,7 +103,7 @@ impl Endpoint {
     }
 
     /// Creates a template that can be given to [`at`](Self::at) as `like`. The template has only
-    /// the transport: its address is a placeholder, and it has no login.
+    /// the TLS settings: its address is a placeholder, and it has no login.
     pub fn over(tls: Option<Tls>) -> Self {
         let place = Place::Tcp("localhost".into(), 0);
         Self { place, tls, login: RedisConnectionInfo::default() }
@@ -136,8 +136,8 @@ impl Endpoint {
         secrets(&self.login)
     }
 
-    /// Sets the name in the server's certificate, if that name differs from the host of the
-    /// address.
+    /// Sets the name that the server's certificate must contain, if that name differs from the host
+    /// of the address.
     #[cfg(feature = "tls")]
     pub(crate) fn tls_name(self, name: &str) -> Result<Self, ConfigError> {
         crate::tls::server_name("tls_server_name", name)?;
@@ -148,9 +148,9 @@ impl Endpoint {
         Ok(Self { tls: Some(tls.named(Some(&name.into()))), ..self })
     }
 
-    /// Connects and logs in with RESP3, without Nagle's delay. RESP3 is needed because its pushes
-    /// carry the hints that a lock may be free and report a lost connection. The caller has to set
-    /// a time-out.
+    /// Connects and logs in with RESP3, without Nagle's delay. RESP3 is needed because of its
+    /// pushes (messages that answer no request): they report that a lock may be free, or that the
+    /// connection was lost. The caller has to set a time-out.
     ///
     /// # Cancellation safety
     /// The future may be dropped. The connection is then closed.
@@ -199,7 +199,7 @@ impl Endpoint {
         hello
     }
 
-    /// Returns the commands that follow the login. They select the database, and set the client's
+    /// Returns the commands to send after the login. They select the database, and set the client's
     /// name and version. A server may refuse the name and the version.
     pub(crate) fn settle_in(&self) -> Vec<Cmd> {
         let info =

@@ -1,6 +1,6 @@
 //! Finds the beginning and the end of each answer in a server's stream (RESP2 and RESP3). Refuses
-//! answers that are larger than the limits. This module only counts; a parser reads the contents
-//! later.
+//! answers that are larger than the limits. This module only counts bytes and values; a parser
+//! reads the contents later.
 
 /// Largest number of bytes in a line of an answer. A number, a word or an error is one line.
 const LINE_MAX: u64 = 64 * 1024;
@@ -30,7 +30,7 @@ impl Limits {
     /// Limits for answers to batches (script calls with several requests). The limits allow one
     /// mebibyte of results, or one result of the largest size, plus the other parts of the answer.
     pub(crate) const BATCHES: Self = Self { bytes: 10 << 20, ..Self::WORDS };
-    /// Limits for all other answers of servers and Sentinels.
+    /// Limits for answers of servers and Sentinels, if no other limits below apply.
     pub(crate) const WORDS: Self =
         Self { bytes: 1 << 20, items: 1 << 16, pushes: PUSHES_MAX, answers: u64::MAX };
     /// Limits for a connection with subscriptions: `WORDS` with any number of pushes.
@@ -72,7 +72,7 @@ impl Excess {
 #[derive(Debug)]
 pub(crate) struct Frames {
     limits: Limits,
-    /// Number of bytes of the present answer so far.
+    /// Number of bytes of the present answer that have been counted so far.
     bytes: u64,
     /// Number of values of the present answer so far. When the length of a list or map arrives, all
     /// its values are counted at once, because the parser allocates memory for them.
@@ -87,11 +87,11 @@ pub(crate) struct Frames {
 
 #[derive(Clone, Copy, Debug)]
 enum At {
-    /// The next byte is a type byte.
+    /// The next byte is the type byte with which a value begins.
     Kind,
     /// The next byte is in a line that contains the value itself. `length` bytes of the line have
     /// arrived. Only `\r\n` ends the line, as in the parser. If this counter ended a line earlier
-    /// than the parser, it would read the rest of the line as other values.
+    /// than the parser, the counter would take the rest of the line for other values.
     Line { length: u64, ending: bool },
     /// The next byte is in a line with the length of a text, list or map.
     Length { kind: u8, digits: u8, value: i64, negative: bool, ended: bool },
@@ -198,7 +198,7 @@ impl Frames {
                 *value = *value * 10 + i64::from(byte - b'0');
                 *digits += 1;
             }
-            // A number with this many digits is above any limit.
+            // A length with so many digits is above any limit.
             b'0'..=b'9' if !*ended => return Err(Excess::Bytes(self.limits.bytes)),
             b'-' if *digits == 0 && !*negative => *negative = true,
             b'+' if *digits == 0 && !*negative => {}
@@ -212,7 +212,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Begins the value after a line with a length.
+    /// Begins the text, list or map after the line with its length.
     fn begin(&mut self, kind: u8, length: i64) -> Result<(), Excess> {
         let Ok(length) = u64::try_from(length) else {
             // A length of -1 means that there is no value. This form exists only for texts (`$`)
@@ -230,7 +230,8 @@ impl Frames {
         }
         let values = match kind {
             b'%' => length.saturating_mul(2),
-            // One more value follows the attributes: the value that the attributes describe.
+            // Attributes (`|`) are pairs of a name and a value, like a map. One more value follows
+            // the pairs: the value that the attributes describe.
             b'|' => length.saturating_mul(2).saturating_add(1),
             _ => length,
         };

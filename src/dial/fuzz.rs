@@ -103,7 +103,7 @@ async fn drive(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'sta
     Ok(got)
 }
 
-/// Does the same as `drive` with a [`Wire`], the connection for batches.
+/// Does the same as `drive` with a [`Wire`], the connection for batches (script calls).
 async fn drive_wire(stream: Vec<u8>, cut: usize) -> Result<Vec<(usize, usize)>, &'static str> {
     let (ours, theirs) = duplex(1 << 10);
     let wire = Wire::new(Box::new(ours), LIMITS, || b"*1\r\n$4\r\nLOAD\r\n".to_vec());

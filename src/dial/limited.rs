@@ -1,6 +1,6 @@
 //! A socket that limits the answers of a server. The socket returns an error for a too large
-//! answer, before the parser allocates memory for the answer. The socket stops reading for a moment
-//! if too many answers arrive.
+//! answer, before the parser allocates memory for the answer. The socket stops reading for at most
+//! 20 ms if too many answers arrive.
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ pub(super) const TURN: usize = 2 * 1024 * 1024;
 /// In each span of this length, at most `Limits::answers` answers are read.
 const SPAN: Duration = Duration::from_millis(20);
 
-/// Any byte stream.
+/// Any byte stream to a server, for example a TCP connection, or a pipe in a test.
 pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}

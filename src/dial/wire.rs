@@ -2,11 +2,11 @@
 //! they were sent.
 //!
 //! [`Wire::send`] immediately writes as many bytes as the socket accepts. Each future that waits
-//! for an answer reads the answers to all requests, and passes each answer to its own future. The
-//! socket has only one waker: the waker of the wire. This waker wakes the future of the oldest
-//! request without an answer. If there is no such request, the waker wakes the future that waits
-//! for the end of the connection. So the task that polls the requests also drives the socket, and a
-//! closed connection is noticed even without a request.
+//! for an answer reads the answers to all requests, and gives each answer to the future that waits
+//! for it. The socket has only one waker: the waker of the wire. This waker wakes the future of the
+//! oldest request without an answer. If there is no such request, the waker wakes the future that
+//! waits for the end of the connection. So the task that polls the requests also drives the socket,
+//! and a closed connection is noticed even without a request.
 
 mod line;
 #[cfg(test)]
@@ -67,7 +67,7 @@ struct Waiter {
 /// a future has `state` locked and reads.
 #[derive(Default)]
 struct Readiness {
-    /// True if the socket became ready after its last use.
+    /// True if the socket became ready to read or write after its last use.
     came: bool,
     reader: Option<Waker>,
 }
@@ -94,8 +94,9 @@ fn broken(why: &'static str) -> RedisError {
 }
 
 impl Wire {
-    /// Creates a connection over a socket. `load` returns the command that loads the script of the
-    /// batches. The command is sent if the server reports that the script is missing.
+    /// Creates a connection over a socket. `load` returns the command that loads the Lua script
+    /// with which a server executes batches (script calls with several requests). The command is
+    /// sent if the server reports that the script is missing.
     pub(super) fn new(socket: Box<dyn Socket>, limits: Limits, load: fn() -> Vec<u8>) -> Self {
         let state = State {
             line: Some(Line::new(socket, limits, load)),
@@ -113,8 +114,9 @@ impl Wire {
     }
 
     /// Sends packed commands in one piece, and expects `wanted` answers. If the connection is over,
-    /// sends nothing and returns `None`. If the server does not have the script of a `batch`, loads
-    /// the script and sends the batch once more, before any newer request.
+    /// sends nothing and returns `None`. If the commands are a `batch` (one script call) and the
+    /// server does not have the script, loads the script and sends the batch once more, before any
+    /// newer request.
     pub(crate) fn send(
         &self,
         bytes: Vec<u8>,
@@ -216,7 +218,7 @@ impl Shared {
         *self.readiness.lock() = Readiness::default();
         let waker = Waker::from(Arc::clone(self));
         let done = line.drive(&mut Context::from_waker(&waker), &mut |request| {
-            // A request without a caller has no waiter.
+            // A request without a caller, such as the loading of the script, has no waiter.
             if let Some(waiter) = waiters.iter_mut().find(|w| w.id == request.id) {
                 waiter.answer = Some(Ok(request.got));
                 wake.extend(waiter.waker.take());
@@ -245,7 +247,7 @@ impl Shared {
         {
             let mut readiness = self.readiness.lock();
             readiness.reader = state.reader().cloned();
-            // The socket became ready while this reader was not registered, so the reader is woken
+            // The socket became ready before the new `reader` was stored, so the reader is woken
             // now.
             if readiness.came {
                 wake.extend(readiness.reader.take());
@@ -298,7 +300,7 @@ impl Future for Reply {
         let mut state = shared.state.lock();
         let mut answer = state.take(id);
         if answer.is_none() {
-            // This request reads now, so it need not be woken to read.
+            // The future of this request reads now, so it need not be woken to read.
             if let Some(place) = state.place(id) {
                 state.waiters[place].waker = None;
             }

@@ -1,5 +1,5 @@
-//! Batches of calls. The keys of a batch are claimed together in one request to each node. Each
-//! call has its own outcome.
+//! Batches of calls under idempotency keys. The keys of a batch are claimed together in one request
+//! to each node. Each call has its own outcome.
 
 use std::collections::BTreeMap;
 use std::future::{Future, Ready};
@@ -214,7 +214,8 @@ impl<T> ClaimedCall<T> {
     }
 }
 
-/// Claims the key of the group. Only the first call of each fingerprint makes a claim.
+/// Claims the key that all calls of the group have. Only the first call of each fingerprint makes a
+/// claim.
 async fn claim_group<T: Serialize + DeserializeOwned>(
     group: Vec<(usize, Call, ())>,
 ) -> Vec<(usize, ClaimedCall<T>)> {
@@ -227,8 +228,8 @@ async fn claim_group<T: Serialize + DeserializeOwned>(
             continue;
         }
         first.push((call.fingerprint.clone(), place));
-        // If this batch already holds the key, under another fingerprint, a wait would be a wait
-        // for this batch itself. So the call must not wait.
+        // If an earlier call of this batch has claimed the key with another fingerprint, this call
+        // would wait for its own batch. So it must not wait.
         let own = answered.iter().any(|(_, one)| matches!(one, ClaimedCall::Ours(_)));
         let wait = call.in_flight_timeout.filter(|_| !own).unwrap_or_default();
         call.in_flight_timeout = Some(wait);
@@ -259,7 +260,8 @@ fn by_key<I>(calls: impl IntoIterator<Item = (Call, I)>) -> Vec<Vec<(usize, Call
     groups.into_values().collect()
 }
 
-/// Merges the results of all groups into one list in the order of the calls, and drops the indices.
+/// Merges the results of all groups (a group has the calls of one key) into one list in the order
+/// of the calls, and drops the indices.
 fn in_order<T>(groups: Vec<Vec<(usize, T)>>) -> Vec<T> {
     let mut all: Vec<_> = groups.into_iter().flatten().collect();
     all.sort_by_key(|(place, _)| *place);

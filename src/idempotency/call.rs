@@ -160,9 +160,9 @@ impl Call {
 
     /// Sets a probe: a function that reports if earlier attempts took effect. The probe replaces
     /// the policies [`Lapsed`] and [`Forgotten`]. The probe is called before the handler, and only
-    /// for a key that is lapsed or forgotten. The probe gets the context of the new attempt, with
-    /// the same [`child_key`](Context::child_key)s as in the earlier attempts. The probe must only
-    /// read.
+    /// for a key that is lapsed (an attempt left no result) or forgotten (nodes lost data). The
+    /// probe gets the context of the new attempt, with the same [`child_key`](Context::child_key)s
+    /// as in the earlier attempts. The probe must only read.
     ///
     /// After [`Found`](Probed::Found) its value is stored, and the call returns
     /// [`Outcome::Replayed`], because the effect is that of an earlier attempt. After
@@ -303,7 +303,7 @@ impl Call {
         KeyName::new(&self.of.namespace, &self.key)
     }
 
-    /// Returns the prefix of all keys of the handle on the nodes.
+    /// Returns the prefix of all Redis keys of this `Redlock` handle on the nodes.
     pub(crate) fn prefix(&self) -> &str {
         &self.of.core.config.prefix
     }
@@ -350,7 +350,8 @@ impl Call {
         self.of.core.no_quorum(nodes)
     }
 
-    /// Checks the settings of the call and returns the terms of its claim.
+    /// Checks the settings of the call and returns the parameters of its claim: the record's name,
+    /// the times, the fingerprint and so on.
     pub(super) fn terms(&self) -> Result<ClaimTerms, RunError> {
         let of = &self.of;
         if let Some(bad) = &self.bad {
@@ -367,8 +368,9 @@ impl Call {
             retention: of.retention,
             fingerprint: self.fingerprint.clone().map_err(|e| self.codec(e))?,
             durability: of.durability,
-            // A claim of the key is never older than the request and never older than the first use
-            // of the namespace. So the later of the two times counts.
+            // An earlier claim of the key is never older than the request and never older than the
+            // first use of the namespace. So a node that lost no data since the later of these two
+            // times has the record of every earlier claim.
             loss: DataLossTerms {
                 born: self.created.max(of.in_use_since),
                 accepted: of.accepted_loss,

@@ -1,5 +1,5 @@
-//! Claims that [`claim_many`](super::Idempotency::claim_many) returns. The caller does the work for
-//! each claim and stores its result later.
+//! Claims that [`claim_many`](super::Idempotency::claim_many) returns. A claim is the right to do
+//! the work of an idempotency key. The caller does the work and stores its result later.
 
 use std::marker::PhantomData;
 

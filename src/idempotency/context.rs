@@ -1,5 +1,5 @@
-//! The context of an attempt, for its handler and its probe: the claim, the fencing token and the
-//! steps.
+//! The context of an attempt (one try to run a handler), for its handler and its probe: the claim,
+//! the fencing token and the steps.
 
 use std::fmt;
 use std::sync::Arc;
@@ -133,8 +133,8 @@ impl Context {
         }
     }
 
-    /// Returns the time since the grant of this attempt's claim, by a clock that also counts while
-    /// the machine is suspended.
+    /// Returns the time since the nodes granted the claim of this attempt, by a clock that also
+    /// counts while the machine is suspended.
     pub fn elapsed(&self) -> Duration {
         self.0.core.env.now().since(self.0.claimed)
     }

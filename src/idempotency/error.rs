@@ -1,4 +1,4 @@
-//! Errors of the idempotency operations.
+//! Errors of calls under idempotency keys.
 
 use std::error::Error;
 use std::fmt;
@@ -56,8 +56,8 @@ pub struct NotRecorded {
     pub attempt: u32,
     /// Fencing token of the attempt. The handler's effects have this token.
     pub token: FencingToken,
-    /// True if another attempt has claimed the key with a higher ballot. The other attempt treats
-    /// this attempt as ended.
+    /// True if another attempt has claimed the key with a higher ballot, that is, a larger fencing
+    /// token. The other attempt treats this attempt as ended.
     pub overtaken: bool,
     /// Reply of each node to the request to store the result.
     pub nodes: NoQuorum,
@@ -94,7 +94,7 @@ pub enum RunError {
     NoQuorum {
         /// The key of the call.
         key: KeyName,
-        /// Reply of each node.
+        /// Reply of each node to the request that failed.
         error: NoQuorum,
     },
     /// Too few nodes can exclude an earlier use of the key. The data of some nodes began empty, and
@@ -131,7 +131,7 @@ pub enum RunError {
     Codec {
         /// The key of the call.
         key: KeyName,
-        /// The value of the failed conversion, and the cause.
+        /// The value that could not be converted, and the cause.
         error: CodecError,
     },
 }

@@ -23,11 +23,12 @@ use crate::op::{Loss, Op, Reply};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
-/// Time for which the cache keeps a decision that was read from the nodes.
+/// Time for which the cache keeps an operator's decision that was read from the nodes.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// Retention of a decision: the longest retention of any namespace. A decision is made after the
-/// loss, so the nodes keep the decision for as long as keys are forgotten because of the loss.
+/// loss of data that it is about, so the nodes keep the decision for as long as keys are forgotten
+/// because of this loss.
 pub(super) const KEPT: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// An operator's decision about the forgotten keys of a loss of data. For a forgotten key too few
@@ -47,11 +48,11 @@ pub enum Decision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Decided {
-    /// The decision.
+    /// The decision: run the handlers of the forgotten keys, or park the keys.
     pub decision: Decision,
     /// Name of the operator.
     pub by: String,
-    /// The operator's reason.
+    /// The operator's reason for the decision.
     pub reason: String,
     /// Time of the decision in milliseconds since 1970, by the clock of the operator's machine.
     pub at: u64,
@@ -67,8 +68,8 @@ pub(super) struct Decisions(SyncMutex<Lately>);
 
 #[derive(Debug, Default)]
 struct Lately {
-    /// Decisions by the fields `from` and `began` of the [`Loss`]. These two fields identify a
-    /// loss.
+    /// Decisions by the fields `from` and `began` of the [`Loss`]. These two fields identify a loss
+    /// of data.
     known: BTreeMap<(u64, u64), Known>,
     /// Time of the last warning about a decision that could not be read.
     warned: Option<Moment>,
@@ -78,7 +79,7 @@ struct Lately {
 struct Known {
     /// The decision; `None` if no operator had decided at the time of the read.
     decision: Option<Decision>,
-    /// Time of the read from the nodes.
+    /// Time at which the decision was read from the nodes.
     at: Moment,
 }
 
@@ -108,16 +109,18 @@ impl Decisions {
 /// One of the two records for the decisions about a loss of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// The record of the first decision.
+    /// The record of the first operator's decision about the loss of data.
     First,
-    /// The record of a later decision to run, which replaces a first decision to park.
+    /// The record of a later operator's decision to run the keys, which replaces a first decision
+    /// to park them.
     Replaced,
 }
 
 impl Idempotency {
-    /// Returns the operators' decision for a key that is forgotten because of `losses`: its handler
-    /// runs, or the key is parked. The key is parked if an operator decided so for any of the
-    /// losses. The handler runs if operators decided so for all of the losses.
+    /// Returns the operators' decision for a key that is forgotten (too few nodes can exclude an
+    /// earlier use) because of `losses` of data: its handler runs, or the key is parked. The key is
+    /// parked if an operator decided so for any of the losses. The handler runs if operators
+    /// decided so for all of the losses.
     ///
     /// # Errors
     /// The losses without an operator's decision; an empty list if `losses` is empty.
@@ -175,14 +178,15 @@ impl Idempotency {
         Ok(match self.record(loss, Record::Replaced).lookup().await? {
             Status::Stored(replaced) => Some(replaced),
             Status::Absent | Status::Forgotten { .. } | Status::Lapsed { .. } => Some(first),
-            // A decision is being stored, or too few nodes have a decision.
+            // An operator's decision is being stored, or too few nodes have it.
             Status::Running { .. } | Status::Unsettled | Status::NotKept | Status::Mismatch => None,
         })
     }
 
-    /// Stores a decision about the loss, if the loss has no decision yet. With `replace`, also
-    /// stores a decision to run in place of a decision to park. `decision` also contains the name
-    /// of the operator and the reason. Returns the valid decision, and true if this call stored it.
+    /// Stores an operator's decision about the loss of data, if the loss has no decision yet. With
+    /// `replace`, also stores a decision to run in place of a decision to park. `decision` also
+    /// contains the name of the operator and the reason. Returns the valid decision, and true if
+    /// this call stored it.
     ///
     /// # Errors
     /// [`RunError`] if the decision may not be stored.
@@ -209,7 +213,7 @@ impl Idempotency {
         }
     }
 
-    /// Returns the prefix of all keys of the handle on the nodes.
+    /// Returns the prefix of all Redis keys of this `Redlock` handle on the nodes.
     pub(crate) fn prefix(&self) -> &str {
         &self.core.config.prefix
     }
@@ -224,7 +228,8 @@ impl Idempotency {
     }
 
     /// Returns a lookup of a key that is never used. The reply of a node contains the losses of
-    /// data because of which keys of this namespace are forgotten, if they have no creation time.
+    /// data because of which keys of this namespace without a creation time are forgotten: too few
+    /// nodes can exclude an earlier use.
     pub(crate) fn ask_for_losses(&self) -> Op {
         Op::Lookup {
             key: record_key(&self.core.config.prefix, DECISIONS, "losses"),
@@ -235,7 +240,8 @@ impl Idempotency {
         }
     }
 
-    /// Returns a lookup of one of the two records for the decisions about the loss.
+    /// Returns a lookup of one of the two records for the operators' decisions about the loss of
+    /// data.
     pub(crate) fn ask_for_decision(&self, loss: Loss, place: Record) -> Op {
         Op::Lookup {
             key: record_key(&self.core.config.prefix, DECISIONS, &self.record(loss, place).key),
@@ -246,9 +252,9 @@ impl Idempotency {
         }
     }
 
-    /// Stores a decision, with the present time, in one of the two records of the loss, if the
-    /// record has no decision yet. Returns the stored decision, and true if it is the decision of
-    /// this call.
+    /// Stores an operator's decision, with the present time, in one of the two records of the loss
+    /// of data, if the record has no decision yet. Returns the stored decision, and true if it is
+    /// the decision of this call.
     ///
     /// # Errors
     /// [`RunError`] if the decision may not be stored.
@@ -274,7 +280,8 @@ impl Idempotency {
         }
     }
 
-    /// Returns the call that reads or stores one of the two records of the loss.
+    /// Returns the call that reads or stores one of the two records for the operators' decisions
+    /// about the loss of data.
     fn record(&self, loss: Loss, place: Record) -> Call {
         let suffix = if place == Record::Replaced { "+run" } else { "" };
         let name = format!("{}/{}-{}{suffix}", self.namespace, loss.from, loss.began);

@@ -1,4 +1,4 @@
-//! The outcomes of the operations of a call.
+//! The outcomes of the operations of a call under an idempotency key.
 
 use std::fmt;
 use std::time::Duration;
@@ -78,7 +78,7 @@ impl<T> Outcome<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Parked {
-    /// The parked key.
+    /// The parked key, whose handler was not run.
     pub key: KeyName,
     /// Number of known attempts that began and left no result. Zero only for
     /// [`ParkedReason::Forgotten`].
@@ -92,9 +92,9 @@ pub struct Parked {
     /// Losses of data because of which the key is [`Forgotten`](ParkedReason::Forgotten). If
     /// `undecided` is true, the list contains only the losses without an operator's decision.
     pub losses: Vec<Loss>,
-    /// True if an operator can still decide about the keys that are forgotten because of `losses`
-    /// (`palisade idem decide`). A later call may then have another outcome. False after a decision
-    /// to park, and for [`Lapsed`](ParkedReason::Lapsed).
+    /// True if an operator can still decide about all keys that are forgotten because of the same
+    /// `losses` of data (`palisade idem decide`). A later call may then have another outcome. False
+    /// after a decision to park, and for [`Lapsed`](ParkedReason::Lapsed).
     pub undecided: bool,
 }
 
@@ -130,7 +130,8 @@ impl Parked {
         format!(" ({})", losses.join("; "))
     }
 
-    /// Returns the operator's next step for a forgotten key, as a part of the report's sentence.
+    /// Returns the operator's next step for a forgotten key (nodes lost data, so an earlier use is
+    /// possible), as a part of the sentence of this report.
     fn next_step(&self) -> String {
         match self.losses.first() {
             Some(loss) if self.undecided => format!(
@@ -141,7 +142,7 @@ impl Parked {
                 loss.number()
             ),
             // The text does not contain `palisade idem rerun`. That command changes a record, and a
-            // forgotten key has no record.
+            // forgotten key has no record, because nodes lost data.
             Some(_) => "decided: park; find out whether it took effect, then resolve the key or \
                         rerun it in its program, or have all such keys run by `palisade idem \
                         decide … --reason '…' --run --replace`"
@@ -172,7 +173,8 @@ pub enum Probed<T> {
     /// No earlier attempt took effect, and none can take effect later. So the handler runs.
     NotFound,
     /// An earlier attempt may have taken effect, so the key is parked. There is one exception: the
-    /// handler runs if the key is only forgotten and an operator has decided to run such keys.
+    /// handler runs if the only reason for doubt is a loss of data (the key is forgotten) and an
+    /// operator has decided to run such keys.
     Unknown,
 }
 

@@ -48,8 +48,9 @@ impl Policy {
     pub(super) const AT_LEAST_ONCE: Self =
         Self { lapsed: Lapsed::Rerun, forgotten: Forgotten::Run };
 
-    /// Returns the reason for which the handler does not run; `None` if the handler may run. For a
-    /// key that is both lapsed and forgotten, both policies must allow the run.
+    /// Returns the reason for which the handler does not run; `None` if the handler may run. A key
+    /// can be both lapsed (an attempt left no result) and forgotten (nodes lost data). Then both
+    /// policies must allow the run.
     pub(super) fn parks(self, doubt: &Doubt) -> Option<ParkedReason> {
         if doubt.lapsed > 0 && self.lapsed == Lapsed::Park {
             Some(ParkedReason::Lapsed)

@@ -1,5 +1,6 @@
-//! The run of a call. It claims the key, decides about earlier attempts, runs the handler, and
-//! stores the result.
+//! Runs a call: claims its idempotency key, decides if the handler may run after earlier attempts,
+//! runs the handler, and stores the result. In the diagram, *complete* is to store the result, and
+//! *overtaken* means that another call has claimed the key in the meantime.
 //!
 //! ```text
 //!  claim ─▶ has a result ─▶ Replayed       ┌ Found ─▶ store ─▶ Replayed
@@ -36,7 +37,7 @@ use crate::quorum::complete::{Found, Unstored};
 use crate::span::{self, operation};
 use crate::time::Moment;
 
-/// Limit of the remaining lease of another caller's claim. At or below this limit the owner
+/// Limit of the remaining lease of another caller's claim. At or below this limit the other caller
 /// probably stores its result now, so this call soon tries again. Above this limit this call waits
 /// until the nodes report the end of the claim.
 const SETTLES: Duration = Duration::from_millis(20);
@@ -286,11 +287,11 @@ struct ClaimAttempt<'a> {
     /// End of the tries for a forgotten key (too few nodes can exclude an earlier use). A node
     /// without an answer may still have the record of the key.
     no_answer_end: Moment,
-    /// End of the tries while several claims compete for the key.
+    /// End of the tries while the claims of several callers compete for the key.
     contended_end: Moment,
 }
 
-/// Reason for an attempt without a claim and without a result.
+/// Reason for which an attempt to claim a key ended without a claim and without a result.
 enum Unclaimed {
     Refused(Refusal),
     Failed(RunError),
@@ -314,9 +315,10 @@ impl Attempt for ClaimAttempt<'_> {
             Err(Denied::Replay(value)) => return Ok(Begun::Stored(value)),
             Err(Denied::Repair(seen)) => seen,
             Err(Denied::Refused(refusal)) => return Err(refusal.into()),
-            // The policy would park this key as forgotten. But a node without a reply may have the
-            // record that other nodes lost. So the claim is given back and made again until
-            // `no_answer_end`. The node may reply before that.
+            // The policy would park this key as forgotten: too few nodes can exclude an earlier
+            // use. But a node without a reply may have the record that other nodes lost. So the
+            // claim is given back and made again until `no_answer_end`. The node may reply before
+            // that.
             Ok((held, promise))
                 if promise.forgotten.as_ref().is_some_and(|f| f.unheard)
                     && call.policy.forgotten == Forgotten::Park
@@ -330,7 +332,7 @@ impl Attempt for ClaimAttempt<'_> {
                 None => return Ok(Begun::Ours(held, promise)),
                 Some(seen) => {
                     // A node has a result, so the handler must not run. The drop of `held` releases
-                    // this claim. The repair below makes a new claim with its own ballot.
+                    // this claim. The repair below makes a new claim.
                     drop(held);
                     seen
                 }
@@ -354,8 +356,8 @@ impl Attempt for ClaimAttempt<'_> {
 
 /// Stores a partial result on a majority of the nodes. `seen` is a result that fewer nodes than a
 /// majority have. A new claim may find another result; then the other result is stored. This
-/// function starts no handler. If the key is forgotten and the call has a probe, this function
-/// returns a claim, and the probe decides.
+/// function starts no handler. If the key is forgotten (too few nodes can exclude another result)
+/// and the call has a probe, this function returns a claim, and the probe decides.
 async fn repair(
     call: &Call,
     terms: &ClaimTerms,
@@ -454,12 +456,12 @@ where
         };
     }
     // A node also refuses the result after it has lost the grant of this claim. Another attempt has
-    // overtaken this one only if a node has granted a higher ballot.
+    // overtaken this one only if a node has granted a claim with a larger fencing token.
     let mine = held.lease.token.get();
     let overtaken = refused && matches!(found, Found::Open { promised, .. } if promised > mine);
-    // The nodes may have no result yet: the other caller may have run no handler, or may have died.
-    // So this call proposes its value again. `store` does not end a running claim, and it adopts an
-    // existing result.
+    // The nodes may have no result yet: the caller that has overtaken this one may have run no
+    // handler, or may have died. So this call proposes its value again. `store` does not end a
+    // running claim, and it adopts an existing result.
     if !matches!(found, Found::NoQuorum(_)) {
         match store(call, terms, kept, false).await {
             Store::Ours => return Ok(executed(value, durability)),

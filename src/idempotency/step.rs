@@ -1,11 +1,11 @@
 //! Steps of a handler. A step is a part of the handler's work. The value of each step is stored in
 //! the record of the key, so that a later attempt does not run the step again (idempotency 14).
 //!
-//! The finished steps are one list. The list is stored like a result: under the claim's ballot, on
-//! a majority of the nodes, before the handler continues. Each write contains the whole list, so a
-//! node with a step always has the earlier steps, too. An attempt begins with the list of the
-//! highest ballot in the replies to its claim. It stores this list under its own ballot on a
-//! majority before it returns a value from the list.
+//! The finished steps are one list. The list is stored like a result: under the claim's ballot (its
+//! fencing token and owner token), on a majority of the nodes, before the handler continues. Each
+//! write contains the whole list, so a node with a step always has the earlier steps, too. An
+//! attempt begins with the list of the highest ballot in the replies to its claim. It stores this
+//! list under its own ballot on a majority before it returns a value from the list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub enum StepError {
     Changed {
         /// Name of the new step, which did not run.
         found: String,
-        /// Name of the finished step of the earlier attempt at this place.
+        /// Name of the step that the earlier attempt finished in place of the new step.
         recorded: String,
     },
     /// The handler ended and did not run a step that an earlier attempt had finished. So the
@@ -82,7 +82,7 @@ pub enum StepError {
         /// Name of the step. Empty if the handler ended without a step and the list of steps cannot
         /// be parsed.
         name: String,
-        /// The value of the failed conversion, and the cause.
+        /// The value that could not be converted, and the cause.
         error: CodecError,
     },
     /// The value of this step would make the finished steps of the key larger than 64 KiB. The step
@@ -105,8 +105,8 @@ pub enum StepError {
     NotRecorded {
         /// Name of the step.
         name: String,
-        /// True if another attempt has claimed the key with a higher ballot. The other attempt
-        /// treats this attempt as ended.
+        /// True if another attempt has claimed the key with a higher ballot, that is, a larger
+        /// fencing token. The other attempt treats this attempt as ended.
         overtaken: bool,
         /// Reply of each node to the request to store the step.
         nodes: NoQuorum,
@@ -149,8 +149,8 @@ struct State {
     unreadable: Option<CodecError>,
     /// Number of leading entries of `list` that this attempt has finished or replayed.
     reached: usize,
-    /// True if a majority of the nodes has `list` under this attempt's ballot, or if the list is
-    /// empty.
+    /// True if a majority of the nodes has `list` under the ballot (fencing and owner token) of
+    /// this attempt, or if the list is empty.
     certain: bool,
     /// True if a step is running, was dropped before its end, or ran and is not recorded.
     open: bool,
@@ -211,8 +211,8 @@ impl Steps {
         bytes(name, &list)
     }
 
-    /// Returns the list as JSON if it must be stored under this attempt's ballot; `None` if a
-    /// majority of the nodes already has it.
+    /// Returns the list as JSON if it must still be stored under the ballot (fencing and owner
+    /// token) of this attempt; `None` if a majority of the nodes already has it.
     fn uncertain(&self, name: &str) -> Result<Option<Arc<[u8]>>, StepError> {
         let state = self.0.lock();
         if state.certain { Ok(None) } else { bytes(name, &state.list).map(Some) }
@@ -288,7 +288,8 @@ impl Context {
         let codec = |error| StepError::Codec { name: name.to_owned(), error };
         if let Some(value) = steps.begin(name)? {
             // A list on a single node may be lost with the node. So this function returns a value
-            // only after a majority of the nodes has the list under this attempt's ballot.
+            // only after a majority of the nodes has the list under the fencing token of this
+            // attempt.
             if let Some(list) = steps.uncertain(name)? {
                 self.store(name, &list).await?;
             }

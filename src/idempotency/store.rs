@@ -1,12 +1,12 @@
-//! Stores one value under a key by consensus: an existing result, or a candidate if there is no
-//! result.
+//! Stores one value under a key by consensus: an existing result, or the candidate (the value that
+//! a caller proposes) if there is no result.
 //!
 //! The protocol has three phases (idempotency 1). First, claim the key with `force`, even if nodes
 //! have a result. Second, choose the value: the result in the nodes' replies, or the candidate if
-//! there is no result. Third, complete the value under the ballot of this claim. The protocol has
-//! three uses: to store a partial result on a majority of the nodes, to store an operator's result,
-//! and to store a handler's result again after another claim has overtaken the handler's claim.
-//! This module starts no handler and never ends a running claim.
+//! there is no result. Third, store the value under the ballot (fencing and owner token) of this
+//! claim. The protocol has three uses: to store a partial result on a majority of the nodes, to
+//! store an operator's result, and to store a handler's result again after another claim has
+//! overtaken the handler's claim. This module starts no handler and never ends a running claim.
 
 use std::sync::Arc;
 
@@ -19,12 +19,13 @@ use crate::quorum::claim::{Denied, Refusal};
 
 #[derive(Debug)]
 pub(super) enum Store {
-    /// The candidate is the key's result now.
+    /// The candidate, which is the caller's value, is the key's result now.
     Ours,
     /// The key has this other result, which was not changed. `None` if the result was too large to
     /// be kept.
     Other(Option<Arc<[u8]>>),
-    /// Too few nodes can exclude an earlier result of the key. No node stored the candidate.
+    /// Too few nodes can exclude an earlier result of the key. No node stored the candidate, which
+    /// is the caller's value.
     Forgotten(Doubt),
     /// The claim was refused. Another caller has the key, too few nodes answered, or the key was
     /// used with another fingerprint.

@@ -1,6 +1,6 @@
 //! Decides about keys whose handlers may have taken effect before. This module finds the reasons
-//! for the doubt. The probe, the policies or an operator's decision then allow or forbid the run of
-//! the handler.
+//! for which an earlier effect is possible. The probe, the policies or an operator's decision then
+//! allow or forbid the run of the handler.
 
 use std::future::Future;
 
@@ -20,24 +20,25 @@ pub(super) struct Doubt {
 }
 
 impl Doubt {
-    /// Returns the reasons for doubt from the nodes' replies to a claim. Returns `None` if no
-    /// earlier attempt can have taken effect.
+    /// Returns the reasons for which an earlier effect is possible, from the nodes' replies to a
+    /// claim. Returns `None` if no earlier attempt can have taken effect.
     pub(super) fn of(promise: &Promise) -> Option<Self> {
         let forgotten = promise.forgotten.clone();
         let doubt = Self { lapsed: promise.attempt.saturating_sub(1), forgotten };
         (doubt.lapsed > 0 || doubt.forgotten.is_some()).then_some(doubt)
     }
 
-    /// Returns the main reason for the doubt: `Lapsed` if an earlier attempt is known to have left
-    /// no result, otherwise `Forgotten`. The policies do not affect it.
+    /// Returns the main reason for which the handler may have taken effect before: `Lapsed` if an
+    /// earlier attempt is known to have left no result, otherwise `Forgotten`. The policies do not
+    /// affect the reason.
     pub(super) fn reason(&self) -> ParkedReason {
         if self.lapsed > 0 { ParkedReason::Lapsed } else { ParkedReason::Forgotten }
     }
 }
 
-/// Result of the check of a key's earlier attempts.
+/// Result of the check if earlier attempts under a key can have taken effect.
 pub(super) enum Past<T> {
-    /// The handler may run.
+    /// No earlier effect is possible, or a repeat is allowed. The handler may run.
     Clear,
     /// The probe found the effect of an earlier attempt, with this result.
     Effect(T),
@@ -47,8 +48,8 @@ pub(super) enum Past<T> {
 }
 
 /// Decides by the probe, or without a probe by the policies, if the handler may run. If the policy
-/// does not allow a run for a forgotten key, an operator's decision about the losses of data may
-/// still allow it (idempotency 20).
+/// does not allow a run for a forgotten key (too few nodes can exclude an earlier use), an
+/// operator's decision about the losses of data may still allow it (idempotency 20).
 pub(super) async fn past<T, P, PF>(
     call: &Call,
     doubt: &Doubt,
@@ -84,9 +85,9 @@ where
     }
 }
 
-/// Returns the effect of an operator's decision on this call. The decision is about the losses
-/// because of which the key is forgotten. If `runs` is false, the key is parked even after a
-/// decision to run.
+/// Decides by an operator's decision if the handler of this call may run. The decision is about the
+/// losses of data because of which the key is forgotten (an earlier use is possible). If `runs` is
+/// false, the key is parked even after a decision to run.
 pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Past<T> {
     let losses = doubt.forgotten.as_ref().map_or(&[][..], |forgotten| &forgotten.losses);
     // The future is boxed, because it is rarely used and would enlarge the future of every call.
@@ -99,8 +100,8 @@ pub(super) async fn by_decision<T>(call: &Call, doubt: &Doubt, runs: bool) -> Pa
     }
 }
 
-/// Builds the report of a parked key. `undecided` contains the losses without an operator's
-/// decision, if these losses are the reason.
+/// Builds the report of a parked key, whose handler does not run. `undecided` contains the losses
+/// of data without an operator's decision, if these losses are the reason.
 fn parked(
     call: &Call,
     doubt: &Doubt,
@@ -110,8 +111,8 @@ fn parked(
     let forgotten = doubt.forgotten.as_ref();
     let (is_undecided, all) = (undecided.is_some(), || forgotten.map(|f| f.losses.clone()));
     let losses = match reason {
-        // If some losses are undecided, the report contains only these. So the operator does not
-        // decide again about the other losses.
+        // If no operator has decided about some losses of data, the report contains only these. So
+        // an operator does not decide again about the other losses.
         ParkedReason::Forgotten => undecided.or_else(all).unwrap_or_default(),
         ParkedReason::Lapsed => Vec::new(),
     };

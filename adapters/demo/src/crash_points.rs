@@ -28,9 +28,9 @@ use crate::invoices::{self, Invoice, Letter};
 use crate::ledger::Ledger;
 use crate::process::{Process, command};
 
-/// Number of messages for each crash point.
+/// Number of messages that are sent for each crash point (a step after which a consumer is killed).
 const MESSAGES: usize = 6;
-/// Number of the message at which the process dies, counted from 1.
+/// Number of the message at which the consumer process dies, counted from 1.
 const AT: usize = 3;
 /// Lease of the claims. The lease is long enough that even a busy machine renews it in time. So no
 /// message is delivered twice.
@@ -47,14 +47,15 @@ const SIGABRT: i32 = 6;
 struct Seen {
     /// Number of invoices that are booked in the ledger.
     booked: usize,
-    /// Number of keys with a result.
+    /// Number of idempotency keys with a stored result.
     stored: usize,
-    /// Number of keys whose attempt has begun and has left no result.
+    /// Number of idempotency keys whose attempt has begun and has left no result.
     begun: usize,
 }
 
 impl DieAt {
-    /// Returns the expected counts after a consumer process has died at this crash point.
+    /// Returns the expected counts after a consumer process has died at this crash point, that is,
+    /// after this step of the handling of a message.
     fn seen(self) -> Seen {
         let before = AT - 1;
         match self {

@@ -20,8 +20,8 @@ use crate::process::{Process, command};
 
 const CONSUMERS: usize = 4;
 const POINTS: usize = 5;
-/// Maximum number of messages of a consumer before its death at its crash point. This number is for
-/// a crash point at which no consumer has died yet.
+/// Maximum number of messages of a consumer before it aborts itself at its crash point (a step of
+/// the handling of a message). This number is for a crash point at which no consumer has died yet.
 const SOON: u32 = 20;
 /// Maximum time for a consumer to end after SIGTERM.
 const END: Duration = Duration::from_secs(30);
@@ -31,7 +31,8 @@ const END: Duration = Duration::from_secs(30);
 pub(crate) struct FleetCounts {
     pub(crate) delivered: u64,
     pub(crate) killed: u64,
-    /// Number of consumers that reported their death at each crash point.
+    /// Number of consumers that aborted themselves at each crash point, that is, after each step of
+    /// the handling of a message.
     pub(crate) died: [u64; POINTS],
 }
 
@@ -53,7 +54,8 @@ pub(crate) struct Fleet {
     counts: Arc<Counts>,
 }
 
-/// Numbers of deliveries and deaths. The consumers report each of them by one byte.
+/// Numbers of deliveries and deaths. A consumer writes one byte to its output for each delivery,
+/// and one byte before its death.
 #[derive(Default)]
 struct Counts {
     delivered: AtomicU64,
@@ -63,7 +65,8 @@ struct Counts {
 struct Inner {
     list: Vec<Process>,
     dice: StdRng,
-    /// Number of consumers that were started for each crash point.
+    /// Number of consumers that were started for each crash point (the step after which a consumer
+    /// aborts itself).
     started: [u64; POINTS],
     killed: u64,
     /// If true, new consumers get no crash point, so they do not abort themselves.

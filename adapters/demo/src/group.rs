@@ -59,8 +59,8 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the master's address from the first Sentinel that replies. The Sentinel on the
-    /// machine of a dead master may be down, too. So the function tries all Sentinels in turn.
+    /// Returns the master's address from the first Sentinel that replies. The Sentinel on the host
+    /// of a dead master may be down, too. So the function tries all Sentinels in turn.
     async fn master(&self) -> Result<(String, u16), Failure> {
         let mut last: Failure = "the group has no Sentinels".into();
         for sentinel in &self.sentinels {

@@ -30,8 +30,8 @@ mod ledger;
 mod process;
 mod report;
 
-/// The ledger of the example `orders`. The ledger checks fencing tokens and counts orders that are
-/// booked twice.
+/// The ledger of the library's example `orders`: it books orders, checks their fencing tokens, and
+/// counts orders that are booked twice.
 #[path = "../../../examples/orders/ledger.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod books;
@@ -187,7 +187,7 @@ async fn work(
         tokio::try_join!(published, faults)?;
         say("all is published and the faults are over");
         reached(ledger, plan.invoices).await;
-        // A forgery has the key of a booked invoice and a different body.
+        // Forgeries are messages with the key of a booked invoice and a different body.
         broker.publish_all(&plan.forgeries).await?;
         say("the forgeries are published");
         while !fleet.counts().is_hard() {

@@ -1,4 +1,4 @@
-//! The result of a run: a table for people, and one line of JSON for programs.
+//! The result of a run of the demo: a table for people, and one line of JSON for programs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -5,10 +5,10 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-/// An assertion that can fail in librdkafka's mock cluster. The mock cluster names members by
-/// memory addresses and may use an address again. If the machine was frozen for a while, a removed
-/// member may return under a newer member's name. The consumers do not cause this failure, so the
-/// trial is repeated.
+/// Text of an assertion that can fail in librdkafka's mock cluster. The mock cluster names members
+/// by memory addresses and may use an address again. If the machine was frozen for a while, a
+/// removed member may return under a newer member's name. The consumers do not cause this failure,
+/// so the trial is repeated.
 const MOCK_ABORTED: &str = "rd_kafka_mock_cgrp_classic_member_add: Assertion `!member->resp'";
 const TRIALS: usize = 3;
 

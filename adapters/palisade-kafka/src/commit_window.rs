@@ -1,4 +1,4 @@
-//! Computes the offset of a partition that may be committed. All messages before this offset are
+//! Computes the offset that may be committed for a partition. All messages before this offset are
 //! finished.
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 pub(crate) struct Window {
     /// Offsets of the messages that were read and are not finished yet.
     open: BTreeSet<i64>,
-    /// The offset after the last message that was read.
+    /// The offset after the last message that was read from the partition.
     next: Option<i64>,
     /// The offset that librdkafka commits next, or has committed.
     stored: Option<i64>,
@@ -35,7 +35,7 @@ impl Window {
         self.open.first().copied().or(self.next)
     }
 
-    /// Returns the offset to commit, unless it is stored already.
+    /// Returns the offset to commit, unless librdkafka has stored it already.
     pub(crate) fn unstored(&self) -> Option<i64> {
         self.prefix().filter(|prefix| self.stored != Some(*prefix))
     }
@@ -57,7 +57,7 @@ mod tests {
     fn only_what_is_finished_without_a_gap_is_committed() {
         let mut window = Window::default();
         assert_eq!(window.unstored(), None, "nothing was read");
-        // Compaction leaves holes in a topic's offsets.
+        // These offsets have a hole (7 and 8), because the compaction of a topic removes messages.
         for offset in [5, 6, 9, 10] {
             window.begin(offset);
         }

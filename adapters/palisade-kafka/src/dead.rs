@@ -50,8 +50,8 @@ impl DeadLetters {
         let raw = &of.raw;
         let origin = format!("{}/{}:{}", raw.topic(), raw.partition(), raw.offset());
         let ours = why.headers(&origin);
-        // The copy does not have the key header of the record. If the consumer used a key, `ours`
-        // contains that key.
+        // The copy does not have the key header of the record. If the consumer used a key, the
+        // headers that the dead letter adds (`ours`) contain that key.
         let is_ours = |name: &str| name == KEY || ours.iter().any(|(ours, _)| *ours == name);
         let copied = of.headers.iter().filter(|(name, _)| !is_ours(name));
         let copied = copied.fold(OwnedHeaders::new(), |all, (key, value)| {

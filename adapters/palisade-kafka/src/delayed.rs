@@ -1,5 +1,5 @@
-//! The messages that wait for another delivery to the handler, and the time at which each message
-//! is due.
+//! The Kafka messages that wait until they are delivered to the handler again, and the time at
+//! which each message is due.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Converts errors of librdkafka into errors of the consumer.
+//! Converts errors of librdkafka into the consumer's error type, [`BrokerError`].
 
 use palisade::idempotency::consumer::BrokerError;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};

@@ -56,9 +56,9 @@ struct State {
     /// of its assignment, and the offsets of its messages.
     windows: BTreeMap<i32, (u64, Window)>,
     terms: u64,
-    /// Messages that were read and not delivered yet.
+    /// Messages that were read and not delivered to the handler yet.
     fresh: VecDeque<Read>,
-    /// Messages to be delivered again.
+    /// Messages that are to be delivered to the handler again, some time after a failure.
     delayed: Delayed,
     broken: Option<KafkaError>,
 }
@@ -99,7 +99,7 @@ impl Group {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the session's thread to end.
+    /// Asks the thread of the session to end. This thread reads the messages.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -221,7 +221,8 @@ impl Group {
         if list.count() > 0
             && let Err(error) = consumer.store_offsets(&list)
         {
-            // The group has taken one of the partitions away. A callback will report that.
+            // The consumer group has given one of these partitions to another consumer. librdkafka
+            // will report that by a callback.
             tracing::debug!(target: "palisade::consumer", %error, "offsets are not stored");
         }
         if back.count() > 0

@@ -26,13 +26,13 @@ use crate::topic::Topic;
 /// message is unfinished from the moment it is read until it is handled or a dead letter. In that
 /// time the message may wait for a handler or for its next delivery.
 const AHEAD: usize = 16;
-/// Maximum time that `next` waits for a message.
+/// Maximum time that a fetch (`Session::next`) waits for a message.
 const POLL: Duration = Duration::from_millis(500);
-/// Maximum time that librdkafka waits for a message.
+/// Maximum time that one poll of librdkafka waits for a message.
 const TICK: Duration = Duration::from_millis(50);
 /// Time after which the partitions are paused if there is no room for more messages.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Interval at which the offsets of finished messages are stored.
+/// Interval at which the offsets of finished messages are passed to librdkafka, which commits them.
 const STORE: Duration = Duration::from_millis(200);
 /// Maximum time for a member to leave the consumer group, including its last commit.
 const GOODBYE: Duration = Duration::from_secs(10);

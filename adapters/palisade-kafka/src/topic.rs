@@ -20,7 +20,7 @@ const OURS: [&str; 3] = ["group.id", "enable.auto.commit", "enable.auto.offset.s
 /// partition's messages begin again.
 #[derive(Clone)]
 pub struct Topic {
-    /// The brokers' addresses and the user's settings.
+    /// The brokers' addresses and the user's settings for librdkafka.
     pub(crate) config: ClientConfig,
     pub(crate) name: String,
     pub(crate) group: String,

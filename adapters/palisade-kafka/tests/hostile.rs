@@ -1,5 +1,5 @@
-//! Consumers of malformed messages, on librdkafka's mock cluster. A real broker would refuse some
-//! of these messages.
+//! Tests of Kafka consumers that receive malformed messages, on librdkafka's mock cluster. A real
+//! broker would refuse some of these messages.
 
 #[path = "../../../tests/support/hostile.rs"]
 mod hostile;

@@ -1,6 +1,6 @@
-//! Guarantees of the consumers, on librdkafka's mock cluster. The sockets and the groups are real,
-//! but the broker is not. The tests of `broker-demo` kill processes at each crash point, that is,
-//! after each step of the handling of a message.
+//! Tests of the Kafka consumers' guarantees, on librdkafka's mock cluster. The sockets and the
+//! consumer groups are real, but the broker is not. The tests of `broker-demo` kill processes at
+//! each crash point, that is, after each step of the handling of a message.
 
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]
@@ -154,7 +154,7 @@ async fn nothing_is_committed_that_is_behind_something_open() {
     }
     let (done, gate) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
     let (counted, open) = (Arc::clone(&done), Arc::clone(&gate));
-    // The handler of the fifth message runs until the gate is open.
+    // The handler of the fifth message waits until the test notifies `gate`.
     let book = move |cx: Context, _: Arc<Message>| {
         let (counted, open) = (Arc::clone(&counted), Arc::clone(&open));
         async move {
@@ -169,7 +169,8 @@ async fn nothing_is_committed_that_is_behind_something_open() {
         while done.load(SeqCst) < 11 || kafka.committed() == [None] {
             sleep(Duration::from_millis(20)).await;
         }
-        // Checks the committed offset for the time of five further commits.
+        // Checks during about five further commits that the committed offset never passes the fifth
+        // message, which is not finished.
         for _ in 0..10 {
             assert!(kafka.committed()[0] <= Some(4), "{:?}", kafka.committed());
             sleep(Duration::from_millis(100)).await;

@@ -1,4 +1,4 @@
-//! Converts errors of lapin into errors of the consumer.
+//! Converts errors of lapin into the consumer's error type, [`BrokerError`].
 
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::{Error, ErrorKind};

@@ -26,8 +26,8 @@ use crate::session::{Link, PATIENCE};
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
 /// Maximum time for which this process holds a message back and then returns the message to its
 /// queue. The process holds a message back if it could not put a copy of the message into a delay
-/// queue. The time must be less than 30 s, because the consumer waits at most 30 s until a message
-/// is acknowledged or returned.
+/// queue, from which the broker would deliver the copy later. The time must be less than 30 s,
+/// because the consumer waits at most 30 s until a message is acknowledged or returned.
 const HELD_MAX: Duration = Duration::from_secs(15);
 
 /// One delivery of a RabbitMQ message to a handler.
@@ -155,8 +155,9 @@ impl Message {
         sent.then_some(()).ok_or_else(gone)
     }
 
-    /// Returns the properties for a copy of the message. The headers contain the number `failures`.
-    /// Returns `None` if the headers do not fit in one AMQP frame.
+    /// Returns the properties for a copy of the message. The headers contain `failures`, the number
+    /// of failures of the message's handler. Returns `None` if the headers do not fit in one AMQP
+    /// frame.
     fn counted(&self, failures: u32) -> Option<BasicProperties> {
         let copy = self.copied([(FAILURES, AMQPValue::LongLongInt(failures.into()))]);
         self.link.has_room_later(&copy).then_some(copy)

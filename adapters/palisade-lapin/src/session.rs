@@ -22,7 +22,7 @@ use crate::message::Message;
 use crate::queue::Queue;
 use crate::topology;
 
-/// Maximum time that `next` waits for a message.
+/// Maximum time that a fetch (`Session::next`) waits for a message.
 const POLL: Duration = Duration::from_millis(500);
 /// Maximum time for the broker to reply to a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ const CONFIRM: Duration = Duration::from_secs(5);
 /// These properties are at most nine texts of 255 bytes.
 const OTHERS: usize = 2_500;
 /// Bytes of an AMQP frame that are reserved for additional headers. The broker adds these headers
-/// to a message in a delay queue.
+/// to a message that waits in a delay queue for its next delivery.
 const ADDED: usize = 1 << 10;
 /// Maximum time for closing a connection.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -49,7 +49,8 @@ pub(crate) struct Link {
     connection: Connection,
     copies: Channel,
     pub(crate) queue: Arc<str>,
-    /// Names of the queues that this session has declared.
+    /// Names of the delay queues, in which messages wait for their next delivery, that this session
+    /// has declared.
     declared: Mutex<BTreeSet<String>>,
     /// Number of consecutive copies of messages that the broker did not store.
     refused: AtomicU32,
@@ -59,8 +60,9 @@ pub(crate) struct Link {
 impl Session {
     /// Connects, declares the missing queues, and begins to consume.
     ///
-    /// Declares all delay queues at the start and not at the first retry. If the broker is killed
-    /// while it creates a quorum queue, the queue may exist afterwards but confirm no message.
+    /// Declares the delay queues (for messages that wait for their next delivery) at the start and
+    /// not at the first retry. If the broker is killed while it creates a quorum queue, the queue
+    /// may exist afterwards but confirm no message.
     pub(crate) async fn open(from: &Queue, terms: &Terms) -> Result<Self, Error> {
         let connection = Connection::connect(&from.uri, from.properties.clone()).await?;
         let copies = connection.create_channel().await?;
@@ -107,7 +109,8 @@ impl consumer::Session for Session {
         let Ok(mut next) = timeout(POLL, consumer.next()).await else { return Ok(messages) };
         loop {
             let Some(Ok(raw)) = next else {
-                // The queue was deleted, the channel was closed, or the connection was lost.
+                // No further delivery can arrive: the queue was deleted, the channel was closed, or
+                // the connection was lost.
                 link.give_up();
                 break;
             };

@@ -1,5 +1,5 @@
-//! Guarantees of the consumers, on a real RabbitMQ. The tests of `broker-demo` kill processes at
-//! each crash point, that is, after each step of the handling of a message.
+//! Tests of the RabbitMQ consumers' guarantees, on a real RabbitMQ. The tests of `broker-demo` kill
+//! processes at each crash point, that is, after each step of the handling of a message.
 
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]
@@ -98,8 +98,8 @@ async fn a_message_at_work_elsewhere_waits_in_a_queue_of_its_delay() {
     };
     claimed.notified().await;
     let judge = async {
-        // At most 2 s of the other call's lease are left. So the consumer uses only the delay
-        // queues for 250 ms to 2 s.
+        // The call `elsewhere` has claimed the key, and at most 2 s of its lease are left. So the
+        // consumer puts the message only into the delay queues for 250 ms to 2 s.
         let waits = async || {
             let mut waits = 0;
             for n in 0..4 {

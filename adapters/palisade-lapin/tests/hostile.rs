@@ -1,5 +1,6 @@
-//! Consumers of malformed messages, on a real RabbitMQ. No message has a `message_id` or a header
-//! name with bytes that are not UTF-8, because lapin neither sends nor reads them (see the README).
+//! Tests of RabbitMQ consumers that receive malformed messages, on a real RabbitMQ. No message has
+//! a `message_id` or a header name with bytes that are not UTF-8, because lapin neither sends nor
+//! reads them (see the README).
 
 #[path = "../../../tests/support/hostile.rs"]
 mod hostile;
@@ -161,8 +162,8 @@ async fn a_message_without_room_for_a_copy_that_waits_breaks_no_connection() {
     let (queue, channel) = declared("waits").await;
     let name = queue.name.as_str();
     publish(&channel, name, b"{}", full()).await;
-    // The quarantine is longer than the maximum time for the broker's reply. The node grants no key
-    // in the quarantine.
+    // In its quarantine, the time after its start, the node grants no key. So the message has to
+    // wait for longer than the maximum time for the broker's reply.
     let node = MemoryNode::builder().quarantined().build();
     let redlock = Redlock::builder().node(node).ttl(LEASE).max_ttl(10 * LEASE).build().unwrap();
     let of = redlock.idempotency("orders").at_least_once().build().unwrap();

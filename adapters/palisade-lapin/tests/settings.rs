@@ -1,4 +1,4 @@
-//! Invalid settings. The consumer refuses them before it connects.
+//! Tests of invalid settings. The consumer refuses these settings before it connects.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,8 +5,8 @@
 //! cargo run --example orders -- redis://127.0.0.1 nats://127.0.0.1
 //! ```
 //!
-//! A program needs the lines between the marks `begin` and `end` to consume orders. A test counts
-//! these lines.
+//! To consume orders with palisade, a program needs only the lines between the comments `// begin`
+//! and `// end`. A test counts these lines.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -1,5 +1,6 @@
-//! Consumers of malformed messages, on a real server. No message has a header with bytes that are
-//! not UTF-8, because async-nats neither sends nor reads such a header (see the README).
+//! Tests of NATS consumers that receive malformed messages, on a real server. No message has a
+//! header with bytes that are not UTF-8, because async-nats neither sends nor reads such a header
+//! (see the README).
 
 #[path = "../../../tests/support/hostile.rs"]
 mod hostile;
@@ -14,8 +15,8 @@ use palisade::idempotency::consumer::headers::{CREATED, LEFT_OUT, ORIGIN, REASON
 use palisade_nats::Message;
 use server::{Nats, STREAM};
 
-/// Header with the key. With the header `Nats-Msg-Id` the stream would drop the second of two equal
-/// messages.
+/// Header that contains the idempotency key. With the key in the header `Nats-Msg-Id`, the stream
+/// would drop the second of two equal messages.
 const ORDER: &str = "order";
 /// Maximum size of a body in bytes: the server limits headers and body together to a mebibyte.
 const LARGEST_BODY: usize = (1 << 20) - 64;

@@ -1,5 +1,5 @@
-//! Guarantees of the consumers, on a real server. The tests of `broker-demo` kill processes at each
-//! crash point, that is, after each step of the handling of a message.
+//! Tests of the NATS consumers' guarantees, on a real server. The tests of `broker-demo` kill
+//! processes at each crash point, that is, after each step of the handling of a message.
 
 #[path = "../../../tests/support/books.rs"]
 #[allow(dead_code, reason = "shared with tests that use all of it")]
@@ -59,8 +59,8 @@ async fn a_message_at_work_elsewhere_is_not_acknowledged() {
     let slow = move |_: Context, _: Arc<Message>| {
         let (counted, context) = (Arc::clone(&counted), context.clone());
         async move {
-            // During this sleep the server delivers the copy. The copy's delivery finds that this
-            // call has claimed the key.
+            // During this sleep the server delivers the second copy of the message. The consumer
+            // finds that this call has claimed the key.
             sleep(LEASE / 2).await;
             let found = context.get_consumer_from_stream(DURABLE, STREAM).await;
             let mut found: async_nats::jetstream::consumer::PullConsumer =
@@ -166,7 +166,7 @@ async fn no_more_is_pulled_than_can_be_handled_at_once() {
     let consumer = builder(&nats, &redlock).rules(Rules::default().concurrency(3));
     let most = AtomicUsize::new(0);
     let look = async {
-        // Wait until the consumer has created the durable consumer.
+        // Wait until the palisade consumer has created the durable consumer on the server.
         while nats
             .context
             .get_consumer_from_stream::<pull::Config, _, _>(DURABLE, STREAM)
@@ -263,7 +263,8 @@ async fn a_stop_finishes_what_runs_and_leaves_the_rest_to_others() {
     let info = nats.info().await;
     assert_eq!(info.num_ack_pending, usize::try_from(ended.retried).unwrap(), "{ended:?}");
     assert_eq!(info.num_pending + info.num_ack_pending as u64, 10 - ended.acked, "{ended:?}");
-    // Another consumer receives the messages at once, without a wait for the end of the ack wait.
+    // Another consumer receives the messages at once, and not only after the ack wait, because the
+    // first consumer returned them.
     let other = handle(&node);
     let rest = run(builder(&nats, &other), &ledger, Duration::ZERO, nats.drained()).await;
     assert_eq!((rest.acked, ledger.effects()), (10 - ended.acked, vec![1; 10]));

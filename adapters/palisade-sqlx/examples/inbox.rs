@@ -6,8 +6,8 @@
 //!     postgres://palisade@127.0.0.1/postgres
 //! ```
 //!
-//! The lines that the inbox needs are between the marks `begin` and `end`. A test counts these
-//! lines.
+//! The inbox is a table with a row for each effect. To use it, a program needs only the lines
+//! between the comments `// begin` and `// end`. A test counts these lines.
 
 use palisade::idempotency::Context;
 use palisade::{Idempotency, Outcome, Redlock, RunError};

@@ -41,8 +41,8 @@ pub enum InboxError {
         /// Namespace and key of the call, separated by `:`.
         key: String,
     },
-    /// The row has no result. Another program or a person wrote the row, or the row was deleted
-    /// during the call.
+    /// The key's row in the inbox has no result. Another program or a person wrote the row, or the
+    /// row was deleted during the call.
     #[error(
         "inbox of {key:?}: its row has no result, or was deleted during the call; if it is there, \
          look what wrote it, then set `result` or delete the row; if it is gone, call again"
@@ -54,7 +54,8 @@ pub enum InboxError {
     },
 }
 
-/// The error of a refused write. The row was changed after its version was read.
+/// The error of a write that was refused, because the row was changed after the program had read
+/// its version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{resource:?} was not written: its version is not {version} any more; read it again, and \
@@ -82,6 +83,7 @@ pub struct Stale {
     pub resource: String,
     /// The fencing token of the refused write or read.
     pub token: FencingToken,
-    /// The largest fencing token of the resource; `None` if it was not read.
+    /// The largest fencing token with which the resource was written or read; `None` if this token
+    /// is unknown.
     pub seen: Option<i64>,
 }

@@ -1,4 +1,5 @@
-//! The tables in PostgreSQL, and the function that creates them.
+//! The tables of this crate in PostgreSQL (for the inbox and for fencing tokens), and the function
+//! that creates them.
 
 use sqlx::{Connection as _, PgConnection};
 

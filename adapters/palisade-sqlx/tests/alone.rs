@@ -1,4 +1,5 @@
-//! Tests that PostgreSQL alone has: of its settings, of its statements, and of its end.
+//! Tests that run only on PostgreSQL: of its setting `lock_timeout`, of fencing columns, and of a
+//! server that dies.
 
 use std::time::Duration;
 

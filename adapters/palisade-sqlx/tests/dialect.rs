@@ -1,4 +1,5 @@
-//! PostgreSQL's part of the tests that both databases run.
+//! The types and SQL statements of PostgreSQL for the tests that run on both PostgreSQL and
+//! MariaDB.
 
 pub(crate) use palisade_sqlx::{fence, inbox, migrate};
 use sqlx::AssertSqlSafe;
@@ -7,14 +8,15 @@ pub(crate) use sqlx::postgres::PgPool as Pool;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Inserts a row with a record, a namespace, a key and a result. It counts for so many hours.
+/// Inserts a row into the inbox. The parameters are the record's name, the namespace, the key, the
+/// result, and the number of hours for which the row is valid.
 pub(crate) const ROW: &str = "INSERT INTO palisade_inbox \
     (record, namespace, key, fence, attempt, result, counts_until) \
     VALUES ($1, $2, $3, 1, 1, $4, now() + make_interval(hours => $5))";
-/// Makes all rows invalid since this number of microseconds.
+/// Changes all rows so that they lost their validity this number of microseconds ago.
 pub(crate) const OVER_SINCE: &str = "UPDATE palisade_inbox SET counts_until = \
     clock_timestamp() - $1::bigint * interval '1 microsecond'";
-/// Selects for how many seconds a row counts.
+/// Selects the number of seconds for which an inbox row is valid after its effect.
 pub(crate) const LASTS: &str =
     "SELECT extract(epoch FROM counts_until - done_at)::bigint FROM palisade_inbox";
 
@@ -23,7 +25,8 @@ pub(crate) async fn effect(tx: &mut Conn, key: String) -> Result<i64, BoxError> 
     Ok(insert.bind(key).fetch_one(tx).await?)
 }
 
-/// Writes the parameters of a statement, which are question marks, as the database reads them.
+/// Replaces the question marks of a statement, which stand for its parameters, by PostgreSQL's
+/// `$1`, `$2` and so on.
 pub(crate) fn sql(text: &str) -> AssertSqlSafe<String> {
     let mut parts = text.split('?');
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! The inbox's example on real servers, and a count of the lines that the inbox needs.
+//! Tests that run the examples `inbox` and `orders` of this crate on real servers.
 
 use palisade::{Outcome, RedisNode, Redlock, RunError};
 
@@ -23,8 +23,8 @@ async fn an_order_that_died_after_its_commit_is_booked_once() {
     let died = inbox::book(&orders, &lab.pool, "tea", true).await;
     assert!(matches!(died, Err(RunError::Handler { .. })), "{died:?}");
     for _ in 0..2 {
-        // The namespace is at-most-once. Still, no person has to decide, because the probe finds
-        // the row.
+        // The namespace is at-most-once. Still, no person has to decide about the dead attempt,
+        // because the probe finds its row in the inbox.
         let again = inbox::book(&orders, &lab.pool, "tea", false).await.expect("answered");
         assert_eq!(again, Outcome::Replayed(1));
     }

@@ -1,4 +1,4 @@
-//! Writes under fencing tokens.
+//! Tests of writes and reads with fencing tokens: the database refuses a token that is too old.
 
 use palisade::FencingToken;
 use palisade_sqlx::fence::{applied, unchanged, value};

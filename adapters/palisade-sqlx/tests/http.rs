@@ -1,6 +1,7 @@
 //! An axum endpoint that books orders in PostgreSQL. A real HTTP client calls the endpoint while
-//! servers fail. The test records the responses to each client, and the number of rows. The README
-//! of palisade-tower contains the same table. The table must match the result of this test.
+//! servers fail. The test writes a table with the responses to each client and the number of rows.
+//! The README of palisade-tower contains a copy of this table, and the copy must match the result
+//! of the test.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,7 +55,7 @@ impl Gate {
         self.open.send_replace(true);
     }
 
-    /// Waits until a handler has arrived at the gate.
+    /// Waits until a handler has arrived at the gate, where it waits.
     async fn arrived(&self) {
         let _ = self.arrived.subscribe().wait_for(|n| *n > 0).await;
     }
@@ -104,7 +105,7 @@ fn answer(found: &Probed<i64>) -> Probed<StoredResponse> {
     }
 }
 
-/// The endpoint, its servers, and the table of this test.
+/// The HTTP endpoint, the servers that it uses, and the table that the test writes.
 struct Shop {
     lab: Lab,
     redis: Server,
@@ -114,8 +115,8 @@ struct Shop {
     table: Vec<String>,
 }
 
-/// Sends a request. Returns its status and its body. The status is followed by `replayed` or by the
-/// code of the problem.
+/// Sends a request. Returns the status and the body of the response. The status is followed by
+/// `replayed`, or by the code of an error response of the layer.
 async fn got(request: reqwest::RequestBuilder) -> (String, Value) {
     let response = request.send().await.expect("an answer");
     let status = response.status().as_u16();
@@ -173,7 +174,7 @@ impl Shop {
         send(self.order(path, key, "tea")).await
     }
 
-    /// Sends an order repeatedly until the response contains its outcome.
+    /// Sends an order repeatedly until the response contains the final outcome of the order.
     async fn decided(&self, path: &str, key: &str) -> String {
         let asked = async {
             loop {
@@ -187,8 +188,8 @@ impl Shop {
         tokio::time::timeout(HANG, asked).await.expect("a decision")
     }
 
-    /// Adds a row to the table: the responses to the clients, and the number of rows in the
-    /// database for the key.
+    /// Adds a row to the table of this test: the responses to the clients, and the number of rows
+    /// in the database for the key.
     async fn note(&mut self, what: &str, key: &str, answers: &[String]) {
         let rows = self.lab.effects(key).await;
         let answers = answers.join(", then ");
@@ -255,7 +256,8 @@ impl Shop {
         tokio::select! {
             biased;
             got = client => panic!("answered: {got}"),
-            // The handler has arrived. The test now drops the client and its connection.
+            // The handler has arrived at the gate. The test now drops the HTTP client and its
+            // connection.
             () = self.gate.arrived() => {}
         }
         let running = self.again("/orders", "k4").await;

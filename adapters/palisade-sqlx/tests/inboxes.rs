@@ -12,10 +12,11 @@ use crate::{Lab, at_least_once, memory};
 
 const MINUTE: i64 = 60_000_000;
 
-/// Handles an order. One transaction commits the effect and its row.
+/// Handles an order. One transaction commits the effect and the inbox row that records the effect.
 pub(crate) async fn book(pool: &Pool, cx: &Context) -> Result<i64, BoxError> {
     let mut tx = pool.begin().await?;
-    // In MariaDB, this read fixes the transaction's snapshot before another attempt writes its row.
+    // In MariaDB, this read fixes the transaction's snapshot before another attempt writes its
+    // inbox row.
     sqlx::query("SELECT count(*) FROM palisade_inbox").execute(&mut *tx).await?;
     let key = cx.key().to_owned();
     let id = inbox::once(&mut tx, cx, |tx| effect(tx, key).boxed()).await?;
@@ -23,7 +24,7 @@ pub(crate) async fn book(pool: &Pool, cx: &Context) -> Result<i64, BoxError> {
     Ok(id)
 }
 
-/// Writes the row of another program's attempt.
+/// Writes an inbox row, as another program's attempt would do.
 pub(crate) async fn write(conn: &mut Conn, cx: &Context, result: Option<&str>) {
     let row = sqlx::query(ROW).bind(cx.child_key("palisade-sqlx: inbox")).bind(cx.namespace());
     let row = row.bind(cx.key()).bind(result).bind(24);
@@ -74,8 +75,8 @@ async fn the_row_answers_the_probe() {
         call.run(async move |cx: Context| book(&pool, &cx).await)
     };
     assert_eq!(probed("k").await.expect("answered"), Outcome::Replayed(id));
-    // This attempt fails before its commit and leaves no row. So the next call runs the handler
-    // again.
+    // This attempt fails before its commit and leaves no row in the inbox. So the next call runs
+    // the handler again.
     let died = keys.key("early").run(async |_| Err::<i64, BoxError>("died early".into()));
     assert!(died.await.is_err());
     assert!(probed("early").await.expect("answered").is_executed());
@@ -85,7 +86,7 @@ async fn the_row_answers_the_probe() {
 #[tokio::test]
 async fn concurrent_attempts_take_effect_once() {
     let lab = Lab::new().await;
-    // Each attempt uses different nodes. So only the inbox prevents a second effect.
+    // Each attempt uses different palisade nodes. So only the inbox prevents a second effect.
     let attempts = (0..10).map(|_| {
         let pool = lab.pool.clone();
         let keys = at_least_once(&memory());
@@ -267,7 +268,8 @@ async fn a_row_older_than_the_retention_answers_no_probe_and_lets_only_another_r
         Err::<String, BoxError>("died with its effect".into())
     });
     assert!(died.await.is_err());
-    // The row expires. This also happens if all probes fail for a whole retention.
+    // The validity of the inbox row ends. This also happens if all probes fail for a whole
+    // retention.
     sqlx::query(OVER_SINCE).bind(MINUTE).execute(&lab.pool).await.expect("a row");
     let parked = sell(&keys, &lab.pool, "two chairs").await.expect_err("unknown");
     assert!(parked.contains("Parked"), "{parked}");
@@ -287,7 +289,7 @@ async fn a_row_counts_for_an_attempt_that_was_claimed_before_it_was_over() {
     assert!(sell(&of("shop:"), &lab.pool, "two chairs").await.is_ok());
     let pool = lab.pool.clone();
     let late = of("shop:").key("order-7").run(async move |cx: Context| {
-        // The handler works for a while before it reads its row.
+        // The handler works for a while before it reads its inbox row.
         tokio::time::sleep(Duration::from_millis(300)).await;
         sqlx::query(OVER_SINCE).bind(200_000_i64).execute(&pool).await?;
         let mut conn = pool.acquire().await?;

@@ -1,4 +1,5 @@
-//! The inbox and the fence on a real PostgreSQL server.
+//! Tests of the inbox (the table that records effects) and of fenced writes, on a real PostgreSQL
+//! server.
 
 mod alone;
 mod child;
@@ -19,7 +20,8 @@ use std::time::Duration;
 use palisade::{Idempotency, MemoryNode, Redlock};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
-/// A server, and a table that counts effects.
+/// A PostgreSQL server with the tables of palisade, and with a table that has a row for each
+/// effect.
 pub(crate) struct Lab {
     pub(crate) server: server::Postgres,
     pub(crate) pool: PgPool,

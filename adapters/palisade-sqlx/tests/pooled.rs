@@ -1,5 +1,6 @@
-//! The inbox and the fence through PgBouncer in transaction mode. Many clients share few server
-//! connections. Two transactions of one client may use different server connections.
+//! Tests of the inbox (the table that records effects) and of fenced writes through PgBouncer in
+//! transaction mode. Many clients share few server connections. Two transactions of one client may
+//! use different server connections.
 
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ async fn each_key_takes_effect_once_though_its_attempts_share_server_connections
         let lab = Lab::new().await;
         let pooler = Pooler::start(&lab.server, connections);
         let clients = clients(&pooler).await;
-        // Each attempt uses different nodes. So only the inbox prevents a second effect.
+        // Each attempt uses different palisade nodes. So only the inbox prevents a second effect.
         let attempts = clients.iter().flat_map(|pool| {
             let keys = at_least_once(&memory());
             (0..KEYS).map(move |n| {
@@ -193,7 +194,8 @@ async fn tables_are_made_and_purged_through_the_pooler() {
     assert_eq!(purged.await.iter().sum::<u64>(), CLIENTS as u64);
 }
 
-/// The README warns about this collision. If the test fails, the warning is out of date.
+/// The README warns that named statements of two clients collide in a shared connection. If this
+/// test fails, they do not collide any more, and the warning is out of date.
 #[tokio::test]
 async fn a_named_statement_collides_in_a_shared_connection() {
     let lab = Lab::new().await;

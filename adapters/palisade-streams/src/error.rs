@@ -1,4 +1,4 @@
-//! Converts errors of Redis into errors of the consumer.
+//! Converts errors of Redis into the consumer's error type, [`BrokerError`].
 
 use palisade::error::ConfigError;
 use palisade::idempotency::consumer::BrokerError;

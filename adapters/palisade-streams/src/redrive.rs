@@ -1,5 +1,6 @@
 //! Moves dead letters back into their stream. The messages became dead letters because the nodes
-//! lost data. An operator has decided about this loss.
+//! with the idempotency records lost data, so it was unknown if the messages had been handled. An
+//! operator has decided about this loss.
 
 use palisade::idempotency::consumer::BrokerError;
 use palisade::internal::{Endpoint, Line};
@@ -54,8 +55,8 @@ pub async fn redrive(url: &str, stream: &str) -> Result<Redriven, BrokerError> {
     moved.map(|()| logged.redriven).map_err(failed)
 }
 
-/// The numbers of a call of [`redrive`]. They are logged when the value is dropped. So they are
-/// also logged if the future of the call is dropped.
+/// The numbers of entries that a call of [`redrive`] has moved and not moved. They are logged when
+/// the value is dropped. So they are also logged if the future of the call is dropped.
 struct Logged<'a> {
     stream: &'a str,
     redriven: Redriven,

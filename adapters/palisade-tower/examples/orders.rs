@@ -9,8 +9,8 @@
 //! ```
 //!
 //! If the same `curl` command runs again, the response is the same order with the header
-//! `idempotent-replayed: true`. Only the lines between the marks `begin` and `end` are added to the
-//! endpoint for idempotency keys.
+//! `idempotent-replayed: true`. To accept idempotency keys, an endpoint needs only the lines
+//! between the comments `// begin` and `// end`.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

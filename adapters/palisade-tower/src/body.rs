@@ -1,5 +1,5 @@
 //! Reads HTTP bodies. A request's body is read to its end. A response's body is read up to the
-//! maximum length that the layer stores.
+//! maximum length that the idempotency layer stores.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -24,7 +24,7 @@ pub struct ResponseBody<B> {
 }
 
 impl<B> ResponseBody<B> {
-    /// Wraps a handler's body without reading it.
+    /// Wraps the body of a handler's response without reading it.
     pub(crate) fn passed(body: B) -> Self {
         Self { read: VecDeque::new(), rest: Some(Box::pin(body)), trailers: None }
     }
@@ -77,7 +77,7 @@ where
     }
 }
 
-/// The body of a handler's response, after the layer has read the body up to the limit.
+/// The body of a handler's response, after the idempotency layer has read the body up to the limit.
 pub(crate) struct Collected<B> {
     /// All bytes of the body; `None` if the body is too long to be stored.
     pub(crate) whole: Option<Bytes>,
@@ -109,7 +109,7 @@ pub(crate) async fn collect<B: Body>(body: B, limit: usize) -> Result<Collected<
 
 /// The reason why a request's body could not be read to its end.
 pub(crate) enum Unread {
-    /// The body is longer than the limit of the layer.
+    /// The body is longer than the maximum length that the idempotency layer accepts.
     TooLong,
     /// The read failed, for example because the client sent fewer bytes than its `Content-Length`.
     Broken(BoxError),

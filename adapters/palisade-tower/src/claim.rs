@@ -1,4 +1,4 @@
-//! The current attempt at a request, for the handler of the request.
+//! [`Claim`]: the current attempt at a request with an idempotency key, for the request's handler.
 
 use std::ops::Deref;
 

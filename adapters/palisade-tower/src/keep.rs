@@ -1,4 +1,5 @@
-//! Decides if a handler's response is stored, and if the next request with the same key runs.
+//! Decides if a handler's response is stored, and if the next request with the same idempotency key
+//! runs.
 
 use http::StatusCode;
 use palisade::Failed;

@@ -1,4 +1,5 @@
-//! The tower layer, and the methods for its settings.
+//! The tower layer that runs the handler of a request once per idempotency key, and the methods for
+//! the settings of the layer.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -62,8 +63,8 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Sets the HTTP methods to which the layer applies. Requests with other methods run without
-    /// this protection. Default: POST and PATCH, because GET, HEAD, OPTIONS, PUT and DELETE are
+    /// Sets the HTTP methods to which the layer applies. Requests with other methods run without a
+    /// check of their keys. Default: POST and PATCH, because GET, HEAD, OPTIONS, PUT and DELETE are
     /// idempotent by definition.
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.with(|s| s.methods = methods.into_iter().collect())
@@ -75,8 +76,8 @@ impl IdempotencyLayer {
         self.with(|s| s.header = name)
     }
 
-    /// Lets requests without a key run without this protection. By default the response to such a
-    /// request is 400.
+    /// Lets requests without an idempotency key run, each as a request of its own. By default the
+    /// response to such a request is 400.
     pub fn key_optional(self) -> Self {
         self.with(|s| s.key_optional = true)
     }

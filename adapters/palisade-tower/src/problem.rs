@@ -1,4 +1,5 @@
-//! The error responses of the layer itself, in the format of RFC 9457 (problem details).
+//! The error responses of the idempotency layer itself, in the format of RFC 9457 (problem
+//! details).
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -16,12 +17,12 @@ use crate::stored::StoredResponse;
 /// operator has decided about the loss yet.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
-/// The reason for an error response of the layer itself.
+/// The reason for an error response of the idempotency layer itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
     KeyMissing,
     KeyInvalid(InvalidKey),
-    /// The program's own check of keys (`accept_keys`) does not accept the key.
+    /// The program's own check of idempotency keys (`accept_keys`) does not accept the key.
     KeyRefused,
     /// The key has no quotation marks, and the layer accepts only keys in quotation marks.
     KeyBare,
@@ -37,8 +38,8 @@ pub(crate) enum Problem {
     /// The key is parked (its requests do not run until a person decides), because an earlier
     /// attempt left no result and may have taken effect.
     OutcomeUnknown,
-    /// The key is parked (its requests do not run) after a loss of data. The nodes cannot tell if
-    /// the key was used before. Contains the time until the nodes can tell it again.
+    /// The key is parked (its requests do not run) after a loss of data. It is unknown if the key
+    /// was used before. Contains the time until the nodes can exclude an earlier use again.
     PastUnknown(Duration),
     /// The key is parked after a loss of data, as for [`PastUnknown`](Self::PastUnknown). But no
     /// operator has decided yet if the requests of such keys run. So the client can try the request
@@ -244,7 +245,8 @@ impl Problem {
         let kind = documentation.map(|page| format!("{page}#{code}"));
         let details = Details {
             r#type: kind.as_deref().unwrap_or("about:blank"),
-            // If a problem has no type of its own, its title is that of its status (RFC 9457).
+            // If a problem has no type of its own, its title is the name of its HTTP status (RFC
+            // 9457).
             title: if kind.is_some() { title } else { reason },
             status: status.as_u16(),
             code,

@@ -1,6 +1,6 @@
 //! Handles a request with an idempotency key. Reads the request's body, runs the handler in a
 //! separate task, stores the response on the nodes, and sends the response to the client. Below, a
-//! problem is an error response of the layer itself:
+//! problem is an error response of the idempotency layer itself:
 //!
 //! ```text
 //!  read the body ─▶ claim ─▶ a result is stored ────────▶ replay it

@@ -1,4 +1,4 @@
-//! The owner of an idempotency key.
+//! [`Scope`]: the owner of an idempotency key, such as a user. Two owners can use the same key.
 
 use std::fmt::Write as _;
 
@@ -41,7 +41,8 @@ impl Scope {
         Self(Vec::new())
     }
 
-    /// Returns true if a part of the scope is empty. Then the scope names no owner.
+    /// Returns true if a part of the scope is an empty text. Then the scope names no owner of a
+    /// key.
     pub(crate) fn has_empty_part(&self) -> bool {
         self.0.iter().any(String::is_empty)
     }

@@ -1,4 +1,4 @@
-//! The tower service that wraps a handler.
+//! The tower service that wraps a handler and runs it once per idempotency key.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -78,7 +78,7 @@ where
     }
 }
 
-/// Returns the response of a request to which the layer does not apply.
+/// Returns the handler's response to a request to which the idempotency layer does not apply.
 fn passed<F, B, E>(handler: F) -> Pin<Box<dyn Future<Output = Answer<B, E>> + Send>>
 where
     F: Future<Output = Result<Response<B>, E>> + Send + 'static,

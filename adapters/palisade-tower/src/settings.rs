@@ -1,4 +1,5 @@
-//! The settings of a layer, and the decisions about a request by these settings.
+//! The settings of an [`IdempotencyLayer`](crate::IdempotencyLayer), and the decisions about a
+//! request by these settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -124,7 +125,7 @@ impl Settings {
         }
     }
 
-    /// Returns true if the layer applies to requests of this method.
+    /// Returns true if the idempotency layer applies to requests of this HTTP method.
     pub(crate) fn covers(&self, method: &Method) -> bool {
         self.methods.contains(method)
     }

@@ -1,4 +1,4 @@
-//! The stored form of a response.
+//! The form in which a handler's response is stored under its idempotency key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -43,13 +43,13 @@ enum StoredBody {
 }
 
 impl StoredResponse {
-    /// Creates a response without headers.
+    /// Creates the stored form of a response without headers.
     pub fn new(status: StatusCode, body: impl Into<Bytes>) -> Self {
         let body = StoredBody::of(&body.into());
         Self { status: status.as_u16(), headers: Vec::new(), body }
     }
 
-    /// Adds a header.
+    /// Adds a header to the stored response.
     #[must_use]
     pub fn header(mut self, name: &HeaderName, value: &HeaderValue) -> Self {
         let value = value.as_bytes().iter().map(|byte| char::from(*byte)).collect();

@@ -1,4 +1,4 @@
-//! The time that the layer adds to a request without a key.
+//! Measures the time that the idempotency layer adds to a request without a key.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -32,7 +32,8 @@ where
     (rounds[0], rounds[rounds.len() / 2])
 }
 
-/// The test prints the times and does not check them. `make bench-idempotency` shows them.
+/// The test prints the measured times and does not check them. `make bench-idempotency` shows the
+/// times.
 #[tokio::test]
 async fn a_request_without_a_key_asks_no_node() {
     let node = Fault::new(MemoryNode::new());

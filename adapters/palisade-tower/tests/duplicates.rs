@@ -1,4 +1,4 @@
-//! Requests that are repeated while the first request runs.
+//! Tests of requests that are repeated while the first request runs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The example as an endpoint of a program, and a count of the lines that the example needs.
+//! A test that runs the endpoint of the example `orders` and sends requests to it.
 
 use palisade::{MemoryNode, Redlock};
 

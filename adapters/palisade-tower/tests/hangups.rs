@@ -1,4 +1,4 @@
-//! Clients that close the connection before they receive the response.
+//! Tests with clients that close the connection before they receive the response.
 
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ async fn a_client_that_hangs_up_gets_the_response_when_it_asks_again() {
         let key = format!("k-{i}");
         hang_up(&shop, &key, &slow(), Duration::from_millis(after)).await;
         let name = format!("alice:{key}");
-        // If the connection closes at once, the server has perhaps not read the request.
+        // If the connection closed at once (`after` is 0), the server has perhaps not read the
+        // first request. Then this request is not a repetition.
         tokio::time::sleep(Duration::from_millis(2 * SLOW)).await;
         let again = shop.send(&key, &slow()).await;
         assert_eq!(again.status, 201, "{again:?}");

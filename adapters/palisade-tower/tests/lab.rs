@@ -128,7 +128,7 @@ impl Shop {
         self.client.request(method, url).header("x-user", "alice")
     }
 
-    /// Returns an order of the user alice.
+    /// Returns a request by which the user alice sends an order with this key.
     pub(crate) fn order(&self, key: &str, wish: &Wish) -> reqwest::RequestBuilder {
         self.request("POST", "/orders").header("idempotency-key", key).json(wish)
     }
@@ -145,7 +145,7 @@ pub(crate) async fn serve(app: Router) -> std::net::SocketAddr {
     address
 }
 
-/// A complete response.
+/// A response whose whole body has arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Got {
     pub(crate) status: u16,
@@ -170,7 +170,8 @@ impl Got {
         self.header("retry-after").map(|seconds| seconds.parse().expect("whole seconds"))
     }
 
-    /// Returns the code of the problem, and checks the other members of the problem.
+    /// Returns the code of an error response of the layer, and checks the other members of its JSON
+    /// object.
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
         let json: Value = serde_json::from_str(&self.text).expect("an object");

@@ -1,4 +1,4 @@
-//! The layer in an axum server, with a real HTTP client over loopback.
+//! Tests of the idempotency layer in an axum server, with a real HTTP client over loopback.
 
 mod cost;
 mod duplicates;

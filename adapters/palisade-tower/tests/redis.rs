@@ -1,4 +1,5 @@
-//! The layer on a real Redis server. The server dies while requests run.
+//! Tests of the idempotency layer with its records on a real Redis server, which dies while
+//! requests run.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ pub(crate) fn fresh(args: &[&str]) -> Server {
     Server::start(args)
 }
 
-/// Returns a new handle on the server, as another process would have it. The lease is one second.
+/// Returns a new client (`Redlock` handle) of the server, as another process would have it. The
+/// lease is one second.
 pub(crate) fn handle(server: &Server) -> Redlock {
     let node = RedisNode::builder(server.url()).trust_fresh(true).build().expect("a node");
     let second = Duration::from_secs(1);
@@ -144,7 +146,7 @@ async fn redis_killed_at_any_moment_costs_no_second_effect() {
         let times = shop.ledger.of(&format!("alice:{key}"));
         assert!(times <= 1, "{key}: {times} effects, {first:?}, {after:?}");
         if first.status == 201 {
-            // After the restart the key still has the first response.
+            // After the restart of the server the key still has the first response.
             assert_eq!((times, after.is_replayed(), &after.text), (1, true, &first.text), "{key}");
         }
         *table.entry((first.status, after.status)).or_default() += 1;

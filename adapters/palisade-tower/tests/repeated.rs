@@ -1,4 +1,4 @@
-//! Requests that are repeated after the response to the first request.
+//! Tests of requests that are repeated after the response to the first request.
 
 use axum::http::HeaderName;
 use palisade_tower::{Keep, Scope, StoredResponse};

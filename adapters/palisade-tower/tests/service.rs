@@ -1,5 +1,5 @@
-//! The layer around a service that is not an axum handler: errors, broken bodies, and requests to
-//! which the layer does not apply.
+//! Tests of the idempotency layer around a service that is not an axum handler: errors, broken
+//! bodies, and requests to which the layer does not apply.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Each error response of the layer itself, and the stored responses of the handler.
+//! Tests of each error response of the idempotency layer itself, and of the stored responses of the
+//! handler.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -71,7 +72,7 @@ async fn a_body_that_is_too_long_is_answered_413() {
     let chunked = shop.request("POST", "/orders").header("idempotency-key", "k");
     let chunked = chunked.body(reqwest::Body::wrap(body));
     refused(&shop, chunked, (413, "body-too-large")).await;
-    // The refused requests did not use up the key.
+    // The refused requests did not claim the key, so the next request with this key runs.
     assert_eq!(shop.send("k", &Wish::default()).await.status, 201);
 }
 
@@ -110,7 +111,8 @@ async fn another_request_under_a_running_key_is_answered_422() {
 #[tokio::test]
 async fn what_is_kept_of_each_status() {
     let shop = Shop::new().await;
-    // All other statuses are results and are replayed, including errors.
+    // Responses with all statuses except `refusals` are stored and replayed as results, even if
+    // they are errors.
     let refusals = [400, 401, 403, 404, 405, 407, 408, 413, 415, 422, 425, 429];
     for status in (200..600).filter(|status| !refusals.contains(status)) {
         // 206 is not a complete response. The other statuses have no body by definition.
@@ -158,7 +160,8 @@ async fn a_server_error_is_kept_as_it_was_chosen() {
         }
         assert_eq!(repeats.ledger.of(&format!("alice:{key}")), 2, "{status}");
     }
-    // The other statuses are handled as by default.
+    // `server_errors` affects only 5xx statuses. A response with the status 402 is stored and
+    // replayed, as by default.
     assert_eq!(shop.send("k", &wish(402)).await.status, 402);
     assert!(shop.send("k", &wish(402)).await.is_replayed());
 }
@@ -244,7 +247,7 @@ async fn keys_that_nodes_forgot_are_answered_503_as_long_as_it_is_undecided() {
     loop {
         let got = shop.send("after", &Wish::default()).await;
         match (got.status, &*got.problem()) {
-            // In its quarantine the node grants no keys.
+            // In its quarantine, the time after its restart, the node grants no keys.
             (503, "unavailable") => seen.push(got.retry_after().expect("a wait")),
             (503, "past-undecided") => {
                 assert_eq!(got.retry_after(), Some(10));

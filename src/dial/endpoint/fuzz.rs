@@ -1,12 +1,12 @@
-//! Property tests of addresses. No text causes a panic, a parsed address has the written parts, and
-//! no output contains a password.
+//! Property tests of addresses. No text causes a panic, a parsed address has the same host, port
+//! and login as its text, and no output contains a password.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::fuzzing::{config, corpus};
 
-/// Texts in every generated password. No output may contain one of them.
+/// Two texts that every generated password contains. No output may contain one of these texts.
 const MARKS: [&str; 2] = ["Sa1x", "Kb2y"];
 
 fn shown(url: &str) -> String {

@@ -63,7 +63,7 @@ fn more_than_allowed_is_refused_before_it_comes() {
         ("*1x\r\n", Excess::Garbled),
         ("*\r\n", Excess::Garbled),
         ("*-2\r\n", Excess::Garbled),
-        // The parser would read each of these as an unlimited length.
+        // The parser would read each of these lines as an unlimited length.
         ("!-1\r\n", Excess::Garbled),
         ("=-1\r\n", Excess::Garbled),
         ("%-1\r\n", Excess::Garbled),

@@ -1,6 +1,7 @@
 //! The socket of a [`Wire`](super::Wire), with two queues of requests: those that are not sent yet,
-//! and those that are sent and not answered. After the server has lost the script, this module
-//! loads the script and sends the affected batches again.
+//! and those that are sent and not answered. A batch is a call of a Lua script with several
+//! requests. After the server has lost this script, this module loads the script and sends the
+//! affected batches again.
 //!
 //! A server that has lost the script answers each batch with NOSCRIPT and does not execute the
 //! batch. Another client may load the script at any time, and then the server executes the later
@@ -72,7 +73,7 @@ pub(super) struct Line {
     begun: usize,
     flushed: bool,
     sent: VecDeque<Request>,
-    /// Batches that the server refused with NOSCRIPT.
+    /// Batches that the server refused with NOSCRIPT, because it had lost their script.
     missing: VecDeque<Request>,
 }
 
@@ -222,9 +223,10 @@ impl Line {
         answered(request);
     }
 
-    /// Queues the load command and then the batches in `missing`, before all unsent requests. Does
-    /// nothing while a sent request has no answer. Each batch is queued again at most once. Returns
-    /// true if a batch was queued.
+    /// Queues the command that loads the script, and then the batches that the server refused
+    /// without the script (`missing`), before all unsent requests. Does nothing while a sent
+    /// request has no answer. Each batch is queued again at most once. Returns true if a batch was
+    /// queued.
     fn send_missing(&mut self) -> bool {
         if self.missing.is_empty() || !self.sent.is_empty() || self.begun > 0 {
             return false;

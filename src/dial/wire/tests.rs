@@ -1,5 +1,5 @@
 //! Tests of a `Wire` over a pipe in memory: which future reads the socket, the end of the
-//! connection, and a server that has lost the script.
+//! connection, and a server that has lost the Lua script that executes batches.
 
 use std::time::Duration;
 

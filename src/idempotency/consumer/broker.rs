@@ -83,9 +83,9 @@ pub trait Delivery: Send + Sync + 'static {
 
     /// Settles the delivery at the broker as `how` requires. At the next delivery
     /// [`failures`](Self::failures) has to return `failures`. For [`Retry`](Disposition::Retry) and
-    /// [`Park`](Disposition::Park) the adapter first stores the message in its new place at the
-    /// broker, and then acknowledges the delivery. A crash between these two steps makes a
-    /// duplicate, but loses no message.
+    /// [`Park`](Disposition::Park) the adapter first stores a copy of the message at the broker,
+    /// for a later delivery or as a dead letter, and then acknowledges the delivery. A crash
+    /// between these two steps makes a duplicate, but loses no message.
     fn settle(
         &self,
         how: &Disposition,
@@ -185,7 +185,7 @@ impl BrokerError {
 advise!(BrokerError);
 
 impl BrokerError {
-    /// Returns the next step after the error.
+    /// Returns the advised next step after the error.
     pub fn advice(&self) -> Advice {
         if self.passing {
             Advice::RetryAfter(Duration::from_secs(1))

@@ -22,7 +22,7 @@ pub struct Consumer<B: Broker> {
     pub(super) terms: Terms,
 }
 
-/// Settings of a [`Consumer`].
+/// Settings of a [`Consumer`] that is not built yet.
 #[must_use = "a builder does nothing until `build`"]
 pub struct ConsumerBuilder<B: Broker> {
     broker: B,
@@ -39,10 +39,10 @@ impl<B: Broker> ConsumerBuilder<B> {
         self
     }
 
-    /// Sets the function that reads the key of a message. This function replaces the one of the
-    /// broker's adapter. The key is an id that the *producer* gave to the request. Every copy of
-    /// the request has this id, and no other request has it. Do not use a number that the broker
-    /// gives to each copy.
+    /// Sets the function that reads the key of a message. Without it, the broker's adapter reads
+    /// the key. The key is an id that the *producer* gave to the request. Every copy of the request
+    /// has this id, and no other request has it. Do not use a number that the broker gives to each
+    /// copy.
     pub fn key(
         mut self,
         of: impl Fn(&B::Delivery) -> Option<String> + Send + Sync + 'static,

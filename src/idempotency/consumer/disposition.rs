@@ -1,5 +1,6 @@
 //! The disposition of a delivery: the action that a consumer takes with the message. The
-//! disposition depends only on the result of the delivery's call and on the consumer's rules.
+//! disposition depends only on the consumer's rules and on the result of the idempotency call that
+//! handled the delivery.
 
 use std::fmt;
 use std::time::Duration;
@@ -97,8 +98,8 @@ impl Disposition {
 }
 
 impl Rules {
-    /// Returns the disposition of a message from the outcome of its call. `failures` is the number
-    /// of earlier failures of the message's handler.
+    /// Returns the disposition of a message from the outcome of the idempotency call that handled
+    /// it. `failures` is the number of earlier failures of the message's handler.
     pub fn disposition<T>(
         &self,
         outcome: &Result<Outcome<T>, RunError>,

@@ -10,18 +10,20 @@ use tokio::time::Instant;
 use crate::idempotency::{Outcome, RunError};
 use crate::sync::SyncMutex;
 
-/// Pause between two tried messages while the nodes are not initialised.
+/// Pause between two tried messages while the nodes are not initialised (by `palisade init`).
 pub(super) const EVERY: Duration = Duration::from_secs(5);
 /// Interval of the warnings in the log while no messages are fetched.
 const REPORT: Duration = Duration::from_secs(60);
 
-/// State of the nodes by the result of a delivery's call: initialised by an operator or not.
+/// State of the nodes, as the result of an idempotency call shows it: initialised by an operator or
+/// not.
 #[derive(Debug)]
 pub(super) enum Deployment {
     /// The result does not show the state of the nodes. For example too few nodes answered, or no
     /// call was made.
     Unknown,
-    /// The nodes are not initialised. The text is the message of `RunError::NotInitialised`.
+    /// The nodes are not initialised (by `palisade init`). The text is the message of
+    /// `RunError::NotInitialised`.
     Uninitialised(String),
     /// The nodes are initialised: they decided if the handler may run.
     Initialised,
@@ -44,21 +46,22 @@ impl Deployment {
 }
 
 /// A limit on the messages that the consumer may fetch. The gate is shut while the nodes are not
-/// initialised.
+/// initialised (by `palisade init`).
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// Time at which the consumer may fetch one message for the next try; `None` while the gate is
-    /// open.
+    /// Time at which the consumer may fetch one message, to try again if the nodes are initialised;
+    /// `None` if they are.
     again: Option<Instant>,
-    /// Time of the last warning in the log that the gate is shut.
+    /// Time of the last warning in the log that the gate is shut (the nodes are not initialised).
     reported: Option<Instant>,
-    /// True if the log contains a warning that the gate is shut, and no later line that it is open.
+    /// True if the log contains a warning that the gate is shut (the nodes are not initialised),
+    /// and no later line that it is open.
     is_end_due: bool,
     shut: Shut,
 }
 
-/// Start and reason of the time in which a gate is shut; `None` while the gate is open. Shared with
-/// `Idempotency::health`.
+/// Start and reason of the time in which a gate is shut; `None` while the gate is open, because the
+/// nodes are initialised. Shared with `Idempotency::health`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shut(Arc<SyncMutex<Option<(Instant, String)>>>);
 
@@ -69,7 +72,8 @@ impl Shut {
 }
 
 impl Gate {
-    /// Makes an open gate. The gate writes the start and the reason of its shut times into `shut`.
+    /// Makes an open gate. While the gate is shut (the nodes are not initialised), `shut` contains
+    /// the start and the reason of this time.
     pub(super) fn shown_by(shut: &Shut) -> Self {
         Self { shut: shut.clone(), ..Self::default() }
     }
@@ -80,20 +84,23 @@ impl Gate {
         self.again.filter(|again| Instant::now() < *again)
     }
 
-    /// Returns the number of messages to fetch: one while the gate is shut, otherwise `free`.
+    /// Returns the number of messages to fetch: one while the gate is shut (the nodes are not
+    /// initialised), otherwise `free`.
     pub(super) fn room(&self, free: usize) -> usize {
         if self.again.is_some() { 1 } else { free }
     }
 
-    /// Records the fetch of a message. While the gate is shut, the next fetch waits for a pause.
-    /// The result of the fetched message may open the gate before that.
+    /// Records the fetch of a message. While the gate is shut (the nodes are not initialised), the
+    /// next fetch waits for a pause. The result of the fetched message may open the gate before
+    /// that.
     pub(super) fn fetched(&mut self) {
         if let Some(again) = &mut self.again {
             *again = Instant::now() + EVERY;
         }
     }
 
-    /// Shuts or opens the gate by the result of a delivery.
+    /// Shuts the gate if a delivery has shown that the nodes are not initialised. Opens the gate if
+    /// they are.
     pub(super) fn judge(&mut self, deployment: &Deployment) {
         match deployment {
             Deployment::Unknown => {}

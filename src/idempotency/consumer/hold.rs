@@ -34,8 +34,8 @@ const MOST: usize = 100_000;
 pub(crate) struct Holding {
     pub(super) of: Idempotency,
     state: SyncMutex<State>,
-    /// Start and reason of the time in which the consumer takes no messages, because the nodes are
-    /// not initialised.
+    /// Start and reason of the time in which the consumer takes no messages, because no operator
+    /// has initialised the nodes (by `palisade init`).
     pub(super) shut: Shut,
 }
 
@@ -59,12 +59,13 @@ impl Holdings {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Start of the time in which at least one message has been held; `None` while no message is
-    /// held.
+    /// Start of the time in which at least one message has been held (waits for an operator's
+    /// decision); `None` while no message is held.
     since: Option<Instant>,
     /// Text of the last held message: the reason, and the action that the operator has to take.
     why: String,
-    /// Keys of the held messages with the time of their last delivery.
+    /// Keys of the held messages, which wait for an operator's decision, with the time of their
+    /// last delivery.
     held: BTreeMap<Arc<str>, Instant>,
     /// Losses of data because of which messages were held since the last warning in the log. No
     /// operator has decided about these losses yet.
@@ -96,8 +97,9 @@ impl Holding {
         let now = Instant::now();
         let mut state = self.state.lock();
         for loss in &parked.losses {
-            // Clients with a longer failover window move the end of a loss (`to`). So the
-            // comparison of losses ignores the end.
+            // A client with a longer failover window (the time for which a replaced master may
+            // still accept writes) moves the end of a loss (`to`). So the comparison of losses
+            // ignores the end.
             let same = |known: &&mut Loss| (known.from, known.began) == (loss.from, loss.began);
             match state.losses.iter_mut().find(same) {
                 Some(known) => known.to = known.to.max(loss.to),
@@ -108,8 +110,8 @@ impl Holding {
             let new = state.held.insert(Arc::clone(key), now).is_none();
             self.counters().holds(i64::from(new));
         }
-        // This message may be held because of another loss than the first message, so its text
-        // replaces the old one.
+        // This message may be held because of another loss of data than the earlier messages, so
+        // the text of this message replaces their text.
         state.why = parked.to_string();
         if state.since.is_none() {
             state.since = Some(now);
@@ -159,7 +161,8 @@ impl Holding {
         }
     }
 
-    /// Logs that no message is held any more, once the last held message is gone.
+    /// If the last held message is gone, logs that no message waits for an operator's decision any
+    /// more.
     fn end(&self, state: &mut State) {
         if state.held.is_empty()
             && let Some(since) = state.since.take()
@@ -267,8 +270,8 @@ mod tests {
         let why = || holding.waiting()[0].why.clone();
         hold(&holding, &[first]);
         assert!(why().contains(&first.number()), "{}", why());
-        // This part imitates an operator's decision about the first loss, followed by a second loss
-        // before the next delivery.
+        // This part imitates an operator's decision about the first loss of data, followed by a
+        // second loss before the next delivery.
         let _ = tokio::time::timeout(minute, holding.watch()).await;
         hold(&holding, &[second]);
         assert!(why().contains(&second.number()) && !why().contains(&first.number()), "{}", why());

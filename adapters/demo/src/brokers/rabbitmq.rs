@@ -1,5 +1,5 @@
-//! A `RabbitMQ` node and its port mapper. The demo starts both, with their files in a temporary
-//! directory.
+//! A `RabbitMQ` node and its port mapper (Erlang's `epmd`). The demo starts both, with their files
+//! in a temporary directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ impl Rabbit {
                 Ok::<_, Failure>(())
             };
             // A node that is still starting may accept a connection and then send nothing. So the
-            // wait has a timeout.
+            // wait for its answer has a timeout.
             let asked = timeout(ANSWER, asked).await;
             match asked.unwrap_or_else(|_| Err("it says nothing".into())) {
                 Ok(()) => return Ok(()),

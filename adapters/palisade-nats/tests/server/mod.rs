@@ -82,7 +82,8 @@ impl Nats {
         Box::pin(async {
             loop {
                 let found = self.context.get_consumer_from_stream(DURABLE, STREAM).await;
-                // The first consumer that runs creates the durable consumer.
+                // The durable consumer may not exist yet: the first palisade consumer that runs
+                // creates it.
                 if found.is_ok_and(|_: PullConsumer| true) {
                     let info = self.info().await;
                     if info.num_pending == 0 && info.num_ack_pending == 0 {

@@ -15,23 +15,24 @@ use sqlx::{Connection as _, Database, Pool};
 
 use crate::error::InboxError;
 
-/// The row of a key.
+/// The row of a key in the inbox, the table that records effects.
 pub(crate) struct Found {
-    /// The result as JSON; `None` if the row has no result.
+    /// The result of the effect as JSON; `None` if the row has no result.
     pub(crate) result: Option<Vec<u8>>,
-    /// Fingerprint of the row's request.
+    /// Fingerprint of the request that wrote the row.
     pub(crate) fingerprint: Option<Vec<u8>>,
-    /// True if the row is valid. False if the nodes may already have dropped the record.
+    /// True if the row is valid. False if the nodes may already have dropped the key's idempotency
+    /// record.
     pub(crate) counts: bool,
 }
 
-/// Time for which a row is kept after the end of its validity. If an attempt was claimed before the
-/// end of the validity, the attempt treats the row as valid. The handler of this attempt may run
-/// for this time before it reads the row.
+/// Time for which an inbox row is kept after the end of its validity. If an attempt was claimed
+/// before the end of the validity, the attempt treats the row as valid. The handler of this attempt
+/// may run for this time before it reads the row.
 pub(crate) const SPARE: Duration = Duration::from_hours(24);
 
-/// Returns the primary key of the record's row. The primary key has 32 hexadecimal digits that
-/// depend on the prefix, the namespace and the key.
+/// Returns the primary key of the inbox row for the call's idempotency record. The primary key has
+/// 32 hexadecimal digits that depend on the prefix, the namespace and the key.
 pub(crate) fn record(cx: &Context) -> String {
     cx.child_key("palisade-sqlx: inbox")
 }
@@ -68,7 +69,8 @@ pub(crate) trait Rows: Database {
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
-/// Runs an effect once. The function `once` of each database calls this function.
+/// Runs `effect` if the key has no valid row in the inbox, and writes the row. The function `once`
+/// of each database calls this function.
 pub(crate) async fn once<D, T, E, F>(
     conn: &mut D::Connection,
     cx: &Context,
@@ -111,8 +113,8 @@ pub(crate) async fn probe<D: Rows, T: DeserializeOwned>(
 ) -> Probed<T> {
     let found = D::find(conn, cx, false).await;
     if let Ok(Some(Found { counts: false, fingerprint, .. })) = &found {
-        // The row belongs to an earlier use of the key. `once` overwrites it with the row of this
-        // request.
+        // If the fingerprints differ, the row belongs to an earlier use of the key. `once`
+        // overwrites it with the row of this request.
         if differs(cx, fingerprint.as_deref()) {
             return Probed::NotFound;
         }
@@ -174,7 +176,7 @@ fn read<T: DeserializeOwned>(
         .map_err(|error| codec(cx, "the stored result cannot be read as this type", error))
 }
 
-/// Returns true if the row belongs to another request: both the call and the row have a
+/// Returns true if the inbox row belongs to another request: both the call and the row have a
 /// fingerprint, and the two fingerprints differ. A call without a fingerprint gets the stored
 /// result. It would also get the stored result from the nodes.
 fn differs(cx: &Context, stored: Option<&[u8]>) -> bool {

@@ -55,8 +55,8 @@ pub async fn raise_read(
     Ok(judge(written <= value(token), resource, token, written.max(read)))
 }
 
-/// Runs a statement that stores the token or leaves the row unchanged. Returns the largest tokens
-/// with which the resource was written and read.
+/// Runs a statement that stores the token in the row of the resource, or leaves the row unchanged.
+/// Returns the largest tokens with which the resource was written and read.
 async fn store(
     conn: &mut MySqlConnection,
     raise: &'static str,
@@ -65,7 +65,7 @@ async fn store(
 ) -> Result<(i64, i64), sqlx::Error> {
     let raise = sqlx::query(raise).bind(resource.as_bytes()).bind(value(token));
     raise.execute(&mut *conn).await?;
-    // The first statement has locked the row. This locking read returns the current state of the
+    // The statement `raise` has locked the row. This locking read returns the current state of the
     // row. A plain read may return an older state from the transaction's snapshot.
     let seen = "SELECT fence, read_fence FROM palisade_fence WHERE resource = ? FOR UPDATE";
     sqlx::query_as(seen).bind(resource.as_bytes()).fetch_one(conn).await

@@ -1,4 +1,4 @@
-//! MariaDB's part of the tests that both databases run.
+//! The types and SQL statements of MariaDB for the tests that run on both PostgreSQL and MariaDB.
 
 pub(crate) use palisade_sqlx::mysql::{fence, inbox, migrate};
 pub(crate) use sqlx::MySqlConnection as Conn;
@@ -6,14 +6,15 @@ pub(crate) use sqlx::mysql::MySqlPool as Pool;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Inserts a row with a record, a namespace, a key and a result. It counts for so many hours.
+/// Inserts a row into the inbox. The parameters are the record's name, the namespace, the key, the
+/// result, and the number of hours for which the row is valid.
 pub(crate) const ROW: &str = "INSERT INTO palisade_inbox \
     (record, namespace, `key`, fence, attempt, result, done_at, counts_until) \
     VALUES (?, ?, ?, 1, 1, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? HOUR)";
-/// Makes all rows invalid since this number of microseconds.
+/// Changes all rows so that they lost their validity this number of microseconds ago.
 pub(crate) const OVER_SINCE: &str =
     "UPDATE palisade_inbox SET counts_until = UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND";
-/// Selects for how many seconds a row counts.
+/// Selects the number of seconds for which an inbox row is valid after its effect.
 pub(crate) const LASTS: &str =
     "SELECT TIMESTAMPDIFF(SECOND, done_at, counts_until) FROM palisade_inbox";
 
@@ -22,7 +23,7 @@ pub(crate) async fn effect(tx: &mut Conn, key: String) -> Result<i64, BoxError> 
     Ok(i64::try_from(insert.execute(tx).await?.last_insert_id())?)
 }
 
-/// Returns the statement as it is: the parameters are question marks.
+/// Returns the statement unchanged, because MariaDB's parameters are question marks, too.
 pub(crate) fn sql(text: &'static str) -> &'static str {
     text
 }

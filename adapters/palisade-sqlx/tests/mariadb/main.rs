@@ -1,4 +1,5 @@
-//! The inbox and the fence on a real MariaDB server.
+//! Tests of the inbox (the table that records effects) and of fenced writes, on a real MariaDB
+//! server.
 
 #[path = "../child.rs"]
 mod child;
@@ -50,7 +51,7 @@ pub(crate) fn at_least_once(redlock: &Redlock) -> Idempotency {
     redlock.idempotency("orders").at_least_once().build().expect("settings")
 }
 
-/// Keys are compared as bytes, without a collation.
+/// MariaDB compares idempotency keys as bytes, without a collation.
 #[tokio::test]
 async fn keys_that_a_collation_takes_for_one_are_several() {
     let (lab, keys) = (Lab::new().await, at_least_once(&memory()));
@@ -72,7 +73,8 @@ async fn a_row_that_is_younger_than_the_snapshot_of_the_transaction_is_found() {
         let mut other = pool.begin().await?;
         inboxes::write(&mut other, &cx, Some("7")).await;
         let mut tx = pool.begin().await?;
-        // This read fixes the transaction's snapshot. Later plain reads do not see the row.
+        // This read fixes the transaction's snapshot. Later plain reads do not see the row that the
+        // other attempt writes.
         let rows = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM palisade_inbox");
         assert_eq!(rows.fetch_one(&mut *tx).await?, 0);
         let _ = begun.send(other);

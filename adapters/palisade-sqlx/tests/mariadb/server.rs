@@ -11,7 +11,7 @@ use crate::child::{Child, free_port, is_root};
 /// Lock for `mariadb-install-db`. Two runs of this program at the same time disturb each other.
 static INSTALL: Mutex<()> = Mutex::new(());
 /// Options that let several servers run on one machine. The kernel has few contexts for
-/// asynchronous IO. With the default size of their buffers, the servers would use the whole
+/// asynchronous IO. With the default size of their buffers, the servers would use all memory of the
 /// machine.
 const MODEST: &[&str] = &["--innodb-use-native-aio=0", "--innodb-buffer-pool-size=32M"];
 static COUNT: AtomicU32 = AtomicU32::new(0);

@@ -1,5 +1,5 @@
--- Moves dead letters with the reason 'forgotten' back into their stream, in one step. Removes the
--- fields that were added to the entry for the dead letter.
+-- Moves dead letters with the reason 'forgotten' (nodes had lost data) back into their stream, in
+-- one step. Removes the fields that were added to the entry for the dead letter.
 -- KEYS: the stream of dead letters, the stream. ARGV: start position, end position, maximum number
 -- of dead letters to read.
 -- Returns the next start position (empty at the end), the number of moved entries, and the number

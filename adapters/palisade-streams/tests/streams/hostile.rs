@@ -1,4 +1,4 @@
-//! Redis Streams with malformed entries, and with a server that sends malformed replies.
+//! Tests of Redis Streams with malformed entries, and with a server that sends malformed replies.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

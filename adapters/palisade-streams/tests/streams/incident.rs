@@ -1,6 +1,7 @@
-//! Entries with forgotten keys: the nodes cannot say whether there was an attempt for such a key.
-//! In one test the entries are held and run once after an operator's decision. In the other test a
-//! first decision parks the entries. After a second decision they are moved back and run once.
+//! Tests of entries with forgotten keys: the nodes have lost data, so it is unknown if there was an
+//! attempt for such a key. In one test the entries are held (delivered again and again) until an
+//! operator decides, and then run once. In the other test a first decision makes the entries dead
+//! letters. After a second decision the entries are moved back into the stream and run once.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -72,11 +73,13 @@ async fn entries_are_held_parked_by_a_decision_and_run_once_after_a_redrive() {
             ["key", "x", "reason", "forgotten", "detail", "no", "id", "1-1", "left_out", "y"];
         ask(&server, &[&["XADD", "{orders}:dead", "*"][..], &left].concat());
         seen[0].decide(&of, Decision::Run, true, &audit).await.unwrap();
-        // A decision is cached for some seconds. Wait until the new decision is used.
+        // The consumer caches an operator's decision for some seconds. Wait until the consumer uses
+        // the new decision.
         sleep(Duration::from_secs(6)).await;
         let url = server.url();
         let moves = || redrive(&url, "orders");
-        // A redrive can stop at any moment without loss.
+        // A redrive (the move of dead letters back into their stream) can stop at any moment and
+        // loses no entry.
         for n in 0..20 {
             let _ = timeout(Duration::from_micros(200 * n), moves()).await;
         }

@@ -1,5 +1,5 @@
-//! Redis Streams on a real server. If a consumer dies, another consumer handles its entries. A slow
-//! consumer changes nothing about an entry that another consumer has taken over.
+//! Tests of Redis Streams on a real server. If a consumer dies, another consumer handles its
+//! entries. A slow consumer changes nothing about an entry that another consumer has taken over.
 
 #[path = "../../examples/orders.rs"]
 #[allow(dead_code, reason = "its `main` is not called here")]
@@ -148,7 +148,7 @@ async fn late(answer: Result<(), Failed>) -> (Server, ConsumerReport) {
         let id = ask(&server, &["XPENDING", "orders", "billing", "-", "+", "1"]);
         let id = id.lines().next().unwrap().to_owned();
         ask(&server, &["XCLAIM", "orders", "billing", "other", "0", &id]);
-        // The other consumer has acknowledged the entry.
+        // The other consumer, which has taken over the entry, acknowledges it.
         ask(&server, &["XACK", "orders", "billing", &id]);
         let_go.send(()).unwrap();
         sleep(Duration::from_millis(300)).await;
@@ -202,7 +202,7 @@ async fn a_dead_letter_that_cannot_be_written_stays_in_the_queue() {
     let handler =
         |_: Context, _: Arc<Message>| async { Err::<(), _>(Failed::permanent("unknown")) };
     let run = consumer.run(handler, std::future::pending());
-    // The consumer either ends with an error or keeps trying.
+    // The consumer either ends with an error or tries again and again.
     let ended = timeout(Duration::from_secs(3), run).await;
     assert!(!matches!(ended, Ok(Ok(_))), "{ended:?}");
     let pending = ask(&server, &["XPENDING", "orders", "billing"]);
@@ -296,7 +296,7 @@ async fn a_redrive_logs_what_it_moved_also_if_it_fails_or_is_dropped() {
     assert!(lines().len() == 3 && line.contains("done=false"), "{line}");
     let moved = line.split_once("moved=").unwrap().1.split(' ').next().unwrap();
     let (moved, back) = (moved.parse::<u32>().unwrap(), back() - 120);
-    // The log may lack up to two steps: one step without a received reply, and one step that was
-    // still running.
+    // Each step of a redrive moves at most 50 entries. The logged number may lack the entries of
+    // two steps: of one whose reply was not received, and of one that was still running.
     assert!(moved <= back && back <= moved + 100 && back < most, "{moved} of {back}");
 }

@@ -1,4 +1,5 @@
-//! Table of the disposition for each outcome and each error.
+//! Tests of the disposition (the action that a consumer takes with a message) for each outcome and
+//! each error of the message's call.
 
 use std::sync::Arc;
 
@@ -57,7 +58,8 @@ fn not_recorded(overtaken: bool) -> CallResult {
     Err(RunError::NotRecorded(NotRecorded { key: key(), attempt: 1, token, overtaken, nodes }))
 }
 
-/// Formats a disposition: `ack`, `retry 500`, `park mismatch`, `stop`.
+/// Formats a disposition as a short text, for example `ack`, `retry 500`, `park mismatch` or
+/// `stop`.
 fn short(disposition: &Disposition) -> String {
     match disposition {
         Disposition::Ack => "ack".to_owned(),
