@@ -1,5 +1,6 @@
 //! Actions of operators, such as taking a lock from its holder. The console refuses an action
-//! without permission, and writes each request to the audit, even one that it refused.
+//! without permission, and writes each request to the audit (its log of actions), even one that it
+//! refused.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -34,7 +35,8 @@ const WAIT: Duration = Duration::from_secs(25);
 /// Maximum time for which an action waits for the beginning of a job's run.
 const BEGINS: Duration = Duration::from_secs(10);
 
-/// Answer to an action if its target has changed since the page showed it.
+/// Answer to an action if its target (such as a lock) has changed since the visitor's page showed
+/// the target.
 const CHANGED: &str = "it has changed since the page showed it; look again";
 
 /// A request to act.
@@ -42,9 +44,10 @@ const CHANGED: &str = "it has changed since the page showed it; look again";
 pub(crate) struct Request {
     #[serde(flatten)]
     act: Act,
-    /// State of the target when the page showed it: the holder, the term, the claim of the key, or
-    /// the losses. If the state has changed since, the action is refused. Only programs leave it
-    /// out: their action applies to the state at the arrival of the request.
+    /// State of the target as the visitor's web page showed it: the holder, the term of a leader,
+    /// the claim of a key, or the losses of data. If the state has changed since, the action is
+    /// refused. Only programs leave it out: their action applies to the state at the arrival of the
+    /// request.
     #[serde(default)]
     expect: Option<String>,
     #[serde(default)]
@@ -201,8 +204,8 @@ pub(crate) async fn act(
         }
     };
     let name = act.name().to_owned();
-    // This entry makes the pages of other visitors read the audit again and show that the action
-    // has begun.
+    // This entry of the console's history makes the pages of other visitors read the audit again
+    // and show that the action has begun.
     let begins = format!("{} of {name:?} by {} begins", line.action, line.by);
     let id = shared.audits.begun(line);
     shared.happened(Entry::of(Level::Info, "action", &name, begins));
@@ -303,8 +306,9 @@ async fn perform(
                 let why = "no loss of this number makes keys of the namespace forgotten";
                 return Ok(Ended::new("refused", why));
             };
-            // If a loss joined the incident after the page showed it, the visitor has not decided
-            // about this loss, so the decision is refused.
+            // If a loss of data joined the incident (losses that belong together) after the page
+            // showed the incident, the visitor has not decided about this loss, so the decision is
+            // refused.
             let losses = incident.losses.iter().map(|one| one.loss);
             if expect.is_some_and(|expect| expect != losses_shown(losses)) {
                 return Ok(Ended::new("refused", CHANGED));
@@ -321,7 +325,8 @@ async fn perform(
     }
 }
 
-/// Returns true if the key is in the state that the page showed, or if the request names no state.
+/// Returns true if the key is in the state that the visitor's page showed, or if the request names
+/// no state.
 fn is_as_shown(facts: Option<&KeyFacts>, expect: Option<&str>) -> bool {
     expect.is_none_or(|expect| facts.is_some_and(|facts| shown_as(facts) == expect))
 }
@@ -402,7 +407,8 @@ async fn step_down(
     let election = shared.redlock.election(name).build()?;
     let reason = format!("{} ({})", audit.reason(), audit.by());
     let asked = match expect.map(str::parse::<u64>) {
-        // The request names the term that the page showed, so a later leader does not obey it.
+        // The request names the term (one leadership) that the page showed, so a later leader does
+        // not obey the request.
         Some(Ok(term)) => election.step_down_from(FencingToken::new(term), &reason, WAIT).await,
         Some(Err(_)) => return Err(Refusal::bad_request("expect: the number of a term")),
         None => election.step_down(&reason, WAIT).await,

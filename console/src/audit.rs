@@ -1,4 +1,4 @@
-//! The audit: a line for each action of a visitor, also for one that was refused.
+//! The audit, the log of the actions of visitors. It also contains the refused actions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -84,7 +84,8 @@ pub(crate) struct Audits {
     /// Actions that are under way, by number.
     running: watch::Sender<BTreeMap<u64, AuditLine>>,
     last: Mutex<u64>,
-    /// Beginning of the present `WINDOW`, and the number of refused requests since then.
+    /// Beginning of the present period of length `WINDOW`, and the number of refused requests since
+    /// then.
     refused: Mutex<(Option<Instant>, u32)>,
 }
 
@@ -98,7 +99,7 @@ impl Audits {
         Self { sink, kept: Mutex::default(), running, last, refused: Mutex::default() }
     }
 
-    /// Writes the line that an action begins, and returns the action's number.
+    /// Writes the line which reports that an action begins, and returns the action's number.
     pub(crate) fn begun(&self, mut line: AuditLine) -> u64 {
         let id = {
             let mut last = locked(&self.last);
@@ -179,8 +180,8 @@ impl Audits {
             sink(&line);
         }
         let mut kept = locked(&self.kept);
-        // The page shows an action only once, so the line with the result replaces the line of the
-        // beginning.
+        // The audit's page shows an action only once, so the line with the result replaces the line
+        // of the beginning.
         kept.retain(|one| line.id == 0 || one.id != line.id);
         kept.truncate(KEPT - 1);
         kept.push_front(line);

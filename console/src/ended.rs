@@ -17,8 +17,8 @@ impl Ended {
     }
 }
 
-/// Returns the result of a decision about an incident. Each loss of the incident has its own
-/// decision, so a new decision may be stored for only some of the losses.
+/// Returns the result of a decision about an incident. Each loss of data in the incident has its
+/// own decision, so a new decision may be stored for only some of the losses.
 pub(crate) fn of_decision(all: &[(Loss, &Decided, bool)], decision: Decision) -> Ended {
     let new = all.iter().filter(|(.., is_new)| *is_new).map(|(loss, ..)| loss.number());
     let new = new.collect::<Vec<_>>().join(", ");

@@ -1,6 +1,7 @@
-//! Server-sent events. The collector sends each event once, as text, and all streams share this
-//! text. Only the newest text of each page is kept. A stream that is too slow receives the event
-//! `lagged`, and then the newest pages, so that it always learns that events are missing.
+//! Server-sent events for browsers. The collector, the task that reads the nodes, sends each event
+//! once, as text, and all streams share this text. Only the newest text of each page is kept. A
+//! stream that is too slow receives the event `lagged`, and then the newest pages, so that it
+//! always learns that events are missing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -113,9 +114,9 @@ pub(crate) struct Hub {
     streams: AtomicUsize,
     /// Number of streams of each visitor.
     visitors: Mutex<BTreeMap<String, usize>>,
-    /// Wakes the collector.
+    /// Wakes the collector, the task that reads the nodes.
     pub(crate) wake: Notify,
-    /// Number of complete readings of the collector, and the time of the last one.
+    /// Number of times that the collector has read all nodes, and the time of the last reading.
     pub(crate) readings: watch::Sender<(u64, Option<Instant>)>,
 }
 
@@ -188,8 +189,8 @@ impl Hub {
             return;
         }
         self.wake.notify_one();
-        // If the topic was not watched, the reading that is under way may have begun before this
-        // request. So the complete reading after it is awaited.
+        // If the topic was not watched, the collector may have begun its present reading of the
+        // nodes before this request. So the complete reading after that is awaited.
         let enough = if was_watched { number + 1 } else { number + 2 };
         let wait = readings.wait_for(|(number, _)| *number >= enough);
         drop(tokio::time::timeout(2 * fresh, wait).await);

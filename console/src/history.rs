@@ -64,7 +64,7 @@ struct Kept {
     entries: VecDeque<(u64, u64, Entry)>,
 }
 
-/// The entries of one console.
+/// The history of one console: its entries.
 #[derive(Default)]
 pub(crate) struct History(Mutex<Kept>);
 

@@ -11,8 +11,8 @@ use palisade::{Ability, Inspection, SemaphoreInspection};
 use palisade_ops::doctor::Report;
 use palisade_ops::{KeyFacts, NodeData, Waiter};
 
-/// Longest duration of a round of the scan. If a round takes longer, the lists of names do not
-/// count as complete.
+/// Longest duration of a round of the scan, which reads all keys of the nodes. If a round takes
+/// longer, the lists of names do not count as complete.
 const SHORT: Duration = Duration::from_secs(30);
 
 /// The deployment as the console has read it.
@@ -35,7 +35,8 @@ pub(crate) struct Model {
     pub(crate) namespaces: BTreeSet<String>,
     /// Numbers of names that were found but are not kept, because there are too many.
     pub(crate) left_out: LeftOut,
-    /// Number of lock names that an earlier round of the scan found and that were never checked.
+    /// Number of lock names that an earlier round of the scan (the reading of all keys) found and
+    /// that were never checked.
     pub(crate) locks_unchecked: usize,
     pub(crate) failovers: VecDeque<Failover>,
     pub(crate) markers: Vec<NodeData>,
@@ -55,7 +56,7 @@ pub(crate) struct Model {
     pub(crate) incidents: Option<usize>,
 }
 
-/// State of one vote.
+/// State of a node's vote, which shows if the node grants locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VoteState {
     Votes,
@@ -86,7 +87,7 @@ pub(crate) struct Vote {
     pub(crate) why: Option<String>,
     /// Time at which the node votes again, if it is known.
     pub(crate) until: Option<u64>,
-    /// Time since which the console sees this state.
+    /// Time since which the console has seen the node in this state.
     pub(crate) since: u64,
     /// Duration of the last request to the node. The next field has the durations of about the last
     /// minute, the latest first.
@@ -151,7 +152,7 @@ pub(crate) struct ElectionRow {
     pub(crate) terms: VecDeque<Term>,
     /// Times without a leader that the console saw: the beginning, and the end if it is over.
     pub(crate) gaps: VecDeque<(u64, Option<u64>)>,
-    /// Round of the scan in which the election was found last.
+    /// Round of the scan of the nodes' keys in which the election was found last.
     pub(crate) round: u64,
 }
 
@@ -162,7 +163,7 @@ pub(crate) struct JobRow {
     pub(crate) zone: String,
     /// Time since which the job has its schedule, in seconds since 1970.
     pub(crate) since: i64,
-    /// The last ticks, the latest first.
+    /// The last ticks (times at which the job was due), the latest first.
     pub(crate) ticks: Vec<TickReport>,
     /// The last requested runs, the latest first.
     pub(crate) requested: Vec<(RunRequest, TickState)>,
@@ -179,11 +180,11 @@ pub(crate) struct KeyRow {
     pub(crate) facts: Option<KeyFacts>,
     /// Time of the last reading.
     pub(crate) at: u64,
-    /// Round of the scan in which the key was found last.
+    /// Round of the scan of the nodes' keys in which the key was found last.
     pub(crate) round: u64,
 }
 
-/// A step of a failover.
+/// A step of a failover: an event of the failed node, with its time.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) at: u64,

@@ -1,5 +1,6 @@
-//! The pages as JSON, one file for each page. Most pages only read the model. A few pages, such as
-//! that of a single lock, ask the nodes themselves.
+//! The pages as JSON, one file for each page. Most pages only read the model, which has the state
+//! of the nodes at the collector's last reading. A few pages, such as that of a single lock, ask
+//! the nodes themselves.
 
 pub(crate) mod cron;
 pub(crate) mod elections;
@@ -204,7 +205,7 @@ pub(crate) fn is_node(surveyed: &str, name: &str) -> bool {
     surveyed == name || surveyed.strip_prefix("node ") == Some(name)
 }
 
-/// Returns a loss as JSON.
+/// Returns a loss of data as JSON.
 pub(crate) fn loss(loss: &Loss) -> Value {
     let length = loss.length().map(|length| length.as_millis() as u64);
     json!({ "from_ms": length.map(|_| loss.from), "to_ms": loss.to, "length_ms": length,

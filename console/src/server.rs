@@ -172,7 +172,8 @@ async fn asset(State(shared): State<()>, method: Method, uri: Uri, headers: Head
     assets::file(uri.path(), &headers).unwrap_or_else(|| not_found().into_response())
 }
 
-/// Returns the facts about a visitor and the console.
+/// Returns the values that a page needs about its visitor (such as the role) and about the console
+/// (such as its version).
 fn hello(shared: &Shared, who: &Result<Visitor, Refusal>) -> Value {
     let visitor = who.as_ref().ok();
     let role = visitor.map(|visitor| visitor.role);

@@ -121,9 +121,10 @@ pub(crate) struct Shared {
     pub(crate) history: History,
     pub(crate) audits: Audits,
     pub(crate) recent: Readings,
-    /// Survey with which the pages of single keys read records. The collector has its own survey.
+    /// Survey (connections to the nodes) with which the pages of single keys read records. The
+    /// collector has its own survey.
     pub(crate) survey: tokio::sync::Mutex<Survey>,
-    /// Number of requests to each node by surveys.
+    /// Number of requests that surveys, which read keys, have sent to each node.
     pub(crate) requests: AtomicU64,
     model: Mutex<Model>,
 }
@@ -238,8 +239,9 @@ impl Console {
         let router = server::router(&shared);
         let serve = listen::serve(bound, tls, Arc::clone(&shared.access), router);
         let collect = collect::run(Arc::clone(&shared));
-        // The connections end with `serve`, so it lives until they have received the last answers
-        // and events. It is not polled any more, so no new connection is accepted.
+        // The connections end when the future `serve` is dropped, so it lives until they have
+        // received the last answers and events. It is not polled any more, so no new connection is
+        // accepted.
         tokio::pin!(serve);
         tokio::select! {
             () = &mut serve => {}

@@ -18,7 +18,7 @@ impl Role {
     }
 }
 
-/// A visitor whom the console knows.
+/// A visitor whom the console has identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Visitor {
     pub(crate) role: Role,

@@ -194,7 +194,8 @@ async fn a_killed_server_shows_and_recovers() {
             break page;
         }
     };
-    // The console promises three seconds. A debug build on a busy machine may need longer.
+    // The page must show the change within three seconds. A debug build on a busy machine may need
+    // longer.
     assert!(at.elapsed() < Duration::from_secs(3) || cfg!(debug_assertions), "{:?}", at.elapsed());
     common::measured("killed_node_shown_ms", at.elapsed().as_millis() as f64);
     assert_eq!(lost["verdict"]["state"], "degraded");
@@ -312,7 +313,8 @@ fn requests(world: &World) -> u64 {
     stats.lines().find_map(field).expect("a field of INFO")
 }
 
-/// Returns the requests per second during `within`, without the request of this function.
+/// Returns the requests per second to the first server during `within`, without the request that
+/// this function sends.
 async fn rate(world: &World, within: Duration) -> f64 {
     let (before, began) = (requests(world), Instant::now());
     tokio::time::sleep(within).await;
@@ -415,7 +417,7 @@ async fn a_page_of_a_key_asks_each_node_for_little() {
     let server = &world.servers[0];
     server.cli(&["CONFIG", "RESETSTAT"]);
     for n in 0..10 {
-        // Each key is another one, so each page needs a reading of its own.
+        // Each request is for another key, so the console reads from the nodes for each of them.
         drop(world.request("GET", &format!("key?namespace=orders&key={n}"), &[], "").await);
     }
     let logins = server.cli(&["INFO", "stats"]);

@@ -314,7 +314,8 @@ async fn a_loss_of_all_records_waits_for_a_decision() {
     assert_eq!(standing(&now), (json!("orders"), json!("park"), json!(0)), "{now:#}");
 }
 
-/// Returns a job on the page; null if it is not there.
+/// Returns the job of this name from the JSON of the page `cron`; null if the page does not have
+/// the job.
 fn found<'a>(page: &'a Value, job: &str) -> &'a Value {
     let jobs = page["jobs"].as_array().unwrap();
     jobs.iter().find(|one| one["name"] == job).unwrap_or(&Value::Null)

@@ -21,7 +21,8 @@ const TICKS: usize = 20;
 const STEP: usize = 3;
 /// Time in ms after which a schedule is read again.
 const SCHEDULE: u64 = 30_000;
-/// Time in seconds after the request of a run. Later than this the run does not begin.
+/// Maximum time in seconds from the request of a run to its beginning. Later than this the run does
+/// not begin.
 const LATEST: u64 = 60;
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 
@@ -53,8 +54,8 @@ fn last_schedule<'a>(keys: impl Iterator<Item = &'a str>, job: &str) -> Option<&
     keys.filter(|key| job_of(key) == Some(job)).max_by_key(|key| order(key))
 }
 
-/// Returns true if the nodes have the record of today or yesterday which shows that the job allows
-/// requested runs.
+/// Returns true if the job allows requested runs. Its leader then stores a record for each day, and
+/// the console has found that of today or yesterday.
 pub(crate) fn allows_requests(model: &Model, job: &str) -> bool {
     let today = now_ms() / 86_400_000;
     let key = |day: u64| (NAMESPACE.to_owned(), format!("{job}/on-request/{day}"));
@@ -73,8 +74,8 @@ pub(super) async fn read(shared: &Shared) {
         let oldest = jobs.iter().min_by_key(|job| model.jobs.get(*job).map_or(0, |row| row.at));
         let key = oldest.and_then(|job| last_schedule(keys(), job)).map(ToOwned::to_owned);
         let oldest = oldest.cloned();
-        // The last round of the scan found no schedule of the other jobs, so their rows are
-        // removed.
+        // `jobs` are the jobs whose schedules the scan has found among the nodes' keys. The rows of
+        // all other jobs are removed.
         model.jobs.retain(|job, _| jobs.contains(job));
         let Some(job) = oldest else { return };
         for job in jobs {
@@ -105,8 +106,8 @@ pub(super) async fn read(shared: &Shared) {
     shared.all_happened(happened);
 }
 
-/// Returns how many of the last ticks to read: all since the oldest tick that was running at its
-/// last reading, because this run may be over.
+/// Returns how many of the last ticks (due times) to read: all since the oldest tick that was
+/// running at its last reading, because this run may be over.
 fn due(ticks: &[TickReport]) -> usize {
     until_oldest(ticks.iter().map(|tick| tick.state == TickState::Running))
 }
@@ -195,7 +196,7 @@ async fn requested(shared: &Shared, job: &str, row: &mut JobRow) -> Result<(), S
     Ok(())
 }
 
-/// Reads the last ticks of a job, and returns entries about the changes.
+/// Reads the last ticks (due times) of a job, and returns entries of the history about changes.
 async fn ticks(shared: &Shared, name: &str, row: &mut JobRow) -> Result<Vec<Entry>, String> {
     let cron = Cron::new(&shared.redlock);
     let job = Job::new(name, &*row.schedule).zone(&*row.zone);
@@ -227,7 +228,7 @@ async fn ticks(shared: &Shared, name: &str, row: &mut JobRow) -> Result<Vec<Entr
     Ok(happened)
 }
 
-/// Returns the history's entry about a tick whose run is over; `None` otherwise.
+/// Returns the history's entry about a tick (due time) whose run is over; `None` otherwise.
 fn over(job: &str, report: &TickReport) -> Option<Entry> {
     let at = crate::pages::clock(millis(report.at));
     let (level, text) = match &report.state {

@@ -1,5 +1,5 @@
-//! Events of the nodes, and the failovers that the console infers from the events. The handle
-//! reports events even if no page is open.
+//! Events of the nodes, and the failovers that the console infers from the events. The handle (the
+//! console's client of the nodes) reports events even if no page is open.
 
 use std::collections::BTreeSet;
 
@@ -33,8 +33,8 @@ fn note(shared: &Shared, node: &str, event: &NodeEvent) {
         }
         step(&mut model, node, event, kind, &text);
         if let Some(vote) = model.votes.iter_mut().find(|vote| vote.node == node) {
-            // `is_changed` makes the next reading ask the node for its vote. Until then, a node
-            // that went down counts as unreachable.
+            // `is_changed` makes the collector's next reading ask the node for its vote (whether it
+            // grants locks). Until then, a node that went down counts as unreachable.
             vote.is_changed |= !matches!(event, NodeEvent::Reasserted { .. });
             if *event == NodeEvent::Down {
                 vote.state = VoteState::Unreachable;
@@ -122,8 +122,8 @@ fn owners(model: &Model) -> BTreeSet<(String, String)> {
     locks.chain(led).collect()
 }
 
-/// Adds an event to the open failover of its node. If there is none, and the event is one with
-/// which a failover begins, opens a failover.
+/// Adds an event to the open failover of its node, that is, the one that has not ended. If there is
+/// none, and the event is one with which a failover begins, opens a failover.
 fn step(model: &mut Model, node: &str, event: &NodeEvent, kind: &'static str, text: &str) {
     let begins = matches!(
         event,
@@ -191,8 +191,8 @@ fn begin(model: &mut Model, node: &str, now: u64) {
     });
 }
 
-/// Stores that a node's vote changed: if the node votes again, its failover ends; if the node
-/// stopped voting, a failover begins.
+/// Stores that a node's vote changed: if the node votes (grants locks) again, its failover ends; if
+/// the node stopped voting, a failover begins.
 pub(super) fn of_vote(shared: &Shared, vote: &Vote) {
     let mut model = shared.model();
     let model = &mut *model;

@@ -1,5 +1,6 @@
 //! Reads the holders of locks and semaphores, and the leaders of elections, with requests of the
-//! handle. All requests of a reading are sent together, so each node receives one batch.
+//! handle, the console's client of the nodes. All requests of a reading are sent together, so each
+//! node receives one batch.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Names of locks, elections and keys that the scan found on the nodes. A name counts only if the
-//! nodes have a fence (the name's last fencing token), candidates or a record for it. So a key of
-//! another program is scanned, but causes no further requests.
+//! Names of locks, elections and keys that the scan, which reads all keys of the nodes, has found.
+//! A name counts only if the nodes have a fence (the name's last fencing token), candidates or a
+//! record for it. So a key of another program is scanned, but causes no further requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::pages;
 
 /// Number of lock names that one request checks for a holder and waiters.
 const CHECKED: usize = 200;
-/// Upper limit of the time since the last page of the scan. The next page has as many keys as the
-/// budget (keys per second) allows for this time.
+/// Upper limit of the time since the last page of keys that counts for the size of the next page.
+/// The next page has as many keys as the budget (keys per second) allows for this time.
 const LONGEST: Duration = Duration::from_secs(2);
 /// Beginnings of the names of trial locks. A health check or the doctor takes such a lock to see
 /// that locking works.
@@ -126,8 +126,8 @@ fn found(prefix: &str, key: &str) -> Option<Found> {
     }
 }
 
-/// Returns the election or semaphore of a key. If the console has no prefix and the key's handle
-/// has one, returns that prefix.
+/// Returns the election or semaphore of a key. If the console has no prefix and the handle that
+/// wrote the key has one, returns that prefix.
 fn of_label(prefix: &str, main: &str, label: &str, name: &str) -> Option<Found> {
     let is_own = main.strip_prefix(prefix)?.starts_with(label);
     if !is_own {
@@ -269,9 +269,9 @@ pub(crate) fn main_key(prefix: &str, id: &LockId) -> String {
 }
 
 impl Collector {
-    /// Reads the next page of keys, the queues of locks, and the records of keys, in one round
-    /// trip. If the page has new names, reads them at once in a second round trip, and returns
-    /// true.
+    /// Reads the next page of keys, the queues of locks (their waiters), and the records of keys,
+    /// in one round trip. If the page has new names, reads them at once in a second round trip, and
+    /// returns true.
     pub(super) async fn survey(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let elapsed = self.scanned_at.map_or(super::EVERY, |at| at.elapsed().min(LONGEST));
@@ -307,7 +307,7 @@ impl Collector {
         }
     }
 
-    /// Stores the names on a page of each node, and the time that the node needed.
+    /// Stores the names among one page of each node's keys, and the time that each node needed.
     fn scanned(&mut self, scanned: &[Scanned]) {
         let shared = &self.shared;
         let pages: Vec<Page> = scanned.iter().map(Page::from).collect();
@@ -354,8 +354,8 @@ impl Collector {
     }
 }
 
-/// Merges the queues of all nodes into one list. Each waiting handle is in it once, with its
-/// longest wait.
+/// Merges the queues of all nodes into one list. Each waiter (a handle, which is the client of one
+/// process) is in it once, with its longest wait.
 fn waiters(seen: &[&LockQueue]) -> Vec<Waiter> {
     let mut all: Vec<Waiter> = seen.iter().flat_map(|seen| seen.waiters.clone()).collect();
     all.sort_by(|a, b| (&a.handle, a.is_shared, a.since).cmp(&(&b.handle, b.is_shared, b.since)));

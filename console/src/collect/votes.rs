@@ -148,8 +148,8 @@ impl Sent {
     }
 }
 
-/// Returns the number of requests to one node until now: the batches of the handle, and the round
-/// trips of the surveys.
+/// Returns the number of requests to one node until now: the batches of the console's handle, and
+/// the round trips of the surveys of keys.
 fn total(shared: &Shared) -> u64 {
     let batches = shared.redlock.metrics().iter().map(|node| node.batches).max();
     batches.unwrap_or_default() + shared.requests.load(Ordering::Relaxed)

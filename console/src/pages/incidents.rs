@@ -24,7 +24,7 @@ const NO_NAMESPACE: &str = "palisade-console";
 /// Largest number of namespaces whose decisions are read.
 const NAMESPACES: usize = 64;
 
-/// Returns the keys of a namespace.
+/// Returns the console's access to the idempotency keys of a namespace.
 pub(crate) fn keys_of(
     shared: &Shared,
     namespace: &str,
@@ -34,7 +34,8 @@ pub(crate) fn keys_of(
     Ok(keys?)
 }
 
-/// Returns the retention that a request names, or the default.
+/// Returns the retention (time for which a key's result is kept) that a request names, or the
+/// default.
 pub(crate) fn retention(ms: Option<u64>) -> Duration {
     ms.map_or(RETENTION, Duration::from_millis)
 }
@@ -65,8 +66,8 @@ async fn recent(shared: &Shared, retention: Duration, namespace: &str) -> Result
     shared.recent.incidents.get(key, read(shared, retention, namespace)).await
 }
 
-/// Reads the losses, and the decisions about them for the keys of `namespace`. If `namespace` is
-/// empty, reads the decisions for all known namespaces.
+/// Reads the losses of data, and the operators' decisions about them for the keys of `namespace`.
+/// If `namespace` is empty, reads the decisions for all known namespaces.
 async fn read(shared: &Shared, retention: Duration, namespace: &str) -> Result<Seen, Refusal> {
     let (names, is_over) = {
         let model = shared.model();

@@ -30,8 +30,8 @@ pub(crate) fn shown_as(facts: &KeyFacts) -> String {
     format!("{}:{}:{}", word(facts.state), facts.attempts, facts.ballot)
 }
 
-/// Returns the rank of a state in the list, of which the smallest is first: running keys, and then
-/// the keys that need a person's decision.
+/// Returns the rank of a state. The list begins with the smallest rank: running keys, and then the
+/// keys that need a person's decision.
 fn rank(state: KeyState) -> u8 {
     match state {
         KeyState::Running => 0,

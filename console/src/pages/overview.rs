@@ -1,4 +1,5 @@
-//! The overview: each vote, the quorum, and what happened lately.
+//! The page `overview`: which nodes vote (grant locks), if they are a majority, and the latest
+//! entries of the history.
 
 use palisade::Ability;
 use palisade_ops::KeyState;
@@ -28,7 +29,7 @@ pub(super) fn page(shared: &Shared, model: &Model) -> Value {
     })
 }
 
-/// Returns one vote as JSON.
+/// Returns a node and its vote as JSON.
 pub(super) fn vote(vote: &Vote) -> Value {
     json!({
         "node": vote.node, "server": server(vote), "state": vote.state.word(),

@@ -26,8 +26,8 @@ for _, key in ipairs(redis.call('keys', '*' .. name .. '*')) do
     made = made + copies
 end
 return made";
-/// Time limit for a whole round of the scan and of the checks, which read only so many keys per
-/// second.
+/// Time limit until the console has read all keys and checked all locks. It reads only a limited
+/// number of keys per second.
 const LONG: Duration = Duration::from_secs(300);
 /// Number of keys that the console has read before the test scrolls through them.
 const LISTED: usize = 30_000;

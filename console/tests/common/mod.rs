@@ -140,8 +140,8 @@ pub fn measured(name: &str, value: f64) {
     change("console-more.json", |all| drop(all.insert(name.to_owned(), value.into())));
 }
 
-/// Changes a JSON file of figures. The test binaries run one after the other, so a lock within this
-/// process is enough.
+/// Changes a JSON file with figures that the tests have measured. The test binaries run one after
+/// the other, so a lock within this process is enough.
 fn change(file: &str, change: impl FnOnce(&mut serde_json::Map<String, Value>)) {
     static FILES: Mutex<()> = Mutex::new(());
     let _lock = FILES.lock().unwrap();
