@@ -1,4 +1,5 @@
-//! Copies the output of a command to the program's own streams. Keeps the output up to a limit.
+//! Copies the output of the command that `palisade` runs to palisade's own standard output and
+//! standard error. Keeps the output up to a limit.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

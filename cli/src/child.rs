@@ -100,13 +100,13 @@ pub(crate) enum Ended {
     Code(u8),
     /// A signal ended the command. The number is 0 if the cause of the end is unknown.
     Signal(i32),
-    /// The command was not started. Contains the exit code of the program.
+    /// The command was not started. Contains the exit code of `palisade` in this case.
     Cannot(u8),
-    /// The command ran for longer than `at_most`, and the program ended the command.
+    /// The command ran for longer than `at_most`, and `palisade` ended it.
     TooLong,
-    /// The program ended the command, because the lease was about to end or was lost.
+    /// `palisade` ended the command, because the lease was about to end or was lost.
     Lost,
-    /// The program ended the command, because [`Held::end_requested`] resolved.
+    /// `palisade` ended the command, because [`Held::end_requested`] resolved.
     Requested,
 }
 
@@ -122,7 +122,7 @@ impl Ended {
         }
     }
 
-    /// Returns the exit code of the program for this end.
+    /// Returns the exit code of `palisade` for this end of the command.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Code(code) | Self::Cannot(code) => code,
@@ -369,7 +369,7 @@ impl Drop for Killed {
 }
 
 /// Waits until the group has no process that this program may signal. Returns early after `within`,
-/// or when `time` returns false.
+/// or when `time` returns false because no time is left.
 async fn gone(group: Pid, within: Duration, time: impl Fn() -> bool) {
     let until = Instant::now() + within;
     while killpg(group, None).is_ok() && Instant::now() < until && time() {

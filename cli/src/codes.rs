@@ -1,4 +1,4 @@
-//! Exit codes of the program, and the failures that end the program with an exit code.
+//! Exit codes of `palisade`, and the failures that end it with an exit code.
 
 /// Exit code if palisade or a node refuses what was requested, for example because there is no
 /// leader.

@@ -1,7 +1,8 @@
-//! Messages of the program on standard error. Standard output belongs to the command.
+//! Messages of `palisade` on standard error. Standard output belongs to the command that `palisade`
+//! runs.
 //!
 //! A separate thread writes the messages. If nothing reads standard error, only this thread waits.
-//! The program still renews the lease, ends the command and receives signals.
+//! `palisade` still renews the lease, ends the command and receives signals.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};

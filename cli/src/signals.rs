@@ -1,5 +1,5 @@
-//! Receives signals. A signal ends this program, or the program passes the signal on to its
-//! command.
+//! Receives signals. A signal ends `palisade`, or `palisade` passes the signal on to the command
+//! that it runs.
 
 use std::cell::RefCell;
 use std::io;

@@ -1,5 +1,5 @@
-//! Shows the library's warnings as messages of the program. There is one message at the beginning
-//! of a problem, and one message at its end.
+//! Shows the warnings of the palisade library as messages of the program `palisade`. There is one
+//! message at the beginning of a problem, and one message at its end.
 
 use std::collections::BTreeSet;
 use std::fmt;

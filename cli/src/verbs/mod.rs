@@ -161,8 +161,8 @@ impl Ground {
         self.redlock.config().ttl
     }
 
-    /// Closes the handle. Waits for the releases that the nodes have not confirmed, and reports the
-    /// releases that stay unconfirmed.
+    /// Closes the handle, the client of the nodes. Waits for the releases that the nodes have not
+    /// confirmed, and reports the releases that stay unconfirmed.
     pub(crate) async fn close(&self) {
         let closed = self.redlock.close(CLOSE).await;
         if !closed.is_clean() {

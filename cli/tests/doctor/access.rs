@@ -1,5 +1,5 @@
-//! Users, passwords and rights. If the doctor may not read a setting, the setting is unknown and
-//! not a fault. Missing rights are reported. No password is shown.
+//! Users, passwords and rights at the servers. If the doctor may not read a setting, the setting is
+//! unknown and not a fault. Missing rights are reported. No password is shown.
 
 use crate::bench::Bench;
 use crate::doctor::Verdict::{Error, Fine, Unknown, Warning};

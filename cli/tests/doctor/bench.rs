@@ -1,5 +1,5 @@
-//! Breaks one part of a good deployment, runs the doctor, repairs the part, and runs the doctor
-//! again.
+//! Breaks one part of a good deployment, runs `palisade doctor`, repairs the part, and runs the
+//! doctor again.
 
 use std::collections::BTreeSet;
 use std::process::Command;

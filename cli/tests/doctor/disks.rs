@@ -1,4 +1,4 @@
-//! Disks of a lone node that accept no more writes.
+//! Tests of the doctor with a lone server whose disk accepts no more writes.
 
 use std::fs;
 use std::process::Command;
@@ -70,7 +70,8 @@ fn a_user_default_that_may_not_write() {
         || drop(server.cli(&["acl", "setuser", "default", "+@all"])),
     );
     assert!(report.of("aof-replay", &subject).message.contains("loses every lock"));
-    // The server really loses the data of which the check warns. One script writes two keys.
+    // The server really loses the data of which the check `aof-replay` warns. One script writes two
+    // keys.
     for (rights, kept) in [("+@all", "2"), ("-@all", "0")] {
         server.cli(&["acl", "setuser", "default", rights]);
         assert_eq!(server.cli(&["acl", "save"]), "OK");

@@ -1,4 +1,4 @@
-//! Runs the real program and reads its output.
+//! Runs the real program `palisade doctor` and reads its output.
 
 use std::collections::BTreeSet;
 use std::process::Command;

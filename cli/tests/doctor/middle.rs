@@ -91,8 +91,8 @@ fn addresses_that_lead_nowhere_or_to_oneself() {
     };
     bench.exactly(
         "a replica behind NAT",
-        // The doctor now counts four servers. For four servers `min-replicas-to-write` 1 is too
-        // small.
+        // The doctor counts the address that the replica now announces as a fourth server. For four
+        // servers `min-replicas-to-write` 1 is too small.
         &[
             ("unreachable", Error, subject_of(&ward, nobody)),
             ("min-replicas", Warning, ward.server(0)),

@@ -1,4 +1,4 @@
-//! The pages of `--metrics`: their contents, and clients that try to block them.
+//! The HTTP pages of the option `--metrics`: their contents, and clients that try to block them.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! The program with `--metrics`, and its HTTP responses.
+//! The program `palisade` with the option `--metrics`, and its HTTP responses.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

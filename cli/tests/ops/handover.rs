@@ -1,5 +1,6 @@
-//! A planned handover and a planned restart. They lose no lock and no key, and they take about a
-//! second. If a step fails, the result is an ordinary failover.
+//! A planned handover (of a group to another master) and a planned restart (of a lone server). They
+//! lose no lock and no key, and they take about a second. If a step fails, the result is an
+//! ordinary failover.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;

@@ -49,7 +49,7 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     assert_eq!(server.cli(&["GET", "palisade:generation"]), before);
 }
 
-/// Several processes of a program may run the command at the same time before they start.
+/// Several processes of a program may run `palisade init` at the same time before they start.
 #[tokio::test]
 async fn several_who_initialise_one_server_at_once_all_succeed() {
     let server = Server::start(&[]);
@@ -365,7 +365,7 @@ fn a_handover_reads_the_group_from_the_environment() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
     command.env("PALISADE_URLS", format!("sentinel://{nobody}/orders-a"));
     let out = command.args(["handover", "--timeout", "300ms"]).output().expect("it can be run");
-    // The exit code shows that the program read the group. Otherwise the program would print `name
-    // one server`.
+    // The exit code 69 shows that `palisade handover` found the group in the variable and did not
+    // reach it. Otherwise it would print `name one server`.
     assert_eq!(out.status.code(), Some(69), "{}", words(&out));
 }

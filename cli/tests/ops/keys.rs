@@ -50,14 +50,15 @@ impl Lab {
         }
     }
 
-    /// Parks a key: its handler fails, and its effect is unknown.
+    /// Parks a key (it is not run until a person decides): its handler fails, and its effect is
+    /// unknown.
     async fn park(&self, key: &str) {
         let failed = || async { Err::<u32, _>(Failed::unknown("broken pipe")) };
         let _ = self.orders.key(key).run(|_| failed()).await.unwrap_err();
         self.is(key, |s| s == KeyState::Lapsed).await;
     }
 
-    /// Starts a handler that does not end.
+    /// Starts a handler for the key. The handler does not end.
     async fn hang(&self, key: &str) -> JoinHandle<()> {
         let call = self.orders.key(key);
         let task = tokio::spawn(async move {

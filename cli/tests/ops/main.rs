@@ -15,7 +15,7 @@ use palisade_ops::Deployment;
 use support::group::Groups;
 use support::server::Server;
 
-/// Runs the program.
+/// Runs the program `palisade` with these arguments.
 fn palisade(args: &[&str]) -> Output {
     let args = [&["60", env!("CARGO_BIN_EXE_palisade")], args].concat();
     Command::new("timeout").args(args).output().expect("the program can be run")

@@ -12,7 +12,7 @@ use crate::support::server::free_port;
 const SOON: Duration = Duration::from_secs(10);
 const EACH: &str = "* * * * * *";
 
-/// Returns the tick and the attempt of each run that has begun.
+/// Returns the tick (due time) and the attempt of each run that has begun.
 fn runs(ground: &Ground) -> Vec<(u64, u32)> {
     let text = text(&ground.file("ran"));
     let number = |word: Option<&str>| word.expect("two words").parse().expect("a number");
@@ -40,7 +40,8 @@ fn each_tick_is_run_once_while_hosts_come_and_go() {
     for (n, how) in ["KILL", "TERM", "KILL"].into_iter().enumerate() {
         more(2);
         let gone = std::mem::replace(&mut three[n], ground.spawn(&line));
-        // The signal usually arrives between two ticks.
+        // The test waits, so that the signal usually arrives between two ticks (due times of the
+        // job).
         let into = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let rest = 1_600 - u64::from(into.subsec_millis());
         std::thread::sleep(Duration::from_millis(rest % 1_000));

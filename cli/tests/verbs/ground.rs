@@ -1,4 +1,4 @@
-//! A server, and runs of the program with this server.
+//! A server, and runs of the program `palisade` with this server.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -60,13 +60,13 @@ impl Ground {
         command
     }
 
-    /// Runs the program to its end.
+    /// Runs `palisade` with these arguments to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Run {
         Run::of(&self.command(args).output().expect("it can be run"))
     }
 
-    /// Returns a command that starts the program through another one: `words`, then the program and
-    /// its arguments.
+    /// Returns a command that starts `palisade` through another program: `words` are that program
+    /// and its arguments, and `palisade` with `args` follows.
     pub(crate) fn through(&self, words: &[&str], args: &[&str]) -> Command {
         let plain = self.command(args);
         let mut command = Command::new(words[0]);
@@ -89,7 +89,8 @@ impl Ground {
         Running(Some(command.spawn().expect("it can be run")))
     }
 
-    /// Starts the program with a command that holds what it got, and waits for that.
+    /// Starts `palisade` with a command that runs for 60 s, and waits until the command has begun.
+    /// Then `palisade` holds the lock, permit or leadership that `args` name.
     pub(crate) fn holding(&self, args: &[&str]) -> Running {
         let file = self.file("held");
         let _ = std::fs::remove_file(&file);

@@ -1,4 +1,5 @@
-//! The command `idem`: the keys that it shows to an operator, its changes, and its log.
+//! The command `palisade idem`: the idempotency keys that it shows to an operator, its changes, and
+//! its log.
 
 use std::process::Stdio;
 use std::time::Duration;

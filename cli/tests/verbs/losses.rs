@@ -247,8 +247,8 @@ fn force_release_is_ended_while_it_waits_and_says_what_may_be_closed() {
     let forced = forced.end(SOON);
     assert_eq!(forced.code, 143, "{}", forced.err);
     assert!(forced.err.contains("at most"), "{}", forced.err);
-    // If that client renewed its lease, the program would wait in vain. So the message advises a
-    // longer `--max-ttl`.
+    // If the client that holds the lock renewed its lease, `force-release` would wait in vain. So
+    // the message advises a longer `--max-ttl`.
     assert!(forced.err.contains("--max-ttl"), "{}", forced.err);
     assert_eq!(ground.server.cli(&["GET", "a"]), owner);
 }

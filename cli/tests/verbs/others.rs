@@ -1,4 +1,4 @@
-//! A command becomes the process of another user. The program may not end such a process.
+//! A command becomes the process of another user. `palisade` may not end such a process.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;

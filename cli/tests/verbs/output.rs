@@ -1,5 +1,5 @@
-//! The output of a command that runs once. The reader of the output is slow, or another process
-//! keeps the output open.
+//! The output of the command that `palisade once` or `lock` runs. The reader of the output is slow,
+//! or another process keeps the output open.
 
 use std::cell::RefCell;
 use std::time::Duration;
