@@ -78,8 +78,8 @@ pub struct Handover {
     pub(super) deployment: Deployment,
     closed_for: Duration,
     clock_error: Duration,
-    /// Progress of the handover while a server is closed. [`give_up`](Self::give_up) reads the
-    /// progress.
+    /// Progress of the handover while a server is closed (refuses all requests).
+    /// [`give_up`](Self::give_up) reads the progress.
     shut: Arc<Mutex<Option<Shut>>>,
 }
 
@@ -138,7 +138,7 @@ impl fmt::Display for HandedOver {
 
 /// Reason for which a promotion stopped.
 pub(super) enum Stopped {
-    /// Nothing was changed, or the old master could be opened again.
+    /// Nothing was changed, or the old master could be opened again and accepts requests.
     Back(String),
     /// Another server may have been promoted.
     Late(String),
@@ -151,7 +151,7 @@ enum Unfinished {
     Unknown(String),
 }
 
-/// A closed server: the master, or the replica that was promoted.
+/// A server that is closed (refuses all requests): the master, or the replica that was promoted.
 #[derive(Clone, Debug)]
 pub(super) struct Closed {
     /// Address of the server, `host:port`.
@@ -353,7 +353,8 @@ impl Handover {
         format!("; if it is closed, it opens by itself within {:?}", self.closed_for)
     }
 
-    /// Opens the master again after a failure. Returns the result with the state of the master.
+    /// Opens the closed master again after a failure, so that it accepts requests. Returns the
+    /// result of the handover, with the state of the master.
     async fn open(&self, master: &Master, closed: &Closed, why: String) -> HandedOver {
         let at = &master.at;
         let conn = match master.open(&self.deployment).await {

@@ -76,7 +76,7 @@ pub struct Held {
 /// is held for reading.
 type Thing = (String, Option<u16>, bool);
 
-/// One node's answer about a thing that is held.
+/// One node's answer about a lock, an election or a permit that is held.
 #[derive(Clone, Debug)]
 struct Seen {
     owner: OwnerToken,
@@ -123,7 +123,8 @@ pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, Con
     Ok(HeldList { held: held.collect(), nodes, unread })
 }
 
-/// Combines the answers of the nodes that have a thing. `n` is the number of all nodes.
+/// Combines the answers of the nodes that grant a lock, an election or a permit. `n` is the number
+/// of all nodes.
 fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
     // Readers hold a lock together, so all of them count.
     let by = |owner| seen.iter().filter(move |s| s.owner == owner || s.readers > 0);
@@ -153,7 +154,7 @@ fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
     Held { of, slot, readers, owner: digest(owner), fence, on, remaining, leader, note }
 }
 
-/// Reads the things with this prefix that are held on one server.
+/// Reads the locks, elections and permits with this prefix that are held on one server.
 async fn read(
     deployment: &Deployment,
     master: &Master,

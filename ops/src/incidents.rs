@@ -55,7 +55,7 @@ pub struct Incidents {
 #[non_exhaustive]
 #[must_use = "another decision may stand"]
 pub struct DecidedLoss {
-    /// The loss.
+    /// The loss of data that the decision is about.
     pub loss: Loss,
     /// The decision that is valid after the call.
     pub stands: Decided,

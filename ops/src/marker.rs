@@ -1,13 +1,13 @@
-//! A server's marker: the key `palisade:generation`, with the facts that decide if a node grants or
-//! refuses.
+//! A server's marker: the key `palisade:generation`, the record in which palisade stores the
+//! history of the server's data. By its values a node grants or refuses.
 
 use std::time::Duration;
 
 use palisade::FencingToken;
 use palisade::node::spi::Loss;
 
-/// The facts in a server's marker (`palisade:generation`) that decide if a node grants or refuses.
-/// Times are in milliseconds since 1970, by the server's clock.
+/// The values in a server's marker (`palisade:generation`) by which a node grants or refuses. Times
+/// are in milliseconds since 1970, by the server's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptData {
@@ -53,7 +53,7 @@ impl KeptData {
         Duration::from_millis(self.quarantine_until().unwrap_or(0).saturating_sub(self.now))
     }
 
-    /// Returns the age of `note`.
+    /// Returns the age of `note`, the last time of the server's clock in the marker.
     pub fn note_age(&self) -> Duration {
         Duration::from_millis(self.now.saturating_sub(self.note))
     }

@@ -1,5 +1,6 @@
-//! A continuous survey of all nodes, for programs that show what is on them: one connection to each
-//! node, and each reading is one round trip to each node. The functions only read.
+//! A continuous survey of all nodes, for programs that show the locks and keys on the nodes: one
+//! connection to each node, and each reading is one round trip to each node. The functions only
+//! read.
 
 use std::time::Duration;
 
@@ -49,7 +50,8 @@ pub struct Ask<'a> {
     /// Approximate number of keys of the next page of `SCAN`; `None` asks for no page. After the
     /// last page of a node, the next round of that node begins.
     pub scan: Option<usize>,
-    /// Main keys of locks. For each lock, the request reads if its key exists, and its queue.
+    /// Main keys of locks. For each lock, the request reads if its key exists, and its queue of
+    /// waiting clients.
     pub locks: &'a [&'a str],
     /// Keys of a namespace, whose records are read.
     pub keys: Option<(&'a Records, &'a [String])>,
@@ -61,7 +63,8 @@ pub struct Ask<'a> {
 pub struct Answers {
     /// One page of each node's keys; empty if no page was asked for.
     pub scanned: Vec<Scanned>,
-    /// The queues on each node, in the order of the locks; empty if no lock was asked for.
+    /// The queues of waiting clients on each node, in the order of the locks; empty if no lock was
+    /// asked for.
     pub queues: OfEach<Vec<LockQueue>>,
     /// Facts about the keys that have a record.
     pub facts: Vec<KeyFacts>,
@@ -88,11 +91,12 @@ pub struct Scanned {
 pub struct LockQueue {
     /// True if there is a value under the lock's key.
     pub is_there: bool,
-    /// The handles that wait. The handle that has waited longest is the first.
+    /// The handles (clients) that wait for the lock. The handle that has waited longest is the
+    /// first.
     pub waiters: Vec<Waiter>,
 }
 
-/// A handle that waits for a lock in a node's queue.
+/// A client that waits for a lock in a node's queue: the `Redlock` handle of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     /// Number of the handle, as 16 hexadecimal digits. It is the same on every node.
@@ -178,7 +182,7 @@ impl Survey {
         self.sent += SEARCH_REQUESTS;
         let known = std::mem::take(&mut self.nodes);
         let node = |(node, master): (String, Result<Master, String>)| {
-            // A master that did not change keeps its connection and its cursor.
+            // A master that did not change keeps its connection and the cursor of its scan.
             let same = known.iter().find(|one| {
                 one.node == node
                     && matches!((&one.master, &master), (Ok(a), Ok(b)) if a.run_id == b.run_id)

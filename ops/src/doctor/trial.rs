@@ -21,8 +21,8 @@ const TTL: Duration = Duration::from_secs(5);
 /// Longest wait for the answer of one node.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// The handles of the trial, with the application's settings: one handle for each node, and one
-/// handle for all nodes together.
+/// The handles (clients of the nodes) that take the trial lock, with the application's settings:
+/// one handle for each node, and one handle for all nodes together.
 pub(super) struct Plan {
     nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
     /// Number of groups. In `nodes`, groups come before lone servers.

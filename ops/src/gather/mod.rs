@@ -1,8 +1,8 @@
-//! Reads the facts of a deployment. The sources are: the Sentinels that the user named, the
-//! Sentinels that most of the named Sentinels report, the data servers that most of all Sentinels
-//! report, and the lone servers. The servers of one kind are queried concurrently, each with one
-//! deadline. If no majority of the Sentinels reports an address, the address is listed, but no
-//! login is sent there.
+//! Reads the facts of a deployment: the values that the doctor's checks examine. The sources are:
+//! the Sentinels that the user named, the Sentinels that most of the named Sentinels report, the
+//! data servers that most of all Sentinels report, and the lone servers. The servers of one kind
+//! are queried concurrently, each with one deadline. If no majority of the Sentinels reports an
+//! address, the address is listed, but no login is sent there.
 
 pub(super) mod conn;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::super::masters;
 use super::super::script::{self, Kind, Refusal};
 use super::{Closed, HandedOver, Handover};
 
-/// Progress of a handover after the request to close the server.
+/// Progress of a handover after the request to close the server, which makes it refuse requests.
 #[derive(Clone, Debug)]
 pub(super) enum Shut {
     /// The request to close the server was sent. No answer has arrived.
@@ -57,7 +57,7 @@ impl Handover {
         Some(if closed.is_new { HandedOver::FellBack(why) } else { HandedOver::Refused(why) })
     }
 
-    /// Opens a closed server.
+    /// Opens a closed server, so that it accepts requests again.
     pub(super) async fn reopen(&self, closed: &Closed) -> Result<(), String> {
         let opened = match masters::open(&closed.target, &self.deployment).await {
             Ok(conn) => script::run(&conn, script::OPEN, &[&closed.marker]).await,

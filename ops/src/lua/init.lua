@@ -1,12 +1,14 @@
 -- Marks a server as new, so that data from before its data history no longer count as lost. The
--- marker has a letter for the beginning of the history. The script changes the letter to n.
+-- marker (KEYS 1, a record of the data history) has a letter for the beginning of the history. The
+-- script changes the letter to n.
 --   e  the data began empty
 --   l  the data began empty, although a client has seen earlier data. An operator has to declare
 --      that the earlier data are lost for ever (ARGV 2).
 -- A server that has never granted anything (it is unused, or still in its first quarantine) gets
 -- the marker of a server that lost nothing. That ends the quarantine, except for the letter l:
--- leases from the earlier data may still be held. On any other server the quarantine, the floor and
--- the later losses stay. The caller has examined the other keys of the server.
+-- leases from the earlier data may still be held. On any other server the quarantine, the floor (its
+-- smallest fencing token) and the later losses stay. The program that runs the script has examined
+-- the other keys of the server.
 -- KEYS 1 palisade:generation
 -- ARGV 1 'look': report only what would be done; 'mark': do it
 --      2 '1' to mark a server with the letter l, too

@@ -1,8 +1,8 @@
-//! The state of a key, combined from the answers of all nodes.
+//! The state of an idempotency key, combined from the answers of all nodes.
 
 use std::time::Duration;
 
-/// The facts about a key, combined from the answers of all nodes.
+/// The state and the last claim of an idempotency key, combined from the answers of all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyFacts {

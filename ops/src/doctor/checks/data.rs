@@ -208,7 +208,8 @@ mod tests {
         assert_eq!(unknown("not-initialised", closed).message, "unknown (GET not allowed)");
     }
 
-    /// Replaces the group in the facts by two lone servers, each with one of these markers.
+    /// Replaces the group in the facts (the values that a check examines) by two lone servers, each
+    /// with one of these markers.
     fn two(f: &mut Facts, markers: [Option<KeptData>; 2]) {
         let group = f.groups.remove(0);
         for (mut server, marker) in group.servers.into_iter().zip(markers) {

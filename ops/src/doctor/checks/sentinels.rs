@@ -162,8 +162,8 @@ fn differences(group: &Group) -> Vec<Finding> {
     found
 }
 
-/// Returns the most common value, the text that lists every value with its Sentinels, and the
-/// Sentinels that report another value. Returns `None` if all Sentinels agree.
+/// Returns the most common value of a field, the text that lists every value with its Sentinels,
+/// and the Sentinels that report another value. Returns `None` if all Sentinels agree.
 fn votes(
     group: &Group,
     of: impl Fn(&Sentinel) -> Option<String>,

@@ -1,5 +1,5 @@
-//! The facts of a deployment without faults, for tests, and functions that change a copy of these
-//! facts and run one check on it.
+//! The facts (values read from servers) of a deployment without faults, for tests, and functions
+//! that change a copy of these facts and run one check on it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
