@@ -125,7 +125,7 @@ impl Act {
         }
     }
 
-    /// Returns the target for the audit, with its namespace.
+    /// Returns the target of the action for the audit (the log of actions), with its namespace.
     fn target(&self) -> String {
         match self {
             Self::Rerun { namespace, key }

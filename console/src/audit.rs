@@ -74,10 +74,10 @@ impl fmt::Display for AuditLine {
     }
 }
 
-/// Function that receives each line, for example to write it to a file.
+/// Function that receives each line of the audit, for example to write it to a file.
 pub type Sink = Arc<dyn Fn(&AuditLine) + Send + Sync>;
 
-/// The audit of one console.
+/// The audit (log of actions) of one console.
 pub(crate) struct Audits {
     sink: Option<Sink>,
     kept: Mutex<VecDeque<AuditLine>>,
@@ -187,7 +187,7 @@ impl Audits {
         kept.push_front(line);
     }
 
-    /// Returns the last lines, the latest first.
+    /// Returns the last lines of the audit, the latest first.
     pub(crate) fn latest(&self) -> Vec<Value> {
         locked(&self.kept).iter().map(AuditLine::to_json).collect()
     }

@@ -45,7 +45,7 @@ const INCIDENTS: Duration = Duration::from_secs(30);
 /// the command line, so that a frozen node does not hold up the others.
 pub(crate) const SURVEY: Duration = Duration::from_millis(900);
 
-/// State of the collector that no page needs.
+/// State of the collector (the task that reads the nodes) that no page needs.
 struct Collector {
     shared: Arc<Shared>,
     survey: Survey,

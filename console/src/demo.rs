@@ -1,6 +1,6 @@
-//! A deployment with traffic, for a first look: three servers of its own on loopback addresses,
-//! with orders, contended locks, an election and a cron job. One of the servers is killed and
-//! started again from time to time.
+//! The demo, a deployment with traffic for a first look: three servers of its own on loopback
+//! addresses, with orders, contended locks, an election and a cron job. One of the servers is
+//! killed and started again from time to time.
 
 mod servers;
 mod traffic;

@@ -6,7 +6,7 @@ use palisade_ops::{KeyChange, NodeChange};
 
 /// Result of an action.
 pub(crate) struct Ended {
-    /// The word for the audit, such as `done` or `refused`.
+    /// The word for the audit (the log of actions), such as `done` or `refused`.
     pub(crate) word: &'static str,
     pub(crate) text: String,
 }

@@ -22,7 +22,7 @@ use crate::listen::Busy;
 
 /// Number of events that a stream may be behind before events are missing and it receives `lagged`.
 const BEHIND: usize = 128;
-/// Maximum number of streams.
+/// Maximum number of streams of server-sent events.
 const STREAMS: usize = 64;
 /// Maximum number of streams of one visitor, so that the others can have streams, too.
 const OF_ONE: usize = 24;
@@ -90,7 +90,8 @@ struct Page {
     /// Version of the page: the number of changes until this text.
     number: u64,
     text: Arc<str>,
-    /// The text without the fields that change with each reading. Two pages are compared by it.
+    /// The text without the fields that change with each reading. Two pages are compared by this
+    /// text.
     shown: String,
     at: Instant,
 }
@@ -102,12 +103,12 @@ struct Looking {
     /// Time until which the topic counts as watched because of a request without a stream; `None`
     /// before the first such request.
     until: Option<Instant>,
-    /// Number of times that the page has changed.
+    /// Number of times that the topic's page has changed.
     changes: u64,
     newest: Option<Page>,
 }
 
-/// The streams of one console.
+/// The event streams of one console.
 pub(crate) struct Hub {
     sender: broadcast::Sender<Message>,
     topics: Mutex<BTreeMap<Topic, Looking>>,

@@ -1,5 +1,5 @@
-//! The state of the deployment as the console read it last. The collector writes it, the pages read
-//! it.
+//! The state of the deployment (its votes, locks, keys and so on) as the console read it last. The
+//! collector, the task that reads the nodes, writes the state. The pages read it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use palisade_ops::{KeyFacts, NodeData, Waiter};
 /// longer, the lists of names do not count as complete.
 const SHORT: Duration = Duration::from_secs(30);
 
-/// The deployment as the console has read it.
+/// The state of the deployment's nodes, as the console read it last.
 #[derive(Default)]
 pub(crate) struct Model {
-    /// Time of the last complete reading.
+    /// Time of the last complete reading of the nodes.
     pub(crate) at: Option<u64>,
     /// Number of nodes that form a majority.
     pub(crate) needed: usize,
@@ -136,7 +136,7 @@ pub(crate) struct Term {
     pub(crate) value: String,
     pub(crate) from: u64,
     pub(crate) to: Option<u64>,
-    /// False if the console has not seen the beginning of the term.
+    /// False if the console has not seen the beginning of the term (leadership).
     pub(crate) seen_from_start: bool,
 }
 
@@ -245,13 +245,13 @@ impl LeftOut {
 /// Progress of the scan that finds names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScanProgress {
-    /// Number of complete rounds.
+    /// Number of complete rounds of the scan, each of which reads all keys.
     pub(crate) rounds: u64,
-    /// Duration of the last complete round.
+    /// Duration of the last complete round of the scan.
     pub(crate) round: Option<Duration>,
-    /// Number of keys that the present round has read, by node.
+    /// Number of keys that the present round of the scan has read, by node.
     pub(crate) progress: BTreeMap<String, u64>,
-    /// Number of keys that the last complete round read, by node.
+    /// Number of keys that the last complete round of the scan read, by node.
     pub(crate) totals: BTreeMap<String, u64>,
     /// Number of names that are known.
     pub(crate) names: usize,
@@ -273,9 +273,9 @@ impl Model {
     }
 }
 
-/// Returns the earlier time if the two times are close to each other. Each reading computes such a
-/// time anew from the time that is left, so the time would change with the duration of the
-/// requests.
+/// Returns the earlier value of a time, such as the end of a lease, if the new value is close to
+/// it. Each reading computes the time anew from the time that is left, so it would change with the
+/// duration of the requests.
 pub(crate) fn steady(earlier: Option<u64>, new: u64) -> u64 {
     earlier.filter(|earlier| earlier.abs_diff(new) < 400).unwrap_or(new)
 }

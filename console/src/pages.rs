@@ -28,7 +28,7 @@ use crate::start::Shared;
 
 /// Maximum length of a list in one answer.
 const LIMIT: usize = 500;
-/// Length of a list if the request names none.
+/// Length of a list if the request names no length.
 const PAGE: usize = 100;
 
 /// Sentence about a name that was found and not read yet.
@@ -40,7 +40,8 @@ pub(crate) struct Readings {
     locks: Recent<LockId, Option<(View, u64)>>,
     /// Records of keys, by namespace and key.
     keys: Recent<(String, String), Result<keys::KeyNow, Refusal>>,
-    /// The incidents, by retention and namespace. An empty namespace stands for all namespaces.
+    /// The incidents (losses of data), by the retention of keys and by the namespace. An empty
+    /// namespace stands for all namespaces.
     incidents: Recent<(Duration, String), Result<incidents::Seen, Refusal>>,
 }
 
@@ -199,8 +200,8 @@ pub(crate) fn clean_sentence(text: &str) -> String {
     Secrets::default().sentence(text, SENTENCE_MAX)
 }
 
-/// Returns true if both names mean the same node: `surveyed` in a survey, `name` in the handle. The
-/// survey calls a server `node` and its address.
+/// Returns true if both names mean the same node: `surveyed` is the name in a survey of keys,
+/// `name` that in the console's handle. The survey calls a server `node` and its address.
 pub(crate) fn is_node(surveyed: &str, name: &str) -> bool {
     surveyed == name || surveyed.strip_prefix("node ") == Some(name)
 }

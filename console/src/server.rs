@@ -1,4 +1,4 @@
-//! Routes and checks of all requests.
+//! The HTTP routes of the console, and the checks of all requests.
 
 use std::sync::Arc;
 use std::time::Duration;

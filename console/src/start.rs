@@ -1,4 +1,4 @@
-//! Starts a console.
+//! The settings of a console, its start and its end.
 
 use std::fmt;
 use std::io;
@@ -44,7 +44,7 @@ pub struct Options {
     pub allow_actions: bool,
     /// If true, the results of idempotency keys are shown.
     pub show_results: bool,
-    /// Receives a line for each action.
+    /// Function that receives the audit's line for each action of a visitor.
     pub audit: Option<Sink>,
     /// Number of keys that the console reads from each node per second to find names.
     pub keys_per_second: usize,
@@ -105,7 +105,7 @@ impl From<ConfigError> for StartError {
     }
 }
 
-/// The common parts of all requests and of the collector.
+/// The parts of a console that all requests and the collector share.
 pub(crate) struct Shared {
     pub(crate) redlock: Redlock,
     pub(crate) deployment: Deployment,
@@ -140,7 +140,7 @@ impl Shared {
         self.hub.send("happened", &entry);
     }
 
-    /// Adds several entries.
+    /// Adds several entries to the history and sends them to all streams.
     pub(crate) fn all_happened(&self, entries: impl IntoIterator<Item = Entry>) {
         for entry in entries {
             self.happened(entry);

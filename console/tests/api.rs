@@ -333,8 +333,9 @@ fn cpu_seconds() -> f64 {
 async fn ten_pages_share_one_reader_and_none_costs_almost_nothing() {
     const HOUR: Duration = Duration::from_secs(3_600);
     let world = World::lasting(1, HOUR).await;
-    // The deployment has one item of each kind. During the measurement only the console may send
-    // requests, so the locks are copied keys, which no handle renews or releases.
+    // The deployment has one item of each kind: a lock, an election, a key and so on. During the
+    // measurement only the console may send requests, so the locks are copied keys, which no handle
+    // renews or releases.
     let client = world.client();
     let mutex = client.mutex("deploy").ttl(HOUR).auto_renew(false).build().unwrap();
     let held = mutex.acquire().await.unwrap();

@@ -1,4 +1,5 @@
-//! Attacks on the console. Each attack is refused, and the audit contains what was tried.
+//! Attacks on the console. Each attack is refused, and the audit (the console's log of actions)
+//! contains what was tried.
 
 mod common;
 

@@ -191,7 +191,7 @@ async fn an_action_changes_only_what_the_page_showed() {
     assert_eq!(refused.count(), 6);
     let detail = |n: usize| lines["lines"][n]["detail"].as_str().unwrap().to_owned();
     assert!(detail(0).starts_with("shown: done:"), "{}", detail(0));
-    // The audit has the digest of the result `9`, and not the result itself.
+    // The audit (log of actions) has the digest of the result `9`, and not the result itself.
     let digest =
         "SHA-256 of the value: 19581e27de7ced00ff1ce50b2047e7a567c76b1cbaebabe5ef03f7c3017bb5b7";
     assert_eq!(detail(1), format!("{digest}; shown: {}", parked["shown"].as_str().unwrap()));
@@ -287,7 +287,8 @@ async fn a_loss_of_all_records_waits_for_a_decision() {
             _ => tokio::time::sleep(Duration::from_millis(300)).await,
         }
     };
-    // Wait until two more rounds of the scan have found no record.
+    // Wait until two more rounds of the scan (the console's reading of all keys) have found no
+    // record.
     let rounds = |page: &Value| page["poll"]["scan"]["rounds"].as_u64().unwrap();
     let before = rounds(&world.get("overview").await);
     world.until("keys", |page| page["total"] == 0 && rounds(page) > before + 1).await;

@@ -17,7 +17,7 @@ use crate::start::Shared;
 pub(crate) const NAMESPACE: &str = "cron";
 /// Number of ticks (times at which a job is due) that are kept of each job.
 const TICKS: usize = 20;
-/// Minimum number of ticks that one reading requests.
+/// Minimum number of ticks (due times) that one reading requests.
 const STEP: usize = 3;
 /// Time in ms after which a schedule is read again.
 const SCHEDULE: u64 = 30_000;

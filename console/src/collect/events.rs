@@ -27,8 +27,8 @@ fn note(shared: &Shared, node: &str, event: &NodeEvent) {
         let mut model = shared.model();
         let is_gone = |vote: &Vote| vote.node == node && vote.state == VoteState::Unreachable;
         if *event == NodeEvent::Down && model.votes.iter().any(is_gone) {
-            // The handle has several connections to a node, and each of them reports its end. Only
-            // the first report counts.
+            // The console's handle has several connections to a node, and each of them reports its
+            // end. Only the first report counts.
             return;
         }
         step(&mut model, node, event, kind, &text);

@@ -8,7 +8,7 @@ use crate::history::{Entry, Level, now_ms};
 use crate::model::KeyRow;
 use crate::start::Shared;
 
-/// Number of keys in one request.
+/// Maximum number of keys whose records one request reads.
 const MOST: usize = 200;
 /// Time in ms after which a key that may change is read again.
 const FRESH: u64 = 300;

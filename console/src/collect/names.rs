@@ -50,8 +50,8 @@ pub(super) struct Names {
 /// A name of a lock or a semaphore.
 #[derive(Clone, Copy, Default)]
 struct Name {
-    /// Round of the scan in which the name was found first. The next field is the round in which it
-    /// was found last.
+    /// Round of the scan (the reading of all keys) in which the name was found first. The next
+    /// field is the round in which it was found last.
     first: u64,
     round: u64,
     /// True if the last check found a value or a waiter for the name.
@@ -83,7 +83,7 @@ enum Found {
     Record(String, String),
     /// An operator's decision about a loss of data, for the keys of this namespace.
     Decision(String),
-    /// A key of another handle, which has this prefix.
+    /// A key that another application's handle wrote. The handle has this prefix.
     Other(String),
 }
 
@@ -171,8 +171,8 @@ impl Names {
             && readable.clone().all(|page| self.ended.contains(page.node));
         if is_over {
             let last = self.round;
-            // A name is removed only if a majority was read: a minority of the nodes does not show
-            // that the name is gone.
+            // A name is removed only if a majority of the nodes was read: a minority of the nodes
+            // does not show that the name is gone.
             if 2 * readable.count() > scanned.len() {
                 self.locks.retain(|_, name| name.is_live || name.round >= last);
                 model.keys.retain(|_, key| key.round >= last);
@@ -249,7 +249,7 @@ impl Names {
         chosen.map(|(id, _)| (*id).clone()).collect()
     }
 
-    /// Returns the names that were never checked.
+    /// Returns the names of locks that were never checked for a holder.
     fn unknown(&self) -> Vec<LockId> {
         let new = self.locks.iter().filter(|(_, name)| name.checked == 0);
         new.take(CHECKED).map(|(id, _)| id.clone()).collect()

@@ -1,4 +1,4 @@
-//! The demo's traffic. Each handle stands for a process of an application.
+//! The demo's traffic. Each handle (`Redlock`) stands for a process of an application.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use palisade::cron::{Cron, Job, Tick};
 use palisade::{Failed, LockGuard, Redlock, RwLock};
 use tokio::time::sleep;
 
-/// Runs all traffic until the future is dropped.
+/// Runs all traffic of the demo until the future is dropped.
 pub(super) async fn run(handles: &[Redlock]) {
     let each = handles.iter().zip(0_u32..).map(|(handle, number)| async move {
         tokio::join!(

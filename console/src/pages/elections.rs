@@ -1,4 +1,4 @@
-//! Elections: the leader, the candidates, the terms, and the times without a leader.
+//! Elections: the leader, the candidates, the terms (leaderships), and the times without a leader.
 
 use palisade::election::{Candidate, Leader};
 use serde_json::{Value, json};

@@ -94,7 +94,7 @@ async fn ten_thousand_locks_and_a_hundred_thousand_keys_scroll() {
     tab.shows("lock:09999", SOON).await;
     tab.shows("All 10\u{202f}000 locks are here.", SOON).await;
     tab.shows("keys a second on each node", SOON).await;
-    // A change of a row far down in the list is shown there.
+    // A change of a row far down in the list is shown in that part of the list.
     assert_eq!(world.servers[0].cli(&["del", "lock:09990"]), "1");
     tab.hides("lock:09990", LONG).await;
 
