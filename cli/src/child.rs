@@ -147,7 +147,7 @@ pub(crate) async fn run(
     warnings::show(say);
     let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
-    // A signal arrived before the command was started. The program ends and does not start the
+    // A signal arrived before the command was started. `palisade` ends and does not start the
     // command.
     if let Some(signal) = signals.came() {
         watchdog.end().await;
@@ -277,7 +277,7 @@ fn say_replaced(replaced: &io::Result<()>, say: Say) -> bool {
     replaced.is_ok()
 }
 
-/// Reports an error of reading the command's end. The command was started, so the program does not
+/// Reports an error of reading the command's end. The command was started, so `palisade` does not
 /// report that the start failed.
 fn unseen(e: &io::Error, say: Say) -> Ended {
     say.warn("unseen", json!({}), &format!("it is unknown how the command ended: {e}"));
@@ -309,8 +309,8 @@ fn send_all(child: &Child, group: Pid, signal: Signal) {
 }
 
 /// Kills the process group and the command. The kill of the group succeeds even if the command
-/// cannot be killed, because the group has other members (the watchdogs). For this reason the
-/// command is checked separately.
+/// cannot be killed, because the group has other members: the watchdogs, which end it with the
+/// lease. For this reason the command is checked separately.
 fn kill(child: &Child, group: Pid, say: Say) {
     send_all(child, group, Signal::SIGKILL);
     let Some(pid) = pid(child) else { return };
@@ -337,7 +337,8 @@ fn go_on(child: &Child, group: Pid) {
     }
 }
 
-/// Ends the remaining processes of the group, except processes of another user.
+/// Ends the processes that a command has left in its process group, except processes of another
+/// user.
 async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     if killpg(group, None) == Err(Errno::ESRCH) {
         return;
@@ -359,7 +360,7 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
 }
 
 /// A process group that is killed when the value is dropped. This value is created after the end of
-/// the watchdogs, which would otherwise kill the group.
+/// the watchdogs, the processes that kill the group when the lease ends.
 struct Killed(Pid);
 
 impl Drop for Killed {

@@ -130,8 +130,9 @@ impl Settings {
         Ok(self.over(below))
     }
 
-    /// Returns these settings. Missing settings are taken from `below`. All nodes together are one
-    /// setting. So if these settings name a node, the nodes of `below` are ignored.
+    /// Returns these settings. Missing settings are taken from `below`, the settings of the file.
+    /// All nodes together are one setting. So if these settings name a node, the nodes of `below`
+    /// are ignored.
     fn over(self, below: Self) -> Self {
         let names_nodes = self.embedded || !self.urls.is_empty();
         // If `below` names a password file, a password in the environment has priority.

@@ -77,7 +77,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     }
 }
 
-/// Prepares the process and becomes the command. Returns only after an error.
+/// Prepares this process (the starter) and becomes the command. Returns only after an error.
 fn start(parent: Pid, report: RawFd, command: Vec<OsString>) -> ExitCode {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     if let Err(e) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
@@ -117,7 +117,8 @@ fn becoming(inherited: RawFd) -> io::Result<File> {
 /// Reads deadlines from standard input. Kills its own process group when the last deadline has
 /// passed. Kills the group at once when `palisade` has ended.
 fn watch() -> ExitCode {
-    // A signal for the command is sent to the whole group. It must not end the watchdog.
+    // A signal for the command is sent to its whole process group, which has the watchdog as a
+    // member. It must not end the watchdog.
     let mut deaf = SigSet::all();
     deaf.remove(Signal::SIGKILL);
     if deaf.thread_block().is_err() {
@@ -225,8 +226,8 @@ impl WatchdogProcess {
         if !said {
             drop(self.child.start_kill());
         }
-        // The watchdog ends at once after its last line. A stopped watchdog does not end, and is
-        // killed.
+        // The watchdog ends at once after the last line on its standard input. A stopped watchdog
+        // does not end, and is killed.
         if tokio::time::timeout(LOOK, self.child.wait()).await.is_err() {
             drop(self.child.start_kill());
             drop(self.child.wait().await);
@@ -235,8 +236,8 @@ impl WatchdogProcess {
 }
 
 impl Watchdog {
-    /// Starts both watchdogs. They kill the group shortly before `end`. A call of `until` moves
-    /// this time.
+    /// Starts both watchdogs. They kill the command's process group shortly before `end`. A call of
+    /// `until` moves this time.
     pub(crate) async fn start(end: Moment) -> io::Result<Self> {
         let first = WatchdogProcess::start(None)?;
         let id = first.child.id().ok_or_else(|| io::Error::other("the watchdog ended at once"))?;
@@ -252,14 +253,15 @@ impl Watchdog {
         self.group
     }
 
-    /// Starts a command in the group. `add` sets the arguments, the environment and the streams of
-    /// the command.
+    /// Starts a command in the watchdogs' process group. `add` sets the arguments, the environment
+    /// and the streams of the command.
     pub(crate) fn spawn(
         &self,
         add: impl FnOnce(&mut tokio::process::Command),
     ) -> io::Result<(Child, Report)> {
         let (reader, writer) = io::pipe()?;
-        // Only this thread starts processes. So no other process inherits the descriptor.
+        // Only this thread starts processes. So no other process inherits the descriptor of the
+        // pipe.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let mut command = myself();
         command.arg(START).arg(std::process::id().to_string());
@@ -280,8 +282,8 @@ impl Watchdog {
         }
     }
 
-    /// Starts a new watchdog in place of a watchdog that has ended. Fails if the group has ended,
-    /// too.
+    /// Starts a new watchdog in place of a watchdog that has ended. Fails if the command's process
+    /// group has ended, too.
     pub(crate) async fn replace(&mut self, place: usize, end: Moment) -> io::Result<()> {
         self.pair[place] = WatchdogProcess::start(Some(self.group))?;
         self.pair[place].until(end).await;

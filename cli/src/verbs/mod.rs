@@ -123,8 +123,8 @@ impl GroundArgs {
         Ok(ground)
     }
 
-    /// Creates the common parts of a command that has nothing to clean up. A signal ends the
-    /// program at once, even if nothing reads the program's output.
+    /// Creates the `Ground` (handle, servers, settings) of a command that has nothing to clean up.
+    /// A signal ends the program at once, even if nothing reads the program's output.
     pub(crate) fn without_signals(self) -> Result<Ground, Fail> {
         let say = Say::new(self.say.json, self.say.verbose);
         warnings::keep(say);

@@ -18,6 +18,8 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
+    /// Examines the good deployment, and keeps the findings for later comparisons.
+    ///
     /// # Panics
     /// If the doctor reports an error.
     pub(crate) fn new(patient: Patient) -> Self {

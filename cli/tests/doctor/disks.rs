@@ -93,7 +93,7 @@ fn a_server_that_was_restarted() {
     let patient = || Patient::default().arg("--node").arg(&server.url());
     let mut init = Command::new(env!("CARGO_BIN_EXE_palisade"));
     assert!(init.args(["init", "--new", "--node", &server.url()]).status().unwrap().success());
-    // The trial lock of the doctor is the last write before the restart.
+    // The trial lock that the doctor takes here is the last write before the restart.
     assert_eq!(patient().examine().of("data-loss", &of).verdict, Fine);
     server.restart();
     let patient = || Patient::default().arg("--node").arg(&server.url());

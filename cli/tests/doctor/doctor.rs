@@ -10,7 +10,7 @@ use serde::Deserialize;
 /// much shorter.
 const HANG: Duration = Duration::from_secs(60);
 
-/// One finding, with every field of the program's JSON.
+/// One finding, with every field of the JSON of `palisade doctor`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Finding {
@@ -48,7 +48,7 @@ pub(crate) struct Patient {
     hidden: Vec<String>,
 }
 
-/// The result of a run.
+/// The result of a run of `palisade doctor`.
 pub(crate) struct Run {
     pub(crate) code: i32,
     pub(crate) out: String,

@@ -47,8 +47,8 @@ fn clocks_versions_and_lag() {
     lag(&lab, &bench);
 }
 
-/// Returns a change of replies that replaces the server's version. The field for the version has
-/// different names in Redis and Valkey.
+/// Returns a function that replaces the server's version in the bytes of a reply. The field for the
+/// version has different names in Redis and Valkey.
 fn version(shown: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         for name in ["redis_version:", "valkey_version:"] {

@@ -309,7 +309,7 @@ fn handed_over(lab: &Lab, kind: &str) {
 async fn a_claim_that_may_run_after_a_handover_is_not_taken_back() {
     let lab = Lab::new();
     let running = lab.hang("k").await;
-    // By the clock of the new server, the lease of the claim has just ended.
+    // Sets the end of the claim's lease. By the clock of the new server, the lease has just ended.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     for server in &lab.servers {
         server.cli(&["hset", "app:idem:orders:k", "till", &(now - 1).to_string()]);

@@ -57,7 +57,7 @@ fn each_of_its_own_codes_has_its_cause() {
     assert_eq!(ground.run(&["lock", "-n", "a", "--", "true"]).code, 75);
     assert_eq!(ground.run(&["lock", "-n", "-E", "9", "a", "--", "true"]).code, 9);
     assert_eq!(ground.run(&["lock", "-w", "0.2s", "a", "--", "true"]).code, 75);
-    // Exit code 143: a signal ends the program while the program waits.
+    // Exit code 143: a signal ends `palisade` while it waits for the lock.
     let waiting = ground.spawn(&["lock", "a", "-v", "--", "true"]);
     std::thread::sleep(Duration::from_millis(300));
     waiting.signal("TERM");

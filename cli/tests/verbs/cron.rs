@@ -20,7 +20,7 @@ fn runs(ground: &Ground) -> Vec<(u64, u32)> {
         let mut words = line.split(' ');
         (number(words.next()), number(words.next()) as u32)
     };
-    // The script has perhaps not finished the last line yet.
+    // The script may still be writing the last line, so a line without its end is left out.
     text.split_inclusive('\n').filter_map(|l| l.strip_suffix('\n')).map(one).collect()
 }
 
@@ -142,7 +142,7 @@ fn what_cannot_be_is_wrong_use() {
 fn a_job_whose_server_is_not_there_or_refuses_the_login_says_so() {
     let ground = Ground::new();
     let nobody = format!("redis://127.0.0.1:{}", free_port());
-    // No server can be reached. The program waits for its nodes and reports this.
+    // No server can be reached. `palisade cron` waits for its nodes and reports this.
     let line = ["cron", EACH, "job", "--node", &nobody, "--", "true"];
     let waiting = ground.logged(&mut ground.command(&line));
     until("it says that it waits", SOON, || {
@@ -194,7 +194,8 @@ fn a_job_goes_on_after_its_program_was_replaced() {
     command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let _run = ground.logged(&mut command);
     until("a run", SOON, || !runs(&ground).is_empty());
-    // A package manager does the same: it puts another file at the same path.
+    // The test replaces the program's file as a package manager does: it puts another file at the
+    // same path.
     std::fs::write(ground.file("new"), "#!/bin/sh\nexit 1\n").expect("a file");
     std::fs::rename(ground.file("new"), &program).expect("a new program");
     let before = runs(&ground).len();

@@ -13,7 +13,7 @@ use crate::support::server::Server;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Returns a command that runs the program without settings from the environment.
+/// Returns a command that runs `palisade` without settings from the environment.
 pub(crate) fn palisade() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PALISADE_")) {
@@ -45,7 +45,7 @@ impl Ground {
         format!("redis://{}", self.server.addr())
     }
 
-    /// Returns a command that runs the program with these arguments.
+    /// Returns a command that runs `palisade` with these arguments.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = palisade();
         command.env("PALISADE_URLS", self.url());
@@ -81,7 +81,7 @@ impl Ground {
         command
     }
 
-    /// Starts the program with the default effect of signals. The process that runs the tests may
+    /// Starts `palisade` with the default effect of signals. The process that runs the tests may
     /// ignore signals, and its children would inherit this.
     pub(crate) fn spawn(&self, args: &[&str]) -> Running {
         let mut command = self.through(&["env", "--default-signal=HUP,INT,QUIT"], args);
@@ -129,7 +129,7 @@ impl Drop for Ground {
     }
 }
 
-/// The result of a run.
+/// The result of a run of `palisade`.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: i32,
@@ -149,7 +149,7 @@ impl Run {
     }
 }
 
-/// A running program. Dropping the value kills the program.
+/// A running `palisade`. Dropping the value kills it.
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
@@ -161,8 +161,7 @@ impl Running {
         signal(self.pid(), name);
     }
 
-    /// Waits until the program handles signals itself. Before that, a signal would end the program
-    /// at once.
+    /// Waits until `palisade` handles signals itself. Before that, a signal would end it at once.
     pub(crate) fn listens(&self) {
         let term = 1_u64 << 14;
         until("it listens to signals", Duration::from_secs(10), || {

@@ -1,4 +1,4 @@
-//! The commands `step-down`, `candidates` and `list`.
+//! The commands `palisade step-down`, `candidates` and `list`.
 
 use std::time::Duration;
 
@@ -171,7 +171,7 @@ fn what_is_held_is_listed_and_nothing_else() {
         ground.spawn(&["lock", "other", "--prefix", "app:", "-c", "touch o; sleep 60"]),
         ground.spawn(&["elect", "boss", "--value", "10.0.0.7", "-c", "touch e; sleep 60"]),
         ground.spawn(&["elect", "b2", "--prefix", "app:", "-c", "touch f; sleep 60"]),
-        // This program waits and holds no lock.
+        // This `palisade` process waits for the lock and does not hold it.
         ground.spawn(&["lock", "deploy", "--", "true"]),
     ];
     for file in ["l", "o", "e", "f"] {

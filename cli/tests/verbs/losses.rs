@@ -65,8 +65,8 @@ fn a_frozen_leaders_command_is_dead_before_the_next_leaders_starts() {
     }
 }
 
-/// Returns the watchdogs of the program with this process id: the processes that kill the command
-/// when its lease ends.
+/// Returns the watchdogs of the `palisade` process with this id: the processes that kill the
+/// command when its lease ends.
 fn watchdogs(of: u32) -> Vec<u32> {
     let children = text(format!("/proc/{of}/task/{of}/children").as_ref());
     let children = children.split_whitespace().map(|pid| pid.parse().expect("a process id"));
@@ -263,7 +263,7 @@ fn a_leader_campaigns_again_while_no_server_is_there_and_leads_when_it_is_back()
     let pid: u32 = text(&ground.file("pid")).trim().parse().unwrap();
     ground.server.kill();
     until("its command is dead", SOON, || !is_alive(pid));
-    // During this wait the program tries to reach the dead server.
+    // During this wait `palisade` tries to reach the dead server.
     std::thread::sleep(Duration::from_secs(1));
     ground.server.restart();
     let terms = || text(&ground.file("terms")).lines().count();

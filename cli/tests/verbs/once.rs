@@ -1,4 +1,4 @@
-//! The commands `once` and `idem`.
+//! The commands `palisade once` and `palisade idem`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -127,8 +127,8 @@ fn a_command_that_could_not_be_started_leaves_no_result() {
 fn a_run_that_fails_for_want_of_files_is_made_up_for_and_not_repeated() {
     let ground = Ground::new();
     let mut short = 0;
-    // The program may open only this number of files. With few files the program, its starter or
-    // the command fails. With enough files nothing fails.
+    // `palisade` may open only this number of files. With few files `palisade`, its starter or the
+    // command fails. With enough files nothing fails.
     for files in 5..24 {
         let (key, runs) = (format!("k{files}"), format!("runs{files}"));
         let script = format!("exec >>{runs}; echo ran");

@@ -10,7 +10,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// A command that becomes the process of another user.
 const OTHER: &str = "setpriv --reuid=65534 --clear-groups sleep 60";
 
-/// A process that the program may not end. The test runs as root, and ends it when the value is
+/// A process that `palisade` may not end. The test runs as root, and ends it when the value is
 /// dropped.
 struct Other(u32);
 

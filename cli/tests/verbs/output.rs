@@ -56,7 +56,7 @@ fn a_signal_ends_the_program_while_nobody_reads_its_output() {
 #[test]
 fn a_command_is_ended_in_time_while_nobody_reads_the_messages() {
     let ground = Ground::new();
-    // The command and the program have the same standard error. The command fills the pipe.
+    // The command and `palisade` have the same standard error. The command fills the pipe.
     let fills = "head -c 1000000 /dev/zero >&2";
     let run = ground.spawn(&["lock", "job", "--at-most", "1s", "-c", fills]);
     assert_eq!(run.end(SOON).code, 124);

@@ -54,8 +54,9 @@ fn more_readers_than_a_node_lists_are_counted() {
     assert_eq!(json["nodes"][0]["readers"].as_array().map(Vec::len), Some(64));
 }
 
-/// A waiting call ends after 30 s by default, and the program makes another call. If the new call
-/// began to wait anew, readers that came before the new call would be ahead of it.
+/// A waiting call of the library ends after 30 s by default, and `palisade lock` makes another
+/// call. If the new call began to wait anew, readers that came before the new call would be ahead
+/// of it.
 #[test]
 fn a_writer_that_waits_for_longer_than_a_call_keeps_its_place() {
     let ground = Ground::new();

@@ -21,7 +21,7 @@ use crate::codes::{Fail, REFUSED, UNAVAILABLE};
 use crate::settings::HandleArgs;
 use crate::span::Span;
 
-/// Namespace with which the losses are read if no namespace was found on the nodes.
+/// Namespace with which the losses of data are read if no namespace was found on the nodes.
 const NO_NAMESPACE: &str = "once";
 
 pub(super) const HELP: &str = "Examples:
