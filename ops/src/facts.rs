@@ -62,8 +62,8 @@ pub(crate) struct Facts {
     pub(crate) max_ttl: Duration,
     /// The application's `clock_error` (E): the largest error of any clock.
     pub(crate) clock_error: Duration,
-    /// Results of the trial on each node. If there are several nodes, also the result of the trial
-    /// on all nodes together.
+    /// Results of the trial lock on each node. If there are several nodes, also the result of the
+    /// trial lock on all nodes together.
     pub(crate) trials: Vec<Trial>,
 }
 

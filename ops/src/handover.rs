@@ -63,7 +63,7 @@ use super::script::{self, Kind, Refusal};
 use palisade::ConfigError;
 use palisade::internal::{Endpoint, default_clock_error};
 
-/// Interval between two checks for progress.
+/// Interval between two checks of a handover's progress.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// Longest wait until all replicas have the mark that closes the server.
 const REPLICAS: Duration = Duration::from_millis(1_500);
@@ -100,8 +100,8 @@ pub enum HandedOver {
     /// The handover failed. Another server may be the master now. It begins with a quarantine, in
     /// which it grants nothing.
     FellBack(String),
-    /// The last step was not answered. Either the new server continues the old server's data
-    /// history without a loss, or the handover failed.
+    /// The last step of the handover was not answered. Either the new server continues the old
+    /// server's data history without a loss, or the handover failed.
     Unknown(String),
     /// No server could be reached.
     Unreachable(String),
@@ -180,8 +180,8 @@ impl Handover {
         self
     }
 
-    /// Sets the largest error of any server's clock (E). Use the value of the application. Default
-    /// 2 s.
+    /// Sets the largest error of any server's clock (E). Use the application's setting
+    /// `clock_error`. Default 2 s.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = error;
         self
@@ -315,8 +315,8 @@ impl Handover {
         Ok(())
     }
 
-    /// Returns the latest time for a promotion or restart. After a later one, the last steps would
-    /// have too little time.
+    /// Returns the latest time for a promotion or restart. After a later promotion or restart, the
+    /// last steps of the handover would have too little time.
     pub(super) fn until(&self, closed: &Closed) -> Instant {
         closed.since + self.closed_for.saturating_sub(2 * self.clock_error + LAST_STEPS)
     }

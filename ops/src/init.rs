@@ -60,7 +60,7 @@ pub enum Init {
     Already {
         /// Address of the server, `host:port`.
         at: String,
-        /// A sentence about the origin of the marker.
+        /// A sentence about the origin of the server's marker (`palisade:generation`).
         note: String,
     },
     /// Nothing was written to this server, because another node was refused.
@@ -212,8 +212,8 @@ async fn mark_all(
     let looks = join_all(looks).await;
     let has_data = |look: &Result<(), Not>| matches!(look, Err(Not::New(_) | Not::Marked(_)));
     let in_use = looks.iter().any(has_data);
-    // After a loss of all data, some nodes may be marked already. These nodes are not changed, and
-    // the other nodes are marked.
+    // After a loss of all data, some nodes may be marked as new already. These nodes are not
+    // changed, and the other nodes are marked.
     let is_lost = prefix.is_none();
     let all_new =
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));

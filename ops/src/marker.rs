@@ -69,7 +69,7 @@ impl KeptData {
 
     /// Parses a marker, the value of `palisade:generation`; `now_ms` is the server's time in ms.
     /// The length of the quarantine cannot become shorter while the server is in quarantine, so
-    /// `agreed` lasts at least until the end of the quarantine.
+    /// `agreed` (the time for which the length is fixed) lasts at least until the quarantine ends.
     pub(crate) fn parse(text: &str, now_ms: u64) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let number = |at: usize| words.get(at)?.parse::<u64>().ok();

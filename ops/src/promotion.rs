@@ -1,4 +1,4 @@
-//! The steps of a handover by which a replica becomes the master of its group.
+//! The steps of a planned handover by which a replica becomes the master of its group.
 
 use std::time::Duration;
 

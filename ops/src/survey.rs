@@ -23,7 +23,7 @@ const SEARCH_REQUESTS: u64 = 3;
 /// Length of one waiter in a queue's value, in bytes.
 const WAITER: usize = 48;
 
-/// A survey of the nodes of a deployment.
+/// A survey of the nodes of a deployment: connections that read locks and keys repeatedly.
 #[derive(Debug)]
 pub struct Survey {
     deployment: Deployment,
@@ -66,7 +66,7 @@ pub struct Answers {
     /// The queues of waiting clients on each node, in the order of the locks; empty if no lock was
     /// asked for.
     pub queues: OfEach<Vec<LockQueue>>,
-    /// Facts about the keys that have a record.
+    /// The state of each requested key that has a record.
     pub facts: Vec<KeyFacts>,
     /// Nodes whose records could not be read, with the reasons.
     pub unread: Vec<(String, String)>,
@@ -86,7 +86,7 @@ pub struct Scanned {
     pub took: Duration,
 }
 
-/// A lock's key and queue on one node.
+/// A lock's key and its queue of waiting clients, on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockQueue {
     /// True if there is a value under the lock's key.
@@ -262,14 +262,14 @@ impl Surveyed {
 
 /// One node's answers to the parts of a request; `None` for a part that was not asked for.
 struct Parts {
-    /// Keys of the page, and the cursor of the next page.
+    /// Keys of the page of `SCAN`, and the cursor of the next page.
     scan: Option<Result<(Vec<String>, String), String>>,
     queues: Option<Result<Vec<LockQueue>, String>>,
     records: Option<Result<Vec<Option<Seen>>, String>>,
 }
 
 impl Parts {
-    /// Returns the reason for which a part failed; `None` if no part failed.
+    /// Returns the reason for which a part of the request failed; `None` if no part failed.
     fn failed(&self) -> Option<String> {
         let scan = self.scan.as_ref().and_then(|part| part.as_ref().err());
         let queues = self.queues.as_ref().and_then(|part| part.as_ref().err());

@@ -33,7 +33,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Builds the handles of the trial.
+    /// Builds the handles (clients of the nodes) that take the trial lock.
     ///
     /// # Errors
     /// [`ConfigError`] if a name, an address, a certificate or a range is invalid.

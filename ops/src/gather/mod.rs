@@ -34,8 +34,8 @@ pub(super) async fn everything(
 }
 
 /// Reads only the facts that show which server is the master. Of each group, these are the answers
-/// of the Sentinels and of the server that most Sentinels report as the master. Of each server,
-/// these are its role and its `INFO`.
+/// of the Sentinels and of the server that most Sentinels report as the master. Of each lone
+/// server, these are its role and its `INFO`.
 pub(super) async fn masters(deployment: &Deployment, access: &Access) -> (Vec<Group>, Vec<Server>) {
     gather(Gather { deployment, depth: Depth::Role }, access).await
 }

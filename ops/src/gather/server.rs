@@ -1,4 +1,4 @@
-//! The answers of one data server.
+//! Reads the facts (the values that checks examine) of one data server.
 
 use futures_util::future::join_all;
 use redis::Value;

@@ -1,4 +1,4 @@
-//! The progress of a handover, and the cleanup after the future of a handover was dropped.
+//! The progress of a planned handover, and the cleanup after the future of a handover was dropped.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Handover {
         let why = match self.reopen(&closed).await {
             Ok(()) => "it is open again".to_owned(),
             // The server is no longer closed or could not be reached, so it may have executed the
-            // last step.
+            // last step of the handover.
             Err(why) if is_last => return Some(HandedOver::Unknown(unanswered(&why))),
             Err(why) => why,
         };
@@ -74,7 +74,7 @@ impl Handover {
     }
 }
 
-/// Returns a sentence for a last step that was not answered.
+/// Returns the text for a handover whose last step was not answered.
 pub(super) fn unanswered(why: &str) -> String {
     format!(
         "no answer to the last step ({why}): the new master continues where the old server \

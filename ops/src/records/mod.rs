@@ -53,7 +53,7 @@ pub struct Select {
     pub older_than: Duration,
     /// Longest selected time until a record of the key expires ([`KeyFacts::expires_in`]).
     pub expires_within: Option<Duration>,
-    /// Largest number of keys.
+    /// Largest number of keys that are selected.
     pub limit: Option<usize>,
 }
 

@@ -94,8 +94,8 @@ pub(super) const DATA_LOSS: Check = Check {
 const SHORT: u128 = 60;
 
 fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
-    // Two clocks differ by at most twice `clock_error`. So the library extends a loss by that much
-    // (idempotency 6), and this check does the same.
+    // Two clocks differ by at most twice `clock_error`. So the library extends a loss (a span of
+    // lost writes) by that much (idempotency 6), and this check does the same.
     let margin = 2 * facts.clock_error;
     let Some(marker) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
@@ -359,8 +359,8 @@ mod tests {
         // replaced master that may still grant. So a quarantine of 27 s is right.
         let edge = |f: &mut Facts| f.groups[0].servers[0].marker = Ok(Some(marker(27, 0)));
         with("quarantine-long", edge, |_| {});
-        // A quarantine of 90 s is right if the application has a `max_ttl` of 78 s, because the 12
-        // s are added.
+        // A quarantine of 90 s is right if the application has a `max_ttl` of 78 s, because 12 s
+        // are added for a replaced master that may still grant.
         let asked = |f: &mut Facts| {
             f.groups[0].servers[0].marker = Ok(Some(marker(90, 0)));
             f.max_ttl = Duration::from_secs(78);
