@@ -1,5 +1,4 @@
-//! Attacks on the console. Each attack is refused, and the audit (the console's log of actions)
-//! contains what was tried.
+//! Attacks on the console. Each attack is refused, and the audit log contains what was tried.
 
 mod common;
 

@@ -321,8 +321,8 @@ impl Handover {
         closed.since + self.closed_for.saturating_sub(2 * self.clock_error + LAST_STEPS)
     }
 
-    /// Closes the master: a script writes a mark, and the master then refuses all requests. Waits
-    /// until every replica has the mark.
+    /// Closes the master: a script writes a mark into its marker, and the master then refuses all
+    /// requests. Waits until every replica has the mark.
     async fn close(&self, master: &Master) -> Result<Closed, String> {
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();

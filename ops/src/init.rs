@@ -85,7 +85,7 @@ pub enum Init {
 }
 
 impl Initialised {
-    /// Returns true if every node is marked, by this call or an earlier one.
+    /// Returns true if every node is marked as new, by this call or an earlier one.
     pub fn is_done(&self) -> bool {
         let is_marked = |done: &Init| matches!(done, Init::Marked { .. } | Init::Already { .. });
         self.nodes.iter().all(|(_, done)| is_marked(done))
@@ -235,11 +235,11 @@ async fn mark_all(
 
 /// Reason for which a server is not marked as new.
 enum Not {
-    /// The server is marked already.
+    /// The server is marked as new already.
     Marked(Init),
     /// The server has data, so it is not new.
     New(String),
-    /// The server cannot be marked at this time.
+    /// The server cannot be marked as new at this time.
     Now(Init),
 }
 

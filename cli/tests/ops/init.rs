@@ -9,7 +9,7 @@ use super::support::group::cli;
 use super::support::logs::Log;
 use super::*;
 
-/// Returns the output of the program in one line.
+/// Returns the output of a run of `palisade` in one line.
 fn unwrapped(out: &Output) -> String {
     words(out).split_whitespace().collect::<Vec<_>>().join(" ")
 }

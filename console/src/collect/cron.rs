@@ -112,14 +112,15 @@ fn due(ticks: &[TickReport]) -> usize {
     until_oldest(ticks.iter().map(|tick| tick.state == TickState::Running))
 }
 
-/// Returns how many of the last ticks to read. `runs` has an entry for each tick, the latest first,
-/// which is true if the tick is running.
+/// Returns how many of the last ticks (due times) to read. `runs` has an entry for each tick, the
+/// latest first, which is true if the tick is running.
 fn until_oldest(mut runs: impl DoubleEndedIterator<Item = bool> + ExactSizeIterator) -> usize {
-    // Other ticks can have become due since the last reading, so `STEP` more ticks are read.
+    // Other ticks (due times of the job) can have passed since the last reading, so `STEP` more
+    // ticks are read.
     runs.rposition(|runs| runs).map_or(STEP, |at| (at + 1 + STEP).min(TICKS))
 }
 
-/// Returns true if no tick of the job can have changed since its last reading.
+/// Returns true if no tick (due time) of the job can have changed since its last reading.
 fn is_quiet(row: &JobRow, now: u64) -> bool {
     let is_over = |tick: &TickReport| matches!(tick.state, TickState::Over(_));
     row.unknown.is_none()
