@@ -139,8 +139,8 @@ impl Act {
 }
 
 impl Act {
-    /// Returns, for the audit, the parts of the request that decide about its effect. Results may
-    /// be secret, so only the digest of a result is written.
+    /// Returns, for the audit (the log of actions), the parts of the request that decide about its
+    /// effect. Results may be secret, so only the digest of a result is written.
     fn detail(&self, expect: Option<&str>) -> String {
         let shown = expect.map(|expect| format!("shown: {expect}"));
         let more = match self {
@@ -157,8 +157,8 @@ impl Act {
             }
             _ => None,
         };
-        // The shown text has no limit of its length, so it comes last. If the detail is cut off,
-        // the other parts remain.
+        // The text that the page showed (`shown`) can have any length, so it comes last. If the
+        // audit log cuts the text off, the other parts remain.
         more.into_iter().chain(shown).collect::<Vec<_>>().join("; ")
     }
 }
@@ -176,7 +176,7 @@ pub(crate) fn refused(shared: &Shared, role: Option<Role>) -> Option<Refusal> {
     None
 }
 
-/// Performs an action, and writes it to the audit.
+/// Performs an action, and writes it to the audit (the log of actions).
 pub(crate) async fn act(
     shared: &Arc<Shared>,
     visitor: &Visitor,
@@ -204,8 +204,8 @@ pub(crate) async fn act(
         }
     };
     let name = act.name().to_owned();
-    // This entry of the console's history makes the pages of other visitors read the audit again
-    // and show that the action has begun.
+    // This entry of the console's history makes the pages of other visitors read the audit log
+    // again and show that the action has begun.
     let begins = format!("{} of {name:?} by {} begins", line.action, line.by);
     let id = shared.audits.begun(line);
     shared.happened(Entry::of(Level::Info, "action", &name, begins));
@@ -214,10 +214,11 @@ pub(crate) async fn act(
         async move { perform(&shared, act, expect.as_deref(), &audit).await }
     };
     // The action runs in its own task, which continues if the visitor closes the page. So the audit
-    // always receives the result.
+    // log always receives the result.
     let shared = Arc::clone(shared);
     let noted = tokio::spawn(async move {
-        // The inner task catches a panic of the action, so that the audit has a result even then.
+        // The inner task catches a panic of the action, so that the audit log has a result even
+        // then.
         let done = tokio::spawn(work).await;
         let done = done.unwrap_or_else(|e| Ok(Ended::new("unknown", e.to_string())));
         let ended = match &done {

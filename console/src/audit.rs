@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::history::now_ms;
 
-/// Number of lines that the console keeps for the page of the audit.
+/// Number of lines that the console keeps for the page of the audit (the log of actions).
 const KEPT: usize = 200;
 /// Maximum number of refused requests that are written within `WINDOW`.
 const REFUSED: u32 = 30;
@@ -37,7 +37,7 @@ pub struct AuditLine {
     pub from: String,
     /// The action, such as `force-release`.
     pub action: String,
-    /// The lock, election, key, loss or job that the action is about.
+    /// The lock, election, key, loss of data or job that the action is about.
     pub target: String,
     /// The reason that the user gave.
     pub reason: String,

@@ -31,10 +31,11 @@ use names::Names;
 const REQUEST: Duration = Duration::from_millis(220);
 /// Shortest interval of readings while a page is open. Most readings send two requests to a node.
 pub(crate) const EVERY: Duration = Duration::from_millis(440);
-/// Interval of readings while no page is open. These readings only ask which nodes vote.
+/// Interval of readings while no page is open. These readings only ask which nodes vote (grant
+/// locks).
 const SLOW: Duration = Duration::from_secs(10);
-/// Interval at which the votes are read, that is, which nodes vote. After an event of a node the
-/// votes are read at once.
+/// Interval at which the collector reads the votes, that is, which nodes grant locks. After an
+/// event of a node the votes are read at once.
 const VOTES: Duration = Duration::from_millis(1_900);
 /// Interval of the event `tick`, which shows a browser that its stream of server-sent events is
 /// alive.

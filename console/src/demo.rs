@@ -58,7 +58,7 @@ impl Demo {
         Deployment::of(self.settings())
     }
 
-    /// Builds a handle over the demo's servers.
+    /// Builds a handle, the client of the demo's servers.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid.

@@ -1,4 +1,4 @@
-//! Results of actions: the word for the audit, and the sentence for people.
+//! Results of actions: the word for the audit (the log of actions), and the sentence for people.
 
 use palisade::idempotency::{Decided, Decision};
 use palisade::node::Loss;

@@ -46,13 +46,13 @@ pub(crate) struct Model {
     pub(crate) doctor: Examination,
     /// Nodes that the last reading could not read, with the reasons.
     pub(crate) unread: BTreeMap<String, String>,
-    /// Prefixes of other handles whose elections, semaphores or keys are on the nodes.
+    /// Prefixes of other applications whose elections, semaphores or keys are on the nodes.
     pub(crate) other_prefixes: BTreeSet<String>,
     pub(crate) scan: ScanProgress,
     /// Requests that the console sent to each node in the last seconds, per second.
     pub(crate) rate: f64,
-    /// Number of incidents that waited for a decision when they were read last; `None` if they were
-    /// not read yet.
+    /// Number of incidents (losses of data) that waited for a decision when they were read last;
+    /// `None` if they were not read yet.
     pub(crate) incidents: Option<usize>,
 }
 
@@ -83,9 +83,9 @@ impl VoteState {
 pub(crate) struct Vote {
     pub(crate) node: String,
     pub(crate) state: VoteState,
-    /// The reason for which the node does not vote.
+    /// The reason for which the node does not vote (grant locks).
     pub(crate) why: Option<String>,
-    /// Time at which the node votes again, if it is known.
+    /// Time at which the node votes (grants locks) again, if it is known.
     pub(crate) until: Option<u64>,
     /// Time since which the console has seen the node in this state.
     pub(crate) since: u64,
@@ -94,7 +94,8 @@ pub(crate) struct Vote {
     pub(crate) latency: Option<Duration>,
     pub(crate) latencies: VecDeque<Duration>,
     pub(crate) losses: Vec<Loss>,
-    /// True if an event of the node came after its vote was read. Then the vote is read again.
+    /// True if an event of the node came after its vote (whether it grants locks) was read. Then
+    /// the vote is read again.
     pub(crate) is_changed: bool,
 }
 
@@ -192,7 +193,7 @@ pub(crate) struct Step {
     pub(crate) text: String,
 }
 
-/// A time in which a node did not vote, as the console saw it.
+/// A time in which a node did not vote (grant locks), as the console saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Failover {
     pub(crate) id: u64,
@@ -208,9 +209,9 @@ pub(crate) struct Failover {
     /// Leases that were held when the failover began, as pairs of a name and an owner; `None` if
     /// the console did not watch leases then.
     pub(crate) held: Option<BTreeSet<(String, String)>>,
-    /// Number of owners in `held` that still held the same name when the node voted again.
+    /// Number of owners in `held` that still held the same name when the node granted locks again.
     pub(crate) same: Option<usize>,
-    /// Number of leases in `held` that the console saw run out before the node voted again.
+    /// Number of leases in `held` that the console saw run out before the node granted locks again.
     pub(crate) ran_out: Option<usize>,
 }
 
@@ -267,7 +268,7 @@ impl Model {
         self.scan.rounds > 0 && is_short && left_out == 0 && majority
     }
 
-    /// Returns the number of nodes that vote.
+    /// Returns the number of nodes that vote (grant locks).
     pub(crate) fn voting(&self) -> usize {
         self.votes.iter().filter(|vote| vote.state == VoteState::Votes).count()
     }

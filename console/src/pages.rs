@@ -48,8 +48,8 @@ pub(crate) struct Readings {
 impl Default for Readings {
     fn default() -> Self {
         let second = Duration::from_secs(1);
-        // A reading of incidents sends several requests for each namespace. So only one runs at a
-        // time, and its result is used for ten seconds.
+        // A reading of incidents (losses of data) sends several requests for each namespace. So
+        // only one runs at a time, and its result is used for ten seconds.
         let (locks, keys) = (Recent::new(second, 4), Recent::new(second, 4));
         Self { locks, keys, incidents: Recent::new(10 * second, 1) }
     }
@@ -148,7 +148,7 @@ fn head(shared: &Shared, model: &Model, mut page: Value) -> Value {
     page
 }
 
-/// Returns the state of the collector's readings, such as the progress of the scan.
+/// Returns the state of the collector's readings, such as the progress of the scan of all keys.
 pub(crate) fn poll(shared: &Shared, model: &Model) -> Value {
     let scan = &model.scan;
     let progress = scan.progress.keys().chain(scan.totals.keys());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// Number of readings above which old ones are removed.
+/// Number of readings in the cache above which old readings are removed.
 const MANY: usize = 64;
 
 /// A report of the nodes, and the time of its reading; `None` before the reading is complete.

@@ -425,7 +425,8 @@ async fn a_page_of_a_key_asks_each_node_for_little() {
     let logins = logins.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
     // The only new connection is that of this INFO command.
     assert_eq!(logins.unwrap().trim(), "1", "the pages share a connection");
-    // One node does not answer, so the survey searches for the masters again and again.
+    // One node does not answer, so the console's survey of keys searches for the masters again and
+    // again.
     world.servers[2].freeze();
     world
         .until("overview", |page| page["unread"].as_array().is_some_and(|of| !of.is_empty()))

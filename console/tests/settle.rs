@@ -1,4 +1,5 @@
-//! Tests of an operator's work in the console: keys, incidents, leaders.
+//! Tests of an operator's work in the console: decisions about keys and losses of data, and changes
+//! of leaders.
 
 mod common;
 
@@ -61,7 +62,8 @@ async fn an_incident_has_one_decision() {
     assert_eq!((&none["incidents"], &none["whole"]), (&json!([]), &json!(true)), "{none:#}");
     world.servers[0].restart();
     let page = loop {
-        // The console refuses the page of incidents until the server answers again.
+        // The console refuses the page of incidents (losses of data) until the server answers
+        // again.
         let answer = world.request("GET", "incidents", &[], "").await;
         match answer.json()["incidents"].as_array().map(Vec::len) {
             Some(1..) => break answer.json(),
@@ -81,8 +83,8 @@ async fn an_incident_has_one_decision() {
         json!({ "action": "decide", "namespace": "orders", "loss": loss, "decision": decision,
                 "replace": replace, "confirm": loss, "reason": "no order was lost" })
     };
-    // The request names another loss than the page showed, as if a loss had joined the incident
-    // since then.
+    // The request names another loss of data than the page showed, as if a loss had joined the
+    // incident since then.
     let mut joined = decide("run", false);
     joined["expect"] = json!("20200101-000000 from 1");
     let refused = world.act(&joined, &[]).await.json();
@@ -375,9 +377,9 @@ async fn a_job_runs_now_once_for_each_request_although_its_leader_goes() {
         // Within the same ten seconds, the second request counts as the first one: `unchanged`. If
         // the next ten seconds have begun, it is a new request: `done`.
         assert!(again["result"] == "done" || again["result"] == "unchanged", "{again}");
-        // Stop the leader. In the first round it closes its handle, and in the second round its
-        // task is aborted. Then the other process must continue. On a busy machine it is possible
-        // that there is no leader for a moment.
+        // Stop the leader. In the first round it closes its handle (client), and in the second
+        // round its task is aborted. Then the other process must continue. On a busy machine it is
+        // possible that there is no leader for a moment.
         let leads = async {
             loop {
                 match two.iter().position(|(cron, _, _)| cron.term().is_some()) {

@@ -13,7 +13,7 @@ use crate::history::{Entry, Level, millis, now_ms};
 use crate::model::{JobRow, Model};
 use crate::start::Shared;
 
-/// Namespace of the idempotency keys that record ticks and schedules.
+/// Namespace of the idempotency keys that record schedules and ticks (due times of a job).
 pub(crate) const NAMESPACE: &str = "cron";
 /// Number of ticks (times at which a job is due) that are kept of each job.
 const TICKS: usize = 20;
@@ -62,7 +62,8 @@ pub(crate) fn allows_requests(model: &Model, job: &str) -> bool {
     model.keys.contains_key(&key(today)) || model.keys.contains_key(&key(today - 1))
 }
 
-/// Reads the schedule and the last ticks of one job: the job whose last reading is the oldest.
+/// Reads the schedule and the last ticks (due times) of one job: the job whose last reading is the
+/// oldest.
 pub(super) async fn read(shared: &Shared) {
     let (job, key) = {
         let mut model = shared.model();

@@ -12,7 +12,7 @@ use crate::start::Shared;
 /// Number of failovers that are kept.
 const KEPT: usize = 100;
 
-/// Stores all events of the nodes until the handle is closed.
+/// Stores all events of the nodes until the console's handle (its client of the nodes) is closed.
 pub(super) async fn listen(shared: &Shared) {
     let mut events = shared.redlock.events();
     while let Some(NamedEvent { node, event, .. }) = events.next().await {
@@ -132,8 +132,8 @@ fn step(model: &mut Model, node: &str, event: &NodeEvent, kind: &'static str, te
     let now = now_ms();
     let open = model.failovers.iter().any(|one| one.node == node && one.ended.is_none());
     if !open {
-        // Before the votes were read for the first time, events come from the handle's first
-        // connections, which are no failover.
+        // Before the votes were read for the first time, events come from the first connections of
+        // the console, which are no failover.
         if !begins || model.votes.is_empty() {
             return;
         }

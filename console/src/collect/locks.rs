@@ -47,7 +47,8 @@ pub(super) async fn read(shared: &Shared) {
     elections::note(shared, leads);
 }
 
-/// Asks all nodes for the holders of a lock; `None` if its name is invalid or the handle closed.
+/// Asks all nodes for the holders of a lock; `None` if its name is invalid or the console's handle
+/// (its client of the nodes) is closed.
 pub(crate) async fn view(shared: &Shared, id: &LockId) -> Option<View> {
     if id.is_semaphore {
         let semaphore = shared.redlock.semaphore(&id.name, SLOTS).build().ok()?;

@@ -31,7 +31,7 @@ const LOCKS: usize = 50_000;
 const ELECTIONS: usize = 2_000;
 /// Largest number of namespaces that are kept.
 const NAMESPACES: usize = 1_000;
-/// Largest number of prefixes of other handles that are shown.
+/// Largest number of prefixes of other applications that are shown.
 const PREFIXES: usize = 8;
 
 /// The names that the console has found, and the progress of the scan that finds them.
@@ -41,8 +41,8 @@ pub(super) struct Names {
     began: Option<Instant>,
     ended: BTreeSet<String>,
     locks: BTreeMap<LockId, Name>,
-    /// Numbers of names that this round of the scan left out because it had too many, by node. The
-    /// next field has the numbers of the last complete round.
+    /// Numbers of names that this round of the scan (the reading of all keys) left out because it
+    /// had too many, by node. The next field has the numbers of the last complete round.
     left_out: BTreeMap<String, LeftOut>,
     last_left_out: LeftOut,
 }
@@ -142,7 +142,7 @@ fn of_label(prefix: &str, main: &str, label: &str, name: &str) -> Option<Found> 
 
 impl Names {
     /// Stores the names on one page of keys of each node. If all nodes were read to the end, ends
-    /// the round of the scan.
+    /// the present round of the scan, that is, of the reading of all keys.
     fn note(&mut self, scanned: &[Page], prefix: &str, most_keys: usize, model: &mut Model) {
         let began = *self.began.get_or_insert_with(Instant::now);
         for page in scanned {
@@ -229,8 +229,8 @@ impl Names {
         }
     }
 
-    /// Returns the number of lock names that an earlier round of the scan found and that were never
-    /// checked.
+    /// Returns the number of lock names that an earlier round of the scan (the reading of all keys)
+    /// found and that were never checked.
     fn unchecked(&self) -> usize {
         let is_due = |name: &&Name| name.checked == 0 && name.first < self.round;
         self.locks.values().filter(is_due).count()

@@ -18,8 +18,8 @@ use crate::history::now_ms;
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Namespace with which the incidents are read if the console has found no namespace. The keys of
-/// this namespace are not used.
+/// Namespace with which the incidents (losses of data) are read if the console has found no
+/// namespace. The keys of this namespace are not used.
 const NO_NAMESPACE: &str = "palisade-console";
 /// Largest number of namespaces whose decisions are read.
 const NAMESPACES: usize = 64;
@@ -44,9 +44,11 @@ pub(crate) fn retention(ms: Option<u64>) -> Duration {
 #[derive(Clone)]
 pub(crate) struct Seen {
     incidents: Vec<Value>,
-    /// Number of incidents that wait for a decision about a namespace, or may wait for one.
+    /// Number of incidents (losses of data) that wait for a decision about a namespace, or may wait
+    /// for one.
     undecided: usize,
-    /// True if every node and every namespace was read, so that no incident is missing.
+    /// True if every node and every namespace was read, so that no incident (loss of data) is
+    /// missing.
     whole: bool,
     /// Number of namespaces that were not read, because there are too many.
     left_out: usize,
@@ -54,7 +56,7 @@ pub(crate) struct Seen {
     at: u64,
 }
 
-/// Counts the incidents that wait for a decision, for the overview.
+/// Counts the incidents (losses of data) that wait for a decision, for the page `overview`.
 pub(crate) async fn count(shared: &Shared) {
     if let Ok(seen) = recent(shared, RETENTION, "").await {
         shared.model().incidents = Some(seen.undecided);
@@ -119,11 +121,11 @@ fn waits(incident: &Value) -> bool {
     })
 }
 
-/// Returns the losses of an incident as its page shows them. A decision contains this text, so that
-/// it does not apply to a loss that joined the incident later.
+/// Returns the losses of data of an incident as its page shows them. A decision contains this text,
+/// so that it does not apply to a loss that joined the incident later.
 pub(crate) fn losses_shown(losses: impl Iterator<Item = Loss>) -> String {
-    // Two losses that end in the same second have the same number, so the text has the beginning,
-    // too. Two nodes may have the same loss, so the set removes duplicates.
+    // Two losses of data that end in the same second have the same number, so the text has the
+    // beginning, too. Two nodes may have the same loss, so the set removes duplicates.
     let all = losses.map(|loss| format!("{} from {}", loss.number(), loss.from));
     all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
 }
