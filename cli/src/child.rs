@@ -41,8 +41,7 @@ pub(crate) trait Held {
     /// Resolves when the lease is lost.
     fn lost(&self) -> impl Future<Output = ()>;
     /// Resolves when the command has to end although the lease is not lost. For example, a person
-    /// asked the leader to step down, or the next tick of a job is due. The output is the reason as
-    /// text.
+    /// asked the leader to step down, or a cron job is due again. The output is the reason as text.
     fn end_requested(&self) -> impl Future<Output = String> {
         std::future::pending()
     }

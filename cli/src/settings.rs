@@ -237,7 +237,7 @@ impl Settings {
         Ok(deployment)
     }
 
-    /// Builds a handle over the nodes.
+    /// Builds a handle, the client of the nodes.
     pub(crate) fn redlock(&self) -> Result<Redlock, Fail> {
         let builder = if self.embedded {
             self.library()?.builder()?.node(MemoryNode::new())

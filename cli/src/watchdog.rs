@@ -45,11 +45,11 @@ const DESCRIPTORS: &str = "/dev/fd";
 
 /// Time between the kill of the group and the end of the lease.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
-/// Longest time between two checks of the deadline. If the machine was suspended, the watchdog
-/// checks the deadline within this time after the machine wakes.
+/// Longest time between two checks of the deadline. If the machine was suspended, the watchdog (the
+/// process that kills the command) checks the deadline within this time after the machine wakes.
 const LOOK: Duration = Duration::from_millis(250);
-/// Maximum time to write a line to a watchdog process. The process may be stopped, and its pipe
-/// full.
+/// Maximum time to write a new deadline to a watchdog process. The process may be stopped, and its
+/// pipe full.
 const WRITE: Duration = Duration::from_millis(50);
 
 /// Returns the time of the clock for lease ends. This clock also runs while the machine is
@@ -153,12 +153,13 @@ fn watch() -> ExitCode {
     ExitCode::from(INTERNAL)
 }
 
-/// The pipe on which a starter process reports that it became the command.
+/// The pipe on which a starter (the process that becomes the command) reports that it became the
+/// command.
 pub(crate) struct Report(PipeReader);
 
 impl Report {
-    /// Returns true if the starter became the command. Call this function after the starter or the
-    /// command has ended.
+    /// Returns true if the starter process became the command. Call this function after the starter
+    /// or the command has ended.
     pub(crate) fn became(mut self) -> bool {
         let mut reports = [0; 2];
         matches!(self.0.read(&mut reports), Ok(1)) && reports[0] == BECOMES
@@ -185,7 +186,8 @@ pub(crate) struct Watchdog {
     group: Pid,
 }
 
-/// The process of one watchdog, and the last deadline that was sent to it.
+/// The process of one watchdog, which kills the command at a deadline, and the last deadline that
+/// was sent to it.
 struct WatchdogProcess {
     child: Child,
     input: Option<ChildStdin>,
@@ -193,8 +195,8 @@ struct WatchdogProcess {
 }
 
 impl WatchdogProcess {
-    /// Starts a watchdog. The watchdog joins the group `group`. If `group` is `None`, the watchdog
-    /// leads a new group.
+    /// Starts a watchdog (a process that kills its process group at a deadline). The watchdog joins
+    /// the group `group`. If `group` is `None`, the watchdog leads a new group.
     fn start(group: Option<Pid>) -> io::Result<Self> {
         let mut command = myself();
         command.arg(WATCH).process_group(group.map_or(0, Pid::as_raw));
@@ -297,7 +299,8 @@ impl Watchdog {
         }
     }
 
-    /// Ends the watchdogs without killing the group. Call this method after the command has ended.
+    /// Ends the watchdogs without killing the command's process group. Call this method after the
+    /// command has ended.
     pub(crate) async fn end(self) {
         let [first, second] = self.pair;
         tokio::join!(first.end(), second.end());

@@ -49,8 +49,8 @@ impl MetricsArgs {
         let failed = |e: std::io::Error| Fail::new(USAGE, format!("--metrics {address}: {e}"));
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        // Install the recorder first. A handle uses only a recorder that exists when the handle is
-        // built.
+        // Install the recorder first. A handle (client of the nodes) uses only a recorder that
+        // exists when the handle is built.
         let counted = install().map_err(|e| Fail::new(INTERNAL, format!("no metrics: {e}")))?;
         let ground = args.ground()?;
         let url = format!("http://{address}/metrics");

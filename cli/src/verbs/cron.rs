@@ -204,7 +204,7 @@ fn of_tick(name: &str, tick: &Tick) -> Vec<(&'static str, String)> {
     env
 }
 
-/// Converts the end of a tick's command to the result of the tick.
+/// Converts the end of a tick's command to the result of the tick (a due time of the job).
 fn tick_result(ended: Ended) -> Result<(), Failed> {
     match ended {
         Ended::Code(0) => Ok(()),

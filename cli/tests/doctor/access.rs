@@ -133,8 +133,9 @@ fn what_is_closed_is_unknown_and_no_fault() {
     let managed = "~* &* +@all -config -acl -debug -replicaof -save -bgsave -shutdown -module";
     for (name, rules) in [("managed", managed), ("least", &minimal_profile())] {
         user(&ward, name, rules);
-        // The doctor takes no trial lock here, because the trial would report errors of its own:
-        // without CONFIG the library judges the lag of replicas by the settings of the application.
+        // The doctor takes no trial lock (to see that locking works) here, because this would
+        // report errors of its own: without CONFIG the library judges the lag of replicas by the
+        // settings of the application.
         let patient = patient(&ward, name).arg("--no-trial");
         let report = patient.examine();
         let wrong = |v| v == Error || v == Warning;

@@ -23,8 +23,9 @@ impl Bench {
     /// # Panics
     /// If the doctor reports an error.
     pub(crate) fn new(patient: Patient) -> Self {
-        // A wrong setting could also make the trial lock fail, and this would be one more error.
-        // The trial lock has its own tests. So the doctor does not take it here.
+        // A wrong setting could also make the trial lock fail, which the doctor takes to see that
+        // locking works, and this would be one more error. The trial lock has its own tests. So the
+        // doctor does not take it here.
         let patient = patient.arg("--no-trial");
         let report = patient.examine();
         assert!(report.all(Verdict::Error).is_empty(), "{:#?}", report.all(Verdict::Error));

@@ -292,9 +292,9 @@ async fn what_was_used_since_it_was_listed_is_not_purged() {
     }
 }
 
-/// Changes the markers as a planned handover does, for one minute. With `c` the servers are closed:
-/// they refuse requests. With `s` the servers are settling: leases may last longer than the
-/// servers' clocks show.
+/// Changes the markers (`palisade:generation`) as a planned handover does, for one minute. With `c`
+/// the servers are closed: they refuse requests. With `s` the servers are settling: leases may last
+/// longer than the servers' clocks show.
 fn handed_over(lab: &Lab, kind: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     for server in &lab.servers {

@@ -34,5 +34,6 @@ fn group(groups: &Groups) -> Deployment {
     groups.operated().node(groups.url(0))
 }
 
-/// Maximum time for a change that the servers make by themselves. A quarantine takes longer.
+/// Maximum time for a change that the servers make by themselves. A quarantine (a time without
+/// grants) takes longer.
 const SOON: Duration = Duration::from_secs(12);

@@ -71,9 +71,9 @@ fn each_tick_is_run_once_while_hosts_come_and_go() {
     for tick in first..=last {
         match &ends[&tick] {
             end if *end == "done" => done += 1,
-            // The tick was due while the previous tick still ran.
+            // The tick (due time) came while the command of the previous tick still ran.
             end if end["skipped"] == "overlap" => {}
-            // The command of the tick received TERM.
+            // The command of the tick (due time) received TERM.
             end if end["failed"] == "ended by signal 15" => ended += 1,
             other => panic!("tick {tick} was not run to its end: {other}"),
         }

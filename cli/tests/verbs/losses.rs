@@ -85,7 +85,8 @@ fn a_frozen_leaders_command_dies_in_time_although_a_watchdog_was_killed_right_be
         let second = ground.spawn(&["elect", "a", "-c", &clock(&two)]);
         std::thread::sleep(Duration::from_millis(300));
         let watchdogs = watchdogs(first.pid());
-        // The stopped program cannot replace the killed watchdog.
+        // The stopped `palisade` cannot replace the killed watchdog, a process that kills the
+        // command when its lease ends.
         first.signal("STOP");
         signal(watchdogs[place.min(watchdogs.len() - 1)], "KILL");
         until("the next one runs", SOON, || !times(&ground, &two).is_empty());
@@ -107,8 +108,8 @@ fn a_watchdog_that_is_killed_is_replaced_and_the_command_runs_on() {
         ground.spawn(&["lock", "a", "-c", "echo $$ >pid; while [ ! -e go ]; do sleep 0.02; done"]);
     until("it runs", SOON, || text(&ground.file("pid")).ends_with('\n'));
     let before = watchdogs(run.pid());
-    // First one watchdog is killed, then the other one. After the loop both are killed at the same
-    // time.
+    // The watchdogs kill the command when its lease ends. First one watchdog is killed, then the
+    // other one. After the loop both are killed at the same time.
     for killed in [&before[..1], &before[1..]] {
         for pid in killed {
             signal(*pid, "KILL");
@@ -121,7 +122,7 @@ fn a_watchdog_that_is_killed_is_replaced_and_the_command_runs_on() {
     until("there are two again", SOON, || watchdogs(run.pid()).len() == 2);
     let pid: u32 = text(&ground.file("pid")).trim().parse().unwrap();
     assert!(is_alive(pid));
-    // The new watchdogs are in the command's group, and they kill the group.
+    // The new watchdogs are in the command's process group, and they kill this group.
     let left = watchdogs(run.pid());
     run.signal("KILL");
     until("all are dead", SOON, || !is_alive(pid) && !left.iter().any(|pid| is_alive(*pid)));
@@ -153,7 +154,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
     }
     assert_eq!(run.end(SOON).code, 137, "they end the command, and its exit code says so");
     assert!(!is_alive(pid));
-    // Second case: the program that started the stopped watchdogs is killed.
+    // Second case: the `palisade` process that started the stopped watchdogs is killed.
     let (run, pid, both) = start(&ground, "killed");
     run.signal("KILL");
     until("the command is dead", SOON, || !is_alive(pid));
@@ -161,7 +162,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
         signal(*pid, "CONT");
     }
     until("they are, too", SOON, || !both.iter().any(|pid| is_alive(*pid)));
-    // Third case: the program and both watchdogs are stopped. The command ends when one watchdog
+    // Third case: `palisade` and both watchdogs are stopped. The command ends when one watchdog
     // continues.
     let (run, pid, both) = start(&ground, "stopped");
     run.signal("STOP");

@@ -135,8 +135,8 @@ impl IncidentsArgs {
     }
 }
 
-/// Returns the incidents as a JSON object. `unnamed` are the nodes whose namespaces could not be
-/// read.
+/// Returns the incidents (losses of data) as a JSON object. `unnamed` are the nodes whose
+/// namespaces could not be read.
 fn object(
     all: &[(&Incident, Vec<(&str, Decisions)>)],
     seen: &Incidents,
