@@ -1,5 +1,5 @@
-//! The facts that the doctor read from a deployment. All facts are read before the checks run.
-//! Checks use nothing else, so a test can make up any deployment.
+//! The facts: the values that the doctor read from the servers of a deployment. All facts are read
+//! before the checks run. Checks use nothing else, so a test can make up any deployment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -51,7 +51,7 @@ impl fmt::Display for Unread {
     }
 }
 
-/// All facts of a deployment.
+/// All facts of a deployment: the values that were read from its servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     /// The Sentinel-watched groups. Each group is one node.

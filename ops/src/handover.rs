@@ -65,7 +65,7 @@ use palisade::internal::{Endpoint, default_clock_error};
 
 /// Interval between two checks of a handover's progress.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait until all replicas have the mark that closes the server.
+/// Longest wait until all replicas have the mark by which the server refuses requests.
 const REPLICAS: Duration = Duration::from_millis(1_500);
 /// Time that is reserved for the last steps of a handover. The wait for a promotion ends this much
 /// before the closed server opens by itself.
@@ -101,7 +101,7 @@ pub enum HandedOver {
     /// which it grants nothing.
     FellBack(String),
     /// The last step of the handover was not answered. Either the new server continues the old
-    /// server's data history without a loss, or the handover failed.
+    /// server's data history without a loss of data, or the handover failed.
     Unknown(String),
     /// No server could be reached.
     Unreachable(String),

@@ -64,16 +64,16 @@ pub struct Held {
     /// Time until the owner has no majority of the nodes, if the lease is not renewed. If readers
     /// hold the name, the time until no majority has readers. Zero if there is no majority now.
     pub remaining: Duration,
-    /// The facts that the leader of an election published about itself. `None` for a lock, if the
-    /// leader has published nothing yet, or if it published more than 4 KiB.
+    /// The leader of an election, with the values that it published about itself. `None` for a
+    /// lock, if the leader has published nothing yet, or if it published more than 4 KiB.
     pub leader: Option<Leader>,
     /// The reason that an operator gave when the lock was [taken](palisade::Mutex::take_over) from
     /// its holder.
     pub note: Option<String>,
 }
 
-/// Thing that owners hold, on any node: the key of its name, the slot of a permit, and true if it
-/// is held for reading.
+/// Thing that owners hold, on any node: the key of its name, the slot (number) of a permit, and
+/// true if the thing is held for reading.
 type Thing = (String, Option<u16>, bool);
 
 /// One node's answer about a lock, an election or a permit that is held.

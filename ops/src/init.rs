@@ -47,7 +47,8 @@ pub struct Initialised {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Init {
-    /// The server at `at` was marked as new. All its replicas have the marker too.
+    /// The server at `at` was marked as new. All its replicas have the marker
+    /// (`palisade:generation`) too.
     Marked {
         /// Address of the server, `host:port`.
         at: String,
@@ -79,8 +80,8 @@ pub enum Init {
     Refused(String),
     /// The server could not be reached.
     Unreachable(String),
-    /// The server is marked as new, but not all its replicas have the marker. The text has an
-    /// instruction.
+    /// The server is marked as new, but not all its replicas have the marker
+    /// (`palisade:generation`). The text has an instruction.
     Doubtful(String),
 }
 

@@ -21,11 +21,11 @@ pub struct KeptData {
     /// True if the server lost all data: its history began empty, although a client had seen
     /// earlier data.
     pub lost_everything: bool,
-    /// Length of a quarantine. A node grants nothing for this time after a restart or a change of
+    /// Length of a quarantine: a node grants nothing for this time after a restart or a change of
     /// the master.
     pub quarantine: Duration,
-    /// Time for which the length of the quarantine may not become shorter, although no client
-    /// requires that length any more.
+    /// Time for which the length of the quarantine (the time without grants) may not become
+    /// shorter, although no client requires that length any more.
     pub(crate) agreed: Duration,
     /// Smallest fencing token that the node grants.
     pub floor: FencingToken,
@@ -95,8 +95,8 @@ impl KeptData {
     }
 }
 
-/// Returns the loss of the writes from `from` to `to`, as after a restart: no replaced master could
-/// still grant.
+/// Returns the loss of data for the writes from `from` to `to`, as after a restart: no replaced
+/// master could still grant.
 #[cfg(test)]
 pub(crate) fn between(from: u64, to: u64) -> Loss {
     Loss { from, began: to, to }
@@ -125,7 +125,8 @@ mod tests {
         assert_eq!(lengths(read), (30_000, 60_000));
         let read = of(0, 30_000, 90_000, "s0000000123456 0000000000000");
         assert_eq!(lengths(read), (30_000, 0));
-        // While the server is in quarantine, the length of the quarantine stays the same.
+        // While the server is in quarantine (grants nothing), the length of the quarantine stays
+        // the same.
         assert_eq!(lengths(of(95_000, 30_000, 90_000, "-")), (30_000, 25_000));
         let two = "-0000000000000 0000000099000 0000000000000-0000000000007-0000000000007 \
                    0000000000006-0000000000009-0000000000009";

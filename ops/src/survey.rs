@@ -34,7 +34,7 @@ pub struct Survey {
     sent: u64,
 }
 
-/// One node of a survey.
+/// One node of a survey, with its connection.
 #[derive(Debug)]
 struct Surveyed {
     node: String,
@@ -99,11 +99,11 @@ pub struct LockQueue {
 /// A client that waits for a lock in a node's queue: the `Redlock` handle of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
-    /// Number of the handle, as 16 hexadecimal digits. It is the same on every node.
+    /// Number of the handle (client), as 16 hexadecimal digits. It is the same on every node.
     pub handle: String,
     /// Start of the wait in ms since 1970, by the node's clock.
     pub since: u64,
-    /// True if the handle waits for a shared lock, to read.
+    /// True if the client waits for a shared lock, to read.
     pub is_shared: bool,
 }
 
@@ -111,7 +111,8 @@ pub struct Waiter {
 pub type OfEach<T> = Vec<(String, Result<T, String>)>;
 
 impl Survey {
-    /// Creates a survey of these nodes. Connects with the first request.
+    /// Creates a survey, which reads locks and keys of these nodes. Connects with the first
+    /// request.
     pub fn new(deployment: &Deployment) -> Self {
         Self { deployment: deployment.clone(), nodes: Vec::new(), searched: None, sent: 0 }
     }
@@ -227,7 +228,8 @@ impl Surveyed {
         let queues = (!ask.locks.is_empty()).then(|| next().and_then(|all| queues(all, ask)));
         let records = ask.keys.map(|(_, keys)| next().and_then(|all| records(all, keys.len())));
         if let Some(scan) = &scan {
-            // After a failure the cursor may be another server's, so the scan begins again.
+            // After a failure the cursor may be that of another server, so the reading of all keys
+            // begins again.
             scan.as_ref().map_or("0", |(_, cursor)| cursor).clone_into(&mut self.cursor);
         }
         let parts = Parts { scan, queues, records };

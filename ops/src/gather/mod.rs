@@ -23,8 +23,9 @@ use palisade::internal::SENTINELS_MAX;
 /// Largest number of servers of a group that are examined. Real groups have fewer servers.
 const SERVERS_MAX: usize = 64;
 
-/// Reads the facts of all groups and lone servers, in the order of `access`. Examines the rights of
-/// the user `whose`; if `whose` is `None`, the rights of the user that the connection logs in as.
+/// Reads the facts (the values that checks examine) of all groups and lone servers, in the order of
+/// `access`. Examines the rights of the user `whose`; if `whose` is `None`, the rights of the user
+/// that the connection logs in as.
 pub(super) async fn everything(
     deployment: &Deployment,
     access: &Access,
@@ -50,7 +51,7 @@ async fn gather(gather: Gather<'_>, access: &Access) -> (Vec<Group>, Vec<Server>
     tokio::join!(groups, join_all(nodes))
 }
 
-/// The facts that are read of a data server.
+/// Selection of the facts (values) that are read from a data server.
 #[derive(Clone, Copy)]
 enum Depth<'a> {
     /// The role and `INFO`.

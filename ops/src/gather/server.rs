@@ -14,8 +14,8 @@ use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Sends the requests for the facts that `depth` selects to a data server, and returns the answers.
-/// A request that has no answer at the deadline `until` counts as failed.
+/// Sends the requests for the facts (values) that `depth` selects to a data server, and returns the
+/// answers. A request that has no answer at the deadline `until` counts as failed.
 pub(super) async fn ask(
     at: String,
     given: bool,

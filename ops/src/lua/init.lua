@@ -52,7 +52,7 @@ if marker then
 end
 if ARGV[1] == 'look' then return {'ok', used} end
 if used ~= '' then
-  -- The first loss is removed. It is the loss of all earlier data.
+  -- The first loss of the marker is removed. It is the loss of all earlier data.
   redis.call('SET', KEYS[1], sub(marker, 1, 110) .. 'n' .. sub(marker, 112, 140)
     .. sub(marker, 183))
 else

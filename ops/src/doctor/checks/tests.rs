@@ -189,7 +189,7 @@ pub(crate) fn all_masters(facts: &mut Facts, name: &str, value: &str) {
     }
 }
 
-/// Returns the findings of check `id` for these facts.
+/// Returns the findings of check `id` for these facts (values read from servers).
 pub(crate) fn of(id: &str, facts: &Facts) -> Vec<Finding> {
     assert!(CHECKS.iter().any(|c| c.id == id), "no check is called {id}");
     run(facts).into_iter().filter(|f| f.check == id).collect()
