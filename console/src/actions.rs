@@ -46,8 +46,8 @@ pub(crate) struct Request {
     act: Act,
     /// State of the target as the visitor's web page showed it: the holder, the term of a leader,
     /// the claim of a key, or the losses of data. If the state has changed since, the action is
-    /// refused. Only programs leave it out: their action applies to the state at the arrival of the
-    /// request.
+    /// refused. Only programs leave this field out: their action applies to the state at the
+    /// arrival of the request.
     #[serde(default)]
     expect: Option<String>,
     #[serde(default)]
