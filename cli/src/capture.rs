@@ -175,7 +175,7 @@ async fn read(
 
 async fn write(mut parts: UnboundedReceiver<Part>, mut to: impl AsyncWrite + Unpin) {
     while let Some((part, place)) = parts.recv().await {
-        // The reader of the program's output may close the stream. So errors are ignored, and the
+        // The reader of palisade's output may close the stream. So errors are ignored, and the
         // command continues.
         drop(to.write_all(&part).await);
         drop(to.flush().await);

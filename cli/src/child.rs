@@ -284,7 +284,7 @@ fn unseen(e: &io::Error, say: Say) -> Ended {
 }
 
 /// Returns the end of a command. If the lease is over, the end is `Lost`. Otherwise the end is
-/// `ending`, the reason for which this program ended the command. Without such a reason the end is
+/// `ending`, the reason for which `palisade` ended the command. Without such a reason the end is
 /// `status`, the command's own end.
 fn how_it_ended(ending: Option<Ended>, over: bool, status: Ended) -> Ended {
     if over { Ended::Lost } else { ending.unwrap_or(status) }
@@ -368,7 +368,7 @@ impl Drop for Killed {
     }
 }
 
-/// Waits until the group has no process that this program may signal. Returns early after `within`,
+/// Waits until the group has no process that `palisade` may signal. Returns early after `within`,
 /// or when `time` returns false because no time is left.
 async fn gone(group: Pid, within: Duration, time: impl Fn() -> bool) {
     let until = Instant::now() + within;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-/// Maximum time for which the program waits until a message is written. The message then precedes
+/// Maximum time for which `palisade` waits until a message is written. The message then precedes
 /// later output.
 const AT_ONCE: Duration = Duration::from_millis(50);
 /// Maximum time to write the last messages.
@@ -144,7 +144,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// Returns the writer of this program; `None` if the writer's thread could not be started.
+    /// Returns the writer of palisade's messages; `None` if the writer's thread could not be
+    /// started.
     fn get() -> Option<&'static Self> {
         static WRITER: OnceLock<Option<Writer>> = OnceLock::new();
         WRITER.get_or_init(Self::start).as_ref()
@@ -177,7 +178,7 @@ impl Writer {
             *waiting == 1
         };
         // If an earlier line still waits, nothing reads standard error at present. Then a wait for
-        // this line would only delay the program.
+        // this line would only delay `palisade`.
         if first {
             self.written(AT_ONCE);
         }

@@ -102,7 +102,7 @@ impl<S: Subscriber> Layer<S> for Warnings {
 }
 
 impl State {
-    /// Returns the name of the event in the program's output; `None` if the event is not shown.
+    /// Returns the name of the event in the output of `palisade`; `None` if the event is not shown.
     fn kind(&mut self, is_warning: bool, parts: &Parts) -> Option<&'static str> {
         if is_warning {
             if let Some((begin, _)) = ENDS.iter().find(|(begin, _)| *begin == parts.event) {

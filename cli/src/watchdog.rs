@@ -1,4 +1,5 @@
-//! Two helper modes of the program, watchdog and starter. Only `palisade` itself starts them.
+//! Two helper modes of the program `palisade`: watchdog and starter. Only `palisade` itself starts
+//! them.
 //!
 //! A *watchdog* ends the process group of a command before the command's lease ends. The watchdog
 //! is a separate process. So it works even if `palisade` itself is stopped, starved or killed. Each

@@ -144,7 +144,7 @@ impl Kind {
         }
     }
 
-    /// Returns the message that names the lock's holders while this program waits for the lock.
+    /// Returns the message that names the lock's holders while `palisade` waits for the lock.
     pub(super) async fn held(&self) -> String {
         let title = self.title();
         match self {

@@ -34,7 +34,7 @@ use crate::span::Span;
 use crate::warnings;
 use crate::watchdog::MARGIN;
 
-/// Maximum time for which unconfirmed releases are repeated at the end of the program.
+/// Maximum time for which unconfirmed releases are repeated before `palisade` ends.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// The form of the program's messages.
@@ -124,7 +124,7 @@ impl GroundArgs {
     }
 
     /// Creates the `Ground` (handle, servers, settings) of a command that has nothing to clean up.
-    /// A signal ends the program at once, even if nothing reads the program's output.
+    /// A signal ends `palisade` at once, even if nothing reads its output.
     pub(crate) fn without_signals(self) -> Result<Ground, Fail> {
         let say = Say::new(self.say.json, self.say.verbose);
         warnings::keep(say);

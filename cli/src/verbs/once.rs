@@ -132,8 +132,8 @@ impl OnceArgs {
     }
 }
 
-/// Writes the output to the program's own streams. The output is that of this run, or the recorded
-/// output of an earlier run.
+/// Writes the output to palisade's own standard output and standard error. The output is that of
+/// this run, or the recorded output of an earlier run.
 async fn written(capture: &mut Capture, outcome: &Result<Outcome<Record>, RunError>, say: Say) {
     capture.written().await;
     if let Ok(Outcome::Replayed(record)) = outcome {

@@ -217,8 +217,8 @@ fn passwords_are_used_and_never_shown() {
         let found = report.of("unreachable", &format!("{NAME} {}", lab.servers[i].addr()));
         assert_eq!(found.verdict, Error, "{found:#?}");
     }
-    // The password is part of the address of a lone node. First the address is correct, then it is
-    // malformed.
+    // The password is part of the address of a lone server. First the address is correct, then it
+    // is malformed.
     let url = format!("redis://:{PASSWORD}@{}", lab.servers[0].addr());
     let run = Patient::default().hides(PASSWORD).run(&["--node", &url, "--no-trial", "--json"]);
     assert!(run.out.contains(&lab.servers[0].addr()), "{}", run.out);

@@ -66,7 +66,7 @@ fn each_of_its_own_codes_has_its_cause() {
     // Exit code 124: the command runs for too long.
     let run = ground.run(&["lock", "b", "--at-most", "200ms", "--", "sleep", "30"]);
     assert_eq!(run.code, 124, "{}", run.err);
-    // Exit code 70: no process can be started, because the program may open very few files.
+    // Exit code 70: no process can be started, because `palisade` may open very few files.
     let lock = "ulimit -n 11; exec \"$0\" lock a --embedded -- true";
     let mut shell = std::process::Command::new("sh");
     let run = Run::of(&shell.args(["-c", lock, env!("CARGO_BIN_EXE_palisade")]).output().unwrap());
@@ -100,7 +100,7 @@ fn the_streams_are_the_commands() {
     let ground = Ground::new();
     let run = fed(&mut ground.command(&["lock", "a", "-c", "cat; echo no >&2"]), "a line\n");
     assert_eq!((run.code, run.out.as_str(), run.err.as_str()), (0, "a line\n", "no\n"));
-    // With `--json`, the program's own messages are JSON objects on standard error.
+    // With `--json`, palisade's own messages are JSON objects on standard error.
     let run = ground.run(&["lock", "a", "--json", "--", "echo", "out"]);
     assert_eq!(run.out, "out\n");
     let line: serde_json::Value = serde_json::from_str(run.err.lines().next().unwrap()).unwrap();

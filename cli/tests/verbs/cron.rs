@@ -149,11 +149,11 @@ fn a_job_whose_server_is_not_there_or_refuses_the_login_says_so() {
         text(&ground.file("err")).contains("waits for its nodes")
     });
     assert!(is_alive(waiting.pid()));
-    // The history cannot be read. The program must not print an empty history.
+    // The history cannot be read. `palisade cron` must not print an empty history.
     let run = ground.run(&["cron", EACH, "job", "--node", &nobody, "--history", "3"]);
     assert_eq!((run.code, run.out.as_str()), (69, ""), "{}", run.err);
     assert!(run.err.contains("redis-server"), "{}", run.err);
-    // The program does not wait if the server refuses the login.
+    // `palisade cron` does not wait if the server refuses the login.
     ground.server.cli(&["config", "set", "requirepass", "right"]);
     for more in [&["--", "true"][..], &["--history", "3"]] {
         let run = ground.spawn(&[&["cron", EACH, "job"], more].concat()).end(SOON);
@@ -194,8 +194,8 @@ fn a_job_goes_on_after_its_program_was_replaced() {
     command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let _run = ground.logged(&mut command);
     until("a run", SOON, || !runs(&ground).is_empty());
-    // The test replaces the program's file as a package manager does: it puts another file at the
-    // same path.
+    // The test replaces the file of `palisade` as a package manager does: it puts another file at
+    // the same path.
     std::fs::write(ground.file("new"), "#!/bin/sh\nexit 1\n").expect("a file");
     std::fs::rename(ground.file("new"), &program).expect("a new program");
     let before = runs(&ground).len();

@@ -53,7 +53,7 @@ impl Ground {
         // command sets that length to its own lease, so that quarantines are short.
         let given = args.iter().skip_while(|arg| **arg != "--ttl").nth(1);
         command.env("PALISADE_TTL", "2s").env("PALISADE_MAX_TTL", given.unwrap_or(&"2s"));
-        // On a busy machine a server replies late. The tests of this program do not test late
+        // On a busy machine a server replies late. The tests of `palisade` do not test late
         // replies.
         command.env("PALISADE_NODE_DEADLINE", "600ms");
         command.args(args).current_dir(&self.dir);
@@ -171,13 +171,13 @@ impl Running {
         });
     }
 
-    /// Reads all output of the program, waits for its end, and returns the result.
+    /// Reads all output of `palisade`, waits for its end, and returns the result.
     pub(crate) fn read(mut self) -> Run {
         let child = self.0.take().expect("it runs");
         Run::of(&child.wait_with_output().expect("a child"))
     }
 
-    /// Waits until the program ends, for at most `within`, and returns the result.
+    /// Waits until `palisade` ends, for at most `within`, and returns the result.
     pub(crate) fn end(mut self, within: Duration) -> Run {
         let mut child = self.0.take().expect("it runs");
         let until = Instant::now() + within;

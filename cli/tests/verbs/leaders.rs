@@ -210,7 +210,7 @@ fn what_is_held_is_listed_and_nothing_else() {
         held.end(SOON);
     }
     assert_eq!(ground.run(&["list"]).out, "nothing is held\n");
-    // The program reports servers that cannot be read, and returns a different exit code.
+    // `palisade` reports servers that cannot be read, and returns a different exit code.
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     let run = |args: &[&str]| Run::of(&palisade().args(args).output().unwrap());
     let away = run(&["list", "--node", &nobody]);

@@ -21,7 +21,7 @@ fn stored(ground: &Ground, key: &str) -> Value {
     shown.into_inner()["result"].take()
 }
 
-/// A script with a long output. The output is longer than the pipes and the buffers of the program
+/// A script with a long output. The output is longer than the pipes and the buffers of `palisade`
 /// together. It is shorter than the limit of the stored output.
 const LETTERS: &str = "head -c 79006 /dev/zero | tr '\\0' x";
 
@@ -77,12 +77,11 @@ fn a_signal_ends_the_program_while_nobody_reads_what_was_recorded() {
             _ => vec!["idem", "show", "k"],
         };
         let run = ground.spawn(&args);
-        // The program has more output than the pipe can hold.
+        // `palisade` has more output than the pipe can hold.
         until("it waits for its reader", SOON, || pipe_is_full(run.pid()));
         run.signal("TERM");
         let ended = run.end(SOON);
-        // The signal itself ends the program, or the program ends with the exit code for the
-        // signal.
+        // The signal itself ends `palisade`, or `palisade` ends with the exit code for the signal.
         assert!([143, -1].contains(&ended.code), "{stream}: {ended:?}");
         assert!(ended.out.len() + ended.err.len() < 79_006, "{stream}");
     }
