@@ -39,7 +39,7 @@ const BEGINS: Duration = Duration::from_secs(10);
 /// the target.
 const CHANGED: &str = "it has changed since the page showed it; look again";
 
-/// A request to act.
+/// A visitor's request for an action.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Request {
     #[serde(flatten)]

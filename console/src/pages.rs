@@ -70,7 +70,7 @@ impl Readings {
     }
 }
 
-/// Parameters of all pages.
+/// Parameters of a request for a page. All pages have the same parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Params {

@@ -90,7 +90,7 @@ fn not_found() -> Refusal {
     Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such page")
 }
 
-/// Checks the Host header of every request.
+/// Checks the Host header of a request, so that a foreign host name cannot be used for the console.
 async fn host(State(shared): Of, request: Request, next: Next) -> Response {
     if let Err(refusal) = shared.access.check_host(request.headers(), request.uri().host()) {
         return refusal.into_response();

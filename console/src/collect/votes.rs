@@ -123,12 +123,13 @@ fn millis(span: Duration) -> u64 {
 pub(super) struct Sent {
     /// Number of requests that [`spent`](Self::spent) has returned.
     counted: u64,
-    /// Times of readings, each with the number of all requests until that time.
+    /// Times at which `rate` was called, each with the number of all requests until that time.
     totals: VecDeque<(Instant, u64)>,
 }
 
 impl Sent {
-    /// Returns the number of requests to one node since the last call.
+    /// Returns the number of requests that the console sent to one node since the last call of this
+    /// function.
     pub(super) fn spent(&mut self, shared: &Shared) -> u32 {
         let total = total(shared);
         let new = total.saturating_sub(std::mem::replace(&mut self.counted, total));

@@ -1,4 +1,5 @@
-//! Cron jobs: the next tick (time at which the job is due), and the results of the last ticks.
+//! The page `cron`: for each cron job the next tick (time at which the job is due), and the results
+//! of the last ticks.
 
 use palisade::cron::{Cancelled, End, Run, RunRequest, Skipped, TickState};
 use serde_json::{Value, json};

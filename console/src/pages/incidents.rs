@@ -1,5 +1,5 @@
-//! Incidents, and an operator's decisions about them. An incident consists of the losses of data,
-//! on one or several nodes, that belong together.
+//! The page `incidents`: incidents, and an operator's decisions about them. An incident consists of
+//! the losses of data, on one or several nodes, that belong together.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Idempotency keys, selected by state, namespace and age. A parked key waits for a person's
-//! decision. An unsettled key has a result on fewer than a majority of the nodes.
+//! The page `keys`: idempotency keys, selected by state, namespace and age. A parked key waits for
+//! a person's decision. An unsettled key has a result on fewer than a majority of the nodes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,5 @@
-//! Locks of every kind: who holds them, who waits for them, and why.
+//! The page `locks`: locks of every kind, their holders, their waiters, and the reason for each
+//! wait.
 
 use palisade::{NodePermits, NodeView};
 use palisade_ops::Waiter;

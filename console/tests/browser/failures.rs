@@ -1,4 +1,4 @@
-//! Nodes that fail and return, and a console that ends.
+//! Tests of what the pages show if nodes fail and return, and if the console ends.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Long lists: 10,000 locks and 100,000 keys.
+//! Tests of the pages with long lists: 10,000 locks and 100,000 keys.
 
 use std::time::Duration;
 

@@ -96,14 +96,14 @@ impl World {
         Deployment::of(settings(&self.servers, self.prefix, self.max_ttl))
     }
 
-    /// Reads a page.
+    /// Requests a page of the console, and returns its JSON.
     pub async fn get(&self, path: &str) -> Value {
         let answer = self.request("GET", path, &[], "").await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         answer.json()
     }
 
-    /// Reads a page until it is as expected, and returns it.
+    /// Requests a page of the console until it is as expected, and returns its JSON.
     pub async fn until(&self, path: &str, is_good: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + SOON;
         loop {
