@@ -1,5 +1,5 @@
-//! Faults that a real server cannot be made to report. A proxy changes the replies: wrong clocks,
-//! other versions, late replicas, addresses of other servers.
+//! Tests of the doctor with faults that a real server cannot be made to report. A proxy changes the
+//! replies: wrong clocks, other versions, late replicas, addresses of other servers.
 
 use crate::bench::Bench;
 use crate::doctor::Patient;

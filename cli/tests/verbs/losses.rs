@@ -32,7 +32,8 @@ fn a_server_that_dies_ends_the_command_within_the_lease() {
     assert!(last < died + TTL, "{last:?} {died:?}");
     assert_eq!(text(&ground.file("got")), "term\n", "it is asked first");
     assert!(ended.err.contains("cannot be renewed"), "{}", ended.err);
-    // The output also contains the reason, from the library's log.
+    // The output also contains the reason for which the lease was lost. It comes from the library's
+    // log.
     assert!(ended.err.contains("palisade: node lost"), "{}", ended.err);
 }
 

@@ -1,4 +1,4 @@
-//! Settings from options, the environment and a file.
+//! Tests of the settings that `palisade` takes from options, the environment and a file.
 
 use crate::ground::{Ground, Run, palisade};
 use crate::support::server::free_port;
