@@ -42,15 +42,15 @@ pub struct Incident {
 pub struct Incidents {
     /// The incidents (losses of data that belong together). The latest incident is the last.
     pub incidents: Vec<Incident>,
-    /// Nodes that gave no answer, with the errors. Losses of these nodes are missing from
+    /// Nodes that gave no answer, with the errors. Losses of data on these nodes are missing from
     /// `incidents`.
     pub unread: Vec<(Arc<str>, NodeError)>,
     /// Number of nodes.
     pub nodes: usize,
 }
 
-/// Result of an operator's decision to run or to park the keys that one loss of data made
-/// forgotten.
+/// Result of an operator's decision to run or to park (not run) the keys that nodes have forgotten
+/// because of one loss of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "another decision may stand"]

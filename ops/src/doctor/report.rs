@@ -1,4 +1,4 @@
-//! The doctor's report: findings, and their verdicts.
+//! The doctor's report: its findings about the servers of a deployment, and their verdicts.
 
 use std::fmt;
 

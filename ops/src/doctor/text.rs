@@ -1,5 +1,5 @@
-//! The report as text for people. Faults come first, with the commands that correct them. Checks
-//! without a fault are only counted.
+//! The doctor's report as text for people. Faults come first, with the commands that correct them.
+//! Checks without a fault are only counted.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,6 +1,6 @@
-//! Checks of the marker, the key `palisade:generation` that palisade writes on each node. The
-//! checks find a new node, a loss of data, and a quarantine (a time without grants) that is too
-//! long.
+//! The doctor's checks of the marker, the key `palisade:generation` that palisade writes on each
+//! node. The checks find a new node, a loss of data, and a quarantine (a time without grants) that
+//! is too long.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Checks of the Sentinels of a group: there are enough Sentinels, the Sentinels agree, and a
-//! failover is possible.
+//! The doctor's checks of the Sentinels of a group: there are enough Sentinels, the Sentinels
+//! agree, and a failover is possible.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
