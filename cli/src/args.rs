@@ -151,7 +151,7 @@ fn commands(examples: &str) -> String {
 /// A parsed command line.
 pub(crate) struct Line {
     command: Command,
-    /// True if the program prints messages as JSON objects.
+    /// True if `palisade` prints messages as JSON objects.
     pub(crate) json: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Copies the output of a command to the program's own streams. Keeps the output up to a limit.
+//! Copies the output of the command that `palisade` runs to palisade's own standard output and
+//! standard error. Keeps the output up to a limit.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -93,7 +94,8 @@ impl Capture {
         Self { out: Stream::default(), err: Stream::default(), limit, writers: Vec::new() }
     }
 
-    /// Starts to copy the child's output to the program's own streams and to keep the output.
+    /// Starts to copy the child's output to palisade's own standard output and standard error, and
+    /// to keep the output.
     pub(crate) fn begin(&mut self, child: &mut Child) -> Copies {
         let mut copies = Vec::new();
         if let Some(from) = child.stdout.take() {
@@ -125,8 +127,8 @@ impl Capture {
         (out, err, out_cut || err_cut)
     }
 
-    /// Waits until all output is written to the program's own streams. Also returns if the reader
-    /// of these streams has closed them.
+    /// Waits until all output is written to palisade's own streams. Also returns if the reader of
+    /// these streams has closed them.
     pub(crate) async fn written(&mut self) {
         for writer in self.writers.drain(..) {
             // The writer's task returns no error.
@@ -137,8 +139,8 @@ impl Capture {
 
 impl Copies {
     /// Reads the rest of the output after the command has ended. Does not wait for the reader of
-    /// the program's own output. If a stream has not ended after `LAST`, another process still has
-    /// it open. Then the read stops, and the output counts as incomplete.
+    /// palisade's own output. If a stream has not ended after `LAST`, another process still has it
+    /// open. Then the read stops, and the output counts as incomplete.
     pub(crate) async fn end(self) {
         self.0.iter().for_each(|copy| copy.places.close());
         let until = Instant::now() + LAST;
@@ -173,7 +175,7 @@ async fn read(
 
 async fn write(mut parts: UnboundedReceiver<Part>, mut to: impl AsyncWrite + Unpin) {
     while let Some((part, place)) = parts.recv().await {
-        // The reader of the program's output may close the stream. So errors are ignored, and the
+        // The reader of palisade's output may close the stream. So errors are ignored, and the
         // command continues.
         drop(to.write_all(&part).await);
         drop(to.flush().await);

@@ -41,8 +41,7 @@ pub(crate) trait Held {
     /// Resolves when the lease is lost.
     fn lost(&self) -> impl Future<Output = ()>;
     /// Resolves when the command has to end although the lease is not lost. For example, a person
-    /// asked the leader to step down, or the next tick of a job is due. The output is the reason as
-    /// text.
+    /// asked the leader to step down, or a cron job is due again. The output is the reason as text.
     fn end_requested(&self) -> impl Future<Output = String> {
         std::future::pending()
     }
@@ -100,13 +99,13 @@ pub(crate) enum Ended {
     Code(u8),
     /// A signal ended the command. The number is 0 if the cause of the end is unknown.
     Signal(i32),
-    /// The command was not started. Contains the exit code of the program.
+    /// The command was not started. Contains the exit code of `palisade` in this case.
     Cannot(u8),
-    /// The command ran for longer than `at_most`, and the program ended the command.
+    /// The command ran for longer than `at_most`, and `palisade` ended it.
     TooLong,
-    /// The program ended the command, because the lease was about to end or was lost.
+    /// `palisade` ended the command, because the lease was about to end or was lost.
     Lost,
-    /// The program ended the command, because [`Held::end_requested`] resolved.
+    /// `palisade` ended the command, because [`Held::end_requested`] resolved.
     Requested,
 }
 
@@ -122,7 +121,7 @@ impl Ended {
         }
     }
 
-    /// Returns the exit code of the program for this end.
+    /// Returns the exit code of `palisade` for this end of the command.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Code(code) | Self::Cannot(code) => code,
@@ -147,7 +146,7 @@ pub(crate) async fn run(
     warnings::show(say);
     let mut watchdog = Watchdog::start(now() + held.remaining()).await?;
     let group = watchdog.group();
-    // A signal arrived before the command was started. The program ends and does not start the
+    // A signal arrived before the command was started. `palisade` ends and does not start the
     // command.
     if let Some(signal) = signals.came() {
         watchdog.end().await;
@@ -277,7 +276,7 @@ fn say_replaced(replaced: &io::Result<()>, say: Say) -> bool {
     replaced.is_ok()
 }
 
-/// Reports an error of reading the command's end. The command was started, so the program does not
+/// Reports an error of reading the command's end. The command was started, so `palisade` does not
 /// report that the start failed.
 fn unseen(e: &io::Error, say: Say) -> Ended {
     say.warn("unseen", json!({}), &format!("it is unknown how the command ended: {e}"));
@@ -285,7 +284,7 @@ fn unseen(e: &io::Error, say: Say) -> Ended {
 }
 
 /// Returns the end of a command. If the lease is over, the end is `Lost`. Otherwise the end is
-/// `ending`, the reason for which this program ended the command. Without such a reason the end is
+/// `ending`, the reason for which `palisade` ended the command. Without such a reason the end is
 /// `status`, the command's own end.
 fn how_it_ended(ending: Option<Ended>, over: bool, status: Ended) -> Ended {
     if over { Ended::Lost } else { ending.unwrap_or(status) }
@@ -309,8 +308,8 @@ fn send_all(child: &Child, group: Pid, signal: Signal) {
 }
 
 /// Kills the process group and the command. The kill of the group succeeds even if the command
-/// cannot be killed, because the group has other members (the watchdogs). For this reason the
-/// command is checked separately.
+/// cannot be killed, because the group has other members: the watchdogs, which end it with the
+/// lease. For this reason the command is checked separately.
 fn kill(child: &Child, group: Pid, say: Say) {
     send_all(child, group, Signal::SIGKILL);
     let Some(pid) = pid(child) else { return };
@@ -337,7 +336,8 @@ fn go_on(child: &Child, group: Pid) {
     }
 }
 
-/// Ends the remaining processes of the group, except processes of another user.
+/// Ends the processes that a command has left in its process group, except processes of another
+/// user.
 async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
     if killpg(group, None) == Err(Errno::ESRCH) {
         return;
@@ -359,7 +359,7 @@ async fn clear(group: Pid, grace: Duration, held: &impl Held, say: Say) {
 }
 
 /// A process group that is killed when the value is dropped. This value is created after the end of
-/// the watchdogs, which would otherwise kill the group.
+/// the watchdogs, the processes that kill the group when the lease ends.
 struct Killed(Pid);
 
 impl Drop for Killed {
@@ -368,8 +368,8 @@ impl Drop for Killed {
     }
 }
 
-/// Waits until the group has no process that this program may signal. Returns early after `within`,
-/// or when `time` returns false.
+/// Waits until the group has no process that `palisade` may signal. Returns early after `within`,
+/// or when `time` returns false because no time is left.
 async fn gone(group: Pid, within: Duration, time: impl Fn() -> bool) {
     let until = Instant::now() + within;
     while killpg(group, None).is_ok() && Instant::now() < until && time() {

@@ -1,4 +1,4 @@
-//! Exit codes of the program, and the failures that end the program with an exit code.
+//! Exit codes of `palisade`, and the failures that end it with an exit code.
 
 /// Exit code if palisade or a node refuses what was requested, for example because there is no
 /// leader.
@@ -18,7 +18,7 @@ pub(crate) const NOT_ACQUIRED: u8 = 75;
 pub(crate) const CANNOT_RUN: u8 = 126;
 /// Exit code if the command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
-/// Exit code if the lock was lost while the command ran. The program then ended the command.
+/// Exit code if the lock was lost while the command ran. `palisade` then ended the command.
 pub(crate) const LOST: u8 = 200;
 /// Exit code if an earlier run may have taken effect. A person has to decide.
 pub(crate) const PARKED: u8 = 201;
@@ -41,7 +41,7 @@ Exit codes:
   201  parked: an earlier run may have taken effect; see `palisade idem` (once)
   202  the command ran, and its result is not known to be stored (once)";
 
-/// A failure of the program, with its exit code.
+/// A failure of `palisade`, with its exit code.
 #[derive(Debug)]
 pub(crate) struct Fail {
     pub(crate) code: u8,

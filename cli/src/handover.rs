@@ -83,7 +83,8 @@ fn whole(done: &HandedOver) -> Value {
     json!({ "outcome": outcome, "at": at, "closed_ms": closed, "text": done.to_string() })
 }
 
-/// Runs `work` to its end. If a signal arrives earlier, stops `work` and opens the closed server.
+/// Runs `work` to its end. If a signal arrives earlier, stops `work` and opens the closed server,
+/// so that it accepts requests again.
 async fn unless_stopped(
     handover: &Handover,
     work: impl Future<Output = Result<HandedOver, ConfigError>>,

@@ -1,7 +1,8 @@
-//! Messages of the program on standard error. Standard output belongs to the command.
+//! Messages of `palisade` on standard error. Standard output belongs to the command that `palisade`
+//! runs.
 //!
 //! A separate thread writes the messages. If nothing reads standard error, only this thread waits.
-//! The program still renews the lease, ends the command and receives signals.
+//! `palisade` still renews the lease, ends the command and receives signals.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-/// Maximum time for which the program waits until a message is written. The message then precedes
+/// Maximum time for which `palisade` waits until a message is written. The message then precedes
 /// later output.
 const AT_ONCE: Duration = Duration::from_millis(50);
 /// Maximum time to write the last messages.
@@ -143,7 +144,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// Returns the writer of this program; `None` if the writer's thread could not be started.
+    /// Returns the writer of palisade's messages; `None` if the writer's thread could not be
+    /// started.
     fn get() -> Option<&'static Self> {
         static WRITER: OnceLock<Option<Writer>> = OnceLock::new();
         WRITER.get_or_init(Self::start).as_ref()
@@ -176,7 +178,7 @@ impl Writer {
             *waiting == 1
         };
         // If an earlier line still waits, nothing reads standard error at present. Then a wait for
-        // this line would only delay the program.
+        // this line would only delay `palisade`.
         if first {
             self.written(AT_ONCE);
         }

@@ -130,8 +130,9 @@ impl Settings {
         Ok(self.over(below))
     }
 
-    /// Returns these settings. Missing settings are taken from `below`. All nodes together are one
-    /// setting. So if these settings name a node, the nodes of `below` are ignored.
+    /// Returns these settings. Missing settings are taken from `below`, the settings of the file.
+    /// All nodes together are one setting. So if these settings name a node, the nodes of `below`
+    /// are ignored.
     fn over(self, below: Self) -> Self {
         let names_nodes = self.embedded || !self.urls.is_empty();
         // If `below` names a password file, a password in the environment has priority.
@@ -236,7 +237,7 @@ impl Settings {
         Ok(deployment)
     }
 
-    /// Builds a handle over the nodes.
+    /// Builds a handle, the client of the nodes.
     pub(crate) fn redlock(&self) -> Result<Redlock, Fail> {
         let builder = if self.embedded {
             self.library()?.builder()?.node(MemoryNode::new())

@@ -1,5 +1,5 @@
-//! Receives signals. A signal ends this program, or the program passes the signal on to its
-//! command.
+//! Receives signals. A signal ends `palisade`, or `palisade` passes the signal on to the command
+//! that it runs.
 
 use std::cell::RefCell;
 use std::io;
@@ -20,7 +20,7 @@ const ALL: [Signal; 6] = [
 pub(crate) struct Signals {
     heard: RefCell<Vec<(Signal, unix::Signal)>>,
     /// Handler of SIGCHLD. A parent process may have set SIGCHLD to be ignored. Without this
-    /// handler, the program could then not read the end of a command.
+    /// handler, `palisade` could then not read the end of a command.
     _children: Option<unix::Signal>,
 }
 

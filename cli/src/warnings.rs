@@ -1,5 +1,5 @@
-//! Shows the library's warnings as messages of the program. There is one message at the beginning
-//! of a problem, and one message at its end.
+//! Shows the warnings of the palisade library as messages of the program `palisade`. There is one
+//! message at the beginning of a problem, and one message at its end.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -102,7 +102,7 @@ impl<S: Subscriber> Layer<S> for Warnings {
 }
 
 impl State {
-    /// Returns the name of the event in the program's output; `None` if the event is not shown.
+    /// Returns the name of the event in the output of `palisade`; `None` if the event is not shown.
     fn kind(&mut self, is_warning: bool, parts: &Parts) -> Option<&'static str> {
         if is_warning {
             if let Some((begin, _)) = ENDS.iter().find(|(begin, _)| *begin == parts.event) {

@@ -1,4 +1,5 @@
-//! Two helper modes of the program, watchdog and starter. Only `palisade` itself starts them.
+//! Two helper modes of the program `palisade`: watchdog and starter. Only `palisade` itself starts
+//! them.
 //!
 //! A *watchdog* ends the process group of a command before the command's lease ends. The watchdog
 //! is a separate process. So it works even if `palisade` itself is stopped, starved or killed. Each
@@ -45,11 +46,11 @@ const DESCRIPTORS: &str = "/dev/fd";
 
 /// Time between the kill of the group and the end of the lease.
 pub(crate) const MARGIN: Duration = Duration::from_millis(100);
-/// Longest time between two checks of the deadline. If the machine was suspended, the watchdog
-/// checks the deadline within this time after the machine wakes.
+/// Longest time between two checks of the deadline. If the machine was suspended, the watchdog (the
+/// process that kills the command) checks the deadline within this time after the machine wakes.
 const LOOK: Duration = Duration::from_millis(250);
-/// Maximum time to write a line to a watchdog process. The process may be stopped, and its pipe
-/// full.
+/// Maximum time to write a new deadline to a watchdog process. The process may be stopped, and its
+/// pipe full.
 const WRITE: Duration = Duration::from_millis(50);
 
 /// Returns the time of the clock for lease ends. This clock also runs while the machine is
@@ -77,7 +78,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     }
 }
 
-/// Prepares the process and becomes the command. Returns only after an error.
+/// Prepares this process (the starter) and becomes the command. Returns only after an error.
 fn start(parent: Pid, report: RawFd, command: Vec<OsString>) -> ExitCode {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     if let Err(e) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
@@ -117,7 +118,8 @@ fn becoming(inherited: RawFd) -> io::Result<File> {
 /// Reads deadlines from standard input. Kills its own process group when the last deadline has
 /// passed. Kills the group at once when `palisade` has ended.
 fn watch() -> ExitCode {
-    // A signal for the command is sent to the whole group. It must not end the watchdog.
+    // A signal for the command is sent to its whole process group, which has the watchdog as a
+    // member. It must not end the watchdog.
     let mut deaf = SigSet::all();
     deaf.remove(Signal::SIGKILL);
     if deaf.thread_block().is_err() {
@@ -152,12 +154,13 @@ fn watch() -> ExitCode {
     ExitCode::from(INTERNAL)
 }
 
-/// The pipe on which a starter process reports that it became the command.
+/// The pipe on which a starter (the process that becomes the command) reports that it became the
+/// command.
 pub(crate) struct Report(PipeReader);
 
 impl Report {
-    /// Returns true if the starter became the command. Call this function after the starter or the
-    /// command has ended.
+    /// Returns true if the starter process became the command. Call this function after the starter
+    /// or the command has ended.
     pub(crate) fn became(mut self) -> bool {
         let mut reports = [0; 2];
         matches!(self.0.read(&mut reports), Ok(1)) && reports[0] == BECOMES
@@ -184,7 +187,8 @@ pub(crate) struct Watchdog {
     group: Pid,
 }
 
-/// The process of one watchdog, and the last deadline that was sent to it.
+/// The process of one watchdog, which kills the command at a deadline, and the last deadline that
+/// was sent to it.
 struct WatchdogProcess {
     child: Child,
     input: Option<ChildStdin>,
@@ -192,8 +196,8 @@ struct WatchdogProcess {
 }
 
 impl WatchdogProcess {
-    /// Starts a watchdog. The watchdog joins the group `group`. If `group` is `None`, the watchdog
-    /// leads a new group.
+    /// Starts a watchdog (a process that kills its process group at a deadline). The watchdog joins
+    /// the group `group`. If `group` is `None`, the watchdog leads a new group.
     fn start(group: Option<Pid>) -> io::Result<Self> {
         let mut command = myself();
         command.arg(WATCH).process_group(group.map_or(0, Pid::as_raw));
@@ -225,8 +229,8 @@ impl WatchdogProcess {
         if !said {
             drop(self.child.start_kill());
         }
-        // The watchdog ends at once after its last line. A stopped watchdog does not end, and is
-        // killed.
+        // The watchdog ends at once after the last line on its standard input. A stopped watchdog
+        // does not end, and is killed.
         if tokio::time::timeout(LOOK, self.child.wait()).await.is_err() {
             drop(self.child.start_kill());
             drop(self.child.wait().await);
@@ -235,8 +239,8 @@ impl WatchdogProcess {
 }
 
 impl Watchdog {
-    /// Starts both watchdogs. They kill the group shortly before `end`. A call of `until` moves
-    /// this time.
+    /// Starts both watchdogs. They kill the command's process group shortly before `end`. A call of
+    /// `until` moves this time.
     pub(crate) async fn start(end: Moment) -> io::Result<Self> {
         let first = WatchdogProcess::start(None)?;
         let id = first.child.id().ok_or_else(|| io::Error::other("the watchdog ended at once"))?;
@@ -252,14 +256,15 @@ impl Watchdog {
         self.group
     }
 
-    /// Starts a command in the group. `add` sets the arguments, the environment and the streams of
-    /// the command.
+    /// Starts a command in the watchdogs' process group. `add` sets the arguments, the environment
+    /// and the streams of the command.
     pub(crate) fn spawn(
         &self,
         add: impl FnOnce(&mut tokio::process::Command),
     ) -> io::Result<(Child, Report)> {
         let (reader, writer) = io::pipe()?;
-        // Only this thread starts processes. So no other process inherits the descriptor.
+        // Only this thread starts processes. So no other process inherits the descriptor of the
+        // pipe.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let mut command = myself();
         command.arg(START).arg(std::process::id().to_string());
@@ -280,8 +285,8 @@ impl Watchdog {
         }
     }
 
-    /// Starts a new watchdog in place of a watchdog that has ended. Fails if the group has ended,
-    /// too.
+    /// Starts a new watchdog in place of a watchdog that has ended. Fails if the command's process
+    /// group has ended, too.
     pub(crate) async fn replace(&mut self, place: usize, end: Moment) -> io::Result<()> {
         self.pair[place] = WatchdogProcess::start(Some(self.group))?;
         self.pair[place].until(end).await;
@@ -295,7 +300,8 @@ impl Watchdog {
         }
     }
 
-    /// Ends the watchdogs without killing the group. Call this method after the command has ended.
+    /// Ends the watchdogs without killing the command's process group. Call this method after the
+    /// command has ended.
     pub(crate) async fn end(self) {
         let [first, second] = self.pair;
         tokio::join!(first.end(), second.end());

@@ -1,5 +1,6 @@
 //! Actions of operators, such as taking a lock from its holder. The console refuses an action
-//! without permission, and writes each request to the audit, even one that it refused.
+//! without permission, and writes each request to the audit (its log of actions), even one that it
+//! refused.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -34,17 +35,19 @@ const WAIT: Duration = Duration::from_secs(25);
 /// Maximum time for which an action waits for the beginning of a job's run.
 const BEGINS: Duration = Duration::from_secs(10);
 
-/// Answer to an action if its target has changed since the page showed it.
+/// Answer to an action if its target (such as a lock) has changed since the visitor's page showed
+/// the target.
 const CHANGED: &str = "it has changed since the page showed it; look again";
 
-/// A request to act.
+/// A visitor's request for an action.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Request {
     #[serde(flatten)]
     act: Act,
-    /// State of the target when the page showed it: the holder, the term, the claim of the key, or
-    /// the losses. If the state has changed since, the action is refused. Only programs leave it
-    /// out: their action applies to the state at the arrival of the request.
+    /// State of the target as the visitor's web page showed it: the holder, the term of a leader,
+    /// the claim of a key, or the losses of data. If the state has changed since, the action is
+    /// refused. Only programs leave this field out: their action applies to the state at the
+    /// arrival of the request.
     #[serde(default)]
     expect: Option<String>,
     #[serde(default)]
@@ -122,7 +125,7 @@ impl Act {
         }
     }
 
-    /// Returns the target for the audit, with its namespace.
+    /// Returns the target of the action for the audit (the log of actions), with its namespace.
     fn target(&self) -> String {
         match self {
             Self::Rerun { namespace, key }
@@ -136,8 +139,8 @@ impl Act {
 }
 
 impl Act {
-    /// Returns, for the audit, the parts of the request that decide about its effect. Results may
-    /// be secret, so only the digest of a result is written.
+    /// Returns, for the audit (the log of actions), the parts of the request that decide about its
+    /// effect. Results may be secret, so only the digest of a result is written.
     fn detail(&self, expect: Option<&str>) -> String {
         let shown = expect.map(|expect| format!("shown: {expect}"));
         let more = match self {
@@ -154,8 +157,8 @@ impl Act {
             }
             _ => None,
         };
-        // The shown text has no limit of its length, so it comes last. If the detail is cut off,
-        // the other parts remain.
+        // The text that the page showed (`shown`) can have any length, so it comes last. If the
+        // audit log cuts the text off, the other parts remain.
         more.into_iter().chain(shown).collect::<Vec<_>>().join("; ")
     }
 }
@@ -173,7 +176,7 @@ pub(crate) fn refused(shared: &Shared, role: Option<Role>) -> Option<Refusal> {
     None
 }
 
-/// Performs an action, and writes it to the audit.
+/// Performs an action, and writes it to the audit (the log of actions).
 pub(crate) async fn act(
     shared: &Arc<Shared>,
     visitor: &Visitor,
@@ -201,8 +204,8 @@ pub(crate) async fn act(
         }
     };
     let name = act.name().to_owned();
-    // This entry makes the pages of other visitors read the audit again and show that the action
-    // has begun.
+    // This entry of the console's history makes the pages of other visitors read the audit log
+    // again and show that the action has begun.
     let begins = format!("{} of {name:?} by {} begins", line.action, line.by);
     let id = shared.audits.begun(line);
     shared.happened(Entry::of(Level::Info, "action", &name, begins));
@@ -211,10 +214,11 @@ pub(crate) async fn act(
         async move { perform(&shared, act, expect.as_deref(), &audit).await }
     };
     // The action runs in its own task, which continues if the visitor closes the page. So the audit
-    // always receives the result.
+    // log always receives the result.
     let shared = Arc::clone(shared);
     let noted = tokio::spawn(async move {
-        // The inner task catches a panic of the action, so that the audit has a result even then.
+        // The inner task catches a panic of the action, so that the audit log has a result even
+        // then.
         let done = tokio::spawn(work).await;
         let done = done.unwrap_or_else(|e| Ok(Ended::new("unknown", e.to_string())));
         let ended = match &done {
@@ -303,8 +307,9 @@ async fn perform(
                 let why = "no loss of this number makes keys of the namespace forgotten";
                 return Ok(Ended::new("refused", why));
             };
-            // If a loss joined the incident after the page showed it, the visitor has not decided
-            // about this loss, so the decision is refused.
+            // If a loss of data joined the incident (losses that belong together) after the page
+            // showed the incident, the visitor has not decided about this loss, so the decision is
+            // refused.
             let losses = incident.losses.iter().map(|one| one.loss);
             if expect.is_some_and(|expect| expect != losses_shown(losses)) {
                 return Ok(Ended::new("refused", CHANGED));
@@ -321,7 +326,8 @@ async fn perform(
     }
 }
 
-/// Returns true if the key is in the state that the page showed, or if the request names no state.
+/// Returns true if the key is in the state that the visitor's page showed, or if the request names
+/// no state.
 fn is_as_shown(facts: Option<&KeyFacts>, expect: Option<&str>) -> bool {
     expect.is_none_or(|expect| facts.is_some_and(|facts| shown_as(facts) == expect))
 }
@@ -402,7 +408,8 @@ async fn step_down(
     let election = shared.redlock.election(name).build()?;
     let reason = format!("{} ({})", audit.reason(), audit.by());
     let asked = match expect.map(str::parse::<u64>) {
-        // The request names the term that the page showed, so a later leader does not obey it.
+        // The request names the term (one leadership) that the page showed, so a later leader does
+        // not obey the request.
         Some(Ok(term)) => election.step_down_from(FencingToken::new(term), &reason, WAIT).await,
         Some(Err(_)) => return Err(Refusal::bad_request("expect: the number of a term")),
         None => election.step_down(&reason, WAIT).await,

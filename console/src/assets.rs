@@ -1,4 +1,4 @@
-//! Files of the web pages. They are compiled into the program, so that nothing is loaded from
+//! Files of the web pages. They are compiled into this crate, so that nothing is loaded from
 //! elsewhere.
 
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};

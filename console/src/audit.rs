@@ -1,4 +1,4 @@
-//! The audit: a line for each action of a visitor, also for one that was refused.
+//! The audit, the log of the actions of visitors. It also contains the refused actions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::history::now_ms;
 
-/// Number of lines that the console keeps for the page of the audit.
+/// Number of lines that the console keeps for the page of the audit (the log of actions).
 const KEPT: usize = 200;
 /// Maximum number of refused requests that are written within `WINDOW`.
 const REFUSED: u32 = 30;
@@ -37,7 +37,7 @@ pub struct AuditLine {
     pub from: String,
     /// The action, such as `force-release`.
     pub action: String,
-    /// The lock, election, key, loss or job that the action is about.
+    /// The lock, election, key, loss of data or job that the action is about.
     pub target: String,
     /// The reason that the user gave.
     pub reason: String,
@@ -74,17 +74,18 @@ impl fmt::Display for AuditLine {
     }
 }
 
-/// Function that receives each line, for example to write it to a file.
+/// Function that receives each line of the audit, for example to write it to a file.
 pub type Sink = Arc<dyn Fn(&AuditLine) + Send + Sync>;
 
-/// The audit of one console.
+/// The audit (log of actions) of one console.
 pub(crate) struct Audits {
     sink: Option<Sink>,
     kept: Mutex<VecDeque<AuditLine>>,
     /// Actions that are under way, by number.
     running: watch::Sender<BTreeMap<u64, AuditLine>>,
     last: Mutex<u64>,
-    /// Beginning of the present `WINDOW`, and the number of refused requests since then.
+    /// Beginning of the present period of length `WINDOW`, and the number of refused requests since
+    /// then.
     refused: Mutex<(Option<Instant>, u32)>,
 }
 
@@ -98,7 +99,7 @@ impl Audits {
         Self { sink, kept: Mutex::default(), running, last, refused: Mutex::default() }
     }
 
-    /// Writes the line that an action begins, and returns the action's number.
+    /// Writes the line which reports that an action begins, and returns the action's number.
     pub(crate) fn begun(&self, mut line: AuditLine) -> u64 {
         let id = {
             let mut last = locked(&self.last);
@@ -179,14 +180,14 @@ impl Audits {
             sink(&line);
         }
         let mut kept = locked(&self.kept);
-        // The page shows an action only once, so the line with the result replaces the line of the
-        // beginning.
+        // The audit's page shows an action only once, so the line with the result replaces the line
+        // of the beginning.
         kept.retain(|one| line.id == 0 || one.id != line.id);
         kept.truncate(KEPT - 1);
         kept.push_front(line);
     }
 
-    /// Returns the last lines, the latest first.
+    /// Returns the last lines of the audit, the latest first.
     pub(crate) fn latest(&self) -> Vec<Value> {
         locked(&self.kept).iter().map(AuditLine::to_json).collect()
     }

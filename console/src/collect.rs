@@ -1,4 +1,5 @@
-//! Reads the deployment, several times a second while a page is open and every ten seconds
+//! The collector: the task that reads the state of the nodes, such as their locks and keys. It
+//! reads several times a second while a page of the console is open, and every ten seconds
 //! otherwise. All pages share this one collector. The number of its requests does not depend on the
 //! number of pages, of locks or of keys: each reading has a budget of requests, and the next
 //! readings read what this reading left out. After a reading that sent more requests than usual,
@@ -30,20 +31,22 @@ use names::Names;
 const REQUEST: Duration = Duration::from_millis(220);
 /// Shortest interval of readings while a page is open. Most readings send two requests to a node.
 pub(crate) const EVERY: Duration = Duration::from_millis(440);
-/// Interval of readings while no page is open. These readings only ask which nodes vote.
+/// Interval of readings while no page is open. These readings only ask which nodes vote (grant
+/// locks).
 const SLOW: Duration = Duration::from_secs(10);
-/// Interval at which the votes are read, that is, which nodes vote. After an event of a node the
-/// votes are read at once.
+/// Interval at which the collector reads the votes, that is, which nodes grant locks. After an
+/// event of a node the votes are read at once.
 const VOTES: Duration = Duration::from_millis(1_900);
-/// Interval of the event `tick`, which shows a browser that its stream is alive.
+/// Interval of the event `tick`, which shows a browser that its stream of server-sent events is
+/// alive.
 const TICK: Duration = Duration::from_secs(2);
-/// Interval at which the incidents are counted.
+/// Interval at which the incidents (losses of data about which an operator decides) are counted.
 const INCIDENTS: Duration = Duration::from_secs(30);
 /// Time-out for each request of the survey, which reads the nodes' keys. It is shorter than that of
 /// the command line, so that a frozen node does not hold up the others.
 pub(crate) const SURVEY: Duration = Duration::from_millis(900);
 
-/// State of the collector that no page needs.
+/// State of the collector (the task that reads the nodes) that no page needs.
 struct Collector {
     shared: Arc<Shared>,
     survey: Survey,
@@ -53,7 +56,7 @@ struct Collector {
     votes_at: Option<Instant>,
     tick_at: Option<Instant>,
     incidents_at: Option<Instant>,
-    /// Time at which the last page of the scan was read. The scan finds names among the nodes'
+    /// Time at which the scan read its last page of keys. The scan finds names among the nodes'
     /// keys.
     scanned_at: Option<Instant>,
     sent: votes::Sent,
@@ -98,8 +101,9 @@ impl Collector {
             self.votes_at = None;
         }
         let shared = Arc::clone(&self.shared);
-        // Reading the votes costs one more request to each node. If the survey found new names, it
-        // has already sent an additional request, so the votes are read less often then.
+        // Reading the votes (which nodes grant locks) costs one more request to each node. If the
+        // survey, which reads the nodes' keys, found new names, it has already sent an additional
+        // request, so the votes are read less often then.
         let found_new = is_watched && self.survey().await;
         let every = if found_new { 2 * VOTES } else { VOTES };
         let asks_votes = !is_watched || self.votes_at.is_none_or(|at| at.elapsed() >= every);
@@ -132,7 +136,7 @@ impl Collector {
         self.publish().await;
     }
 
-    /// Sends the pages that are watched, and the event `tick`, to the streams.
+    /// Sends the pages that are watched, and the event `tick`, to the browsers' event streams.
     async fn publish(&mut self) {
         self.shared.recent.forget_names();
         for topic in Topic::ALL {

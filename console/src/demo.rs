@@ -1,6 +1,6 @@
-//! A deployment with traffic, for a first look: three servers of its own on loopback addresses,
-//! with orders, contended locks, an election and a cron job. One of the servers is killed and
-//! started again from time to time.
+//! The demo, a deployment with traffic for a first look: three servers of its own on loopback
+//! addresses, with orders, contended locks, an election and a cron job. One of the servers is
+//! killed and started again from time to time.
 
 mod servers;
 mod traffic;
@@ -58,7 +58,7 @@ impl Demo {
         Deployment::of(self.settings())
     }
 
-    /// Builds a handle over the demo's servers.
+    /// Builds a handle, the client of the demo's servers.
     ///
     /// # Errors
     /// [`ConfigError`] if a setting is invalid.

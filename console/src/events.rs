@@ -1,6 +1,7 @@
-//! Server-sent events. The collector sends each event once, as text, and all streams share this
-//! text. Only the newest text of each page is kept. A stream that is too slow receives the event
-//! `lagged`, and then the newest pages, so that it always learns that events are missing.
+//! Server-sent events for browsers. The collector, the task that reads the nodes, sends each event
+//! once, as text, and all streams share this text. Only the newest text of each page is kept. A
+//! stream that is too slow receives the event `lagged`, and then the newest pages, so that it
+//! always learns that events are missing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -21,7 +22,7 @@ use crate::listen::Busy;
 
 /// Number of events that a stream may be behind before events are missing and it receives `lagged`.
 const BEHIND: usize = 128;
-/// Maximum number of streams.
+/// Maximum number of streams of server-sent events.
 const STREAMS: usize = 64;
 /// Maximum number of streams of one visitor, so that the others can have streams, too.
 const OF_ONE: usize = 24;
@@ -89,7 +90,8 @@ struct Page {
     /// Version of the page: the number of changes until this text.
     number: u64,
     text: Arc<str>,
-    /// The text without the fields that change with each reading. Two pages are compared by it.
+    /// The text without the fields that change with each reading. Two pages are compared by this
+    /// text.
     shown: String,
     at: Instant,
 }
@@ -101,21 +103,21 @@ struct Looking {
     /// Time until which the topic counts as watched because of a request without a stream; `None`
     /// before the first such request.
     until: Option<Instant>,
-    /// Number of times that the page has changed.
+    /// Number of times that the topic's page has changed.
     changes: u64,
     newest: Option<Page>,
 }
 
-/// The streams of one console.
+/// The event streams of one console.
 pub(crate) struct Hub {
     sender: broadcast::Sender<Message>,
     topics: Mutex<BTreeMap<Topic, Looking>>,
     streams: AtomicUsize,
     /// Number of streams of each visitor.
     visitors: Mutex<BTreeMap<String, usize>>,
-    /// Wakes the collector.
+    /// Wakes the collector, the task that reads the nodes.
     pub(crate) wake: Notify,
-    /// Number of complete readings of the collector, and the time of the last one.
+    /// Number of times that the collector has read all nodes, and the time of the last reading.
     pub(crate) readings: watch::Sender<(u64, Option<Instant>)>,
 }
 
@@ -188,8 +190,8 @@ impl Hub {
             return;
         }
         self.wake.notify_one();
-        // If the topic was not watched, the reading that is under way may have begun before this
-        // request. So the complete reading after it is awaited.
+        // If the topic was not watched, the collector may have begun its present reading of the
+        // nodes before this request. So the complete reading after that is awaited.
         let enough = if was_watched { number + 1 } else { number + 2 };
         let wait = readings.wait_for(|(number, _)| *number >= enough);
         drop(tokio::time::timeout(2 * fresh, wait).await);

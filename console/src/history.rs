@@ -20,7 +20,7 @@ pub(crate) fn millis(at: SystemTime) -> u64 {
     u64::try_from(since).unwrap_or(u64::MAX)
 }
 
-/// Severity of an entry.
+/// Severity of an entry of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     Info,
@@ -36,7 +36,7 @@ impl Level {
     }
 }
 
-/// Something that happened.
+/// An entry of the history: something that happened.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) level: Level,
@@ -64,7 +64,7 @@ struct Kept {
     entries: VecDeque<(u64, u64, Entry)>,
 }
 
-/// The entries of one console.
+/// The history of one console: its entries.
 #[derive(Default)]
 pub(crate) struct History(Mutex<Kept>);
 

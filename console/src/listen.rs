@@ -39,7 +39,7 @@ const HEADERS: usize = 64;
 /// Pause after `accept` failed, for example because no file descriptor was free.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A bound address.
+/// The listening socket of the console, bound to its address.
 #[derive(Debug)]
 pub(crate) enum Bound {
     Tcp(TcpListener),

@@ -1,5 +1,5 @@
-//! The state of the deployment as the console read it last. The collector writes it, the pages read
-//! it.
+//! The state of the deployment (its votes, locks, keys and so on) as the console read it last. The
+//! collector, the task that reads the nodes, writes the state. The pages read it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -11,14 +11,14 @@ use palisade::{Ability, Inspection, SemaphoreInspection};
 use palisade_ops::doctor::Report;
 use palisade_ops::{KeyFacts, NodeData, Waiter};
 
-/// Longest duration of a round of the scan. If a round takes longer, the lists of names do not
-/// count as complete.
+/// Longest duration of a round of the scan, which reads all keys of the nodes. If a round takes
+/// longer, the lists of names do not count as complete.
 const SHORT: Duration = Duration::from_secs(30);
 
-/// The deployment as the console has read it.
+/// The state of the deployment's nodes, as the console read it last.
 #[derive(Default)]
 pub(crate) struct Model {
-    /// Time of the last complete reading.
+    /// Time of the last complete reading of the nodes.
     pub(crate) at: Option<u64>,
     /// Number of nodes that form a majority.
     pub(crate) needed: usize,
@@ -35,7 +35,8 @@ pub(crate) struct Model {
     pub(crate) namespaces: BTreeSet<String>,
     /// Numbers of names that were found but are not kept, because there are too many.
     pub(crate) left_out: LeftOut,
-    /// Number of lock names that an earlier round of the scan found and that were never checked.
+    /// Number of lock names that an earlier round of the scan (the reading of all keys) found and
+    /// that were never checked.
     pub(crate) locks_unchecked: usize,
     pub(crate) failovers: VecDeque<Failover>,
     pub(crate) markers: Vec<NodeData>,
@@ -45,17 +46,17 @@ pub(crate) struct Model {
     pub(crate) doctor: Examination,
     /// Nodes that the last reading could not read, with the reasons.
     pub(crate) unread: BTreeMap<String, String>,
-    /// Prefixes of other handles whose elections, semaphores or keys are on the nodes.
+    /// Prefixes of other applications whose elections, semaphores or keys are on the nodes.
     pub(crate) other_prefixes: BTreeSet<String>,
     pub(crate) scan: ScanProgress,
     /// Requests that the console sent to each node in the last seconds, per second.
     pub(crate) rate: f64,
-    /// Number of incidents that waited for a decision when they were read last; `None` if they were
-    /// not read yet.
+    /// Number of incidents (losses of data) that waited for a decision when they were read last;
+    /// `None` if they were not read yet.
     pub(crate) incidents: Option<usize>,
 }
 
-/// State of one vote.
+/// State of a node's vote, which shows if the node grants locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VoteState {
     Votes,
@@ -82,18 +83,19 @@ impl VoteState {
 pub(crate) struct Vote {
     pub(crate) node: String,
     pub(crate) state: VoteState,
-    /// The reason for which the node does not vote.
+    /// The reason for which the node does not vote (grant locks).
     pub(crate) why: Option<String>,
-    /// Time at which the node votes again, if it is known.
+    /// Time at which the node votes (grants locks) again, if it is known.
     pub(crate) until: Option<u64>,
-    /// Time since which the console sees this state.
+    /// Time since which the console has seen the node in this state.
     pub(crate) since: u64,
     /// Duration of the last request to the node. The next field has the durations of about the last
     /// minute, the latest first.
     pub(crate) latency: Option<Duration>,
     pub(crate) latencies: VecDeque<Duration>,
     pub(crate) losses: Vec<Loss>,
-    /// True if an event of the node came after its vote was read. Then the vote is read again.
+    /// True if an event of the node came after its vote (whether it grants locks) was read. Then
+    /// the vote is read again.
     pub(crate) is_changed: bool,
 }
 
@@ -135,7 +137,7 @@ pub(crate) struct Term {
     pub(crate) value: String,
     pub(crate) from: u64,
     pub(crate) to: Option<u64>,
-    /// False if the console has not seen the beginning of the term.
+    /// False if the console has not seen the beginning of the term (leadership).
     pub(crate) seen_from_start: bool,
 }
 
@@ -151,7 +153,7 @@ pub(crate) struct ElectionRow {
     pub(crate) terms: VecDeque<Term>,
     /// Times without a leader that the console saw: the beginning, and the end if it is over.
     pub(crate) gaps: VecDeque<(u64, Option<u64>)>,
-    /// Round of the scan in which the election was found last.
+    /// Round of the scan of the nodes' keys in which the election was found last.
     pub(crate) round: u64,
 }
 
@@ -162,7 +164,7 @@ pub(crate) struct JobRow {
     pub(crate) zone: String,
     /// Time since which the job has its schedule, in seconds since 1970.
     pub(crate) since: i64,
-    /// The last ticks, the latest first.
+    /// The last ticks (times at which the job was due), the latest first.
     pub(crate) ticks: Vec<TickReport>,
     /// The last requested runs, the latest first.
     pub(crate) requested: Vec<(RunRequest, TickState)>,
@@ -179,11 +181,11 @@ pub(crate) struct KeyRow {
     pub(crate) facts: Option<KeyFacts>,
     /// Time of the last reading.
     pub(crate) at: u64,
-    /// Round of the scan in which the key was found last.
+    /// Round of the scan of the nodes' keys in which the key was found last.
     pub(crate) round: u64,
 }
 
-/// A step of a failover.
+/// A step of a failover: an event of the failed node, with its time.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) at: u64,
@@ -191,7 +193,7 @@ pub(crate) struct Step {
     pub(crate) text: String,
 }
 
-/// A time in which a node did not vote, as the console saw it.
+/// A time in which a node did not vote (grant locks), as the console saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Failover {
     pub(crate) id: u64,
@@ -207,9 +209,9 @@ pub(crate) struct Failover {
     /// Leases that were held when the failover began, as pairs of a name and an owner; `None` if
     /// the console did not watch leases then.
     pub(crate) held: Option<BTreeSet<(String, String)>>,
-    /// Number of owners in `held` that still held the same name when the node voted again.
+    /// Number of owners in `held` that still held the same name when the node granted locks again.
     pub(crate) same: Option<usize>,
-    /// Number of leases in `held` that the console saw run out before the node voted again.
+    /// Number of leases in `held` that the console saw run out before the node granted locks again.
     pub(crate) ran_out: Option<usize>,
 }
 
@@ -244,13 +246,13 @@ impl LeftOut {
 /// Progress of the scan that finds names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScanProgress {
-    /// Number of complete rounds.
+    /// Number of complete rounds of the scan, each of which reads all keys.
     pub(crate) rounds: u64,
-    /// Duration of the last complete round.
+    /// Duration of the last complete round of the scan.
     pub(crate) round: Option<Duration>,
-    /// Number of keys that the present round has read, by node.
+    /// Number of keys that the present round of the scan has read, by node.
     pub(crate) progress: BTreeMap<String, u64>,
-    /// Number of keys that the last complete round read, by node.
+    /// Number of keys that the last complete round of the scan read, by node.
     pub(crate) totals: BTreeMap<String, u64>,
     /// Number of names that are known.
     pub(crate) names: usize,
@@ -266,15 +268,15 @@ impl Model {
         self.scan.rounds > 0 && is_short && left_out == 0 && majority
     }
 
-    /// Returns the number of nodes that vote.
+    /// Returns the number of nodes that vote (grant locks).
     pub(crate) fn voting(&self) -> usize {
         self.votes.iter().filter(|vote| vote.state == VoteState::Votes).count()
     }
 }
 
-/// Returns the earlier time if the two times are close to each other. Each reading computes such a
-/// time anew from the time that is left, so the time would change with the duration of the
-/// requests.
+/// Returns the earlier value of a time, such as the end of a lease, if the new value is close to
+/// it. Each reading computes the time anew from the time that is left, so it would change with the
+/// duration of the requests.
 pub(crate) fn steady(earlier: Option<u64>, new: u64) -> u64 {
     earlier.filter(|earlier| earlier.abs_diff(new) < 400).unwrap_or(new)
 }

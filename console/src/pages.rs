@@ -1,5 +1,6 @@
-//! The pages as JSON, one file for each page. Most pages only read the model. A few pages, such as
-//! that of a single lock, ask the nodes themselves.
+//! The pages as JSON, one file for each page. Most pages only read the model, which has the state
+//! of the nodes at the collector's last reading. A few pages, such as that of a single lock, ask
+//! the nodes themselves.
 
 pub(crate) mod cron;
 pub(crate) mod elections;
@@ -27,7 +28,7 @@ use crate::start::Shared;
 
 /// Maximum length of a list in one answer.
 const LIMIT: usize = 500;
-/// Length of a list if the request names none.
+/// Length of a list if the request names no length.
 const PAGE: usize = 100;
 
 /// Sentence about a name that was found and not read yet.
@@ -39,15 +40,16 @@ pub(crate) struct Readings {
     locks: Recent<LockId, Option<(View, u64)>>,
     /// Records of keys, by namespace and key.
     keys: Recent<(String, String), Result<keys::KeyNow, Refusal>>,
-    /// The incidents, by retention and namespace. An empty namespace stands for all namespaces.
+    /// The incidents (losses of data), by the retention of keys and by the namespace. An empty
+    /// namespace stands for all namespaces.
     incidents: Recent<(Duration, String), Result<incidents::Seen, Refusal>>,
 }
 
 impl Default for Readings {
     fn default() -> Self {
         let second = Duration::from_secs(1);
-        // A reading of incidents sends several requests for each namespace. So only one runs at a
-        // time, and its result is used for ten seconds.
+        // A reading of incidents (losses of data) sends several requests for each namespace. So
+        // only one runs at a time, and its result is used for ten seconds.
         let (locks, keys) = (Recent::new(second, 4), Recent::new(second, 4));
         Self { locks, keys, incidents: Recent::new(10 * second, 1) }
     }
@@ -68,7 +70,7 @@ impl Readings {
     }
 }
 
-/// Parameters of all pages.
+/// Parameters of a request for a page. All pages have the same parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Params {
@@ -146,7 +148,7 @@ fn head(shared: &Shared, model: &Model, mut page: Value) -> Value {
     page
 }
 
-/// Returns the state of the collector's readings, such as the progress of the scan.
+/// Returns the state of the collector's readings, such as the progress of the scan of all keys.
 pub(crate) fn poll(shared: &Shared, model: &Model) -> Value {
     let scan = &model.scan;
     let progress = scan.progress.keys().chain(scan.totals.keys());
@@ -198,13 +200,13 @@ pub(crate) fn clean_sentence(text: &str) -> String {
     Secrets::default().sentence(text, SENTENCE_MAX)
 }
 
-/// Returns true if both names mean the same node: `surveyed` in a survey, `name` in the handle. The
-/// survey calls a server `node` and its address.
+/// Returns true if both names mean the same node: `surveyed` is the name in a survey of keys,
+/// `name` that in the console's handle. The survey calls a server `node` and its address.
 pub(crate) fn is_node(surveyed: &str, name: &str) -> bool {
     surveyed == name || surveyed.strip_prefix("node ") == Some(name)
 }
 
-/// Returns a loss as JSON.
+/// Returns a loss of data as JSON.
 pub(crate) fn loss(loss: &Loss) -> Value {
     let length = loss.length().map(|length| length.as_millis() as u64);
     json!({ "from_ms": length.map(|_| loss.from), "to_ms": loss.to, "length_ms": length,

@@ -1,5 +1,5 @@
-//! Recent readings that single pages request from the nodes. Pages that request the same item share
-//! one reading, so many such pages cost as much as one.
+//! A cache of what the nodes reported recently about single items, such as one lock. Pages that
+//! request the same item share one reading, so many such pages cost as much as one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,18 +8,18 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// Number of readings above which old ones are removed.
+/// Number of readings in the cache above which old readings are removed.
 const MANY: usize = 64;
 
-/// A reading, and its time; `None` before it is complete.
+/// A report of the nodes, and the time of its reading; `None` before the reading is complete.
 type Cell<V> = Arc<tokio::sync::Mutex<Option<(Instant, V)>>>;
 
-/// The last readings, by the item that was read.
+/// The last reports of the nodes, by the item that was read.
 pub(crate) struct Recent<K, V> {
     /// Time for which a reading counts as recent.
     life: Duration,
-    /// Permits to read. They limit the concurrent readings, even if a visitor asks for very many
-    /// names.
+    /// Permits to read from the nodes. They limit the concurrent readings, even if a visitor asks
+    /// for very many names.
     turns: Semaphore,
     cells: Mutex<BTreeMap<K, Cell<V>>>,
 }

@@ -1,4 +1,4 @@
-//! Routes and checks of all requests.
+//! The HTTP routes of the console, and the checks of all requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,7 +90,7 @@ fn not_found() -> Refusal {
     Refusal::new(StatusCode::NOT_FOUND, "not_found", "there is no such page")
 }
 
-/// Checks the Host header of every request.
+/// Checks the Host header of a request, so that a foreign host name cannot be used for the console.
 async fn host(State(shared): Of, request: Request, next: Next) -> Response {
     if let Err(refusal) = shared.access.check_host(request.headers(), request.uri().host()) {
         return refusal.into_response();
@@ -98,7 +98,7 @@ async fn host(State(shared): Of, request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Writes to the audit that a request to act was refused before it was read.
+/// Writes to the audit (the log of actions) that a request to act was refused before it was read.
 fn audit_refused(shared: &Shared, visitor: Option<&Visitor>, from: String, refusal: &Refusal) {
     shared.audits.refused(AuditLine {
         at: now_ms(),
@@ -172,7 +172,8 @@ async fn asset(State(shared): State<()>, method: Method, uri: Uri, headers: Head
     assets::file(uri.path(), &headers).unwrap_or_else(|| not_found().into_response())
 }
 
-/// Returns the facts about a visitor and the console.
+/// Returns the values that a page needs about its visitor (such as the role) and about the console
+/// (such as its version).
 fn hello(shared: &Shared, who: &Result<Visitor, Refusal>) -> Value {
     let visitor = who.as_ref().ok();
     let role = visitor.map(|visitor| visitor.role);

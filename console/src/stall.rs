@@ -13,7 +13,7 @@ use tokio::time::{Sleep, sleep};
 pub(crate) struct Stalls<S> {
     stream: S,
     limit: Duration,
-    /// End of the present wait; `None` if no write waits.
+    /// Time at which the present wait of a write ends; `None` if no write waits.
     wait: Option<Pin<Box<Sleep>>>,
 }
 

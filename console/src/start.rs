@@ -1,4 +1,4 @@
-//! Starts a console.
+//! The settings of a console, its start and its end.
 
 use std::fmt;
 use std::io;
@@ -44,7 +44,7 @@ pub struct Options {
     pub allow_actions: bool,
     /// If true, the results of idempotency keys are shown.
     pub show_results: bool,
-    /// Receives a line for each action.
+    /// Function that receives the audit's line for each action of a visitor.
     pub audit: Option<Sink>,
     /// Number of keys that the console reads from each node per second to find names.
     pub keys_per_second: usize,
@@ -105,7 +105,7 @@ impl From<ConfigError> for StartError {
     }
 }
 
-/// The common parts of all requests and of the collector.
+/// The parts of a console that all requests and the collector share.
 pub(crate) struct Shared {
     pub(crate) redlock: Redlock,
     pub(crate) deployment: Deployment,
@@ -121,9 +121,10 @@ pub(crate) struct Shared {
     pub(crate) history: History,
     pub(crate) audits: Audits,
     pub(crate) recent: Readings,
-    /// Survey with which the pages of single keys read records. The collector has its own survey.
+    /// Survey (connections to the nodes) with which the pages of single keys read records. The
+    /// collector has its own survey.
     pub(crate) survey: tokio::sync::Mutex<Survey>,
-    /// Number of requests to each node by surveys.
+    /// Number of requests that surveys, which read keys, have sent to each node.
     pub(crate) requests: AtomicU64,
     model: Mutex<Model>,
 }
@@ -139,7 +140,7 @@ impl Shared {
         self.hub.send("happened", &entry);
     }
 
-    /// Adds several entries.
+    /// Adds several entries to the history and sends them to all streams.
     pub(crate) fn all_happened(&self, entries: impl IntoIterator<Item = Entry>) {
         for entry in entries {
             self.happened(entry);
@@ -238,8 +239,9 @@ impl Console {
         let router = server::router(&shared);
         let serve = listen::serve(bound, tls, Arc::clone(&shared.access), router);
         let collect = collect::run(Arc::clone(&shared));
-        // The connections end with `serve`, so it lives until they have received the last answers
-        // and events. It is not polled any more, so no new connection is accepted.
+        // The connections end when the future `serve` is dropped, so it lives until they have
+        // received the last answers and events. It is not polled any more, so no new connection is
+        // accepted.
         tokio::pin!(serve);
         tokio::select! {
             () = &mut serve => {}

@@ -18,11 +18,11 @@ impl Role {
     }
 }
 
-/// A visitor whom the console knows.
+/// A visitor whom the console has identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Visitor {
     pub(crate) role: Role,
-    /// Name of the user, for the audit.
+    /// Name of the user, for the audit (the log of actions).
     pub(crate) user: String,
 }
 

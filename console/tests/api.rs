@@ -194,7 +194,8 @@ async fn a_killed_server_shows_and_recovers() {
             break page;
         }
     };
-    // The console promises three seconds. A debug build on a busy machine may need longer.
+    // The page must show the change within three seconds. A debug build on a busy machine may need
+    // longer.
     assert!(at.elapsed() < Duration::from_secs(3) || cfg!(debug_assertions), "{:?}", at.elapsed());
     common::measured("killed_node_shown_ms", at.elapsed().as_millis() as f64);
     assert_eq!(lost["verdict"]["state"], "degraded");
@@ -312,7 +313,8 @@ fn requests(world: &World) -> u64 {
     stats.lines().find_map(field).expect("a field of INFO")
 }
 
-/// Returns the requests per second during `within`, without the request of this function.
+/// Returns the requests per second to the first server during `within`, without the request that
+/// this function sends.
 async fn rate(world: &World, within: Duration) -> f64 {
     let (before, began) = (requests(world), Instant::now());
     tokio::time::sleep(within).await;
@@ -331,8 +333,9 @@ fn cpu_seconds() -> f64 {
 async fn ten_pages_share_one_reader_and_none_costs_almost_nothing() {
     const HOUR: Duration = Duration::from_secs(3_600);
     let world = World::lasting(1, HOUR).await;
-    // The deployment has one item of each kind. During the measurement only the console may send
-    // requests, so the locks are copied keys, which no handle renews or releases.
+    // The deployment has one item of each kind: a lock, an election, a key and so on. During the
+    // measurement only the console may send requests, so the locks are copied keys, which no handle
+    // renews or releases.
     let client = world.client();
     let mutex = client.mutex("deploy").ttl(HOUR).auto_renew(false).build().unwrap();
     let held = mutex.acquire().await.unwrap();
@@ -415,14 +418,15 @@ async fn a_page_of_a_key_asks_each_node_for_little() {
     let server = &world.servers[0];
     server.cli(&["CONFIG", "RESETSTAT"]);
     for n in 0..10 {
-        // Each key is another one, so each page needs a reading of its own.
+        // Each request is for another key, so the console reads from the nodes for each of them.
         drop(world.request("GET", &format!("key?namespace=orders&key={n}"), &[], "").await);
     }
     let logins = server.cli(&["INFO", "stats"]);
     let logins = logins.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
     // The only new connection is that of this INFO command.
     assert_eq!(logins.unwrap().trim(), "1", "the pages share a connection");
-    // One node does not answer, so the survey searches for the masters again and again.
+    // One node does not answer, so the console's survey of keys searches for the masters again and
+    // again.
     world.servers[2].freeze();
     world
         .until("overview", |page| page["unread"].as_array().is_some_and(|of| !of.is_empty()))

@@ -1,5 +1,5 @@
-//! The facts that the doctor read from a deployment. All facts are read before the checks run.
-//! Checks use nothing else, so a test can make up any deployment.
+//! The facts: the values that the doctor read from the servers of a deployment. All facts are read
+//! before the checks run. Checks use nothing else, so a test can make up any deployment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -51,7 +51,7 @@ impl fmt::Display for Unread {
     }
 }
 
-/// All facts of a deployment.
+/// All facts of a deployment: the values that were read from its servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     /// The Sentinel-watched groups. Each group is one node.
@@ -62,8 +62,8 @@ pub(crate) struct Facts {
     pub(crate) max_ttl: Duration,
     /// The application's `clock_error` (E): the largest error of any clock.
     pub(crate) clock_error: Duration,
-    /// Results of the trial on each node. If there are several nodes, also the result of the trial
-    /// on all nodes together.
+    /// Results of the trial lock on each node. If there are several nodes, also the result of the
+    /// trial lock on all nodes together.
     pub(crate) trials: Vec<Trial>,
 }
 

@@ -63,9 +63,9 @@ use super::script::{self, Kind, Refusal};
 use palisade::ConfigError;
 use palisade::internal::{Endpoint, default_clock_error};
 
-/// Interval between two checks for progress.
+/// Interval between two checks of a handover's progress.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
-/// Longest wait until all replicas have the mark that closes the server.
+/// Longest wait until all replicas have the mark by which the server refuses requests.
 const REPLICAS: Duration = Duration::from_millis(1_500);
 /// Time that is reserved for the last steps of a handover. The wait for a promotion ends this much
 /// before the closed server opens by itself.
@@ -78,8 +78,8 @@ pub struct Handover {
     pub(super) deployment: Deployment,
     closed_for: Duration,
     clock_error: Duration,
-    /// Progress of the handover while a server is closed. [`give_up`](Self::give_up) reads the
-    /// progress.
+    /// Progress of the handover while a server is closed (refuses all requests).
+    /// [`give_up`](Self::give_up) reads the progress.
     shut: Arc<Mutex<Option<Shut>>>,
 }
 
@@ -100,8 +100,8 @@ pub enum HandedOver {
     /// The handover failed. Another server may be the master now. It begins with a quarantine, in
     /// which it grants nothing.
     FellBack(String),
-    /// The last step was not answered. Either the new server continues the old server's data
-    /// history without a loss, or the handover failed.
+    /// The last step of the handover was not answered. Either the new server continues the old
+    /// server's data history without a loss of data, or the handover failed.
     Unknown(String),
     /// No server could be reached.
     Unreachable(String),
@@ -138,7 +138,7 @@ impl fmt::Display for HandedOver {
 
 /// Reason for which a promotion stopped.
 pub(super) enum Stopped {
-    /// Nothing was changed, or the old master could be opened again.
+    /// Nothing was changed, or the old master could be opened again and accepts requests.
     Back(String),
     /// Another server may have been promoted.
     Late(String),
@@ -151,7 +151,7 @@ enum Unfinished {
     Unknown(String),
 }
 
-/// A closed server: the master, or the replica that was promoted.
+/// A server that is closed (refuses all requests): the master, or the replica that was promoted.
 #[derive(Clone, Debug)]
 pub(super) struct Closed {
     /// Address of the server, `host:port`.
@@ -180,8 +180,8 @@ impl Handover {
         self
     }
 
-    /// Sets the largest error of any server's clock (E). Use the value of the application. Default
-    /// 2 s.
+    /// Sets the largest error of any server's clock (E). Use the application's setting
+    /// `clock_error`. Default 2 s.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.clock_error = error;
         self
@@ -315,14 +315,14 @@ impl Handover {
         Ok(())
     }
 
-    /// Returns the latest time for a promotion or restart. After a later one, the last steps would
-    /// have too little time.
+    /// Returns the latest time for a promotion or restart. After a later promotion or restart, the
+    /// last steps of the handover would have too little time.
     pub(super) fn until(&self, closed: &Closed) -> Instant {
         closed.since + self.closed_for.saturating_sub(2 * self.clock_error + LAST_STEPS)
     }
 
-    /// Closes the master: a script writes a mark, and the master then refuses all requests. Waits
-    /// until every replica has the mark.
+    /// Closes the master: a script writes a mark into its marker, and the master then refuses all
+    /// requests. Waits until every replica has the mark.
     async fn close(&self, master: &Master) -> Result<Closed, String> {
         let conn = master.open(&self.deployment).await?;
         let since = Instant::now();
@@ -353,7 +353,8 @@ impl Handover {
         format!("; if it is closed, it opens by itself within {:?}", self.closed_for)
     }
 
-    /// Opens the master again after a failure. Returns the result with the state of the master.
+    /// Opens the closed master again after a failure, so that it accepts requests. Returns the
+    /// result of the handover, with the state of the master.
     async fn open(&self, master: &Master, closed: &Closed, why: String) -> HandedOver {
         let at = &master.at;
         let conn = match master.open(&self.deployment).await {

@@ -64,19 +64,19 @@ pub struct Held {
     /// Time until the owner has no majority of the nodes, if the lease is not renewed. If readers
     /// hold the name, the time until no majority has readers. Zero if there is no majority now.
     pub remaining: Duration,
-    /// The facts that the leader of an election published about itself. `None` for a lock, if the
-    /// leader has published nothing yet, or if it published more than 4 KiB.
+    /// The leader of an election, with the values that it published about itself. `None` for a
+    /// lock, if the leader has published nothing yet, or if it published more than 4 KiB.
     pub leader: Option<Leader>,
     /// The reason that an operator gave when the lock was [taken](palisade::Mutex::take_over) from
     /// its holder.
     pub note: Option<String>,
 }
 
-/// Thing that owners hold, on any node: the key of its name, the slot of a permit, and true if it
-/// is held for reading.
+/// Thing that owners hold, on any node: the key of its name, the slot (number) of a permit, and
+/// true if the thing is held for reading.
 type Thing = (String, Option<u16>, bool);
 
-/// One node's answer about a thing that is held.
+/// One node's answer about a lock, an election or a permit that is held.
 #[derive(Clone, Debug)]
 struct Seen {
     owner: OwnerToken,
@@ -123,7 +123,8 @@ pub async fn held(deployment: &Deployment, prefix: &str) -> Result<HeldList, Con
     Ok(HeldList { held: held.collect(), nodes, unread })
 }
 
-/// Combines the answers of the nodes that have a thing. `n` is the number of all nodes.
+/// Combines the answers of the nodes that grant a lock, an election or a permit. `n` is the number
+/// of all nodes.
 fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
     // Readers hold a lock together, so all of them count.
     let by = |owner| seen.iter().filter(move |s| s.owner == owner || s.readers > 0);
@@ -153,7 +154,7 @@ fn together(of: Resource, seen: &[Seen], n: usize) -> Held {
     Held { of, slot, readers, owner: digest(owner), fence, on, remaining, leader, note }
 }
 
-/// Reads the things with this prefix that are held on one server.
+/// Reads the locks, elections and permits with this prefix that are held on one server.
 async fn read(
     deployment: &Deployment,
     master: &Master,

@@ -40,22 +40,22 @@ pub struct Incident {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Incidents {
-    /// The incidents. The latest one is the last.
+    /// The incidents (losses of data that belong together). The latest incident is the last.
     pub incidents: Vec<Incident>,
-    /// Nodes that gave no answer, with the errors. Losses of these nodes are missing from
+    /// Nodes that gave no answer, with the errors. Losses of data on these nodes are missing from
     /// `incidents`.
     pub unread: Vec<(Arc<str>, NodeError)>,
     /// Number of nodes.
     pub nodes: usize,
 }
 
-/// Result of an operator's decision to run or to park the keys that one loss of data made
-/// forgotten.
+/// Result of an operator's decision to run or to park (not run) the keys that nodes have forgotten
+/// because of one loss of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "another decision may stand"]
 pub struct DecidedLoss {
-    /// The loss.
+    /// The loss of data that the decision is about.
     pub loss: Loss,
     /// The decision that is valid after the call.
     pub stands: Decided,
@@ -78,8 +78,8 @@ pub async fn incidents(keys: &Idempotency) -> Incidents {
             Ok((losses, remaining)) => {
                 let last = losses.iter().map(|loss| loss.to).max().unwrap_or_default();
                 all.extend(losses.into_iter().map(|loss| {
-                    // Keys count as forgotten for `remaining` because of the latest loss of the
-                    // node. An earlier loss ended earlier, so its time is shorter by the same
+                    // Keys count as forgotten for `remaining` because of the latest loss of data on
+                    // the node. An earlier loss ended earlier, so its time is shorter by the same
                     // amount.
                     let rest = remaining.saturating_sub(Duration::from_millis(last - loss.to));
                     (NodeLoss { node: Arc::clone(&node), loss }, rest)
@@ -119,17 +119,17 @@ fn together(mut all: Vec<(NodeLoss, Duration)>) -> Vec<Incident> {
 }
 
 impl Incident {
-    /// Returns the number of the incident. It is the number of the first loss.
+    /// Returns the number of the incident. It is the number of the first loss of data in it.
     pub fn number(&self) -> String {
         self.losses.first().map(|one| one.loss.number()).unwrap_or_default()
     }
 
-    /// Returns true if a loss of the incident has this number.
+    /// Returns true if a loss of data in the incident has this number.
     pub fn is_named(&self, number: &str) -> bool {
         self.losses.iter().any(|one| one.loss.number() == number)
     }
 
-    /// Returns the shortest range of writes that contains all losses of the incident.
+    /// Returns the shortest range of writes that contains all losses of data in the incident.
     pub fn span(&self) -> Loss {
         let from = self.losses.iter().map(|one| one.loss.from).min().unwrap_or_default();
         let to = self.losses.iter().map(|one| one.loss.to).max().unwrap_or_default();
@@ -137,7 +137,7 @@ impl Incident {
         Loss { from, began, to }
     }
 
-    /// Returns the losses without duplicates, because two nodes can have the same loss.
+    /// Returns the losses of data without duplicates, because two nodes can have the same loss.
     fn distinct(&self) -> Vec<Loss> {
         let mut losses: Vec<Loss> = self.losses.iter().map(|one| one.loss).collect();
         losses.dedup_by_key(|loss| (loss.from, loss.began));
@@ -245,8 +245,8 @@ impl fmt::Display for Incident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: BTreeSet<&str> = self.losses.iter().map(|one| &*one.node).collect();
         let nodes: Vec<&str> = nodes.into_iter().collect();
-        // Each loss is printed on its own. One range over several losses would contain writes that
-        // no node lost.
+        // Each loss of data is printed on its own. One range over several losses would contain
+        // writes that no node lost.
         let losses: Vec<String> = self.distinct().iter().map(Loss::to_string).collect();
         let (number, losses) = (self.number(), losses.join("; "));
         write!(f, "loss {number}: {losses} on {}", nodes.join(", "))
@@ -302,11 +302,11 @@ mod tests {
         assert_eq!(joined(&[(1_000, 2_000), (1_500, 3_000)]), [[2_000, 3_000]]);
         assert_eq!(joined(&[(1_000, 2_000), (2_000 + m, 3_000 + m)]), [[2_000, 3_000 + m]]);
         assert_eq!(joined(&[(1_000, 2_000), (2_001 + m, 3_000 + m)]).len(), 2);
-        // Two nodes were emptied, one soon after the other. The third loss is much older.
+        // Two nodes were emptied, one soon after the other. The third loss of data is much older.
         let long_ago = (1_000, 2_000);
         let emptied = joined(&[(0, 9 * m), long_ago, (0, 9 * m + 5_000)]);
         assert_eq!(emptied, [vec![2_000], vec![9 * m, 9 * m + 5_000]]);
-        // Two short losses lie within a long loss.
+        // Two short losses of data are within a long loss.
         assert_eq!(joined(&[(1, 9 * m), (2 * m, 3 * m), (7 * m, 8 * m)]), [[3 * m, 8 * m, 9 * m]]);
     }
 }

@@ -47,7 +47,8 @@ pub struct Initialised {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Init {
-    /// The server at `at` was marked as new. All its replicas have the marker too.
+    /// The server at `at` was marked as new. All its replicas have the marker
+    /// (`palisade:generation`) too.
     Marked {
         /// Address of the server, `host:port`.
         at: String,
@@ -60,7 +61,7 @@ pub enum Init {
     Already {
         /// Address of the server, `host:port`.
         at: String,
-        /// A sentence about the origin of the marker.
+        /// A sentence about the origin of the server's marker (`palisade:generation`).
         note: String,
     },
     /// Nothing was written to this server, because another node was refused.
@@ -79,13 +80,13 @@ pub enum Init {
     Refused(String),
     /// The server could not be reached.
     Unreachable(String),
-    /// The server is marked as new, but not all its replicas have the marker. The text has an
-    /// instruction.
+    /// The server is marked as new, but not all its replicas have the marker
+    /// (`palisade:generation`). The text has an instruction.
     Doubtful(String),
 }
 
 impl Initialised {
-    /// Returns true if every node is marked, by this call or an earlier one.
+    /// Returns true if every node is marked as new, by this call or an earlier one.
     pub fn is_done(&self) -> bool {
         let is_marked = |done: &Init| matches!(done, Init::Marked { .. } | Init::Already { .. });
         self.nodes.iter().all(|(_, done)| is_marked(done))
@@ -212,8 +213,8 @@ async fn mark_all(
     let looks = join_all(looks).await;
     let has_data = |look: &Result<(), Not>| matches!(look, Err(Not::New(_) | Not::Marked(_)));
     let in_use = looks.iter().any(has_data);
-    // After a loss of all data, some nodes may be marked already. These nodes are not changed, and
-    // the other nodes are marked.
+    // After a loss of all data, some nodes may be marked as new already. These nodes are not
+    // changed, and the other nodes are marked.
     let is_lost = prefix.is_none();
     let all_new =
         looks.iter().all(|look| look.is_ok() || is_lost && matches!(look, Err(Not::Marked(_))));
@@ -235,11 +236,11 @@ async fn mark_all(
 
 /// Reason for which a server is not marked as new.
 enum Not {
-    /// The server is marked already.
+    /// The server is marked as new already.
     Marked(Init),
     /// The server has data, so it is not new.
     New(String),
-    /// The server cannot be marked at this time.
+    /// The server cannot be marked as new at this time.
     Now(Init),
 }
 

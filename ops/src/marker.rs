@@ -1,13 +1,13 @@
-//! A server's marker: the key `palisade:generation`, with the facts that decide if a node grants or
-//! refuses.
+//! A server's marker: the key `palisade:generation`, the record in which palisade stores the
+//! history of the server's data. By its values a node grants or refuses.
 
 use std::time::Duration;
 
 use palisade::FencingToken;
 use palisade::node::spi::Loss;
 
-/// The facts in a server's marker (`palisade:generation`) that decide if a node grants or refuses.
-/// Times are in milliseconds since 1970, by the server's clock.
+/// The values in a server's marker (`palisade:generation`) by which a node grants or refuses. Times
+/// are in milliseconds since 1970, by the server's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeptData {
@@ -21,11 +21,11 @@ pub struct KeptData {
     /// True if the server lost all data: its history began empty, although a client had seen
     /// earlier data.
     pub lost_everything: bool,
-    /// Length of a quarantine. A node grants nothing for this time after a restart or a change of
+    /// Length of a quarantine: a node grants nothing for this time after a restart or a change of
     /// the master.
     pub quarantine: Duration,
-    /// Time for which the length of the quarantine may not become shorter, although no client
-    /// requires that length any more.
+    /// Time for which the length of the quarantine (the time without grants) may not become
+    /// shorter, although no client requires that length any more.
     pub(crate) agreed: Duration,
     /// Smallest fencing token that the node grants.
     pub floor: FencingToken,
@@ -53,7 +53,7 @@ impl KeptData {
         Duration::from_millis(self.quarantine_until().unwrap_or(0).saturating_sub(self.now))
     }
 
-    /// Returns the age of `note`.
+    /// Returns the age of `note`, the last time of the server's clock in the marker.
     pub fn note_age(&self) -> Duration {
         Duration::from_millis(self.now.saturating_sub(self.note))
     }
@@ -69,7 +69,7 @@ impl KeptData {
 
     /// Parses a marker, the value of `palisade:generation`; `now_ms` is the server's time in ms.
     /// The length of the quarantine cannot become shorter while the server is in quarantine, so
-    /// `agreed` lasts at least until the end of the quarantine.
+    /// `agreed` (the time for which the length is fixed) lasts at least until the quarantine ends.
     pub(crate) fn parse(text: &str, now_ms: u64) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let number = |at: usize| words.get(at)?.parse::<u64>().ok();
@@ -95,8 +95,8 @@ impl KeptData {
     }
 }
 
-/// Returns the loss of the writes from `from` to `to`, as after a restart: no replaced master could
-/// still grant.
+/// Returns the loss of data for the writes from `from` to `to`, as after a restart: no replaced
+/// master could still grant.
 #[cfg(test)]
 pub(crate) fn between(from: u64, to: u64) -> Loss {
     Loss { from, began: to, to }
@@ -125,7 +125,8 @@ mod tests {
         assert_eq!(lengths(read), (30_000, 60_000));
         let read = of(0, 30_000, 90_000, "s0000000123456 0000000000000");
         assert_eq!(lengths(read), (30_000, 0));
-        // While the server is in quarantine, the length of the quarantine stays the same.
+        // While the server is in quarantine (grants nothing), the length of the quarantine stays
+        // the same.
         assert_eq!(lengths(of(95_000, 30_000, 90_000, "-")), (30_000, 25_000));
         let two = "-0000000000000 0000000099000 0000000000000-0000000000007-0000000000007 \
                    0000000000006-0000000000009-0000000000009";

@@ -25,8 +25,8 @@ pub struct NodeData {
     /// Address of the server that was read, `host:port`. In a group, that is the master. Empty if
     /// no server was read.
     pub server: String,
-    /// The fields of the server's marker, or the reason for which the marker could not be read.
-    /// `None` if the server has no palisade data.
+    /// The fields of the server's marker (`palisade:generation`), or the reason for which the
+    /// marker could not be read. `None` if the server has no palisade data.
     pub kept: Result<Option<KeptData>, String>,
     /// The server's present data history (`master_replid`), if the server has palisade data. If the
     /// marker has another history, the next request begins a quarantine and adds a loss to the

@@ -1,4 +1,4 @@
-//! The steps of a handover by which a replica becomes the master of its group.
+//! The steps of a planned handover by which a replica becomes the master of its group.
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ pub(super) struct Promotion<'a> {
 }
 
 impl Promotion<'_> {
-    /// Checks that the user may run the steps after the master is closed, so that a handover does
-    /// not stop half-way. The check needs `ACL DRYRUN`; without an answer the step counts as
-    /// allowed.
+    /// Checks that the login's user may run the steps of a handover after the master is closed, so
+    /// that a handover does not stop half-way. The check needs `ACL DRYRUN`; without an answer the
+    /// step counts as allowed.
     pub(super) async fn rights(&self) -> Result<(), String> {
         let at = &self.master.at;
         let conn = self.master.open(&self.of.deployment).await?;
@@ -100,9 +100,9 @@ impl Promotion<'_> {
         self.group.data.at(self.of.deployment.reach(at))
     }
 
-    /// Makes the old master a replica of the new one. The same transaction reads the mark of the
-    /// closing. If the mark is gone, the old master may have answered requests since, and the
-    /// function returns an error. Returns a note for the operator, or an empty text.
+    /// Makes the old master a replica of the new one. The same transaction reads the mark that
+    /// closed the old master. If the mark is gone, the old master may have answered requests since,
+    /// and the function returns an error. Returns a note for the operator, or an empty text.
     pub(super) async fn demote(&self, new: &str, closed: &Closed) -> Result<String, String> {
         let old = &self.master.at;
         let doubt = |why: String| format!("{old}: {why}");

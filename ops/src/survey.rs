@@ -1,5 +1,6 @@
-//! A continuous survey of all nodes, for programs that show what is on them: one connection to each
-//! node, and each reading is one round trip to each node. The functions only read.
+//! A continuous survey of all nodes, for programs that show the locks and keys on the nodes: one
+//! connection to each node, and each reading is one round trip to each node. The functions only
+//! read.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ const SEARCH_REQUESTS: u64 = 3;
 /// Length of one waiter in a queue's value, in bytes.
 const WAITER: usize = 48;
 
-/// A survey of the nodes of a deployment.
+/// A survey of the nodes of a deployment: connections that read locks and keys repeatedly.
 #[derive(Debug)]
 pub struct Survey {
     deployment: Deployment,
@@ -33,7 +34,7 @@ pub struct Survey {
     sent: u64,
 }
 
-/// One node of a survey.
+/// One node of a survey, with its connection.
 #[derive(Debug)]
 struct Surveyed {
     node: String,
@@ -49,7 +50,8 @@ pub struct Ask<'a> {
     /// Approximate number of keys of the next page of `SCAN`; `None` asks for no page. After the
     /// last page of a node, the next round of that node begins.
     pub scan: Option<usize>,
-    /// Main keys of locks. For each lock, the request reads if its key exists, and its queue.
+    /// Main keys of locks. For each lock, the request reads if its key exists, and its queue of
+    /// waiting clients.
     pub locks: &'a [&'a str],
     /// Keys of a namespace, whose records are read.
     pub keys: Option<(&'a Records, &'a [String])>,
@@ -61,9 +63,10 @@ pub struct Ask<'a> {
 pub struct Answers {
     /// One page of each node's keys; empty if no page was asked for.
     pub scanned: Vec<Scanned>,
-    /// The queues on each node, in the order of the locks; empty if no lock was asked for.
+    /// The queues of waiting clients on each node, in the order of the locks; empty if no lock was
+    /// asked for.
     pub queues: OfEach<Vec<LockQueue>>,
-    /// Facts about the keys that have a record.
+    /// The state of each requested key that has a record.
     pub facts: Vec<KeyFacts>,
     /// Nodes whose records could not be read, with the reasons.
     pub unread: Vec<(String, String)>,
@@ -83,23 +86,24 @@ pub struct Scanned {
     pub took: Duration,
 }
 
-/// A lock's key and queue on one node.
+/// A lock's key and its queue of waiting clients, on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockQueue {
     /// True if there is a value under the lock's key.
     pub is_there: bool,
-    /// The handles that wait. The handle that has waited longest is the first.
+    /// The handles (clients) that wait for the lock. The handle that has waited longest is the
+    /// first.
     pub waiters: Vec<Waiter>,
 }
 
-/// A handle that waits for a lock in a node's queue.
+/// A client that waits for a lock in a node's queue: the `Redlock` handle of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
-    /// Number of the handle, as 16 hexadecimal digits. It is the same on every node.
+    /// Number of the handle (client), as 16 hexadecimal digits. It is the same on every node.
     pub handle: String,
     /// Start of the wait in ms since 1970, by the node's clock.
     pub since: u64,
-    /// True if the handle waits for a shared lock, to read.
+    /// True if the client waits for a shared lock, to read.
     pub is_shared: bool,
 }
 
@@ -107,7 +111,8 @@ pub struct Waiter {
 pub type OfEach<T> = Vec<(String, Result<T, String>)>;
 
 impl Survey {
-    /// Creates a survey of these nodes. Connects with the first request.
+    /// Creates a survey, which reads locks and keys of these nodes. Connects with the first
+    /// request.
     pub fn new(deployment: &Deployment) -> Self {
         Self { deployment: deployment.clone(), nodes: Vec::new(), searched: None, sent: 0 }
     }
@@ -178,7 +183,7 @@ impl Survey {
         self.sent += SEARCH_REQUESTS;
         let known = std::mem::take(&mut self.nodes);
         let node = |(node, master): (String, Result<Master, String>)| {
-            // A master that did not change keeps its connection and its cursor.
+            // A master that did not change keeps its connection and the cursor of its scan.
             let same = known.iter().find(|one| {
                 one.node == node
                     && matches!((&one.master, &master), (Ok(a), Ok(b)) if a.run_id == b.run_id)
@@ -223,7 +228,8 @@ impl Surveyed {
         let queues = (!ask.locks.is_empty()).then(|| next().and_then(|all| queues(all, ask)));
         let records = ask.keys.map(|(_, keys)| next().and_then(|all| records(all, keys.len())));
         if let Some(scan) = &scan {
-            // After a failure the cursor may be another server's, so the scan begins again.
+            // After a failure the cursor may be that of another server, so the reading of all keys
+            // begins again.
             scan.as_ref().map_or("0", |(_, cursor)| cursor).clone_into(&mut self.cursor);
         }
         let parts = Parts { scan, queues, records };
@@ -258,14 +264,14 @@ impl Surveyed {
 
 /// One node's answers to the parts of a request; `None` for a part that was not asked for.
 struct Parts {
-    /// Keys of the page, and the cursor of the next page.
+    /// Keys of the page of `SCAN`, and the cursor of the next page.
     scan: Option<Result<(Vec<String>, String), String>>,
     queues: Option<Result<Vec<LockQueue>, String>>,
     records: Option<Result<Vec<Option<Seen>>, String>>,
 }
 
 impl Parts {
-    /// Returns the reason for which a part failed; `None` if no part failed.
+    /// Returns the reason for which a part of the request failed; `None` if no part failed.
     fn failed(&self) -> Option<String> {
         let scan = self.scan.as_ref().and_then(|part| part.as_ref().err());
         let queues = self.queues.as_ref().and_then(|part| part.as_ref().err());

@@ -42,15 +42,15 @@ pub(crate) struct MetricsArgs {
 }
 
 impl MetricsArgs {
-    /// Creates the handle and the other common parts of a command. If `--metrics` is given, also
-    /// serves the pages.
+    /// Creates the handle (the client of the nodes) and the other common parts of a command. If
+    /// `--metrics` is given, also serves the pages.
     pub(crate) async fn ground(&self, args: GroundArgs) -> Result<Ground, Fail> {
         let Some(address) = self.metrics else { return args.ground() };
         let failed = |e: std::io::Error| Fail::new(USAGE, format!("--metrics {address}: {e}"));
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        // Install the recorder first. A handle uses only a recorder that exists when the handle is
-        // built.
+        // Install the recorder first. A handle (client of the nodes) uses only a recorder that
+        // exists when the handle is built.
         let counted = install().map_err(|e| Fail::new(INTERNAL, format!("no metrics: {e}")))?;
         let ground = args.ground()?;
         let url = format!("http://{address}/metrics");

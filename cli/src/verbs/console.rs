@@ -178,8 +178,9 @@ impl ConsoleArgs {
         Ok(options)
     }
 
-    /// Returns the function that writes the audit: one line for each action of a visitor. Without
-    /// an audit file, or if the file cannot be written, the line is printed as a message.
+    /// Returns the function that writes the audit (log of actions): one line for each action of a
+    /// visitor. Without an audit file, or if the file cannot be written, the line is printed as a
+    /// message.
     fn audit_sink(&self, say: Say) -> Result<Sink, Fail> {
         let show = move |line: &AuditLine| say.warn("action", line.to_json(), &line.to_string());
         let Some(path) = self.audit.clone() else { return Ok(Arc::new(show)) };

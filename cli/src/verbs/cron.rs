@@ -176,9 +176,10 @@ impl CronArgs {
                 }
                 _ = look.tick(), if stopping.get().is_some() => {}
             }
-            // Each running command has a clone of `runs`.
+            // Each running command has a clone of `runs`, so with a count of 1 no command runs any
+            // more.
             if let Some(signal) = stopping.get().filter(|_| Rc::strong_count(&runs) == 1) {
-                // The job's loop releases its lock when it ends.
+                // `work`, the loop that runs the job, releases the job's lock when it ends.
                 let (_, ()) = tokio::join!(work, ground.close());
                 return Ok(128 + signal as u8);
             }
@@ -203,7 +204,7 @@ fn of_tick(name: &str, tick: &Tick) -> Vec<(&'static str, String)> {
     env
 }
 
-/// Converts the end of a tick's command to the result of the tick.
+/// Converts the end of a tick's command to the result of the tick (a due time of the job).
 fn tick_result(ended: Ended) -> Result<(), Failed> {
     match ended {
         Ended::Code(0) => Ok(()),

@@ -66,7 +66,7 @@ pub(super) enum Kind {
 /// A lock of any kind that is held.
 pub(super) struct Acquired {
     pub(super) guard: LockGuard,
-    /// Slot of a permit.
+    /// Slot (number) of the permit, if the lock is a semaphore's permit.
     pub(super) slot: Option<u16>,
 }
 
@@ -83,7 +83,8 @@ impl Acquired {
 }
 
 impl Kind {
-    /// Returns the name. If there are several names, returns the first one of the command line.
+    /// Returns the name of the lock. If there are several names, returns the first one of the
+    /// command line.
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Exclusive(mutex) => mutex.name(),
@@ -93,7 +94,7 @@ impl Kind {
         }
     }
 
-    /// Returns the names and their kind as text.
+    /// Returns the names and the kind of the lock as text.
     pub(super) fn title(&self) -> String {
         match self {
             Self::Exclusive(mutex) => format!("lock {:?}", mutex.name()),
@@ -106,7 +107,7 @@ impl Kind {
         }
     }
 
-    /// Returns the reason for which an attempt was refused.
+    /// Returns the reason for which an attempt to acquire the lock was refused.
     pub(super) fn taken(&self) -> String {
         match self {
             Self::Exclusive(_) | Self::Reading(_) => {
@@ -119,7 +120,7 @@ impl Kind {
         }
     }
 
-    /// Makes one attempt.
+    /// Makes one attempt to acquire the lock.
     pub(super) async fn try_once(&self) -> Result<TryAcquire<Acquired>, AcquireError> {
         Ok(match self {
             Self::Exclusive(mutex) => each(mutex.try_acquire().await?, Acquired::from),
@@ -143,7 +144,7 @@ impl Kind {
         }
     }
 
-    /// Returns the message that names the holders while this program waits.
+    /// Returns the message that names the lock's holders while `palisade` waits for the lock.
     pub(super) async fn held(&self) -> String {
         let title = self.title();
         match self {

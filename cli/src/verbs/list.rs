@@ -45,7 +45,8 @@ fn kind(held: &Held) -> (&'static str, &str) {
     }
 }
 
-/// Returns true if a majority of the nodes has the name. Without a majority, the name is not held.
+/// Returns true if a majority of the nodes grants the name to this owner. Without a majority, the
+/// name is not held.
 fn is_held(held: &Held, list: &HeldList) -> bool {
     held.on > list.nodes / 2
 }

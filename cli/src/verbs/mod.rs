@@ -34,7 +34,7 @@ use crate::span::Span;
 use crate::warnings;
 use crate::watchdog::MARGIN;
 
-/// Maximum time for which unconfirmed releases are repeated at the end of the program.
+/// Maximum time for which unconfirmed releases are repeated before `palisade` ends.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// The form of the program's messages.
@@ -123,8 +123,8 @@ impl GroundArgs {
         Ok(ground)
     }
 
-    /// Creates the common parts of a command that has nothing to clean up. A signal ends the
-    /// program at once, even if nothing reads the program's output.
+    /// Creates the `Ground` (handle, servers, settings) of a command that has nothing to clean up.
+    /// A signal ends `palisade` at once, even if nothing reads its output.
     pub(crate) fn without_signals(self) -> Result<Ground, Fail> {
         let say = Say::new(self.say.json, self.say.verbose);
         warnings::keep(say);
@@ -161,8 +161,8 @@ impl Ground {
         self.redlock.config().ttl
     }
 
-    /// Closes the handle. Waits for the releases that the nodes have not confirmed, and reports the
-    /// releases that stay unconfirmed.
+    /// Closes the handle, the client of the nodes. Waits for the releases that the nodes have not
+    /// confirmed, and reports the releases that stay unconfirmed.
     pub(crate) async fn close(&self) {
         let closed = self.redlock.close(CLOSE).await;
         if !closed.is_clean() {

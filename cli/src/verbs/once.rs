@@ -72,8 +72,8 @@ pub(crate) struct KeyArgs {
 }
 
 impl KeyArgs {
-    /// Returns the call of this key. With `again` the command runs at least once. Otherwise it runs
-    /// at most once.
+    /// Returns the idempotent call of this key. With `again` the command runs at least once.
+    /// Otherwise the command runs at most once.
     pub(crate) fn call(&self, redlock: &Redlock, again: bool) -> Result<Call, Fail> {
         let builder = redlock.idempotency(&self.namespace).retention(self.retention.0);
         let builder = if again { builder.at_least_once() } else { builder.at_most_once() };
@@ -122,7 +122,7 @@ impl OnceArgs {
             Ok(outcome) => outcome,
             Err(signal) => return Ok(128 + signal as u8),
         };
-        // The result is already stored. So the reader of the output may be slow.
+        // The result is already stored. So it does no harm if the reader of the output is slow.
         let interrupted = tokio::select! {
             () = written(&mut capture, &outcome, ground.say) => None,
             signal = ground.signals.next() => Some(128 + signal as u8),
@@ -132,8 +132,8 @@ impl OnceArgs {
     }
 }
 
-/// Writes the output to the program's own streams. The output is that of this run, or the recorded
-/// output of an earlier run.
+/// Writes the output to palisade's own standard output and standard error. The output is that of
+/// this run, or the recorded output of an earlier run.
 async fn written(capture: &mut Capture, outcome: &Result<Outcome<Record>, RunError>, say: Say) {
     capture.written().await;
     if let Ok(Outcome::Replayed(record)) = outcome {
@@ -175,7 +175,8 @@ async fn run(
     }
 }
 
-/// Returns the exit code of the program.
+/// Returns the exit code of `palisade once`: that of the command, or that for the reason for which
+/// the command has no result.
 fn exit_code(
     outcome: Result<Outcome<Record>, RunError>,
     ended: Option<Ended>,
@@ -209,7 +210,7 @@ fn exit_code(
     }
 }
 
-/// Writes the recorded output.
+/// Writes the recorded output of an earlier run.
 async fn replay(record: &Record, say: Say) {
     use tokio::io::AsyncWriteExt as _;
     let (mut out, mut err) = (tokio::io::stdout(), tokio::io::stderr());

@@ -64,7 +64,7 @@ fn words(held: &[PermitHolder]) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
-/// Returns true if a majority of the nodes reports its permits.
+/// Returns true if a majority of the nodes reports the permits of the semaphore.
 fn is_known(seen: &SemaphoreInspection) -> bool {
     let known = |(_, node): &&(Arc<str>, NodePermits)| matches!(node, NodePermits::Held(_));
     seen.nodes.iter().filter(known).count() > seen.nodes.len() / 2

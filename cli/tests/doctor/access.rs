@@ -1,5 +1,5 @@
-//! Users, passwords and rights. If the doctor may not read a setting, the setting is unknown and
-//! not a fault. Missing rights are reported. No password is shown.
+//! Users, passwords and rights at the servers. If the doctor may not read a setting, the setting is
+//! unknown and not a fault. Missing rights are reported. No password is shown.
 
 use crate::bench::Bench;
 use crate::doctor::Verdict::{Error, Fine, Unknown, Warning};
@@ -133,8 +133,9 @@ fn what_is_closed_is_unknown_and_no_fault() {
     let managed = "~* &* +@all -config -acl -debug -replicaof -save -bgsave -shutdown -module";
     for (name, rules) in [("managed", managed), ("least", &minimal_profile())] {
         user(&ward, name, rules);
-        // The doctor takes no trial lock here, because the trial would report errors of its own:
-        // without CONFIG the library judges the lag of replicas by the settings of the application.
+        // The doctor takes no trial lock (to see that locking works) here, because this would
+        // report errors of its own: without CONFIG the library judges the lag of replicas by the
+        // settings of the application.
         let patient = patient(&ward, name).arg("--no-trial");
         let report = patient.examine();
         let wrong = |v| v == Error || v == Warning;
@@ -216,8 +217,8 @@ fn passwords_are_used_and_never_shown() {
         let found = report.of("unreachable", &format!("{NAME} {}", lab.servers[i].addr()));
         assert_eq!(found.verdict, Error, "{found:#?}");
     }
-    // The password is part of the address of a lone node. First the address is correct, then it is
-    // malformed.
+    // The password is part of the address of a lone server. First the address is correct, then it
+    // is malformed.
     let url = format!("redis://:{PASSWORD}@{}", lab.servers[0].addr());
     let run = Patient::default().hides(PASSWORD).run(&["--node", &url, "--no-trial", "--json"]);
     assert!(run.out.contains(&lab.servers[0].addr()), "{}", run.out);

@@ -1,5 +1,5 @@
-//! Breaks one part of a good deployment, runs the doctor, repairs the part, and runs the doctor
-//! again.
+//! Breaks one part of a good deployment, runs `palisade doctor`, repairs the part, and runs the
+//! doctor again.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -18,11 +18,14 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
+    /// Examines the good deployment, and keeps the findings for later comparisons.
+    ///
     /// # Panics
     /// If the doctor reports an error.
     pub(crate) fn new(patient: Patient) -> Self {
-        // A wrong setting could also make the trial lock fail, and this would be one more error.
-        // The trial lock has its own tests. So the doctor does not take it here.
+        // A wrong setting could also make the trial lock fail, which the doctor takes to see that
+        // locking works, and this would be one more error. The trial lock has its own tests. So the
+        // doctor does not take it here.
         let patient = patient.arg("--no-trial");
         let report = patient.examine();
         assert!(report.all(Verdict::Error).is_empty(), "{:#?}", report.all(Verdict::Error));

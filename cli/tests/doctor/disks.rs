@@ -1,4 +1,4 @@
-//! Disks of a lone node that accept no more writes.
+//! Tests of the doctor with a lone server whose disk accepts no more writes.
 
 use std::fs;
 use std::process::Command;
@@ -70,7 +70,8 @@ fn a_user_default_that_may_not_write() {
         || drop(server.cli(&["acl", "setuser", "default", "+@all"])),
     );
     assert!(report.of("aof-replay", &subject).message.contains("loses every lock"));
-    // The server really loses the data of which the check warns. One script writes two keys.
+    // The server really loses the data of which the check `aof-replay` warns. One script writes two
+    // keys.
     for (rights, kept) in [("+@all", "2"), ("-@all", "0")] {
         server.cli(&["acl", "setuser", "default", rights]);
         assert_eq!(server.cli(&["acl", "save"]), "OK");
@@ -92,7 +93,7 @@ fn a_server_that_was_restarted() {
     let patient = || Patient::default().arg("--node").arg(&server.url());
     let mut init = Command::new(env!("CARGO_BIN_EXE_palisade"));
     assert!(init.args(["init", "--new", "--node", &server.url()]).status().unwrap().success());
-    // The trial lock of the doctor is the last write before the restart.
+    // The trial lock that the doctor takes here is the last write before the restart.
     assert_eq!(patient().examine().of("data-loss", &of).verdict, Fine);
     server.restart();
     let patient = || Patient::default().arg("--node").arg(&server.url());

@@ -1,4 +1,4 @@
-//! Runs the real program and reads its output.
+//! Runs the real program `palisade doctor` and reads its output.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Maximum duration of a run. A longer run counts as a hang. The timeouts of the program itself are
-/// much shorter.
+/// Maximum duration of a run. A longer run counts as a hang. The timeouts of `palisade doctor`
+/// itself are much shorter.
 const HANG: Duration = Duration::from_secs(60);
 
-/// One finding, with every field of the program's JSON.
+/// One finding, with every field of the JSON of `palisade doctor`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Finding {
@@ -48,7 +48,7 @@ pub(crate) struct Patient {
     hidden: Vec<String>,
 }
 
-/// The result of a run.
+/// The result of a run of `palisade doctor`.
 pub(crate) struct Run {
     pub(crate) code: i32,
     pub(crate) out: String,
@@ -78,7 +78,7 @@ impl Patient {
         self
     }
 
-    /// Runs the program with the additional arguments `more`.
+    /// Runs `palisade doctor` with the additional arguments `more`.
     pub(crate) fn run(&self, more: &[&str]) -> Run {
         let out = Command::new("timeout")
             .args(["-k", "1", &HANG.as_secs().to_string(), env!("CARGO_BIN_EXE_palisade")])
@@ -102,7 +102,7 @@ impl Patient {
         run
     }
 
-    /// Runs the program and returns its report.
+    /// Runs `palisade doctor` and returns its report.
     pub(crate) fn examine(&self) -> Report {
         let run = self.run(&["--json"]);
         serde_json::from_str(&run.out)

@@ -1,5 +1,5 @@
-//! Ordinary failures. The doctor reports exactly the servers that have failed. After the group has
-//! recovered, the doctor reports no errors.
+//! Ordinary failures of servers. `palisade doctor` reports exactly the servers that have failed.
+//! After the group has recovered, the doctor reports no errors.
 
 use crate::bench::Bench;
 use crate::doctor::Patient;

@@ -189,8 +189,8 @@ fn authenticated(server: &Server, password: Option<&str>, command: &[&str]) -> S
 pub(crate) const MARKER: &str = "palisade:generation";
 
 /// Returns a marker for the server with this `INFO replication`. `since` is the time from which the
-/// server's data are complete. `length` is the length of the quarantine. `agreed` is the time until
-/// which this length is fixed. All are in ms.
+/// server's data are complete. `length` is the length of the quarantine (a time without grants).
+/// `agreed` is the time until which this length is fixed. All are in ms.
 pub(crate) fn marker(info: &str, since: u64, length: u64, agreed: u64) -> String {
     let id = info.lines().find_map(|l| l.strip_prefix("master_replid:")).expect("a history");
     format!("{} {since:013} {:016} {length:09} {agreed:013} {:013} n", id.trim_end(), 0, 0)

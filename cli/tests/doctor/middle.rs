@@ -1,5 +1,5 @@
-//! Faults that a real server cannot be made to report. A proxy changes the replies: wrong clocks,
-//! other versions, late replicas, addresses of other servers.
+//! Tests of the doctor with faults that a real server cannot be made to report. A proxy changes the
+//! replies: wrong clocks, other versions, late replicas, addresses of other servers.
 
 use crate::bench::Bench;
 use crate::doctor::Patient;
@@ -47,8 +47,8 @@ fn clocks_versions_and_lag() {
     lag(&lab, &bench);
 }
 
-/// Returns a change of replies that replaces the server's version. The field for the version has
-/// different names in Redis and Valkey.
+/// Returns a function that replaces the server's version in the bytes of a reply. The field for the
+/// version has different names in Redis and Valkey.
 fn version(shown: &'static str) -> impl Fn(&mut Vec<u8>) + Send {
     move |bytes| {
         for name in ["redis_version:", "valkey_version:"] {
@@ -91,8 +91,8 @@ fn addresses_that_lead_nowhere_or_to_oneself() {
     };
     bench.exactly(
         "a replica behind NAT",
-        // The doctor now counts four servers. For four servers `min-replicas-to-write` 1 is too
-        // small.
+        // The doctor counts the address that the replica now announces as a fourth server. For four
+        // servers `min-replicas-to-write` 1 is too small.
         &[
             ("unreachable", Error, subject_of(&ward, nobody)),
             ("min-replicas", Warning, ward.server(0)),

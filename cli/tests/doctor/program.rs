@@ -1,4 +1,4 @@
-//! The program itself: its exit codes, its JSON, and its behaviour if no server replies.
+//! The program `palisade doctor`: its exit codes, its JSON, and its behaviour if no server replies.
 
 use std::net::{Ipv4Addr, TcpListener};
 

@@ -1,5 +1,5 @@
-//! Wrong settings of data servers and Sentinels. The test changes one setting after the other on
-//! one good group.
+//! Tests of the doctor with wrong settings of data servers and Sentinels. The test changes one
+//! setting after the other on one good group.
 
 use crate::bench::Bench;
 use crate::doctor::Patient;

@@ -1,4 +1,5 @@
-//! Groups of the wrong shape, with too few or too many servers or Sentinels.
+//! Tests of the doctor with groups of the wrong shape, that is, with too few or too many servers or
+//! Sentinels.
 
 use std::cell::RefCell;
 

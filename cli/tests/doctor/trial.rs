@@ -1,4 +1,5 @@
-//! The trial lock of the doctor. The doctor takes the lock in the same way as an application.
+//! The trial lock of the doctor, which shows that locking works. The doctor takes the lock in the
+//! same way as an application.
 
 use std::process::Command;
 

@@ -20,7 +20,8 @@ pub(crate) struct Application {
 }
 
 impl Application {
-    /// Starts the application. `ttl` is the length of its leases, and also of a quarantine.
+    /// Starts the application. `ttl` is the length of its leases, and also of a quarantine (a time
+    /// without grants).
     pub(crate) fn start(url: &str, ttl: Duration) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         let counted = recorder.handle();

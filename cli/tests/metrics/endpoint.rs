@@ -1,4 +1,4 @@
-//! The pages of `--metrics`: their contents, and clients that try to block them.
+//! The HTTP pages of the option `--metrics`: their contents, and clients that try to block them.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -92,7 +92,7 @@ fn clients_that_send_nothing_keep_no_other_one_from_an_answer_and_do_not_pile_up
     let ground = Ground::new();
     let watched = lock(&ground);
     held(&watched);
-    // The program starts its command just after it has the lock.
+    // `palisade` starts its command just after it has the lock, so the test waits a little.
     std::thread::sleep(Duration::from_millis(300));
     let descriptors =
         || std::fs::read_dir(format!("/proc/{}/fd", watched.pid())).expect("it runs").count();

@@ -1,4 +1,4 @@
-//! The program with `--metrics`, and its HTTP responses.
+//! The program `palisade` with the option `--metrics`, and its HTTP responses.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -28,7 +28,7 @@ impl Watched {
             let (_, rest) = line.split_once("metrics at http://")?;
             Some(rest.trim_end_matches("/metrics").to_owned())
         });
-        // Read the rest of standard error. Otherwise the program would wait for a reader.
+        // Read the rest of standard error. Otherwise `palisade` would wait for a reader.
         std::thread::spawn(move || lines.for_each(drop));
         match address {
             Some(address) => Self { child, address },

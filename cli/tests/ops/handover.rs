@@ -1,5 +1,6 @@
-//! A planned handover and a planned restart. They lose no lock and no key, and they take about a
-//! second. If a step fails, the result is an ordinary failover.
+//! A planned handover (of a group to another master) and a planned restart (of a lone server). They
+//! lose no lock and no key, and they take about a second. If a step fails, the result is an
+//! ordinary failover.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Instant;
@@ -115,8 +116,8 @@ async fn a_group_is_handed_over_twice_and_nothing_is_lost() {
     }
     assert_ne!(masters[0], masters[1]);
     assert_ne!(masters[0], groups.servers(0)[0]);
-    // The start of the data history in the marker is 0: nothing was ever lost. So the new master
-    // has a complete record of all keys.
+    // The start of the data history in the marker (`palisade:generation`) is 0: nothing was ever
+    // lost. So the new master has a complete record of all keys.
     let mark = cli(&masters[1], &["GET", "palisade:generation"]);
     assert!(mark.contains(" 0000000000000 "), "{mark}");
     // Operators read the keys of the new master.
@@ -475,7 +476,7 @@ async fn what_is_not_ready_is_left_as_it_is() {
     groups.break_("resume", 0, &["--server", "a3"]);
     drop(fresh(&redlock, "resumed").await);
     // After a restart the master's data history is new, and the master grants nothing for one
-    // quarantine.
+    // quarantine (a fixed time).
     groups.break_("restart", 0, &["--server", "a1"]);
     let begun = Instant::now();
     loop {

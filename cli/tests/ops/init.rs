@@ -9,7 +9,7 @@ use super::support::group::cli;
 use super::support::logs::Log;
 use super::*;
 
-/// Returns the output of the program in one line.
+/// Returns the output of a run of `palisade` in one line.
 fn unwrapped(out: &Output) -> String {
     words(out).split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -49,7 +49,7 @@ async fn a_new_server_grants_at_once_and_remembers_everything() {
     assert_eq!(server.cli(&["GET", "palisade:generation"]), before);
 }
 
-/// Several processes of a program may run the command at the same time before they start.
+/// Several processes of a program may run `palisade init` at the same time before they start.
 #[tokio::test]
 async fn several_who_initialise_one_server_at_once_all_succeed() {
     let server = Server::start(&[]);
@@ -113,8 +113,8 @@ async fn a_server_that_programs_used_before_it_was_marked_is_marked_later() {
     assert!(begun(&lone(&server), "").await.is_done(), "a second time");
 }
 
-/// The server has a record that is older than its data history, as the marker has it. This happens
-/// if a person deletes the marker.
+/// The server has a record that is older than its data history. The marker (`palisade:generation`)
+/// has the beginning of that history. This happens if a person deletes the marker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_records_from_before_its_data_began_is_not_marked() {
     let server = Server::start(&[]);
@@ -214,8 +214,8 @@ async fn an_emptied_server_that_nobody_remembers_is_new_only_if_a_person_says_so
     let number = list["incidents"][0]["loss"].as_str().unwrap_or_else(|| panic!("{list}"));
     let decide = ["idem", "decide", "--namespace", "orders", "--loss", number, "--park"];
     let decide = [&decide[..], &["--reason", "in the ledger", "--node", &url]].concat();
-    // The command `idem decide` uses the default `max_ttl`, so the quarantine of the server is
-    // longer now.
+    // The command `idem decide` uses the default `max_ttl`, so the quarantine of the server (its
+    // time without grants) is longer now.
     let end = std::time::Instant::now() + 2 * SOON;
     while palisade(&decide).status.code() != Some(0) {
         assert!(std::time::Instant::now() < end, "{}", words(&palisade(&decide)));
@@ -234,8 +234,8 @@ async fn a_replaced_server_is_marked_for_who_lost_everything_and_keeps_its_quara
     let both = lone(&first).node(replaced.url());
     let refused = begun(&both, "").await.to_string();
     assert!(refused.contains("--lost-everything"), "{refused}");
-    // Only a program that connects sets the length of a server's quarantine. No program has
-    // connected to the replaced server yet, so the server cannot be marked.
+    // Only a program that connects sets the length of a server's quarantine (a time without
+    // grants). No program has connected to the replaced server yet, so the server cannot be marked.
     let done = init_lost(&both).await.unwrap();
     assert!(done.to_string().contains("no program has connected to it yet"), "{done}");
     let mut builder = Redlock::builder().allow_even_nodes();
@@ -365,7 +365,7 @@ fn a_handover_reads_the_group_from_the_environment() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
     command.env("PALISADE_URLS", format!("sentinel://{nobody}/orders-a"));
     let out = command.args(["handover", "--timeout", "300ms"]).output().expect("it can be run");
-    // The exit code shows that the program read the group. Otherwise the program would print `name
-    // one server`.
+    // The exit code 69 shows that `palisade handover` found the group in the variable and did not
+    // reach it. Otherwise it would print `name one server`.
     assert_eq!(out.status.code(), Some(69), "{}", words(&out));
 }

@@ -50,14 +50,15 @@ impl Lab {
         }
     }
 
-    /// Parks a key: its handler fails, and its effect is unknown.
+    /// Parks a key (it is not run until a person decides): its handler fails, and its effect is
+    /// unknown.
     async fn park(&self, key: &str) {
         let failed = || async { Err::<u32, _>(Failed::unknown("broken pipe")) };
         let _ = self.orders.key(key).run(|_| failed()).await.unwrap_err();
         self.is(key, |s| s == KeyState::Lapsed).await;
     }
 
-    /// Starts a handler that does not end.
+    /// Starts a handler for the key. The handler does not end.
     async fn hang(&self, key: &str) -> JoinHandle<()> {
         let call = self.orders.key(key);
         let task = tokio::spawn(async move {
@@ -291,9 +292,9 @@ async fn what_was_used_since_it_was_listed_is_not_purged() {
     }
 }
 
-/// Changes the markers as a planned handover does, for one minute. With `c` the servers are closed:
-/// they refuse requests. With `s` the servers are settling: leases may last longer than the
-/// servers' clocks show.
+/// Changes the markers (`palisade:generation`) as a planned handover does, for one minute. With `c`
+/// the servers are closed: they refuse requests. With `s` the servers are settling: leases may last
+/// longer than the servers' clocks show.
 fn handed_over(lab: &Lab, kind: &str) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     for server in &lab.servers {
@@ -308,7 +309,7 @@ fn handed_over(lab: &Lab, kind: &str) {
 async fn a_claim_that_may_run_after_a_handover_is_not_taken_back() {
     let lab = Lab::new();
     let running = lab.hang("k").await;
-    // By the clock of the new server, the lease of the claim has just ended.
+    // Sets the end of the claim's lease. By the clock of the new server, the lease has just ended.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     for server in &lab.servers {
         server.cli(&["hset", "app:idem:orders:k", "till", &(now - 1).to_string()]);

@@ -15,7 +15,7 @@ use palisade_ops::Deployment;
 use support::group::Groups;
 use support::server::Server;
 
-/// Runs the program.
+/// Runs the program `palisade` with these arguments.
 fn palisade(args: &[&str]) -> Output {
     let args = [&["60", env!("CARGO_BIN_EXE_palisade")], args].concat();
     Command::new("timeout").args(args).output().expect("the program can be run")
@@ -34,5 +34,6 @@ fn group(groups: &Groups) -> Deployment {
     groups.operated().node(groups.url(0))
 }
 
-/// Maximum time for a change that the servers make by themselves. A quarantine takes longer.
+/// Maximum time for a change that the servers make by themselves. A quarantine (a time without
+/// grants) takes longer.
 const SOON: Duration = Duration::from_secs(12);

@@ -1,5 +1,5 @@
-//! A handover that is stopped or dropped during or after its last step. The program must not report
-//! that the handover failed.
+//! A planned handover that is stopped or dropped during or after its last step. `palisade` must not
+//! report that the handover failed.
 
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -16,7 +16,8 @@ fn the_program_that_is_stopped_during_the_last_step_does_not_say_that_it_failed(
     let mut server = Server::start(DURABLE);
     assert_eq!(palisade(&["init", "--new", "--node", &server.url()]).status.code(), Some(0));
     let proxy = Proxy::to(&server.addr());
-    // The last step is done. The proxy loses the reply to the last step and all later replies.
+    // The last step of the handover is done. The proxy loses the reply to the last step and all
+    // later replies.
     let lost = AtomicBool::new(false);
     proxy.edit(move |bytes| {
         let is_it = bytes.windows(GOES_ON.len()).any(|part| part == GOES_ON);

@@ -1,4 +1,4 @@
-//! The exit codes, and the texts on standard output and standard error.
+//! The exit codes of `palisade`, and its texts on standard output and standard error.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn the_commands_own_code_is_passed_on() {
 fn each_of_its_own_codes_has_its_cause() {
     let ground = Ground::new();
     let nobody = format!("redis://127.0.0.1:{}", free_port());
-    // 64: wrong use of the command line or of a setting.
+    // Exit code 64: wrong use of the command line or of a setting.
     for wrong in [
         &["lock", "a", "--", "true"][..],
         &["lock", "a", "--embedded"],
@@ -47,31 +47,31 @@ fn each_of_its_own_codes_has_its_cause() {
         assert_eq!(run.code, 64, "{wrong:?}: {}", run.err);
         assert!(!run.err.is_empty() && run.out.is_empty(), "{wrong:?}");
     }
-    // 69: no server can be reached. Every command fails at once.
+    // Exit code 69: no server can be reached. Every command fails at once.
     for verb in [&["lock"][..], &["elect"], &["once"], &["lock", "-n"], &["lock", "-w", "300ms"]] {
         let run = run(&[verb, &["a", "--node", &nobody, "--", "true"]].concat());
         assert_eq!(run.code, 69, "{verb:?}: {}", run.err);
     }
-    // 75, or the code of `-E`: another process holds the lock.
+    // Exit code 75, or the code of `-E`: another process holds the lock.
     let holder = ground.holding(&["lock", "a"]);
     assert_eq!(ground.run(&["lock", "-n", "a", "--", "true"]).code, 75);
     assert_eq!(ground.run(&["lock", "-n", "-E", "9", "a", "--", "true"]).code, 9);
     assert_eq!(ground.run(&["lock", "-w", "0.2s", "a", "--", "true"]).code, 75);
-    // 143: a signal ends the program while the program waits.
+    // Exit code 143: a signal ends `palisade` while it waits for the lock.
     let waiting = ground.spawn(&["lock", "a", "-v", "--", "true"]);
     std::thread::sleep(Duration::from_millis(300));
     waiting.signal("TERM");
     assert_eq!(waiting.end(SOON).code, 143);
     drop(holder);
-    // 124: the command runs for too long.
+    // Exit code 124: the command runs for too long.
     let run = ground.run(&["lock", "b", "--at-most", "200ms", "--", "sleep", "30"]);
     assert_eq!(run.code, 124, "{}", run.err);
-    // 70: no process can be started, because the program may open very few files.
+    // Exit code 70: no process can be started, because `palisade` may open very few files.
     let lock = "ulimit -n 11; exec \"$0\" lock a --embedded -- true";
     let mut shell = std::process::Command::new("sh");
     let run = Run::of(&shell.args(["-c", lock, env!("CARGO_BIN_EXE_palisade")]).output().unwrap());
     assert_eq!(run.code, 70, "{}", run.err);
-    // 202: the command has run, but its result cannot be stored.
+    // Exit code 202: the command has run, but its result cannot be stored.
     let kill = format!("kill -9 {}", ground.server.pid());
     let run = ground.run(&["once", "unstored", "-c", &kill]);
     assert_eq!(run.code, 202, "{}", run.err);
@@ -100,7 +100,7 @@ fn the_streams_are_the_commands() {
     let ground = Ground::new();
     let run = fed(&mut ground.command(&["lock", "a", "-c", "cat; echo no >&2"]), "a line\n");
     assert_eq!((run.code, run.out.as_str(), run.err.as_str()), (0, "a line\n", "no\n"));
-    // With `--json`, the program's own messages are JSON objects on standard error.
+    // With `--json`, palisade's own messages are JSON objects on standard error.
     let run = ground.run(&["lock", "a", "--json", "--", "echo", "out"]);
     assert_eq!(run.out, "out\n");
     let line: serde_json::Value = serde_json::from_str(run.err.lines().next().unwrap()).unwrap();

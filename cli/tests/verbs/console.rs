@@ -1,4 +1,4 @@
-//! `palisade console`: who may reach it, and what its audit has.
+//! `palisade console`: its access rules, and its audit (the log of actions).
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;

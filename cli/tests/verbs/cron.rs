@@ -12,7 +12,7 @@ use crate::support::server::free_port;
 const SOON: Duration = Duration::from_secs(10);
 const EACH: &str = "* * * * * *";
 
-/// Returns the tick and the attempt of each run that has begun.
+/// Returns the tick (due time) and the attempt of each run that has begun.
 fn runs(ground: &Ground) -> Vec<(u64, u32)> {
     let text = text(&ground.file("ran"));
     let number = |word: Option<&str>| word.expect("two words").parse().expect("a number");
@@ -20,7 +20,7 @@ fn runs(ground: &Ground) -> Vec<(u64, u32)> {
         let mut words = line.split(' ');
         (number(words.next()), number(words.next()) as u32)
     };
-    // The script has perhaps not finished the last line yet.
+    // The script may still be writing the last line, so a line without its end is left out.
     text.split_inclusive('\n').filter_map(|l| l.strip_suffix('\n')).map(one).collect()
 }
 
@@ -40,7 +40,8 @@ fn each_tick_is_run_once_while_hosts_come_and_go() {
     for (n, how) in ["KILL", "TERM", "KILL"].into_iter().enumerate() {
         more(2);
         let gone = std::mem::replace(&mut three[n], ground.spawn(&line));
-        // The signal usually arrives between two ticks.
+        // The test waits, so that the signal usually arrives between two ticks (due times of the
+        // job).
         let into = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let rest = 1_600 - u64::from(into.subsec_millis());
         std::thread::sleep(Duration::from_millis(rest % 1_000));
@@ -70,9 +71,9 @@ fn each_tick_is_run_once_while_hosts_come_and_go() {
     for tick in first..=last {
         match &ends[&tick] {
             end if *end == "done" => done += 1,
-            // The tick was due while the previous tick still ran.
+            // The tick (due time) came while the command of the previous tick still ran.
             end if end["skipped"] == "overlap" => {}
-            // The command of the tick received TERM.
+            // The command of the tick (due time) received TERM.
             end if end["failed"] == "ended by signal 15" => ended += 1,
             other => panic!("tick {tick} was not run to its end: {other}"),
         }
@@ -141,18 +142,18 @@ fn what_cannot_be_is_wrong_use() {
 fn a_job_whose_server_is_not_there_or_refuses_the_login_says_so() {
     let ground = Ground::new();
     let nobody = format!("redis://127.0.0.1:{}", free_port());
-    // No server can be reached. The program waits for its nodes and reports this.
+    // No server can be reached. `palisade cron` waits for its nodes and reports this.
     let line = ["cron", EACH, "job", "--node", &nobody, "--", "true"];
     let waiting = ground.logged(&mut ground.command(&line));
     until("it says that it waits", SOON, || {
         text(&ground.file("err")).contains("waits for its nodes")
     });
     assert!(is_alive(waiting.pid()));
-    // The history cannot be read. The program must not print an empty history.
+    // The history cannot be read. `palisade cron` must not print an empty history.
     let run = ground.run(&["cron", EACH, "job", "--node", &nobody, "--history", "3"]);
     assert_eq!((run.code, run.out.as_str()), (69, ""), "{}", run.err);
     assert!(run.err.contains("redis-server"), "{}", run.err);
-    // The program does not wait if the server refuses the login.
+    // `palisade cron` does not wait if the server refuses the login.
     ground.server.cli(&["config", "set", "requirepass", "right"]);
     for more in [&["--", "true"][..], &["--history", "3"]] {
         let run = ground.spawn(&[&["cron", EACH, "job"], more].concat()).end(SOON);
@@ -193,7 +194,8 @@ fn a_job_goes_on_after_its_program_was_replaced() {
     command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let _run = ground.logged(&mut command);
     until("a run", SOON, || !runs(&ground).is_empty());
-    // A package manager does the same: it puts another file at the same path.
+    // The test replaces the file of `palisade` as a package manager does: it puts another file at
+    // the same path.
     std::fs::write(ground.file("new"), "#!/bin/sh\nexit 1\n").expect("a file");
     std::fs::rename(ground.file("new"), &program).expect("a new program");
     let before = runs(&ground).len();

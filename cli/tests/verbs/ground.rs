@@ -1,4 +1,4 @@
-//! A server, and runs of the program with this server.
+//! A server, and runs of the program `palisade` with this server.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -13,7 +13,7 @@ use crate::support::server::Server;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Returns a command that runs the program without settings from the environment.
+/// Returns a command that runs `palisade` without settings from the environment.
 pub(crate) fn palisade() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("PALISADE_")) {
@@ -45,28 +45,28 @@ impl Ground {
         format!("redis://{}", self.server.addr())
     }
 
-    /// Returns a command that runs the program with these arguments.
+    /// Returns a command that runs `palisade` with these arguments.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = palisade();
         command.env("PALISADE_URLS", self.url());
-        // A quarantine is as long as the longest permitted lease. This command sets that length to
-        // its own lease, so that quarantines are short.
+        // A quarantine (a time without grants) is as long as the longest permitted lease. This
+        // command sets that length to its own lease, so that quarantines are short.
         let given = args.iter().skip_while(|arg| **arg != "--ttl").nth(1);
         command.env("PALISADE_TTL", "2s").env("PALISADE_MAX_TTL", given.unwrap_or(&"2s"));
-        // On a busy machine a server replies late. The tests of this program do not test late
+        // On a busy machine a server replies late. The tests of `palisade` do not test late
         // replies.
         command.env("PALISADE_NODE_DEADLINE", "600ms");
         command.args(args).current_dir(&self.dir);
         command
     }
 
-    /// Runs the program to its end.
+    /// Runs `palisade` with these arguments to its end.
     pub(crate) fn run(&self, args: &[&str]) -> Run {
         Run::of(&self.command(args).output().expect("it can be run"))
     }
 
-    /// Returns a command that starts the program through another one: `words`, then the program and
-    /// its arguments.
+    /// Returns a command that starts `palisade` through another program: `words` are that program
+    /// and its arguments, and `palisade` with `args` follows.
     pub(crate) fn through(&self, words: &[&str], args: &[&str]) -> Command {
         let plain = self.command(args);
         let mut command = Command::new(words[0]);
@@ -81,7 +81,7 @@ impl Ground {
         command
     }
 
-    /// Starts the program with the default effect of signals. The process that runs the tests may
+    /// Starts `palisade` with the default effect of signals. The process that runs the tests may
     /// ignore signals, and its children would inherit this.
     pub(crate) fn spawn(&self, args: &[&str]) -> Running {
         let mut command = self.through(&["env", "--default-signal=HUP,INT,QUIT"], args);
@@ -89,7 +89,8 @@ impl Ground {
         Running(Some(command.spawn().expect("it can be run")))
     }
 
-    /// Starts the program with a command that holds what it got, and waits for that.
+    /// Starts `palisade` with a command that runs for 60 s, and waits until the command has begun.
+    /// Then `palisade` holds the lock, permit or leadership that `args` name.
     pub(crate) fn holding(&self, args: &[&str]) -> Running {
         let file = self.file("held");
         let _ = std::fs::remove_file(&file);
@@ -128,7 +129,7 @@ impl Drop for Ground {
     }
 }
 
-/// The result of a run.
+/// The result of a run of `palisade`.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: i32,
@@ -148,7 +149,7 @@ impl Run {
     }
 }
 
-/// A running program. Dropping the value kills the program.
+/// A running `palisade`. Dropping the value kills it.
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
@@ -160,8 +161,7 @@ impl Running {
         signal(self.pid(), name);
     }
 
-    /// Waits until the program handles signals itself. Before that, a signal would end the program
-    /// at once.
+    /// Waits until `palisade` handles signals itself. Before that, a signal would end it at once.
     pub(crate) fn listens(&self) {
         let term = 1_u64 << 14;
         until("it listens to signals", Duration::from_secs(10), || {
@@ -171,13 +171,13 @@ impl Running {
         });
     }
 
-    /// Reads all output of the program, waits for its end, and returns the result.
+    /// Reads all output of `palisade`, waits for its end, and returns the result.
     pub(crate) fn read(mut self) -> Run {
         let child = self.0.take().expect("it runs");
         Run::of(&child.wait_with_output().expect("a child"))
     }
 
-    /// Waits until the program ends, for at most `within`, and returns the result.
+    /// Waits until `palisade` ends, for at most `within`, and returns the result.
     pub(crate) fn end(mut self, within: Duration) -> Run {
         let mut child = self.0.take().expect("it runs");
         let until = Instant::now() + within;

@@ -1,4 +1,5 @@
-//! The command `idem`: the keys that it shows to an operator, its changes, and its log.
+//! The command `palisade idem`: the idempotency keys that it shows to an operator, its changes, and
+//! its log.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -294,8 +295,8 @@ fn one_command_decides_about_every_key_that_a_loss_made_forgotten() {
     // A second loss of data needs another decision of an operator.
     std::thread::sleep(Duration::from_millis(1_100));
     ground.server.restart_empty();
-    // The command has not seen the server's earlier data. So it cannot decide if the server is new
-    // or was emptied.
+    // No earlier call of this command used the server's data. So the command cannot decide if the
+    // server is new or was emptied.
     until("it grants again, and asks", SOON, || {
         once(&ground, "later").1.contains("no operator has said whether")
     });

@@ -1,4 +1,4 @@
-//! The commands `step-down`, `candidates` and `list`.
+//! The commands `palisade step-down`, `candidates` and `list`.
 
 use std::time::Duration;
 
@@ -133,26 +133,26 @@ fn the_leader_of_a_cron_steps_down_between_its_runs() {
 #[test]
 fn each_answer_of_step_down_has_its_code() {
     let ground = Ground::new();
-    // 2: there is no leader.
+    // Exit code 2: there is no leader.
     let down = ground.run(&["step-down", "a"]);
     let vacant = "election \"a\": there is no leader, so no process was asked\n";
     assert_eq!((down.code, &*down.out), (2, vacant));
     assert_eq!(ground.run(&["step-down", "a", "--json"]).json()["outcome"], "vacant");
-    // 0: the leader resigns even if its command ignores TERM, because the command gets KILL after
-    // the grace. `elect` then ends with 200.
+    // Exit code 0: the leader resigns even if its command ignores TERM, because the command gets
+    // KILL after the grace. `elect` then ends with 200.
     let deaf = ground.spawn(&["elect", "a", "--once", "-c", "trap '' TERM; touch on; sleep 60"]);
     until("it leads", SOON, || ground.file("on").exists());
     let down = ground.run(&["step-down", "a"]);
     assert_eq!(down.code, 0, "{}", down.err);
     assert!(down.out.contains("its term is over"), "{}", down.out);
     assert_eq!(deaf.end(SOON).code, 200);
-    // 75: the frozen leader gets the request, and leads until its lease ends.
+    // Exit code 75: the frozen leader gets the request, and leads until its lease ends.
     let frozen = ground.holding(&["elect", "b", "--ttl", "6s"]);
     frozen.signal("STOP");
     let down = ground.run(&["step-down", "b", "-w", "1s", "--max-ttl", "6s", "--json"]);
     assert_eq!(down.code, 75, "{}", down.err);
     assert_eq!(down.json()["outcome"], "still_leads");
-    // 69: no server can be reached. 64: no name is given.
+    // Exit code 69: no server can be reached. Exit code 64: no name is given.
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     let run = |args: &[&str]| Run::of(&palisade().args(args).output().unwrap());
     assert_eq!(run(&["step-down", "a", "--node", &nobody]).code, 69);
@@ -171,7 +171,7 @@ fn what_is_held_is_listed_and_nothing_else() {
         ground.spawn(&["lock", "other", "--prefix", "app:", "-c", "touch o; sleep 60"]),
         ground.spawn(&["elect", "boss", "--value", "10.0.0.7", "-c", "touch e; sleep 60"]),
         ground.spawn(&["elect", "b2", "--prefix", "app:", "-c", "touch f; sleep 60"]),
-        // This program waits and holds no lock.
+        // This `palisade` process waits for the lock and does not hold it.
         ground.spawn(&["lock", "deploy", "--", "true"]),
     ];
     for file in ["l", "o", "e", "f"] {
@@ -210,7 +210,7 @@ fn what_is_held_is_listed_and_nothing_else() {
         held.end(SOON);
     }
     assert_eq!(ground.run(&["list"]).out, "nothing is held\n");
-    // The program reports servers that cannot be read, and returns a different exit code.
+    // `palisade` reports servers that cannot be read, and returns a different exit code.
     let nobody = format!("redis://127.0.0.1:{}", free_port());
     let run = |args: &[&str]| Run::of(&palisade().args(args).output().unwrap());
     let away = run(&["list", "--node", &nobody]);

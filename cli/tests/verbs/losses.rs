@@ -32,7 +32,8 @@ fn a_server_that_dies_ends_the_command_within_the_lease() {
     assert!(last < died + TTL, "{last:?} {died:?}");
     assert_eq!(text(&ground.file("got")), "term\n", "it is asked first");
     assert!(ended.err.contains("cannot be renewed"), "{}", ended.err);
-    // The output also contains the reason, from the library's log.
+    // The output also contains the reason for which the lease was lost. It comes from the library's
+    // log.
     assert!(ended.err.contains("palisade: node lost"), "{}", ended.err);
 }
 
@@ -65,8 +66,8 @@ fn a_frozen_leaders_command_is_dead_before_the_next_leaders_starts() {
     }
 }
 
-/// Returns the watchdogs of the program with this process id: the processes that kill the command
-/// when its lease ends.
+/// Returns the watchdogs of the `palisade` process with this id: the processes that kill the
+/// command when its lease ends.
 fn watchdogs(of: u32) -> Vec<u32> {
     let children = text(format!("/proc/{of}/task/{of}/children").as_ref());
     let children = children.split_whitespace().map(|pid| pid.parse().expect("a process id"));
@@ -85,7 +86,8 @@ fn a_frozen_leaders_command_dies_in_time_although_a_watchdog_was_killed_right_be
         let second = ground.spawn(&["elect", "a", "-c", &clock(&two)]);
         std::thread::sleep(Duration::from_millis(300));
         let watchdogs = watchdogs(first.pid());
-        // The stopped program cannot replace the killed watchdog.
+        // The stopped `palisade` cannot replace the killed watchdog, a process that kills the
+        // command when its lease ends.
         first.signal("STOP");
         signal(watchdogs[place.min(watchdogs.len() - 1)], "KILL");
         until("the next one runs", SOON, || !times(&ground, &two).is_empty());
@@ -107,8 +109,8 @@ fn a_watchdog_that_is_killed_is_replaced_and_the_command_runs_on() {
         ground.spawn(&["lock", "a", "-c", "echo $$ >pid; while [ ! -e go ]; do sleep 0.02; done"]);
     until("it runs", SOON, || text(&ground.file("pid")).ends_with('\n'));
     let before = watchdogs(run.pid());
-    // First one watchdog is killed, then the other one. After the loop both are killed at the same
-    // time.
+    // The watchdogs kill the command when its lease ends. First one watchdog is killed, then the
+    // other one. After the loop both are killed at the same time.
     for killed in [&before[..1], &before[1..]] {
         for pid in killed {
             signal(*pid, "KILL");
@@ -121,7 +123,7 @@ fn a_watchdog_that_is_killed_is_replaced_and_the_command_runs_on() {
     until("there are two again", SOON, || watchdogs(run.pid()).len() == 2);
     let pid: u32 = text(&ground.file("pid")).trim().parse().unwrap();
     assert!(is_alive(pid));
-    // The new watchdogs are in the command's group, and they kill the group.
+    // The new watchdogs are in the command's process group, and they kill this group.
     let left = watchdogs(run.pid());
     run.signal("KILL");
     until("all are dead", SOON, || !is_alive(pid) && !left.iter().any(|pid| is_alive(*pid)));
@@ -153,7 +155,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
     }
     assert_eq!(run.end(SOON).code, 137, "they end the command, and its exit code says so");
     assert!(!is_alive(pid));
-    // Second case: the program that started the stopped watchdogs is killed.
+    // Second case: the `palisade` process that started the stopped watchdogs is killed.
     let (run, pid, both) = start(&ground, "killed");
     run.signal("KILL");
     until("the command is dead", SOON, || !is_alive(pid));
@@ -161,7 +163,7 @@ fn stopped_watchdogs_leave_no_command_without_a_lease() {
         signal(*pid, "CONT");
     }
     until("they are, too", SOON, || !both.iter().any(|pid| is_alive(*pid)));
-    // Third case: the program and both watchdogs are stopped. The command ends when one watchdog
+    // Third case: `palisade` and both watchdogs are stopped. The command ends when one watchdog
     // continues.
     let (run, pid, both) = start(&ground, "stopped");
     run.signal("STOP");
@@ -247,8 +249,8 @@ fn force_release_is_ended_while_it_waits_and_says_what_may_be_closed() {
     let forced = forced.end(SOON);
     assert_eq!(forced.code, 143, "{}", forced.err);
     assert!(forced.err.contains("at most"), "{}", forced.err);
-    // If that client renewed its lease, the program would wait in vain. So the message advises a
-    // longer `--max-ttl`.
+    // If the client that holds the lock renewed its lease, `force-release` would wait in vain. So
+    // the message advises a longer `--max-ttl`.
     assert!(forced.err.contains("--max-ttl"), "{}", forced.err);
     assert_eq!(ground.server.cli(&["GET", "a"]), owner);
 }
@@ -263,7 +265,7 @@ fn a_leader_campaigns_again_while_no_server_is_there_and_leads_when_it_is_back()
     let pid: u32 = text(&ground.file("pid")).trim().parse().unwrap();
     ground.server.kill();
     until("its command is dead", SOON, || !is_alive(pid));
-    // During this wait the program tries to reach the dead server.
+    // During this wait `palisade` tries to reach the dead server.
     std::thread::sleep(Duration::from_secs(1));
     ground.server.restart();
     let terms = || text(&ground.file("terms")).lines().count();

@@ -1,4 +1,4 @@
-//! The commands of the program on real servers: every exit code, and the behaviour that shell
+//! The commands of `palisade` on real servers: every exit code, and the behaviour that shell
 //! scripts rely on.
 
 mod codes;

@@ -1,4 +1,4 @@
-//! The commands `once` and `idem`.
+//! The commands `palisade once` and `palisade idem`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -40,8 +40,8 @@ fn words_that_are_no_text_are_other_commands_too() {
     };
     assert_eq!(code(&[b"a\xff", b"b"]), Some(0));
     assert_eq!(code(&[b"a\xff", b"b"]), Some(0));
-    // Each of these commands has other bytes than the first command. As text with replacement
-    // characters, one of them would look the same.
+    // Each of these commands has other bytes than the first command. If bytes that are not UTF-8
+    // were replaced, one of them would look the same.
     for other in [&[&b"a\xfe"[..], b"b"][..], &[b"a", b"\xffb"], &[b"a\xffb"]] {
         assert_eq!(code(other), Some(65), "{other:?}");
     }
@@ -70,7 +70,8 @@ fn a_killed_run_parks_the_key_until_somebody_decides() {
         // Another call ends at once while the command runs.
         assert_eq!(ground.run(&["once", key, "-E", "9", "-c", script]).code, 9);
         run.signal("KILL");
-        // 69: the server replied too late, because the machine was busy. The test tries again.
+        // Exit code 69: the server replied too late, because the machine was busy. The test tries
+        // again.
         until("the lease is over", 3 * SOON, || {
             let run = ground.run(&["idem", "show", key]);
             assert!([0, 69].contains(&run.code), "{}", run.err);
@@ -126,8 +127,8 @@ fn a_command_that_could_not_be_started_leaves_no_result() {
 fn a_run_that_fails_for_want_of_files_is_made_up_for_and_not_repeated() {
     let ground = Ground::new();
     let mut short = 0;
-    // The program may open only this number of files. With few files the program, its starter or
-    // the command fails. With enough files nothing fails.
+    // `palisade` may open only this number of files. With few files `palisade`, its starter or the
+    // command fails. With enough files nothing fails.
     for files in 5..24 {
         let (key, runs) = (format!("k{files}"), format!("runs{files}"));
         let script = format!("exec >>{runs}; echo ran");
@@ -136,7 +137,7 @@ fn a_run_that_fails_for_want_of_files_is_made_up_for_and_not_repeated() {
         limited.env("FILES", files.to_string());
         let first = Run::of(&limited.output().expect("it can be run"));
         short += u32::from(first.code != 0);
-        // If a program could not release its claim, the claim ends with its lease.
+        // If a run of `palisade` could not release its claim, the claim ends with its lease.
         until("it was run", 3 * SOON, || {
             let run = ground.run(&["once", &key, "-c", &script]);
             assert!([0, 75, 69].contains(&run.code), "{files}: {run:?}, after {first:?}");

@@ -1,4 +1,4 @@
-//! A command becomes the process of another user. The program may not end such a process.
+//! A command becomes the process of another user. `palisade` may not end such a process.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ const SOON: Duration = Duration::from_secs(10);
 /// A command that becomes the process of another user.
 const OTHER: &str = "setpriv --reuid=65534 --clear-groups sleep 60";
 
-/// A process that the program may not end. The test runs as root, and ends it when the value is
+/// A process that `palisade` may not end. The test runs as root, and ends it when the value is
 /// dropped.
 struct Other(u32);
 

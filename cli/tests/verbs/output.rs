@@ -1,5 +1,5 @@
-//! The output of a command that runs once. The reader of the output is slow, or another process
-//! keeps the output open.
+//! The output of the command that `palisade once` or `lock` runs. The reader of the output is slow,
+//! or another process keeps the output open.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn stored(ground: &Ground, key: &str) -> Value {
     shown.into_inner()["result"].take()
 }
 
-/// A script with a long output. The output is longer than the pipes and the buffers of the program
+/// A script with a long output. The output is longer than the pipes and the buffers of `palisade`
 /// together. It is shorter than the limit of the stored output.
 const LETTERS: &str = "head -c 79006 /dev/zero | tr '\\0' x";
 
@@ -56,7 +56,7 @@ fn a_signal_ends_the_program_while_nobody_reads_its_output() {
 #[test]
 fn a_command_is_ended_in_time_while_nobody_reads_the_messages() {
     let ground = Ground::new();
-    // The command and the program have the same standard error. The command fills the pipe.
+    // The command and `palisade` have the same standard error. The command fills the pipe.
     let fills = "head -c 1000000 /dev/zero >&2";
     let run = ground.spawn(&["lock", "job", "--at-most", "1s", "-c", fills]);
     assert_eq!(run.end(SOON).code, 124);
@@ -77,12 +77,11 @@ fn a_signal_ends_the_program_while_nobody_reads_what_was_recorded() {
             _ => vec!["idem", "show", "k"],
         };
         let run = ground.spawn(&args);
-        // The program has more output than the pipe can hold.
+        // `palisade` has more output than the pipe can hold.
         until("it waits for its reader", SOON, || pipe_is_full(run.pid()));
         run.signal("TERM");
         let ended = run.end(SOON);
-        // The signal itself ends the program, or the program ends with the exit code for the
-        // signal.
+        // The signal itself ends `palisade`, or `palisade` ends with the exit code for the signal.
         assert!([143, -1].contains(&ended.code), "{stream}: {ended:?}");
         assert!(ended.out.len() + ended.err.len() < 79_006, "{stream}");
     }

@@ -1,4 +1,5 @@
-//! Signals, process groups, and processes that a command leaves behind.
+//! Tests of signals, of process groups, and of processes that a command of `palisade lock` leaves
+//! behind.
 
 use std::time::Duration;
 
@@ -28,8 +29,8 @@ fn signals_reach_the_command() {
     // The command ignores the first SIGINT. The second SIGINT kills it.
     let deaf = ground.spawn(&["lock", "a", "-c", "trap '' INT; echo $$ >deaf; sleep 30; sleep 30"]);
     pid(&ground, "deaf");
-    // If two signals arrive before the program handles the first one, they count as one signal. On
-    // a busy machine more signals are needed.
+    // If two signals arrive before `palisade` handles the first one, they count as one signal. On a
+    // busy machine more signals are needed.
     for _ in 0..10 {
         deaf.signal("INT");
         std::thread::sleep(Duration::from_millis(200));

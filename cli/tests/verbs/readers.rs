@@ -54,15 +54,16 @@ fn more_readers_than_a_node_lists_are_counted() {
     assert_eq!(json["nodes"][0]["readers"].as_array().map(Vec::len), Some(64));
 }
 
-/// A waiting call ends after 30 s by default, and the program makes another call. If the new call
-/// began to wait anew, readers that came before the new call would be ahead of it.
+/// A waiting call of the library ends after 30 s by default, and `palisade lock` makes another
+/// call. If the new call began to wait anew, readers that came before the new call would be ahead
+/// of it.
 #[test]
 fn a_writer_that_waits_for_longer_than_a_call_keeps_its_place() {
     let ground = Ground::new();
     let reader = reader(&ground, "one");
     let writer = ground.spawn(&["lock", "doc", "--", "true"]);
-    // The value of the queue begins with the entry of its first waiting handle, and the entry
-    // begins with the time at which the handle began to wait, in µs.
+    // The value of the queue begins with the entry of the first client that waits, and the entry
+    // begins with the time at which this client began to wait, in µs.
     let since = || -> u64 {
         let queue = ground.server.cli(&["GET", "{doc}:queue"]);
         queue.get(1..17).and_then(|digits| digits.parse().ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Settings from options, the environment and a file.
+//! Tests of the settings that `palisade` takes from options, the environment and a file.
 
 use crate::ground::{Ground, Run, palisade};
 use crate::support::server::free_port;
@@ -79,8 +79,8 @@ fn a_short_ttl_does_not_expect_short_leases_of_all_other_clients() {
         command.env("PALISADE_URLS", ground.url()).args(args).args(["--", "sleep", "0.3"]);
         Run::of(&command.output().unwrap())
     };
-    // The first client has the default settings. A shorter ttl alone must not count as a
-    // difference.
+    // The first client has the default settings. A second client with a shorter ttl must not be
+    // reported as one with other settings.
     assert_eq!(run(&["lock", "a"]).code, 0);
     let short = run(&["lock", "a", "--ttl", "5s"]);
     assert_eq!((short.code, &*short.err), (0, ""), "no other settings than before");

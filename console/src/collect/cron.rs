@@ -13,15 +13,16 @@ use crate::history::{Entry, Level, millis, now_ms};
 use crate::model::{JobRow, Model};
 use crate::start::Shared;
 
-/// Namespace of the idempotency keys that record ticks and schedules.
+/// Namespace of the idempotency keys that record schedules and ticks (due times of a job).
 pub(crate) const NAMESPACE: &str = "cron";
 /// Number of ticks (times at which a job is due) that are kept of each job.
 const TICKS: usize = 20;
-/// Minimum number of ticks that one reading requests.
+/// Minimum number of ticks (due times) that one reading requests.
 const STEP: usize = 3;
 /// Time in ms after which a schedule is read again.
 const SCHEDULE: u64 = 30_000;
-/// Time in seconds after the request of a run. Later than this the run does not begin.
+/// Maximum time in seconds from the request of a run to its beginning. Later than this the run does
+/// not begin.
 const LATEST: u64 = 60;
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3_600);
 
@@ -53,15 +54,16 @@ fn last_schedule<'a>(keys: impl Iterator<Item = &'a str>, job: &str) -> Option<&
     keys.filter(|key| job_of(key) == Some(job)).max_by_key(|key| order(key))
 }
 
-/// Returns true if the nodes have the record of today or yesterday which shows that the job allows
-/// requested runs.
+/// Returns true if the job allows requested runs. Its leader then stores a record for each day, and
+/// the console has found that of today or yesterday.
 pub(crate) fn allows_requests(model: &Model, job: &str) -> bool {
     let today = now_ms() / 86_400_000;
     let key = |day: u64| (NAMESPACE.to_owned(), format!("{job}/on-request/{day}"));
     model.keys.contains_key(&key(today)) || model.keys.contains_key(&key(today - 1))
 }
 
-/// Reads the schedule and the last ticks of one job: the job whose last reading is the oldest.
+/// Reads the schedule and the last ticks (due times) of one job: the job whose last reading is the
+/// oldest.
 pub(super) async fn read(shared: &Shared) {
     let (job, key) = {
         let mut model = shared.model();
@@ -73,8 +75,8 @@ pub(super) async fn read(shared: &Shared) {
         let oldest = jobs.iter().min_by_key(|job| model.jobs.get(*job).map_or(0, |row| row.at));
         let key = oldest.and_then(|job| last_schedule(keys(), job)).map(ToOwned::to_owned);
         let oldest = oldest.cloned();
-        // The last round of the scan found no schedule of the other jobs, so their rows are
-        // removed.
+        // `jobs` are the jobs whose schedules the scan has found among the nodes' keys. The rows of
+        // all other jobs are removed.
         model.jobs.retain(|job, _| jobs.contains(job));
         let Some(job) = oldest else { return };
         for job in jobs {
@@ -105,20 +107,21 @@ pub(super) async fn read(shared: &Shared) {
     shared.all_happened(happened);
 }
 
-/// Returns how many of the last ticks to read: all since the oldest tick that was running at its
-/// last reading, because this run may be over.
+/// Returns how many of the last ticks (due times) to read: all since the oldest tick that was
+/// running at its last reading, because this run may be over.
 fn due(ticks: &[TickReport]) -> usize {
     until_oldest(ticks.iter().map(|tick| tick.state == TickState::Running))
 }
 
-/// Returns how many of the last ticks to read. `runs` has an entry for each tick, the latest first,
-/// which is true if the tick is running.
+/// Returns how many of the last ticks (due times) to read. `runs` has an entry for each tick, the
+/// latest first, which is true if the tick is running.
 fn until_oldest(mut runs: impl DoubleEndedIterator<Item = bool> + ExactSizeIterator) -> usize {
-    // Other ticks can have become due since the last reading, so `STEP` more ticks are read.
+    // Other ticks (due times of the job) can have passed since the last reading, so `STEP` more
+    // ticks are read.
     runs.rposition(|runs| runs).map_or(STEP, |at| (at + 1 + STEP).min(TICKS))
 }
 
-/// Returns true if no tick of the job can have changed since its last reading.
+/// Returns true if no tick (due time) of the job can have changed since its last reading.
 fn is_quiet(row: &JobRow, now: u64) -> bool {
     let is_over = |tick: &TickReport| matches!(tick.state, TickState::Over(_));
     row.unknown.is_none()
@@ -195,7 +198,7 @@ async fn requested(shared: &Shared, job: &str, row: &mut JobRow) -> Result<(), S
     Ok(())
 }
 
-/// Reads the last ticks of a job, and returns entries about the changes.
+/// Reads the last ticks (due times) of a job, and returns entries of the history about changes.
 async fn ticks(shared: &Shared, name: &str, row: &mut JobRow) -> Result<Vec<Entry>, String> {
     let cron = Cron::new(&shared.redlock);
     let job = Job::new(name, &*row.schedule).zone(&*row.zone);
@@ -227,7 +230,7 @@ async fn ticks(shared: &Shared, name: &str, row: &mut JobRow) -> Result<Vec<Entr
     Ok(happened)
 }
 
-/// Returns the history's entry about a tick whose run is over; `None` otherwise.
+/// Returns the history's entry about a tick (due time) whose run is over; `None` otherwise.
 fn over(job: &str, report: &TickReport) -> Option<Entry> {
     let at = crate::pages::clock(millis(report.at));
     let (level, text) = match &report.state {

@@ -1,5 +1,5 @@
-//! Events of the nodes, and the failovers that the console infers from the events. The handle
-//! reports events even if no page is open.
+//! Events of the nodes, and the failovers that the console infers from the events. The handle (the
+//! console's client of the nodes) reports events even if no page is open.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::start::Shared;
 /// Number of failovers that are kept.
 const KEPT: usize = 100;
 
-/// Stores all events of the nodes until the handle is closed.
+/// Stores all events of the nodes until the console's handle (its client of the nodes) is closed.
 pub(super) async fn listen(shared: &Shared) {
     let mut events = shared.redlock.events();
     while let Some(NamedEvent { node, event, .. }) = events.next().await {
@@ -27,14 +27,14 @@ fn note(shared: &Shared, node: &str, event: &NodeEvent) {
         let mut model = shared.model();
         let is_gone = |vote: &Vote| vote.node == node && vote.state == VoteState::Unreachable;
         if *event == NodeEvent::Down && model.votes.iter().any(is_gone) {
-            // The handle has several connections to a node, and each of them reports its end. Only
-            // the first report counts.
+            // The console's handle has several connections to a node, and each of them reports its
+            // end. Only the first report counts.
             return;
         }
         step(&mut model, node, event, kind, &text);
         if let Some(vote) = model.votes.iter_mut().find(|vote| vote.node == node) {
-            // `is_changed` makes the next reading ask the node for its vote. Until then, a node
-            // that went down counts as unreachable.
+            // `is_changed` makes the collector's next reading ask the node for its vote (whether it
+            // grants locks). Until then, a node that went down counts as unreachable.
             vote.is_changed |= !matches!(event, NodeEvent::Reasserted { .. });
             if *event == NodeEvent::Down {
                 vote.state = VoteState::Unreachable;
@@ -122,8 +122,8 @@ fn owners(model: &Model) -> BTreeSet<(String, String)> {
     locks.chain(led).collect()
 }
 
-/// Adds an event to the open failover of its node. If there is none, and the event is one with
-/// which a failover begins, opens a failover.
+/// Adds an event to the open failover of its node, that is, the one that has not ended. If there is
+/// none, and the event is one with which a failover begins, opens a failover.
 fn step(model: &mut Model, node: &str, event: &NodeEvent, kind: &'static str, text: &str) {
     let begins = matches!(
         event,
@@ -132,8 +132,8 @@ fn step(model: &mut Model, node: &str, event: &NodeEvent, kind: &'static str, te
     let now = now_ms();
     let open = model.failovers.iter().any(|one| one.node == node && one.ended.is_none());
     if !open {
-        // Before the votes were read for the first time, events come from the handle's first
-        // connections, which are no failover.
+        // Before the votes were read for the first time, events come from the first connections of
+        // the console, which are no failover.
         if !begins || model.votes.is_empty() {
             return;
         }
@@ -191,8 +191,8 @@ fn begin(model: &mut Model, node: &str, now: u64) {
     });
 }
 
-/// Stores that a node's vote changed: if the node votes again, its failover ends; if the node
-/// stopped voting, a failover begins.
+/// Stores that a node's vote changed: if the node votes (grants locks) again, its failover ends; if
+/// the node stopped voting, a failover begins.
 pub(super) fn of_vote(shared: &Shared, vote: &Vote) {
     let mut model = shared.model();
     let model = &mut *model;

@@ -8,14 +8,14 @@ use crate::history::{Entry, Level, now_ms};
 use crate::model::KeyRow;
 use crate::start::Shared;
 
-/// Number of keys in one request.
+/// Maximum number of keys whose records one request reads.
 const MOST: usize = 200;
 /// Time in ms after which a key that may change is read again.
 const FRESH: u64 = 300;
 
-/// Advantage in ms of a key that may change: it is read before another key whose last reading is
-/// older by less than this. The other keys are read again nevertheless, because a call or another
-/// operator may change them.
+/// Time in ms. A key that may change by itself is read before another key, unless the last reading
+/// of the other key is older by more than this. All keys are read again, because a call or an
+/// operator may change each of them.
 const PREFERRED: u64 = 2_000;
 
 /// Returns the place of a key in the order of readings: the key with the smallest place is read
@@ -34,8 +34,8 @@ fn may_change(row: &KeyRow) -> bool {
 /// A namespace, and some of its keys.
 pub(super) type Chosen = (Records, Vec<String>);
 
-/// Returns the keys to read now, all of one namespace: that of the key which is next in the order
-/// of readings.
+/// Returns the keys whose records are to be read now. All are of one namespace: that of the key
+/// which is next in the order of readings.
 pub(super) fn to_read(shared: &Shared) -> Option<Chosen> {
     choose(shared, |_| true)
 }

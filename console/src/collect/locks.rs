@@ -1,5 +1,6 @@
 //! Reads the holders of locks and semaphores, and the leaders of elections, with requests of the
-//! handle. All requests of a reading are sent together, so each node receives one batch.
+//! handle, the console's client of the nodes. All requests of a reading are sent together, so each
+//! node receives one batch.
 
 use std::time::Duration;
 
@@ -46,7 +47,8 @@ pub(super) async fn read(shared: &Shared) {
     elections::note(shared, leads);
 }
 
-/// Asks all nodes for the holders of a lock; `None` if its name is invalid or the handle closed.
+/// Asks all nodes for the holders of a lock; `None` if its name is invalid or the console's handle
+/// (its client of the nodes) is closed.
 pub(crate) async fn view(shared: &Shared, id: &LockId) -> Option<View> {
     if id.is_semaphore {
         let semaphore = shared.redlock.semaphore(&id.name, SLOTS).build().ok()?;

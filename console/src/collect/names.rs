@@ -1,6 +1,6 @@
-//! Names of locks, elections and keys that the scan found on the nodes. A name counts only if the
-//! nodes have a fence (the name's last fencing token), candidates or a record for it. So a key of
-//! another program is scanned, but causes no further requests.
+//! Names of locks, elections and keys that the scan, which reads all keys of the nodes, has found.
+//! A name counts only if the nodes have a fence (the name's last fencing token), candidates or a
+//! record for it. So a key of another program is scanned, but causes no further requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::pages;
 
 /// Number of lock names that one request checks for a holder and waiters.
 const CHECKED: usize = 200;
-/// Upper limit of the time since the last page of the scan. The next page has as many keys as the
-/// budget (keys per second) allows for this time.
+/// Upper limit of the time since the last page of keys that counts for the size of the next page.
+/// The next page has as many keys as the budget (keys per second) allows for this time.
 const LONGEST: Duration = Duration::from_secs(2);
 /// Beginnings of the names of trial locks. A health check or the doctor takes such a lock to see
 /// that locking works.
@@ -31,7 +31,7 @@ const LOCKS: usize = 50_000;
 const ELECTIONS: usize = 2_000;
 /// Largest number of namespaces that are kept.
 const NAMESPACES: usize = 1_000;
-/// Largest number of prefixes of other handles that are shown.
+/// Largest number of prefixes of other applications that are shown.
 const PREFIXES: usize = 8;
 
 /// The names that the console has found, and the progress of the scan that finds them.
@@ -41,8 +41,8 @@ pub(super) struct Names {
     began: Option<Instant>,
     ended: BTreeSet<String>,
     locks: BTreeMap<LockId, Name>,
-    /// Numbers of names that this round of the scan left out because it had too many, by node. The
-    /// next field has the numbers of the last complete round.
+    /// Numbers of names that this round of the scan (the reading of all keys) left out because it
+    /// had too many, by node. The next field has the numbers of the last complete round.
     left_out: BTreeMap<String, LeftOut>,
     last_left_out: LeftOut,
 }
@@ -50,8 +50,8 @@ pub(super) struct Names {
 /// A name of a lock or a semaphore.
 #[derive(Clone, Copy, Default)]
 struct Name {
-    /// Round of the scan in which the name was found first. The next field is the round in which it
-    /// was found last.
+    /// Round of the scan (the reading of all keys) in which the name was found first. The next
+    /// field is the round in which it was found last.
     first: u64,
     round: u64,
     /// True if the last check found a value or a waiter for the name.
@@ -83,7 +83,7 @@ enum Found {
     Record(String, String),
     /// An operator's decision about a loss of data, for the keys of this namespace.
     Decision(String),
-    /// A key of another handle, which has this prefix.
+    /// A key that another application's handle wrote. The handle has this prefix.
     Other(String),
 }
 
@@ -126,8 +126,8 @@ fn found(prefix: &str, key: &str) -> Option<Found> {
     }
 }
 
-/// Returns the election or semaphore of a key. If the console has no prefix and the key's handle
-/// has one, returns that prefix.
+/// Returns the election or semaphore of a key. If the console has no prefix and the handle that
+/// wrote the key has one, returns that prefix.
 fn of_label(prefix: &str, main: &str, label: &str, name: &str) -> Option<Found> {
     let is_own = main.strip_prefix(prefix)?.starts_with(label);
     if !is_own {
@@ -142,7 +142,7 @@ fn of_label(prefix: &str, main: &str, label: &str, name: &str) -> Option<Found> 
 
 impl Names {
     /// Stores the names on one page of keys of each node. If all nodes were read to the end, ends
-    /// the round of the scan.
+    /// the present round of the scan, that is, of the reading of all keys.
     fn note(&mut self, scanned: &[Page], prefix: &str, most_keys: usize, model: &mut Model) {
         let began = *self.began.get_or_insert_with(Instant::now);
         for page in scanned {
@@ -171,8 +171,8 @@ impl Names {
             && readable.clone().all(|page| self.ended.contains(page.node));
         if is_over {
             let last = self.round;
-            // A name is removed only if a majority was read: a minority of the nodes does not show
-            // that the name is gone.
+            // A name is removed only if a majority of the nodes was read: a minority of the nodes
+            // does not show that the name is gone.
             if 2 * readable.count() > scanned.len() {
                 self.locks.retain(|_, name| name.is_live || name.round >= last);
                 model.keys.retain(|_, key| key.round >= last);
@@ -229,8 +229,8 @@ impl Names {
         }
     }
 
-    /// Returns the number of lock names that an earlier round of the scan found and that were never
-    /// checked.
+    /// Returns the number of lock names that an earlier round of the scan (the reading of all keys)
+    /// found and that were never checked.
     fn unchecked(&self) -> usize {
         let is_due = |name: &&Name| name.checked == 0 && name.first < self.round;
         self.locks.values().filter(is_due).count()
@@ -249,7 +249,7 @@ impl Names {
         chosen.map(|(id, _)| (*id).clone()).collect()
     }
 
-    /// Returns the names that were never checked.
+    /// Returns the names of locks that were never checked for a holder.
     fn unknown(&self) -> Vec<LockId> {
         let new = self.locks.iter().filter(|(_, name)| name.checked == 0);
         new.take(CHECKED).map(|(id, _)| id.clone()).collect()
@@ -269,9 +269,9 @@ pub(crate) fn main_key(prefix: &str, id: &LockId) -> String {
 }
 
 impl Collector {
-    /// Reads the next page of keys, the queues of locks, and the records of keys, in one round
-    /// trip. If the page has new names, reads them at once in a second round trip, and returns
-    /// true.
+    /// Reads the next page of keys, the queues of locks (their waiters), and the records of keys,
+    /// in one round trip. If the page has new names, reads them at once in a second round trip, and
+    /// returns true.
     pub(super) async fn survey(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let elapsed = self.scanned_at.map_or(super::EVERY, |at| at.elapsed().min(LONGEST));
@@ -307,7 +307,7 @@ impl Collector {
         }
     }
 
-    /// Stores the names on a page of each node, and the time that the node needed.
+    /// Stores the names among one page of each node's keys, and the time that each node needed.
     fn scanned(&mut self, scanned: &[Scanned]) {
         let shared = &self.shared;
         let pages: Vec<Page> = scanned.iter().map(Page::from).collect();
@@ -354,8 +354,8 @@ impl Collector {
     }
 }
 
-/// Merges the queues of all nodes into one list. Each waiting handle is in it once, with its
-/// longest wait.
+/// Merges the queues of all nodes into one list. Each waiter (a handle, which is the client of one
+/// process) is in it once, with its longest wait.
 fn waiters(seen: &[&LockQueue]) -> Vec<Waiter> {
     let mut all: Vec<Waiter> = seen.iter().flat_map(|seen| seen.waiters.clone()).collect();
     all.sort_by(|a, b| (&a.handle, a.is_shared, a.since).cmp(&(&b.handle, b.is_shared, b.since)));

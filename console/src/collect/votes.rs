@@ -75,7 +75,7 @@ pub(super) async fn read(shared: &Shared) {
     }
 }
 
-/// Stores the answer of a node in its vote.
+/// Stores the answer of a node in its vote, the record of whether it grants locks.
 fn note(vote: &mut Vote, node: &NodeHealth) {
     vote.losses = node.losses.to_vec();
     vote.is_changed = false;
@@ -123,12 +123,13 @@ fn millis(span: Duration) -> u64 {
 pub(super) struct Sent {
     /// Number of requests that [`spent`](Self::spent) has returned.
     counted: u64,
-    /// Times of readings, each with the number of all requests until that time.
+    /// Times at which `rate` was called, each with the number of all requests until that time.
     totals: VecDeque<(Instant, u64)>,
 }
 
 impl Sent {
-    /// Returns the number of requests to one node since the last call.
+    /// Returns the number of requests that the console sent to one node since the last call of this
+    /// function.
     pub(super) fn spent(&mut self, shared: &Shared) -> u32 {
         let total = total(shared);
         let new = total.saturating_sub(std::mem::replace(&mut self.counted, total));
@@ -148,8 +149,8 @@ impl Sent {
     }
 }
 
-/// Returns the number of requests to one node until now: the batches of the handle, and the round
-/// trips of the surveys.
+/// Returns the number of requests to one node until now: the batches of the console's handle, and
+/// the round trips of the surveys of keys.
 fn total(shared: &Shared) -> u64 {
     let batches = shared.redlock.metrics().iter().map(|node| node.batches).max();
     batches.unwrap_or_default() + shared.requests.load(Ordering::Relaxed)

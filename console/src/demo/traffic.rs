@@ -1,4 +1,4 @@
-//! The demo's traffic. Each handle stands for a process of an application.
+//! The demo's traffic. Each handle (`Redlock`) stands for a process of an application.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use palisade::cron::{Cron, Job, Tick};
 use palisade::{Failed, LockGuard, Redlock, RwLock};
 use tokio::time::sleep;
 
-/// Runs all traffic until the future is dropped.
+/// Runs all traffic of the demo until the future is dropped.
 pub(super) async fn run(handles: &[Redlock]) {
     let each = handles.iter().zip(0_u32..).map(|(handle, number)| async move {
         tokio::join!(
@@ -28,7 +28,7 @@ fn some(ms: u64) -> Duration {
 }
 
 /// Books an order every second. Now and then the booking is dropped half-way, as if the process had
-/// died. The key that it leaves behind needs a person's decision.
+/// died. The idempotency key of that booking then needs a person's decision.
 async fn orders(handle: &Redlock, number: u32) {
     let Ok(keys) = handle.idempotency("orders").at_most_once().build() else { return };
     for n in 1_u32.. {
@@ -67,7 +67,8 @@ async fn contend(handle: &Redlock, name: &str, number: u32) {
     }
 }
 
-/// Reads the prices. The first process writes them now and then.
+/// Holds the read-write lock `prices` for reading, again and again. The first process holds it for
+/// writing.
 async fn read(handle: &Redlock, number: u32) {
     loop {
         let mutex = handle.mutex("prices").acquire_timeout(Duration::from_secs(30)).build();

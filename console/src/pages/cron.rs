@@ -1,4 +1,5 @@
-//! Cron jobs: the next tick (time at which the job is due), and the results of the last ticks.
+//! The page `cron`: for each cron job the next tick (time at which the job is due), and the results
+//! of the last ticks.
 
 use palisade::cron::{Cancelled, End, Run, RunRequest, Skipped, TickState};
 use serde_json::{Value, json};
@@ -27,7 +28,8 @@ fn job(model: &Model, name: &str, row: &JobRow) -> Value {
     let known = elections.into_iter().find_map(|id| Some((id, model.elections.get(id)?)));
     let leader = known.and_then(|(_, row)| Some(leader_json(row.leader.as_ref()?, row.until)));
     // If the record that the job allows requests was not found, it may still exist as long as the
-    // scan is not complete. The action itself looks for this record again.
+    // scan (the reading of all keys) is not complete. The action itself looks for this record
+    // again.
     let may_run = allows_requests(model, name) || !model.is_scanned(model.left_out.keys);
     let ticks = row.ticks.iter().map(|report| (millis(report.at), &report.state, None));
     let requested = row.requested.iter();

@@ -1,4 +1,5 @@
-//! Elections: the leader, the candidates, the terms, and the times without a leader.
+//! The page `elections`: for each election the leader, the candidates, the terms (leaderships), and
+//! the times without a leader.
 
 use palisade::election::{Candidate, Leader};
 use serde_json::{Value, json};
@@ -68,7 +69,8 @@ fn candidate(one: &Candidate, at: u64) -> Value {
         "eligible": one.eligible, "since_ms": millis(one.since),
         "host": clean(&one.identity.host), "pid": one.identity.pid,
         "boot": format!("{:x}", one.identity.boot),
-        // Each reading computes the end anew. Whole seconds hide the small differences.
+        // Each reading of the nodes computes the end of the candidate's record anew. Whole seconds
+        // hide the small differences.
         "until_ms": (at + one.remaining.as_millis() as u64) / 1_000 * 1_000,
     })
 }

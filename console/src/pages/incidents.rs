@@ -1,5 +1,5 @@
-//! Incidents, and an operator's decisions about them. An incident consists of the losses of data,
-//! on one or several nodes, that belong together.
+//! The page `incidents`: incidents, and an operator's decisions about them. An incident consists of
+//! the losses of data, on one or several nodes, that belong together.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::history::now_ms;
 use crate::refusal::Refusal;
 use crate::start::Shared;
 
-/// Namespace with which the incidents are read if the console has found no namespace. The keys of
-/// this namespace are not used.
+/// Namespace with which the incidents (losses of data) are read if the console has found no
+/// namespace. The keys of this namespace are not used.
 const NO_NAMESPACE: &str = "palisade-console";
 /// Largest number of namespaces whose decisions are read.
 const NAMESPACES: usize = 64;
 
-/// Returns the keys of a namespace.
+/// Returns the console's access to the idempotency keys of a namespace.
 pub(crate) fn keys_of(
     shared: &Shared,
     namespace: &str,
@@ -34,7 +34,8 @@ pub(crate) fn keys_of(
     Ok(keys?)
 }
 
-/// Returns the retention that a request names, or the default.
+/// Returns the retention (time for which a key's result is kept) that a request names, or the
+/// default.
 pub(crate) fn retention(ms: Option<u64>) -> Duration {
     ms.map_or(RETENTION, Duration::from_millis)
 }
@@ -43,9 +44,11 @@ pub(crate) fn retention(ms: Option<u64>) -> Duration {
 #[derive(Clone)]
 pub(crate) struct Seen {
     incidents: Vec<Value>,
-    /// Number of incidents that wait for a decision about a namespace, or may wait for one.
+    /// Number of incidents (losses of data) that wait for a decision about a namespace, or may wait
+    /// for one.
     undecided: usize,
-    /// True if every node and every namespace was read, so that no incident is missing.
+    /// True if every node and every namespace was read, so that no incident (loss of data) is
+    /// missing.
     whole: bool,
     /// Number of namespaces that were not read, because there are too many.
     left_out: usize,
@@ -53,7 +56,7 @@ pub(crate) struct Seen {
     at: u64,
 }
 
-/// Counts the incidents that wait for a decision, for the overview.
+/// Counts the incidents (losses of data) that wait for a decision, for the page `overview`.
 pub(crate) async fn count(shared: &Shared) {
     if let Ok(seen) = recent(shared, RETENTION, "").await {
         shared.model().incidents = Some(seen.undecided);
@@ -65,8 +68,8 @@ async fn recent(shared: &Shared, retention: Duration, namespace: &str) -> Result
     shared.recent.incidents.get(key, read(shared, retention, namespace)).await
 }
 
-/// Reads the losses, and the decisions about them for the keys of `namespace`. If `namespace` is
-/// empty, reads the decisions for all known namespaces.
+/// Reads the losses of data, and the operators' decisions about them for the keys of `namespace`.
+/// If `namespace` is empty, reads the decisions for all known namespaces.
 async fn read(shared: &Shared, retention: Duration, namespace: &str) -> Result<Seen, Refusal> {
     let (names, is_over) = {
         let model = shared.model();
@@ -118,11 +121,11 @@ fn waits(incident: &Value) -> bool {
     })
 }
 
-/// Returns the losses of an incident as its page shows them. A decision contains this text, so that
-/// it does not apply to a loss that joined the incident later.
+/// Returns the losses of data of an incident as its page shows them. A decision contains this text,
+/// so that it does not apply to a loss that joined the incident later.
 pub(crate) fn losses_shown(losses: impl Iterator<Item = Loss>) -> String {
-    // Two losses that end in the same second have the same number, so the text has the beginning,
-    // too. Two nodes may have the same loss, so the set removes duplicates.
+    // Two losses of data that end in the same second have the same number, so the text has the
+    // beginning, too. Two nodes may have the same loss, so the set removes duplicates.
     let all = losses.map(|loss| format!("{} from {}", loss.number(), loss.from));
     all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
 }

@@ -1,5 +1,5 @@
-//! Idempotency keys, selected by state, namespace and age. A parked key waits for a person's
-//! decision. An unsettled key has a result on fewer than a majority of the nodes.
+//! The page `keys`: idempotency keys, selected by state, namespace and age. A parked key waits for
+//! a person's decision. An unsettled key has a result on fewer than a majority of the nodes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -30,8 +30,8 @@ pub(crate) fn shown_as(facts: &KeyFacts) -> String {
     format!("{}:{}:{}", word(facts.state), facts.attempts, facts.ballot)
 }
 
-/// Returns the rank of a state in the list, of which the smallest is first: running keys, and then
-/// the keys that need a person's decision.
+/// Returns the rank of a state. The list begins with the smallest rank: running keys, and then the
+/// keys that need a person's decision.
 fn rank(state: KeyState) -> u8 {
     match state {
         KeyState::Running => 0,

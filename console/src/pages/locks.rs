@@ -1,4 +1,5 @@
-//! Locks of every kind: who holds them, who waits for them, and why.
+//! The page `locks`: locks of every kind, their holders, their waiters, and the reason for each
+//! wait.
 
 use palisade::{NodePermits, NodeView};
 use palisade_ops::Waiter;
@@ -201,7 +202,7 @@ fn holder(row: &LockRow, one: &Holder) -> Value {
     })
 }
 
-/// Returns the number of nodes that have the holder, and the number of all nodes.
+/// Returns the number of nodes that report this holder, and the number of all nodes.
 fn on(view: &View, one: &Holder) -> (usize, usize) {
     match view {
         View::Lock(seen) => {
@@ -242,7 +243,7 @@ fn waiting(all: &[Waiter], holders: &[Holder], most: usize) -> Value {
     all.iter().enumerate().take(most).map(waiter).collect()
 }
 
-/// Returns what each node reports about the name.
+/// Returns what each node reports about the lock or the semaphore.
 fn nodes(view: &View, now: u64) -> Value {
     let until = |left: std::time::Duration| now + left.as_millis() as u64;
     let one = |node: &str, state: &str| {

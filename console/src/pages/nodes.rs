@@ -1,4 +1,5 @@
-//! Nodes: their latency, their counters, their markers, and the doctor's findings.
+//! The page `nodes`: the latency of each node, its counters, its marker (record of the data
+//! history), and the doctor's findings.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Nodes that fail and return, and a console that ends.
+//! Tests of what the pages show if nodes fail and return, and if the console ends.
 
 use std::time::Duration;
 
@@ -70,8 +70,8 @@ async fn a_console_that_ends_is_never_taken_for_silence() {
 async fn a_stream_that_left_events_out_says_so_and_the_page_reads_anew() {
     let chrome = Chrome::start().await;
     let world = World::start(1, MAX_TTL, Options::default()).await;
-    // The script gives the test the page's streams. With them the test acts as a console that left
-    // out events.
+    // The script gives the test the page's event streams. With them the test acts as a console that
+    // left out events.
     let script = "window.streams = []; const Real = EventSource; \
                   window.EventSource = class extends Real { \
                   constructor(url) { super(url); window.streams.push(this); } };";

@@ -1,4 +1,4 @@
-//! Long lists: 10,000 locks and 100,000 keys.
+//! Tests of the pages with long lists: 10,000 locks and 100,000 keys.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ for _, key in ipairs(redis.call('keys', '*' .. name .. '*')) do
     made = made + copies
 end
 return made";
-/// Time limit for a whole round of the scan and of the checks, which read only so many keys per
-/// second.
+/// Time limit until the console has read all keys and checked all locks. It reads only a limited
+/// number of keys per second.
 const LONG: Duration = Duration::from_secs(300);
 /// Number of keys that the console has read before the test scrolls through them.
 const LISTED: usize = 30_000;
@@ -94,7 +94,7 @@ async fn ten_thousand_locks_and_a_hundred_thousand_keys_scroll() {
     tab.shows("lock:09999", SOON).await;
     tab.shows("All 10\u{202f}000 locks are here.", SOON).await;
     tab.shows("keys a second on each node", SOON).await;
-    // A change of a row far down in the list is shown there.
+    // A change of a row far down in the list is shown in that part of the list.
     assert_eq!(world.servers[0].cli(&["del", "lock:09990"]), "1");
     tab.hides("lock:09990", LONG).await;
 

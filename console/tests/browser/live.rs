@@ -13,7 +13,8 @@ use crate::{SOON, tally};
 /// Number of locks that the test takes and releases, one after the other.
 const CHANGES: usize = 24;
 
-/// Waits for a text on the page, and records the time since the client's call began.
+/// Waits until the page shows a text, and records the time since `began`, the start of the call
+/// that caused the change.
 async fn live(tab: &Tab, text: &str, began: Instant) {
     tab.shows(text, SOON).await;
     tally::live(began.elapsed());

@@ -20,5 +20,6 @@ mod world;
 
 use std::time::Duration;
 
-/// Time limit for what the console shows after its next reading, with room for a busy machine.
+/// Time within which the console must show a change. It reads the servers' state several times a
+/// second; the rest is for a busy machine.
 const SOON: Duration = Duration::from_secs(10);

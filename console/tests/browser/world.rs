@@ -33,7 +33,7 @@ impl World {
         Self::start_on(servers, max_ttl, options).await
     }
 
-    /// Starts a world as `start` does, on servers that are already running.
+    /// Starts a console and a client as `start` does, on servers that are already running.
     pub(crate) async fn start_on(
         servers: Vec<Server>,
         max_ttl: Duration,
@@ -56,7 +56,7 @@ impl World {
         Self { servers, client, base, settings, end: Some(end), console }
     }
 
-    /// Returns another handle, such as another process would have.
+    /// Returns another handle (client of the nodes), such as another process would have.
     pub(crate) fn other(&self) -> Redlock {
         self.settings.build().expect("valid settings")
     }

@@ -63,8 +63,8 @@ impl World {
         Self::start(n, "", Options::default(), max_ttl).await
     }
 
-    /// Starts `n` servers and a console with these options. The handles of the tests have this
-    /// prefix.
+    /// Starts `n` servers and a console with these options. The handles (clients) of the tests have
+    /// this prefix.
     pub async fn with(n: usize, prefix: &'static str, options: Options) -> Self {
         Self::start(n, prefix, options, TTL).await
     }
@@ -87,7 +87,7 @@ impl World {
         Self { servers, at, audit, prefix, max_ttl, console }
     }
 
-    /// Builds another handle over the same servers, as an application does.
+    /// Builds another handle (client) of the same servers, as an application does.
     pub fn client(&self) -> Redlock {
         self.deployment().handle().unwrap().build().unwrap()
     }
@@ -96,14 +96,14 @@ impl World {
         Deployment::of(settings(&self.servers, self.prefix, self.max_ttl))
     }
 
-    /// Reads a page.
+    /// Requests a page of the console, and returns its JSON.
     pub async fn get(&self, path: &str) -> Value {
         let answer = self.request("GET", path, &[], "").await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         answer.json()
     }
 
-    /// Reads a page until it is as expected, and returns it.
+    /// Requests a page of the console until it is as expected, and returns its JSON.
     pub async fn until(&self, path: &str, is_good: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + SOON;
         loop {
@@ -140,8 +140,8 @@ pub fn measured(name: &str, value: f64) {
     change("console-more.json", |all| drop(all.insert(name.to_owned(), value.into())));
 }
 
-/// Changes a JSON file of figures. The test binaries run one after the other, so a lock within this
-/// process is enough.
+/// Changes a JSON file with figures that the tests have measured. The test binaries run one after
+/// the other, so a lock within this process is enough.
 fn change(file: &str, change: impl FnOnce(&mut serde_json::Map<String, Value>)) {
     static FILES: Mutex<()> = Mutex::new(());
     let _lock = FILES.lock().unwrap();

@@ -105,9 +105,9 @@ impl Doctor {
         self
     }
 
-    /// Turns the trial on or off; default on. If the trial is on, the doctor acquires and releases
-    /// a lock with a random name on each node that is not new. If the trial is off, the doctor
-    /// writes nothing.
+    /// Turns the trial lock on or off; default on. If it is on, the doctor acquires and releases a
+    /// lock with a random name on each node that is not new. If it is off, the doctor writes
+    /// nothing.
     pub fn trial(mut self, trial: bool) -> Self {
         self.trial = trial;
         self
@@ -139,7 +139,8 @@ impl Doctor {
             clock_error: self.error_bound(),
             trials: Vec::new(),
         };
-        // The trial runs after all facts were read, so the trial cannot change the facts.
+        // The trial lock is taken after all facts (values of the servers) were read, so it cannot
+        // change the facts.
         if self.trial && facts.any_reached() {
             // New nodes are skipped. After a trial lock a new node would look used, and `init`
             // would refuse it.

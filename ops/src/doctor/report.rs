@@ -1,4 +1,4 @@
-//! The doctor's report: findings, and their verdicts.
+//! The doctor's report: its findings about the servers of a deployment, and their verdicts.
 
 use std::fmt;
 
@@ -19,7 +19,8 @@ pub enum Verdict {
     Error,
     /// In a rare situation locks are lost, or callers wait longer than necessary.
     Warning,
-    /// The doctor could not read the facts, so the fault may or may not be there.
+    /// The doctor could not read the values that the check needs, so the fault may or may not be
+    /// there.
     Unknown,
     /// Information that needs no action.
     Info,
@@ -49,8 +50,8 @@ pub struct Finding {
     pub subject: String,
     /// The severity of the finding.
     pub verdict: Verdict,
-    /// The fault, or the reason for which the facts are unknown, in one sentence. Empty if there is
-    /// no fault.
+    /// The fault, or the reason for which the needed values are unknown, in one sentence. Empty if
+    /// there is no fault.
     pub message: String,
     /// The values that were read.
     pub evidence: String,
@@ -73,7 +74,7 @@ impl Finding {
         Self::new(Verdict::Fine, "", evidence)
     }
 
-    /// Creates a finding for facts that could not be read; `why` is the reason.
+    /// Creates a finding for values that could not be read; `why` is the reason.
     pub(crate) fn unknown(why: impl fmt::Display) -> Self {
         Self::new(Verdict::Unknown, format!("unknown ({why})"), "")
     }
@@ -135,7 +136,8 @@ impl Report {
     }
 
     /// Returns the exit code for a program: 69 if no server was reached, 2 after errors, 1 after
-    /// warnings if `strict` is true, else 0. Unknown facts do not change the code.
+    /// warnings if `strict` is true, else 0. Findings with the verdict `Unknown` do not change the
+    /// code.
     pub fn exit_code(&self, strict: bool) -> u8 {
         if !self.reached {
             69

@@ -1,5 +1,5 @@
-//! The report as text for people. Faults come first, with the commands that correct them. Checks
-//! without a fault are only counted.
+//! The doctor's report as text for people. Faults come first, with the commands that correct them.
+//! Checks without a fault are only counted.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = 0;
         while let Some(first) = self.findings.get(shown).filter(|x| x.verdict != Verdict::Fine) {
-            // Several subjects can have the same fault. The reason is printed once for all of them.
+            // Several subjects (servers, Sentinels or groups) can have the same fault. The reason
+            // is printed once for all of them.
             let same = |x: &&Finding| x.check == first.check && x.verdict == first.verdict;
             let together: Vec<_> = self.findings[shown..].iter().take_while(same).collect();
             entry(f, &together)?;

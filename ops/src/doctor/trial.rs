@@ -1,4 +1,5 @@
-//! The trial of the doctor: acquires and releases a lock with a random name through the library.
+//! The doctor's trial, which shows that locking works: acquires and releases a lock with a random
+//! name through the library.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,25 +22,25 @@ const TTL: Duration = Duration::from_secs(5);
 /// Longest wait for the answer of one node.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// The handles of the trial, with the application's settings: one handle for each node, and one
-/// handle for all nodes together.
+/// The handles (clients of the nodes) that take the trial lock, with the application's settings:
+/// one handle for each node, and one handle for all nodes together.
 pub(super) struct Plan {
     nodes: Vec<(Arc<dyn LockNode>, Redlock)>,
     /// Number of groups. In `nodes`, groups come before lone servers.
     groups: usize,
-    /// Handle over all nodes, or the reason for which the handle cannot be built. `None` if there
-    /// is only one node.
+    /// Handle (client) of all nodes, or the reason for which the handle cannot be built. `None` if
+    /// there is only one node.
     all: Option<Result<Redlock, ConfigError>>,
 }
 
 impl Plan {
-    /// Builds the handles of the trial.
+    /// Builds the handles (clients of the nodes) that take the trial lock.
     ///
     /// # Errors
     /// [`ConfigError`] if a name, an address, a certificate or a range is invalid.
     pub(super) fn new(doctor: &Doctor) -> Result<Self, ConfigError> {
-        // Groups come before lone servers, as in `Facts`, so that each trial gets the name of the
-        // right node.
+        // Groups come before lone servers, as in `Facts`, so that each trial lock gets the name of
+        // the right node.
         let (mut nodes, mut lone): (Vec<Arc<dyn LockNode>>, Vec<_>) = (Vec::new(), Vec::new());
         for node in doctor.deployment.nodes()? {
             match node {
@@ -58,9 +59,9 @@ impl Plan {
         Ok(Self { nodes, groups, all })
     }
 
-    /// Runs the trial concurrently on each node, except the nodes in `alone`: they are new, and a
-    /// trial would make them look used. If `alone` is empty, runs the trial also on all nodes
-    /// together.
+    /// Takes a trial lock concurrently on each node, except the nodes in `alone`: they are new, and
+    /// a trial lock would make them look used. If `alone` is empty, takes a trial lock also on all
+    /// nodes together.
     pub(super) async fn run(self, alone: &BTreeSet<String>) -> Vec<Trial> {
         let subject = |(n, (node, redlock)): (usize, &'_ (Arc<dyn LockNode>, Redlock))| {
             let name = node.name();
@@ -94,8 +95,8 @@ fn handle(doctor: &Doctor, nodes: &[Arc<dyn LockNode>]) -> Result<Redlock, Confi
     nodes.iter().fold(builder, |all, node| all.node_arc(Arc::clone(node))).build()
 }
 
-/// Runs the trial twice and returns the second outcome. The first run opens the connections, so
-/// that the second run measures no connecting.
+/// Takes the trial lock twice and returns the second outcome. The first time opens the connections,
+/// so that the second time measures no connecting.
 async fn warm(redlock: &Redlock) -> Outcome {
     match once(redlock).await {
         Outcome::Granted { .. } => once(redlock).await,

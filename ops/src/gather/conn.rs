@@ -129,7 +129,7 @@ impl Conn {
     }
 }
 
-/// Parses an answer. If the answer cannot be parsed, returns [`Unread::Failed`].
+/// Parses the answer of a server. If the answer cannot be parsed, returns [`Unread::Failed`].
 pub(crate) fn parsed<T>(
     value: &Value,
     what: &str,
@@ -184,7 +184,7 @@ pub(crate) fn raw(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns names with their values, from a map or from a flat list.
+/// Returns the names and values in an answer that is a map or a flat list.
 pub(crate) fn fields(value: &Value) -> Option<Fields> {
     match value {
         Value::Map(pairs) => pairs.iter().map(|(k, v)| Some((text(k)?, text(v)?))).collect(),

@@ -1,4 +1,4 @@
-//! Tests with arbitrary answers: each answer is parsed, or the parser returns an error.
+//! Tests with arbitrary answers of servers: each answer is parsed, or the parser returns an error.
 
 use proptest::prelude::*;
 

@@ -1,8 +1,8 @@
-//! Reads the facts of a deployment. The sources are: the Sentinels that the user named, the
-//! Sentinels that most of the named Sentinels report, the data servers that most of all Sentinels
-//! report, and the lone servers. The servers of one kind are queried concurrently, each with one
-//! deadline. If no majority of the Sentinels reports an address, the address is listed, but no
-//! login is sent there.
+//! Reads the facts of a deployment: the values that the doctor's checks examine. The sources are:
+//! the Sentinels that the user named, the Sentinels that most of the named Sentinels report, the
+//! data servers that most of all Sentinels report, and the lone servers. The servers of one kind
+//! are queried concurrently, each with one deadline. If no majority of the Sentinels reports an
+//! address, the address is listed, but no login is sent there.
 
 pub(super) mod conn;
 #[cfg(test)]
@@ -23,8 +23,9 @@ use palisade::internal::SENTINELS_MAX;
 /// Largest number of servers of a group that are examined. Real groups have fewer servers.
 const SERVERS_MAX: usize = 64;
 
-/// Reads the facts of all groups and lone servers, in the order of `access`. Examines the rights of
-/// the user `whose`; if `whose` is `None`, the rights of the user that the connection logs in as.
+/// Reads the facts (the values that checks examine) of all groups and lone servers, in the order of
+/// `access`. Examines the rights of the user `whose`; if `whose` is `None`, the rights of the user
+/// that the connection logs in as.
 pub(super) async fn everything(
     deployment: &Deployment,
     access: &Access,
@@ -34,8 +35,8 @@ pub(super) async fn everything(
 }
 
 /// Reads only the facts that show which server is the master. Of each group, these are the answers
-/// of the Sentinels and of the server that most Sentinels report as the master. Of each server,
-/// these are its role and its `INFO`.
+/// of the Sentinels and of the server that most Sentinels report as the master. Of each lone
+/// server, these are its role and its `INFO`.
 pub(super) async fn masters(deployment: &Deployment, access: &Access) -> (Vec<Group>, Vec<Server>) {
     gather(Gather { deployment, depth: Depth::Role }, access).await
 }
@@ -50,7 +51,7 @@ async fn gather(gather: Gather<'_>, access: &Access) -> (Vec<Group>, Vec<Server>
     tokio::join!(groups, join_all(nodes))
 }
 
-/// The facts that are read of a data server.
+/// Selection of the facts (values) that are read from a data server.
 #[derive(Clone, Copy)]
 enum Depth<'a> {
     /// The role and `INFO`.

@@ -1,4 +1,4 @@
-//! The answers of one Sentinel about its group.
+//! Reads the facts (the values that checks examine) about a group from one Sentinel.
 
 use redis::Value;
 use tokio::time::Instant;

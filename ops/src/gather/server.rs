@@ -1,4 +1,4 @@
-//! The answers of one data server.
+//! Reads the facts (the values that checks examine) of one data server.
 
 use futures_util::future::join_all;
 use redis::Value;
@@ -14,8 +14,8 @@ use palisade::internal::Endpoint;
 use palisade::internal::MARKER;
 use palisade::node::spi::{Env as _, SystemEnv};
 
-/// Sends the requests for the facts that `depth` selects to a data server, and returns the answers.
-/// A request that has no answer at the deadline `until` counts as failed.
+/// Sends the requests for the facts (values) that `depth` selects to a data server, and returns the
+/// answers. A request that has no answer at the deadline `until` counts as failed.
 pub(super) async fn ask(
     at: String,
     given: bool,

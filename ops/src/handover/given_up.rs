@@ -1,4 +1,4 @@
-//! The progress of a handover, and the cleanup after the future of a handover was dropped.
+//! The progress of a planned handover, and the cleanup after the future of a handover was dropped.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::super::masters;
 use super::super::script::{self, Kind, Refusal};
 use super::{Closed, HandedOver, Handover};
 
-/// Progress of a handover after the request to close the server.
+/// Progress of a handover after the request to close the server, which makes it refuse requests.
 #[derive(Clone, Debug)]
 pub(super) enum Shut {
     /// The request to close the server was sent. No answer has arrived.
@@ -50,14 +50,14 @@ impl Handover {
         let why = match self.reopen(&closed).await {
             Ok(()) => "it is open again".to_owned(),
             // The server is no longer closed or could not be reached, so it may have executed the
-            // last step.
+            // last step of the handover.
             Err(why) if is_last => return Some(HandedOver::Unknown(unanswered(&why))),
             Err(why) => why,
         };
         Some(if closed.is_new { HandedOver::FellBack(why) } else { HandedOver::Refused(why) })
     }
 
-    /// Opens a closed server.
+    /// Opens a closed server, so that it accepts requests again.
     pub(super) async fn reopen(&self, closed: &Closed) -> Result<(), String> {
         let opened = match masters::open(&closed.target, &self.deployment).await {
             Ok(conn) => script::run(&conn, script::OPEN, &[&closed.marker]).await,
@@ -74,7 +74,7 @@ impl Handover {
     }
 }
 
-/// Returns a sentence for a last step that was not answered.
+/// Returns the text for a handover whose last step was not answered.
 pub(super) fn unanswered(why: &str) -> String {
     format!(
         "no answer to the last step ({why}): the new master continues where the old server \

@@ -1,6 +1,6 @@
 -- Closes a master for a planned handover: it then refuses all requests of palisade.
 -- node/lua/quarantine.lua describes the marker's form.
--- KEYS  1 palisade:generation
+-- KEYS  1 palisade:generation, the marker
 -- ARGV  1 time for which the server is closed, in ms
 -- Returns  {'ok', the marker as it is now} | {'no', why}
 local info = redis.call('INFO', 'replication')
@@ -25,8 +25,9 @@ if kind ~= '-' then
   if left > 0 and kind == 'c' then
     return {'no', 'it is closed by another handover for at most ' .. left .. ' ms: try again then'}
   end
-  -- Both states are stored in the same field of the marker. If the server were closed again, it
-  -- would no longer have the record that leases may last longer than its clock shows (settling).
+  -- The states closed and settling are stored in the same field of the marker. If the server were
+  -- closed again, it would no longer have the record that leases may last longer than its clock
+  -- shows (settling).
   if left > 0 then
     return {'no', 'it is still settling after another handover: try again in ' .. left .. ' ms'}
   end

@@ -1,12 +1,14 @@
 -- Marks a server as new, so that data from before its data history no longer count as lost. The
--- marker has a letter for the beginning of the history. The script changes the letter to n.
+-- marker (KEYS 1, a record of the data history) has a letter for the beginning of the history. The
+-- script changes the letter to n.
 --   e  the data began empty
 --   l  the data began empty, although a client has seen earlier data. An operator has to declare
 --      that the earlier data are lost for ever (ARGV 2).
 -- A server that has never granted anything (it is unused, or still in its first quarantine) gets
 -- the marker of a server that lost nothing. That ends the quarantine, except for the letter l:
--- leases from the earlier data may still be held. On any other server the quarantine, the floor and
--- the later losses stay. The caller has examined the other keys of the server.
+-- leases from the earlier data may still be held. On any other server the quarantine, the later
+-- losses and the floor (the smallest fencing token) stay. The program that runs the script has
+-- examined the other keys of the server.
 -- KEYS 1 palisade:generation
 -- ARGV 1 'look': report only what would be done; 'mark': do it
 --      2 '1' to mark a server with the letter l, too
@@ -42,14 +44,15 @@ if marker then
       .. 'let one connect, and run this again'}
   end
   -- A new server grants nothing in its first quarantine, so its marker may be replaced as a whole.
-  -- With ARGV 2, this server may have lost leases that are still held, so its quarantine stays.
+  -- If ARGV 2 is '1', this server may have lost leases that are still held, so its quarantine
+  -- stays.
   if ARGV[2] == '1' or #marker ~= 182 or now >= since + q then
     used = sub(marker, 156, 168) -- when the data after the first loss began
   end
 end
 if ARGV[1] == 'look' then return {'ok', used} end
 if used ~= '' then
-  -- The first loss is removed. It is the loss of all earlier data.
+  -- The first loss of the marker is removed. It is the loss of all earlier data.
   redis.call('SET', KEYS[1], sub(marker, 1, 110) .. 'n' .. sub(marker, 112, 140)
     .. sub(marker, 183))
 else

@@ -1,5 +1,5 @@
 -- Opens the server that this handover has closed: the server accepts requests again.
--- KEYS  1 palisade:generation
+-- KEYS  1 palisade:generation, the marker
 -- ARGV  1 the marker that close.lua wrote
 -- Returns  {'ok'} | {'no', why}
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then

@@ -1,4 +1,4 @@
--- Reads which locks are there, and who waits for them. Changes nothing.
+-- Reads for each lock if its key exists, and which clients wait for the lock. Changes nothing.
 -- KEYS  per name: 1 lock   2 queue
 -- ARGV  none
 -- Returns  for each name two values. The first is the time in ms until the lock's key expires; -1

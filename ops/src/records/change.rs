@@ -37,12 +37,12 @@ impl Audit {
         Ok(Self { by, reason })
     }
 
-    /// Returns the author.
+    /// Returns the author of the change.
     pub fn by(&self) -> &str {
         &self.by
     }
 
-    /// Returns the reason.
+    /// Returns the reason of the change.
     pub fn reason(&self) -> &str {
         &self.reason
     }
@@ -221,8 +221,8 @@ impl Records {
         let (mut nodes, keys) = (find_masters(&self.deployment).await?, [key.to_owned()]);
         let seen = self.seen(&mut nodes, &keys).await;
         let is_meant = is_meant(Self::combine(keys.to_vec(), &seen).first());
-        // If too few nodes answered, the key may still be the one that is meant. So the nodes that
-        // failed are reported, and not `None`.
+        // If too few nodes answered, the answers do not show that the caller does not mean this
+        // key. So the result reports the nodes that failed, and is not `None`.
         if !is_meant && 2 * seen.iter().flatten().count() > seen.len() {
             return Ok(None);
         }
@@ -289,8 +289,9 @@ impl Records {
         }
         command.arg(change.word()).arg(u8::from(unfinished)).arg(deadline);
         for (seen, meant) in seen.iter().zip(meant) {
-            // The script changes a record only if the ballot matches, and no record has the ballot
-            // `used`. So the records of keys that are not `meant` stay as they are.
+            // The script changes a record only if its ballot (the number of its last claim)
+            // matches, and no record has the ballot `used`. So the records of keys that are not
+            // `meant` stay as they are.
             let ballot = seen.as_ref().map_or("", |seen| &seen.fence);
             command.arg(if *meant { ballot } else { "used" });
         }

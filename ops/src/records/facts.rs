@@ -1,8 +1,8 @@
-//! The state of a key, combined from the answers of all nodes.
+//! The state of an idempotency key, combined from the answers of all nodes.
 
 use std::time::Duration;
 
-/// The facts about a key, combined from the answers of all nodes.
+/// The state and the last claim of an idempotency key, combined from the answers of all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyFacts {
@@ -42,7 +42,7 @@ pub enum KeyState {
     /// Fewer than a majority of the nodes have a result. The next call stores this result on a
     /// majority, and does not run the handler.
     Unsettled,
-    /// A claim runs.
+    /// A claim of the key is running: a process runs the handler.
     Running,
     /// An attempt began and left no result. With `at_most_once` the key is parked: its calls do not
     /// run. To store a result, use [`Call::resolve`](palisade::idempotency::Call::resolve). To let

@@ -18,7 +18,7 @@ const FORGOTTEN: &str = "A key that is parked because nodes lost data is decided
 pub struct KeyChange {
     /// The kind of change.
     pub change: Change,
-    /// The key.
+    /// The key to which the change applies.
     pub key: String,
     /// Author and reason of the change.
     pub audit: Audit,

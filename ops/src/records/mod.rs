@@ -53,7 +53,7 @@ pub struct Select {
     pub older_than: Duration,
     /// Longest selected time until a record of the key expires ([`KeyFacts::expires_in`]).
     pub expires_within: Option<Duration>,
-    /// Largest number of keys.
+    /// Largest number of keys that are selected.
     pub limit: Option<usize>,
 }
 
@@ -89,7 +89,7 @@ type NodeSeen = Option<Vec<Option<Seen>>>;
 
 impl Records {
     /// Creates a `Records` for a namespace. The prefix and the namespace must be the same as in the
-    /// handles that use the keys.
+    /// handles (clients) that use the keys.
     ///
     /// # Errors
     /// [`ConfigError`] if the prefix or the namespace is invalid.
@@ -105,7 +105,7 @@ impl Records {
         Ok(Self { deployment: deployment.clone(), prefix, namespace, begins })
     }
 
-    /// Returns the prefix of the handles that use the keys.
+    /// Returns the prefix of the handles (clients) that use the keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -177,7 +177,7 @@ impl Records {
         keys.iter().filter_map(named).collect()
     }
 
-    /// Returns the facts about these keys. A node that fails is marked as unread, and gets no
+    /// Returns the state of each of these keys. A node that fails is marked as unread, and gets no
     /// further request.
     async fn read(&self, nodes: &mut Nodes, keys: Vec<String>) -> Vec<KeyFacts> {
         if keys.is_empty() {

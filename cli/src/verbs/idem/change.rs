@@ -105,7 +105,7 @@ pub(super) fn event(say: Say, what: &str, of: Named<'_>, audit: &Audit, done: Op
     say.warn(what, fields, &text);
 }
 
-/// Returns true if the change is done; `None` if that is not known.
+/// Returns true if the change of the key is done; `None` if that is not known.
 fn done(change: &KeyChange) -> Option<bool> {
     (!change.may_be_done()).then(|| change.is_done())
 }

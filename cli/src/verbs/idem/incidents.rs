@@ -21,7 +21,7 @@ use crate::codes::{Fail, REFUSED, UNAVAILABLE};
 use crate::settings::HandleArgs;
 use crate::span::Span;
 
-/// Namespace with which the losses are read if no namespace was found on the nodes.
+/// Namespace with which the losses of data are read if no namespace was found on the nodes.
 const NO_NAMESPACE: &str = "once";
 
 pub(super) const HELP: &str = "Examples:
@@ -135,8 +135,8 @@ impl IncidentsArgs {
     }
 }
 
-/// Returns the incidents as a JSON object. `unnamed` are the nodes whose namespaces could not be
-/// read.
+/// Returns the incidents (losses of data) as a JSON object. `unnamed` are the nodes whose
+/// namespaces could not be read.
 fn object(
     all: &[(&Incident, Vec<(&str, Decisions)>)],
     seen: &Incidents,

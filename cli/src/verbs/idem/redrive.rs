@@ -56,7 +56,7 @@ impl RedriveArgs {
             signal = signals.next() => Err(signal),
         };
         let done = matches!(redriven, Ok(Ok(_)));
-        // The number is unknown if the redrive failed or was stopped.
+        // The number of moved messages is unknown if the redrive failed or was stopped.
         let moved = redriven.as_ref().ok().and_then(|redriven| redriven.as_ref().ok());
         let moved = moved.map(|redriven| redriven.moved);
         let (by, reason, stream) = (audit.by(), audit.reason(), &self.stream);

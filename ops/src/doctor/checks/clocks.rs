@@ -1,4 +1,4 @@
-//! The check of the clocks of all servers and of this machine.
+//! The doctor's check of the clocks of all servers and of this machine.
 
 use std::time::Duration;
 

@@ -15,7 +15,8 @@ fn any_text() -> impl Strategy<Value = String> {
     any_bytes().prop_map(|b| String::from_utf8_lossy(&b).into_owned())
 }
 
-/// Returns all maps of fields in the facts, so that a test can replace the values.
+/// Returns all maps of fields in the facts (values that were read from servers), so that a test can
+/// replace the values.
 fn all(facts: &mut Facts) -> Vec<&mut Fields> {
     let mut found = Vec::new();
     for group in &mut facts.groups {

@@ -1,4 +1,4 @@
-//! Checks of a group: its master and replicas.
+//! The doctor's checks of a Sentinel-watched group: its master and replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Checks of the marker, the key `palisade:generation` that palisade writes on each node. The
-//! checks find a new node, a loss of data, and a quarantine (a time without grants) that is too
-//! long.
+//! The doctor's checks of the marker, the key `palisade:generation` that palisade writes on each
+//! node. The checks find a new node, a loss of data, and a quarantine (a time without grants) that
+//! is too long.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn not_initialised(facts: &Facts, subject: &str, server: &Server) -> Answer {
     let kept = match server.marker.as_ref()? {
         Some(kept) => kept,
         // The library refuses some servers, for example a Redis Cluster, so `palisade init` cannot
-        // write a marker there.
+        // write the marker (`palisade:generation`) there.
         None if server.info_text().is_ok_and(|info| objection(&info).is_some()) => {
             return Err("the library refuses this server".to_owned());
         }
@@ -94,8 +94,8 @@ pub(super) const DATA_LOSS: Check = Check {
 const SHORT: u128 = 60;
 
 fn data_loss(facts: &Facts, subject: &str, server: &Server) -> Answer {
-    // Two clocks differ by at most twice `clock_error`. So the library extends a loss by that much
-    // (idempotency 6), and this check does the same.
+    // Two clocks differ by at most twice `clock_error`. So the library extends a loss (a span of
+    // lost writes) by that much (idempotency 6), and this check does the same.
     let margin = 2 * facts.clock_error;
     let Some(marker) = server.marker.as_ref()? else {
         return Ok(Finding::fine("no marker"));
@@ -208,7 +208,8 @@ mod tests {
         assert_eq!(unknown("not-initialised", closed).message, "unknown (GET not allowed)");
     }
 
-    /// Replaces the group in the facts by two lone servers, each with one of these markers.
+    /// Replaces the group in the facts (the values that a check examines) by two lone servers, each
+    /// with one of these markers.
     fn two(f: &mut Facts, markers: [Option<KeptData>; 2]) {
         let group = f.groups.remove(0);
         for (mut server, marker) in group.servers.into_iter().zip(markers) {
@@ -252,7 +253,7 @@ mod tests {
         let found = of(Some(60 * 60));
         assert!(found.message.contains("count as forgotten for another 23.0 h"), "{found:?}");
         // The node began without data and has granted locks since. A server that lost all data
-        // looks the same, so the first command lists the losses of the server.
+        // looks the same, so the first command lists the losses of data of the server.
         assert!(found.fix[0].starts_with("palisade idem incidents"), "{found:?}");
         assert!(found.fix[1].starts_with("palisade init --new"), "{found:?}");
         let old = Some(kept(Some(25 * 60 * 60)));
@@ -355,11 +356,12 @@ mod tests {
         assert!(found.fix[0].starts_with("palisade doctor --max-ttl 78 "), "{found:?}");
         assert!(group(31, 0).message.ends_with("with the next request that requires less"));
         // A client that cannot read `min-replicas-max-lag` adds 12 s to its `max_ttl` of 15 s for a
-        // replaced master that may still grant. So a quarantine of 27 s is right.
+        // replaced master that may still grant. So a quarantine (a time without grants) of 27 s is
+        // right.
         let edge = |f: &mut Facts| f.groups[0].servers[0].marker = Ok(Some(marker(27, 0)));
         with("quarantine-long", edge, |_| {});
-        // A quarantine of 90 s is right if the application has a `max_ttl` of 78 s, because the 12
-        // s are added.
+        // A quarantine (a time without grants) of 90 s is right if the application has a `max_ttl`
+        // of 78 s, because 12 s are added for a replaced master that may still grant.
         let asked = |f: &mut Facts| {
             f.groups[0].servers[0].marker = Ok(Some(marker(90, 0)));
             f.max_ttl = Duration::from_secs(78);

@@ -14,7 +14,8 @@ pub(crate) mod tests;
 use super::facts::{Facts, Group, Sentinel, Server};
 use super::report::Finding;
 
-/// The finding about one subject, or the reason for which the facts about the subject are unknown.
+/// The finding about one subject (such as a server), or the reason for which the needed values are
+/// unknown.
 type Answer = Result<Finding, String>;
 
 /// Kind of subject that a check examines, and the function of the check. `run` calls the function

@@ -1,5 +1,5 @@
-//! Checks of the Sentinels of a group: there are enough Sentinels, the Sentinels agree, and a
-//! failover is possible.
+//! The doctor's checks of the Sentinels of a group: there are enough Sentinels, the Sentinels
+//! agree, and a failover is possible.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -162,8 +162,8 @@ fn differences(group: &Group) -> Vec<Finding> {
     found
 }
 
-/// Returns the most common value, the text that lists every value with its Sentinels, and the
-/// Sentinels that report another value. Returns `None` if all Sentinels agree.
+/// Returns the most common value of a field, the text that lists every value with its Sentinels,
+/// and the Sentinels that report another value. Returns `None` if all Sentinels agree.
 fn votes(
     group: &Group,
     of: impl Fn(&Sentinel) -> Option<String>,

@@ -1,5 +1,5 @@
-//! Checks of a single data server: the doctor reaches the server, the library accepts it, its data
-//! survive a restart, and its user may send all commands.
+//! The doctor's checks of a single data server: the doctor reaches the server, the library accepts
+//! it, its data survive a restart, and its user may send all commands.
 
 use std::collections::BTreeSet;
 

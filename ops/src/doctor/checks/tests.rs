@@ -1,5 +1,5 @@
-//! The facts of a deployment without faults, for tests, and functions that change a copy of these
-//! facts and run one check on it.
+//! The facts (values read from servers) of a deployment without faults, for tests, and functions
+//! that change a copy of these facts and run one check on it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -189,7 +189,7 @@ pub(crate) fn all_masters(facts: &mut Facts, name: &str, value: &str) {
     }
 }
 
-/// Returns the findings of check `id` for these facts.
+/// Returns the findings of check `id` for these facts (values read from servers).
 pub(crate) fn of(id: &str, facts: &Facts) -> Vec<Finding> {
     assert!(CHECKS.iter().any(|c| c.id == id), "no check is called {id}");
     run(facts).into_iter().filter(|f| f.check == id).collect()
