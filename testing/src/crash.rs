@@ -131,7 +131,7 @@ struct World {
 /// State of a process: alive or dead, and the crash point.
 #[derive(Debug)]
 struct Life {
-    /// The crash and the number of its point; `None` for a process without a crash.
+    /// The crash and the number of its crash point; `None` for a process without a crash.
     crash: Option<(CrashKind, usize)>,
     passed: AtomicUsize,
     crashed_at: Mutex<Option<String>>,

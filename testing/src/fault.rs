@@ -51,7 +51,8 @@ struct State {
     dice: Option<Dice>,
     cut: bool,
     frozen: bool,
-    /// True while a thaw executes the queued requests. New requests are then appended to the queue.
+    /// True while a thaw (the end of a freeze) executes the queued requests. New requests are then
+    /// appended to the queue.
     draining: bool,
     queue: VecDeque<Job>,
     calls: u64,

@@ -1,4 +1,4 @@
-//! Extension of a lock, and the metadata of its holder.
+//! Extension of a lock, and the metadata that its holder stores beside the lock.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Acquire, raise, release and inspect of a lock.
+//! Acquire, release and inspect of a lock, and raise of its fencing token.
 
 use palisade::node::spi::{LockKeys, Reply};
 

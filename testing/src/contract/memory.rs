@@ -100,11 +100,12 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
     let Some(loss) = facts.losses.last().copied() else { b.broken("a restart is a loss", &facts) };
     let (then, now) = (before.node_micros / 1_000, facts.node_micros / 1_000);
-    // A loss begins at the note in the restored marker. The note is the server's clock at the last
-    // write of the marker. When a record is written, the note is at most a second old.
+    // A loss begins at the note in the restored marker (the record of the node's data history). The
+    // note is the server's clock at the last write of the marker. When a record is written, the
+    // note is at most a second old.
     let is_proved = then.saturating_sub(1_100) <= loss.from && loss.from <= loss.to;
     // A server that a failover replaced may still have granted leases, for at most the failover
-    // window. So the loss ends one window after the last write that came back.
+    // window. So the loss ends one window after the last write that the restarted server still has.
     let window = facts.quarantine_len.saturating_sub(b.terms.max_ttl).as_millis() as u64;
     let is_within = then + window <= loss.to && loss.to <= now + window;
     b.check(is_proved && is_within, "a loss begins with a note that came back", &(then, loss));
@@ -113,7 +114,8 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     b.check(!none.is_zero(), "no loss is accepted unasked", &none);
     let long = Duration::from_millis(loss.to - loss.from + 1) + 2 * b.terms.clock_error;
     let rest = unsure(&b, long).await;
-    // Earlier losses of this node may be longer than the accepted length. Then `rest` is not zero.
+    // Earlier losses of data of this node may be longer than the accepted length. Then `rest` is
+    // not zero.
     let is_accepted = rest < none && (facts.losses.len() > 1 || rest.is_zero());
     b.check(is_accepted, "a loss that is short enough is accepted", &(&facts, none, rest));
 }

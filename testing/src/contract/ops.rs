@@ -143,7 +143,7 @@ fn claim_with(
     Op::Claim(claim_terms(key, owner, lease, fingerprint, force))
 }
 
-/// Makes the fields of a claim. A case may change them.
+/// Returns the fields of a claim with default values. A case may change some of them.
 pub(super) fn claim_terms(
     key: &RecordKey,
     owner: OwnerToken,

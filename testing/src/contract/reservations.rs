@@ -25,19 +25,20 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Handles that wait, each with the time for which it has waited. `FIRST` has waited longest.
+/// Clients that wait, each with the time for which it has waited. `FIRST` has waited longest.
 const FIRST: (u64, Duration) = WAITERS[2];
 const NEXT: (u64, Duration) = WAITERS[0];
 const THIRD: (u64, Duration) = WAITERS[1];
 
-/// Releases a lock for which three handles wait, and sends these operations in the same batch.
+/// Releases a lock for which three clients wait, and sends these operations in the same batch.
 /// Returns the lock and the replies to the operations.
 async fn after_release<F>(b: &Bench, ops: F) -> (LockKeys, Vec<Reply>)
 where
     F: FnOnce(&LockKeys) -> Vec<Op>,
 {
     let mut events = b.events();
-    // A node reserves a lock only for a handle that receives hints.
+    // A node reserves a lock only for a client that receives hints (messages that a lock may be
+    // free).
     listening(b, &mut events).await;
     let (k, a) = awaited(b, &WAITERS).await;
     let mut all = vec![release(&k, a)];

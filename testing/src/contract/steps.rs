@@ -1,4 +1,5 @@
-//! Steps in a record. They are stored until the record has a result.
+//! Steps in the record of an idempotency key: stored results of parts of the handler. They are
+//! stored until the record has a result.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Claims the key as soon as a claim is possible, and returns the steps in the reply.
+/// Claims the key as soon as a claim is possible, and returns the stored steps in the reply.
 async fn shown(b: &Bench, key: &RecordKey, owner: OwnerToken) -> Option<StoredSteps> {
     let op = claim(key, owner, LONG);
     match b.until("a claim is granted", op, |r| matches!(r, Reply::Claimed { .. })).await {

@@ -1,4 +1,4 @@
-//! The faults of one call, and the random numbers that choose them.
+//! The faults of one call of a node, and the random numbers that choose them.
 
 use std::time::Duration;
 
