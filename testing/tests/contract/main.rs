@@ -213,7 +213,7 @@ async fn a_node_that_calls_lost_data_new_is_caught() {
         _, Reply::Claimed { fresh, .. } => *fresh = false);
 }
 
-/// The wrong node confirms every barrier (that replicas have a grant), or never answers a barrier.
+/// The wrong node confirms every barrier (a request to wait for replicas), or never answers one.
 #[tokio::test(start_paused = true)]
 async fn wrong_barriers_are_caught() {
     for (hangs, by) in [

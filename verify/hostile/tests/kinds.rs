@@ -40,7 +40,7 @@ pub(crate) struct Kind {
     pub(crate) rare: bool,
 }
 
-/// Result of one misbehaviour: true if the connection stays open.
+/// Result of one misbehaviour: true if the connection to the client stays open.
 pub(crate) type Strike = io::Result<bool>;
 
 impl Kind {

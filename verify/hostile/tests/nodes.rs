@@ -53,8 +53,8 @@ pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     let both = (one_of_three(&what, phase, &bad), alone(&what, phase, &kind, &bad));
     let (trio, lone) = tokio::join!(both.0, both.1);
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
-    // The limit includes two handles. Each has connections for batches, hints and barriers, and
-    // connects again after pauses.
+    // The limit includes two `Redlock` handles. Each has connections for batches, wake-up messages
+    // and barriers, and connects again after pauses.
     if bad.connections() > CONNECTIONS_MAX {
         wrong.push(format!("{what}: {} connections", bad.connections()));
     }
@@ -155,7 +155,8 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<()
         }
     }
     if matches!(phase, Phase::Subscribe | Phase::Pushes) {
-        // This `acquire` waits for a held lock, so it subscribes to hints.
+        // This `acquire` waits for a held lock, so it subscribes to the wake-up messages of the
+        // server.
         let wait = Duration::from_millis(250);
         match within(
             &what,

@@ -65,7 +65,7 @@ pub(crate) struct Mutant {
     place: (usize, usize),
     /// Description of the change, with the name of its function or its line.
     change: String,
-    /// Byte range of the file that the change replaces.
+    /// Byte range of the file that is replaced.
     range: Range<usize>,
     replacement: String,
 }

@@ -34,8 +34,8 @@ pub(crate) fn on(id: usize) -> bool {
     *ON == Some(id)
 }
 
-/// Returns the text of a script. If a change of one of the script's files is turned on, the text
-/// contains this change.
+/// Returns the text of a Lua script. If a change of one of the script's files is turned on, the
+/// text contains this change.
 pub(crate) fn script(text: &'static str) -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     let Some((old, new)) = ON.and_then(changed_file) else { return text };

@@ -1,5 +1,5 @@
-//! The test suites that should detect a change, in order, the quickest first. Also functions that
-//! build and run their programs.
+//! The test suites that should detect a change of the library, in order, the quickest first. Also
+//! functions that build and run the test programs of a suite.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead as _, BufReader};
@@ -33,7 +33,7 @@ struct Suite {
     on_servers: bool,
 }
 
-/// All suites, in the order in which they run.
+/// All test suites, in the order in which they run.
 const SUITES: [Suite; 5] = [
     Suite {
         name: "unit",
@@ -229,8 +229,8 @@ enum End {
 }
 
 impl Program {
-    /// Runs the program without a change. Records the changes that each test reaches, and the
-    /// duration of the program.
+    /// Runs the test program without a change of the library. Records the changes whose code each
+    /// test reaches, and the duration of the program.
     pub(crate) fn explore(&mut self, copy: &Copy) -> Result<(), String> {
         let name = self.path.file_name().expect("a program has a name");
         let file = copy.dir().join(name).with_extension("reached");

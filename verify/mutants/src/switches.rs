@@ -17,11 +17,11 @@ use syn::visit::Visit;
 
 use crate::Mutant;
 
-/// Text of a file with its switches.
+/// Text of a source file in which an environment variable turns each change on.
 pub(crate) struct Switched {
     pub(crate) text: String,
-    /// Ranges of the text, each with the numbers of its changes. Each change has a range of its
-    /// own, and each function has a larger range with all its changes.
+    /// Ranges of the text, each with the numbers of its changes. Each change has a separate range,
+    /// and each function has a larger range with all its changes.
     parts: Vec<(Range<usize>, Vec<usize>)>,
 }
 
@@ -61,7 +61,7 @@ impl Switched {
         self.parts.iter().flat_map(|(_, ids)| ids.iter().copied())
     }
 
-    /// Returns the changes at this byte offset of the new text.
+    /// Returns the numbers of the changes at this byte offset of the text with switches.
     pub(crate) fn at(&self, offset: usize) -> Option<&[usize]> {
         let part = self.parts.iter().find(|(range, _)| range.contains(&offset));
         part.map(|(_, ids)| &ids[..])

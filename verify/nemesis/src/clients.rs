@@ -20,7 +20,7 @@ pub(crate) struct Clients {
     world: Rc<World>,
     ledger: Shared,
     seed: u64,
-    /// Subcommand of this program that each process runs.
+    /// Subcommand of this program that each client process runs.
     verb: &'static str,
     list: RefCell<Vec<Client>>,
 }

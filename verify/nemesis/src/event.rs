@@ -1,4 +1,5 @@
-//! Events of the log. The log has one line of JSON for each event, in the order of arrival.
+//! Events of a run of the nemesis, the program that injects faults into servers and clients. The
+//! log has one line of JSON for each event, in the order of arrival.
 //!
 //! All processes run on one machine and share `CLOCK_BOOTTIME`, so times of different processes can
 //! be compared exactly. An event is an observation of a client or of the nemesis itself. The

@@ -59,7 +59,7 @@ fn work_of(verb: Verb) -> Option<&'static str> {
     Some(WORK[at])
 }
 
-/// The ledger and its log.
+/// The ledger (the system that accepts or refuses the clients' effects) and its log.
 pub(crate) struct Ledger {
     books: Books,
     /// Largest token of an accepted write, for each name.
@@ -254,7 +254,7 @@ impl Ledger {
     }
 }
 
-/// Accepts connections of clients. Runs until the future is dropped.
+/// Accepts connections of clients to the ledger. Runs until the future is dropped.
 pub(crate) async fn serve(ledger: Shared, listener: UnixListener) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;

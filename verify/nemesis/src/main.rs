@@ -78,7 +78,7 @@ struct Args {
     /// Only kinds of faults whose name contains this text, for example `clock`. Can be repeated.
     #[arg(long)]
     only: Vec<String>,
-    /// Folder for the picture and the events.
+    /// Folder for the output: a picture of the run and the log of its events.
     #[arg(long, default_value = "target/nemesis")]
     out: PathBuf,
 }
@@ -101,13 +101,14 @@ enum Verb {
     /// Runs a client of `locks`. Started by `locks`.
     #[command(hide = true)]
     LocksClient(locks::client::Args),
-    /// Runs a client of the table. Started by `table`.
+    /// Runs a client of the failover table. Started by `table`.
     #[command(hide = true)]
     TableClient(table::client::Args),
-    /// Runs the table's watcher. Started by `table`.
+    /// Runs the process that observes the servers and Sentinels of the failover table. Started by
+    /// `table`.
     #[command(hide = true)]
     TableWatch(table::watch::Args),
-    /// Runs the table's plain writer. Started by `table`.
+    /// Runs the process that writes without locks for the failover table. Started by `table`.
     #[command(hide = true)]
     TableWriter(table::writer::Args),
     /// Hands a group over. Started by `nemesis` and by `table`.
@@ -116,7 +117,7 @@ enum Verb {
     /// Runs a client. Started by `nemesis`.
     #[command(hide = true)]
     Client(client::Args),
-    /// Keeps a network open until its input ends. Started by `nemesis`.
+    /// Keeps a network open until the standard input ends. Started by `nemesis`.
     #[command(hide = true)]
     Hold,
 }

@@ -1,5 +1,5 @@
-//! Report at the end of a run: faults by kind, operations by result, broken rules with the events
-//! around them, and one line of JSON.
+//! Report at the end of a run of `nemesis`: faults by kind, operations by result, broken rules with
+//! the events around them, and one line of JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ pub(crate) struct Fault {
     pub(crate) to: Nanos,
 }
 
-/// Returns the faults of a log.
+/// Returns the faults that a log of events contains.
 pub(crate) fn faults(events: &[Event]) -> Vec<Fault> {
     let end = events.last().map_or(0, |e| e.at);
     let mut faults = BTreeMap::new();

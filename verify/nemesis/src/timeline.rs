@@ -9,7 +9,7 @@ use crate::report::{Fault, faults};
 
 const LEFT: f64 = 150.0;
 const ROW: f64 = 22.0;
-/// Colours of the clients.
+/// Colours of the clients in the picture.
 const COLOURS: [&str; 8] =
     ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#dd8833"];
 /// Names in the picture: the elections, and the locks that all clients use often.

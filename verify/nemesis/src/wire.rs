@@ -16,7 +16,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::event::{Answer, Event, EventKind, Nanos, TaskId, Verb, now};
 
-/// A line that a client sends. The ledger replies only to `Ask`.
+/// A line that a client sends to the ledger. The ledger replies only to `Ask`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
@@ -27,8 +27,8 @@ pub(crate) enum Line {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LedgerRequest {
-    /// Writes under a lock. The reply is yes if the token is not smaller than that of an earlier
-    /// write.
+    /// Writes under a lock. The reply is yes if the token is not smaller than that of any earlier
+    /// write under this name.
     Write { name: Arc<str>, token: u64 },
     /// Asks the ledger to record the effect of an order. The reply is yes if the ledger accepts the
     /// effect.
@@ -50,7 +50,7 @@ pub(crate) enum LedgerRequest {
     Decide { key: Arc<str> },
 }
 
-/// A key of a batch.
+/// An idempotency key of a batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Item {
     pub(crate) key: Arc<str>,
@@ -81,7 +81,7 @@ impl Ledger {
         Ok(Self { who, path: path.to_owned(), read: BufReader::new(read).lines(), write })
     }
 
-    /// Opens another connection for the same task.
+    /// Opens another connection to the ledger for the same task.
     pub(crate) async fn again(&self) -> io::Result<Self> {
         Self::connect(&self.path, self.who).await
     }

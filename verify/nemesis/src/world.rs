@@ -242,7 +242,8 @@ impl World {
         command
     }
 
-    /// Runs `sentinel-conf/break` with these arguments. An error contains the script's message.
+    /// Runs the script `sentinel-conf/break` with these arguments. An error contains the script's
+    /// message.
     ///
     /// The future must not be dropped before its end, because the script must not stop in the
     /// middle.
@@ -293,7 +294,8 @@ impl World {
         self.dir.join(&self.groups[group].name).join(id)
     }
 
-    /// Returns true if clocks can be changed and disks can be made slower.
+    /// Returns true if the machines are simulated: their clocks can be changed and their disks
+    /// slowed.
     pub(crate) fn has_machines(&self) -> bool {
         self.server.is_some()
     }
@@ -357,7 +359,7 @@ fn off(dice: &mut StdRng, most: i64) -> i64 {
     }
 }
 
-/// Keeps this process's network until the input ends.
+/// Keeps this process's network open until the standard input ends.
 pub(crate) fn hold() -> io::Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
 }

@@ -17,7 +17,7 @@ fn table(name: &str, args: &[&str]) -> Output {
         .expect("it can be run")
 }
 
-/// Returns the row. Returns `None` if this machine cannot create networks.
+/// Returns the row that the program printed. Returns `None` if this machine cannot create networks.
 fn row(out: &Output) -> Option<Value> {
     let words = String::from_utf8_lossy(&out.stderr);
     if out.status.code() == Some(77) {

@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 
-/// A bug. Each bug breaks one rule of the design.
+/// A known bug of the library. Each bug breaks one rule of the design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bug {
@@ -27,7 +27,8 @@ pub enum Bug {
     /// A node in quarantine (it may have lost leases, so it grants nothing) restores each lock that
     /// a holder asks to extend (quarantine 6).
     RecreateInQuarantine,
-    /// Renewals count on a new master while the old master may still grant (quarantine 6).
+    /// Renewals count on a new master while the old master may still grant, so two masters give
+    /// leases (quarantine 6).
     TwoMastersVote,
     /// A new master in quarantine accepts a renewal that does not ask it to restore the lease. This
     /// happens if its copy of the lock lasts longer than the old master may still grant (quarantine
@@ -42,8 +43,8 @@ pub enum Bug {
     /// After a loss of data, the floor (the smallest token of the new data history) is below tokens
     /// that a replaced server may still grant (quarantine 8).
     FloorWithoutWindow,
-    /// A request that waited in a frozen server takes effect after the server thaws, although the
-    /// deadline of the request has passed (overview 3).
+    /// A request that waited in a frozen server takes effect after the server continues, although
+    /// the deadline of the request has passed (overview 3).
     LateRequestsRun,
     /// A server accepts a deadline that was computed from the clock of the server that it replaced
     /// (overview 3).
@@ -56,8 +57,8 @@ pub enum Bug {
     /// An operator's change also applies to a claim that still runs, or to a later claim than the
     /// one that the operator read (idempotency 17).
     ChangesUnfenced,
-    /// Only claims send the fingerprint of the request to the nodes. Other ops do not, so a node
-    /// that lost the claim does not have the fingerprint (idempotency 8).
+    /// Only claims send the fingerprint of the request to the nodes. Other operations do not, so a
+    /// node that lost the claim does not have the fingerprint (idempotency 8).
     FingerprintOfClaimsOnly,
     /// The check of a request's birth (its creation time) does not allow for clock errors
     /// (idempotency 6).
@@ -65,8 +66,8 @@ pub enum Bug {
     /// The note (the server's time, stored in the marker key) is one second later than the newest
     /// record (quarantine 13).
     NoteAhead,
-    /// The lost writes are assumed to begin when the new data history begins, not at the last time
-    /// that the old history noted (quarantine 13).
+    /// The lost writes are assumed to begin when the new data history begins, not at the last
+    /// server time that the old history stored (quarantine 13).
     LossFromItsEnd,
     /// The lost writes are assumed to end when the new data history begins. A replaced master may
     /// still grant for its failover window L after that (quarantine 13).
@@ -108,12 +109,13 @@ pub enum Bug {
     /// Steps of an older claim are stored although the node has promised the key to a newer claim
     /// (idempotency 14).
     StepsUnfenced,
-    /// A record found on a single node is returned without a repair (idempotency 1).
+    /// A record of a key that was found on a single node is returned without a repair, which would
+    /// store it on a majority (idempotency 1).
     RecordOfOneNode,
     /// A grant counts before the replicas have the write (durability 1).
     YesBeforeReplicas,
-    /// The nodes keep a lease only for its ttl. They ignore the drain time that the holder declared
-    /// (election 8).
+    /// The nodes keep a lease only for its ttl. They ignore the drain time, for which the leader's
+    /// work may continue after a loss (election 8).
     NoLockDelay,
     /// A reservation (a released lock that is kept free for the first waiter) does not end (locks
     /// 11).
@@ -125,10 +127,10 @@ pub enum Bug {
     TakeoversRelease,
     /// A server pauses inside a batch, and executes other batches during the pause (overview 2).
     BatchesYield,
-    /// Each process has its own records of a job's ticks, so a tick can run once in each process
-    /// (cron 1).
+    /// Each process has separate records of a cron job's ticks, so a tick can run once in each
+    /// process (cron 1).
     TicksByProcess,
-    /// An acquire counts a lock of another program as free (locks 9).
+    /// An acquire counts a lock of another program as free, and overwrites it (locks 9).
     ForeignOverwritten,
     /// A node grants a writer's lock to readers (readers 1).
     ReaderBesideWriter,

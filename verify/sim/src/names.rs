@@ -28,7 +28,7 @@ pub(crate) fn slot(pool: usize, slot: u16) -> u16 {
     1_000 + 10 * pool as u16 + slot
 }
 
-/// Returns an idempotency key.
+/// Returns the idempotency key with the number `n`.
 pub(crate) fn order(n: usize) -> String {
     format!("order-{n}")
 }

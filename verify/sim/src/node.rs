@@ -188,8 +188,8 @@ impl Node {
         let due = due + state.servers[at].clock.set_back() * 1_000;
         let ops = batch.ops.clone();
         let replies = at_once(memory, batch);
-        // A closed server does not reply. Its new data history counts as begun with its first
-        // reply.
+        // A closed server does not reply. So its new data history counts as begun only with its
+        // first reply.
         let begins = state.servers[at].fresh.take_if(|_| replies.facts.is_some());
         if let Some(window) = begins {
             let silent = (self.least_lease + window).as_nanos() as u64;
@@ -432,7 +432,8 @@ impl State {
         Some(NodeError::not_executed(fault, why))
     }
 
-    /// Returns the data that remain, and the true time (µs) up to which these data are complete.
+    /// Returns the master's data that remain after a crash or a failover, and the true time (µs) up
+    /// to which these data are complete.
     fn data(&self, copy: Copy, now: u64) -> (u64, Option<palisade::test_util::MemorySnapshot>) {
         let (at, data) = match copy {
             Copy::Behind(0) => (now, Some(self.servers[self.master].memory.snapshot())),

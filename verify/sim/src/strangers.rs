@@ -1,4 +1,4 @@
-//! Access to the same nodes without the library. Other programs use locks as in the Redlock
+//! Access of clients to the nodes without the library. Other programs use locks as in the Redlock
 //! documentation. Operators decide about keys.
 
 use std::sync::Arc;

@@ -11,13 +11,14 @@ use crate::plan::{Decision, Fault, Parting};
 /// gives the guard up.
 pub(crate) type HoldId = u32;
 
-/// Kind of an op, without the contents.
+/// Kind of an operation that a client sends to a node, without the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Verb {
     Acquire,
     Raise,
     Extend,
-    /// An extension that names the quarantine, so that a node in quarantine may accept it.
+    /// An extension of a lease that names the quarantine, so that a node in quarantine may accept
+    /// it.
     Reassert,
     Release,
     Inspect,
@@ -31,7 +32,7 @@ pub(crate) enum Verb {
     Lookup,
 }
 
-/// Reply of a node, without the contents.
+/// Reply of a node to an operation, without the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Granted(u64),
@@ -87,7 +88,7 @@ pub(crate) enum Event {
         at: u64,
         quarantine: u64,
     },
-    /// A node granted a lease at the time `at` of its own clock.
+    /// A node granted a lease at the time `at` of the node's own clock.
     Granting {
         node: usize,
         server: usize,
@@ -166,7 +167,7 @@ pub(crate) enum Event {
         requested_at: u64,
         left: u64,
     },
-    /// A call for all permits of a semaphore returned these slots, as bits, in this number of
+    /// A call for all permits of a semaphore returned the slots `slots`, as bits, in `permits`
     /// permits.
     AllPermits {
         client: usize,
@@ -188,7 +189,7 @@ pub(crate) enum Event {
         name: u16,
         how: Parting,
     },
-    /// The user's code hands over a lock that it holds under this token.
+    /// The user's code hands over a lock that it holds under the token `token`.
     HandedOver {
         client: usize,
         name: u16,
@@ -209,7 +210,7 @@ pub(crate) enum Event {
         client: usize,
         late: u64,
     },
-    /// A guard that was invalid before reports that it is valid.
+    /// A guard that was invalid before now reports that it is valid.
     Revived {
         hold: HoldId,
         client: usize,

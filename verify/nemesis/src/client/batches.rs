@@ -46,7 +46,7 @@ enum Fate {
     Stalls,
 }
 
-/// One batch of keys.
+/// One batch of idempotency keys.
 struct Batch {
     ledger: Rc<Mutex<Ledger>>,
     items: Vec<Item>,

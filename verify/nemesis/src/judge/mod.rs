@@ -1,5 +1,6 @@
 //! Checks a log of events for broken rules. The rules are those that the library documents. The
-//! check uses only the log. It does not use the library, nor the decisions of the ledger.
+//! check uses only the log. It uses neither the library nor the decisions of the ledger, which
+//! records effects.
 //!
 //! A client that was killed or stopped counts as a holder until the last deadline that it reported.
 

@@ -50,7 +50,7 @@ pub(super) struct Faults<'a> {
     pub(super) kinds: &'a [Kind],
     /// Folder with the files in which the clients record their observations.
     pub(super) dir: &'a Path,
-    /// Becomes true when each fault has happened once.
+    /// Becomes true when each kind of fault has happened once.
     pub(super) all_happened: &'a AtomicBool,
 }
 

@@ -1,5 +1,6 @@
-//! Checks the observations of the clients about one kind of lock: no two holders conflict at the
-//! same time, fencing tokens are in order, and the other promises of this kind are kept.
+//! Checks the clients' observations of `nemesis locks` about one kind of lock: no two holders
+//! conflict at the same time, fencing tokens are in order, and the other promises of this kind are
+//! kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -102,7 +103,8 @@ pub(crate) struct Found {
     /// Number of tickets that were redeemed more than once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) twice: Option<usize>,
-    /// Number of holders that got the lock between a hand-over and the redemption of its ticket.
+    /// Number of holders that got the lock between a hand-over and the redemption of its ticket,
+    /// when it should not have been free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) let_in: Option<usize>,
 }

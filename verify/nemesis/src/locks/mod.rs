@@ -35,7 +35,7 @@ use judge::Found;
 const CLIENTS: u8 = 8;
 /// Number of permits of the semaphore.
 const PERMITS: u16 = 4;
-/// Lease of all clients.
+/// Length of the leases of all clients.
 const TTL: Duration = Duration::from_millis(800);
 const CLOCK_ERROR: Duration = Duration::from_millis(100);
 const NODE_DEADLINE: Duration = Duration::from_millis(150);
@@ -139,7 +139,7 @@ fn initialise(urls: &[String]) -> Result<(), Failure> {
 /// The findings about one kind, and the broken rules.
 type Judged = (Found, Vec<Violation>);
 
-/// A phase of the run: clients use these kinds of locks while all faults happen.
+/// A phase of `nemesis locks`: clients use these kinds of locks while all faults happen.
 struct Phase<'a> {
     kinds: &'a [Kind],
     urls: &'a [String],

@@ -27,7 +27,7 @@ pub(super) struct Row {
     /// own reports.
     pub(super) no_new_keys_s: f64,
     pub(super) parked: usize,
-    /// Number of requests made during the observation, at ten per second.
+    /// Number of requests that the application made during the observation, at ten per second.
     pub(super) made: usize,
     /// Number of deliveries that returned the stored result, out of `delivered`. Only deliveries
     /// before the first new grant of a lock count.

@@ -1,6 +1,6 @@
-//! Facts from the watcher's observations, in the order of time: the masters that the Sentinels
-//! reported, the servers that accepted writes, and the quarantines. None of these facts comes from
-//! the library.
+//! Facts about the group of the failover table, in the order of time: the masters that the
+//! Sentinels reported, the servers that accepted writes, and the quarantines. They come from the
+//! watcher, a process that uses plain Redis requests. None of these facts comes from the library.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

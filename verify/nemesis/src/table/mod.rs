@@ -152,7 +152,7 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
     group.clients(stop).await?;
     let struck = fault.strike(&mut group, stop).await?;
     // After a cut, the old master remains a master for ten seconds, until the Sentinels make it a
-    // replica. With `defeat`, rules are broken much earlier.
+    // replica. With `defeat` (all safety checks are off), rules are broken much earlier.
     let rest = if struck.healed.is_some() && !shape.defeat { 12 } else { 1 };
     stop.wait(Duration::from_secs(rest)).await?;
     let far = if fault.cuts_clients() { group.far() } else { Vec::new() };

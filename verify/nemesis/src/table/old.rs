@@ -64,13 +64,15 @@ impl OldMaster {
         Ok(Self { monitor, lines, addr: addr.to_owned(), named, before, resumed: 0.0 })
     }
 
-    /// Reads the state of the connections. Call this when the Sentinels report the new master.
+    /// Reads the number of unread bytes of each connection. Call this when the Sentinels report the
+    /// new master.
     pub(super) fn named(&mut self, world: &World) -> Result<(), Failure> {
         self.named = sockets(world, &self.addr)?;
         Ok(())
     }
 
-    /// Reads the state of the connections. Call this just before the server is resumed.
+    /// Reads the number of unread bytes of each connection. Call this just before the server is
+    /// resumed.
     pub(super) fn before_resume(&mut self, world: &World) -> Result<(), Failure> {
         self.before = sockets(world, &self.addr)?;
         self.resumed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
@@ -101,7 +103,7 @@ impl Drop for OldMaster {
     }
 }
 
-/// Returns true if unread bytes of this connection may have been sent after the first reading.
+/// Returns true if unread bytes of this connection may have been sent after the time of `named`.
 fn sent_late(peer: &str, named: &Sockets, before: &Sockets) -> bool {
     let (Some((bytes, was_closed)), Some((later, closed))) = (named.get(peer), before.get(peer))
     else {

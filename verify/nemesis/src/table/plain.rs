@@ -190,7 +190,8 @@ impl Writer {
         Ok(Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?))
     }
 
-    /// Ends the writer. The writer then compares its writes with the data of the current master.
+    /// Ends the process that writes without locks. It then compares its writes with the data of the
+    /// current master.
     fn end(&mut self, group: &Group) -> Result<Fates, Failure> {
         let events = group.ledger.borrow();
         let facts = Facts::of(events.so_far());

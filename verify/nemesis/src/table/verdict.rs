@@ -1,4 +1,4 @@
-//! Checks one row by its log.
+//! Checks one row of the failover table by the log of its events.
 //!
 //! A *vote* is a reply in which one server grants or renews one lease. A vote is wrong in four
 //! cases:
@@ -25,7 +25,7 @@ const MS: Nanos = 1_000_000;
 /// no use.
 const VOTES: usize = 500;
 
-/// Facts about a row that the log does not contain.
+/// Facts about a row of the table that the log does not contain.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) fault: &'static str,
@@ -52,7 +52,7 @@ pub(super) struct Row {
     pub(super) reassert_ms: Option<f64>,
     pub(super) first_grant_ms: Option<f64>,
     pub(super) writes_to_old_master: Option<usize>,
-    /// Number of checked votes.
+    /// Number of checked votes (grants and renewals by servers).
     pub(super) votes: usize,
     /// Number of times that a client held a lock or leadership.
     pub(super) holds: usize,
@@ -82,7 +82,7 @@ impl Row {
     }
 }
 
-/// Checks one row by its log. The events must be sorted by time.
+/// Checks one row of the failover table by its log. The events must be sorted by time.
 pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
     let facts = Facts::of(events);
     let holds = judge::holds(events);

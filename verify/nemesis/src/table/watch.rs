@@ -109,7 +109,7 @@ async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io:
 }
 
 /// Reports to the ledger this server's replies to plain writes, and its marker (the key with its
-/// data history and quarantine).
+/// data history and the length of its quarantine).
 async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<()> {
     let mut line = Line::to(&addr);
     let (mut before, mut last_yes) = (None, 0);
@@ -142,7 +142,7 @@ async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<
 /// Marker of a server, and the server's current data history.
 struct Marker {
     server: Arc<str>,
-    /// Data history of the server. `None` until it is read.
+    /// Data history of the server (its replication id). `None` until it is read.
     replid: Option<String>,
     /// Text of the marker at the last reading.
     text: String,

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     wait: u8,
 }
 
-/// Number of writes for each result.
+/// Number of writes for each result, at the end of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fates {
     pub(super) acked: usize,

@@ -24,7 +24,8 @@ struct Wait {
 /// gap, and the time of the last request for the place.
 type Run = (u64, u64);
 
-/// Waiting calls and their places in the queues of the nodes, as far as the trace shows them.
+/// Waiting calls and their places in the queues of the nodes, as far as the events of the run show
+/// them.
 #[derive(Debug)]
 struct Order {
     promises: Promises,

@@ -1,4 +1,5 @@
-//! Promises whose violations the world itself finds and reports as events.
+//! Promises whose violations the world (the part of the simulator that knows all holders and the
+//! true time) finds and reports as events.
 
 use super::{Rule, rule};
 use crate::names::{self, PERMITS};
@@ -23,8 +24,8 @@ fn none(
 /// Returns the rules that hold in each run. If `served` is true, a free lock must be granted.
 pub(super) fn always(served: bool) -> Vec<Rule> {
     vec![
-        // The world records which grants the replicas of each node have confirmed, and reports a
-        // grant that too few nodes have on their replicas (durability 1).
+        // The simulator records which grants the replicas of each node have confirmed, and reports
+        // a grant that too few nodes have on their replicas (durability 1).
         none(
             "a grant is as durable as requested",
             "docs/design/durability.md, 1: AllReplicas counts after the replicas have it; fewer \
@@ -65,8 +66,8 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
                 _ => matches!(event, Event::Overdue { .. } | Event::Stuck),
             },
         ),
-        // The world reports this event after all handles and guards were dropped, so no task may
-        // still run.
+        // The simulator reports this event after all handles and guards were dropped, so no task of
+        // the library may still run.
         none("no task outlives its handles", "a handle's tasks end with it", |event| {
             matches!(event, Event::TasksLeft(_))
         }),
@@ -84,7 +85,7 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
 
 /// Returns two rules: two guards of one name are never valid at the same time, and two claims of
 /// one key are never valid at the same time (README, promises 1 and 4; locks 2; idempotency 1). The
-/// world compares all guards and claims after each event.
+/// simulator compares all guards and claims after each event.
 pub(super) fn exclusion() -> [Rule; 2] {
     let overlap = |of_key: bool| {
         move |event: &Event| match event {

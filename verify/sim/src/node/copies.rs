@@ -27,7 +27,8 @@ impl Copies {
             return;
         }
         if self.later.len() >= MOST {
-            // Every second copy is dropped, so both old and recent copies remain.
+            // Half of the copies are dropped, every second one, so both old and recent copies
+            // remain.
             let mut keep = false;
             self.later.retain(|_| {
                 keep = !keep;

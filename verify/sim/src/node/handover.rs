@@ -37,8 +37,8 @@ impl Node {
         Some(Closing { server: state.master, life: server.life, till })
     }
 
-    /// Opens a server before its closed time ends, as an operator does, if its data contain this
-    /// closing.
+    /// Opens a server before its closed time ends, as an operator does. Has an effect only if the
+    /// server's data contain this closing.
     pub(crate) fn open(&self, at: usize, closing: Closing) {
         self.state().servers[at].memory.open(closing.till);
     }

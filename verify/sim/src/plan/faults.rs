@@ -1,4 +1,4 @@
-//! Faults of a plan and their times.
+//! Faults of a simulated run and their times.
 
 use super::draw::ALWAYS;
 use super::{Action, Copy, Fault, Ms, NetPlan, Plan, Steps, Stops, Theme, Wave};
@@ -214,7 +214,7 @@ impl Plan {
         while at < 3_000 {
             let node = d.range(0, self.nodes.len() as u64 - 1) as usize;
             let by = (d.range(0, 2 * most) as i64) - most as i64;
-            // The step is reversed much later, by a separate step.
+            // The clock step is reversed much later, by a separate step.
             self.faults.push((at, Fault::Wild { node, server: 0, by, span: every }));
             at += 2 * every;
         }

@@ -1,4 +1,4 @@
-//! Promises that must be kept in the run of a plan, under the plan's assumptions.
+//! Promises of the library that must be kept in the run of a plan, under the plan's assumptions.
 
 use super::{Ms, Plan, Policy, Steps};
 
@@ -14,7 +14,7 @@ pub(crate) enum Clocks {
     Step,
 }
 
-/// Guarantees that hold under the assumptions of a plan.
+/// Guarantees of the library that hold under the assumptions of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a promise of its own")]
 pub(crate) struct Promises {
