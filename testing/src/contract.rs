@@ -146,7 +146,7 @@ enum Need {
     HandOver,
 }
 
-/// A case of the contract: one rule, or a few related rules.
+/// A test case of the contract suite: one rule, or a few related rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     name: &'static str,

@@ -150,7 +150,8 @@ impl Bench {
         replies.facts.unwrap_or_else(|| self.broken("facts come with each batch", &replies.items))
     }
 
-    /// Calls the node's barrier. Checks the rule that the answer arrives in time.
+    /// Calls the node's barrier, which waits until replicas have a grant. Checks that the answer
+    /// arrives in time.
     pub(super) async fn barrier(
         &self,
         after: BarrierPoint,

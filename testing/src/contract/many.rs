@@ -184,8 +184,8 @@ async fn rule_5_a_release_frees_what_is_its_owners(b: Bench) {
     b.check(freed, "it stays, and the others are free", &got);
 }
 
-/// Returns three locks of which one owner has the first two and another one the last, the
-/// keys of all, and both owners.
+/// Returns three locks, the keys of all three, and two owners. The first owner has the first two
+/// locks, and the second owner has the last one.
 async fn two_collected(b: &Bench) -> ([LockKeys; 3], LockKeys, (OwnerToken, OwnerToken)) {
     let ((names, all), (a, c)) = (three(b), b.owners());
     for (name, owner) in names.iter().zip([a, a, c]) {

@@ -142,7 +142,8 @@ async fn is_fresh(b: &Bench) -> bool {
 
 async fn an_empty_node_is_fresh_until_a_client_remembers_its_data(b: Bench) {
     let known = b.facts().await.node_micros;
-    // The data after the restart must begin in a later millisecond than `known`.
+    // The data after the restart must begin in a later millisecond than the time `known`, at which
+    // the node still had its earlier data.
     sleep(Duration::from_millis(5)).await;
     let facts = after(&b, b.hooks.restart_empty.as_ref()).await;
     b.check(facts.began == Began::Empty, "an empty node may be new", &facts);

@@ -72,7 +72,8 @@ pub(super) fn take_for(keys: &LockKeys, owner: OwnerToken, from: OwnerToken, ttl
     acquire_if(keys, owner, ttl, IfHeld::TakeFrom(from))
 }
 
-/// Makes an acquisition that takes the lock from the owner `from` with this token, or not at all.
+/// Makes an acquisition that takes the lock only from the owner `from` with the fencing token
+/// `token`.
 pub(super) fn take_only(
     keys: &LockKeys,
     owner: OwnerToken,
@@ -185,7 +186,7 @@ pub(super) fn reassert_claim(
     Op::ExtendClaim { key, owner, token, lease, retention: KEEP, fingerprint: None, reassert }
 }
 
-/// Makes an extension of a claim with a fingerprint.
+/// Makes an extension of a claim, with the fingerprint of the request.
 pub(super) fn extend_claim_print(
     key: &RecordKey,
     owner: OwnerToken,
@@ -201,7 +202,8 @@ pub(super) fn complete(key: &RecordKey, owner: OwnerToken, token: u64, value: &[
     complete_with(key, owner, token, Some(value), None)
 }
 
-/// Makes a completion. The value may be missing, and there may be a fingerprint.
+/// Makes an operation that stores the result of a claim. The value of the result and the
+/// fingerprint of the request may be missing.
 pub(super) fn complete_with(
     key: &RecordKey,
     owner: OwnerToken,
@@ -218,7 +220,7 @@ pub(super) fn steps(key: &RecordKey, owner: OwnerToken, token: u64, list: &[u8])
     steps_with(key, owner, token, list, None)
 }
 
-/// Makes an operation that stores steps, with a fingerprint.
+/// Makes an operation that stores the steps of a handler, with the fingerprint of the request.
 pub(super) fn steps_print(
     key: &RecordKey,
     owner: OwnerToken,

@@ -90,7 +90,7 @@ pub(super) async fn full(b: &Bench) -> (LockKeys, OwnerToken, OwnerToken) {
     (k, a, c)
 }
 
-/// Returns the permits that the node shows.
+/// Returns the held permits of the semaphore, as the node reports them.
 async fn permits(b: &Bench, k: &LockKeys) -> Vec<SlotGrant> {
     match b.ask(inspect(k)).await {
         Reply::Permits(all) => all,
@@ -98,7 +98,7 @@ async fn permits(b: &Bench, k: &LockKeys) -> Vec<SlotGrant> {
     }
 }
 
-/// Checks that the node shows exactly these slots with these owners.
+/// Checks that exactly these slots are held by these owners, as the node reports it.
 pub(super) async fn has(b: &Bench, k: &LockKeys, want: &[(u16, OwnerToken)]) {
     let seen = permits(b, k).await;
     let got: Vec<_> = seen.iter().map(|permit| (permit.slot, permit.owner)).collect();

@@ -61,8 +61,8 @@ pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     (bad.struck(), wrong)
 }
 
-/// Runs both parts of a case one after the other, because the kinds with large replies need much
-/// memory. Returns the errors found.
+/// Runs both parts of a case one after the other: with the bad server as one of three nodes, and as
+/// the only node. The kinds with large replies need much memory. Returns the errors found.
 pub(crate) async fn large(phase: Phase, kind: Kind) -> Vec<String> {
     let what = format!("{phase:?}, {}", kind.name);
     let kind = Arc::new(kind);

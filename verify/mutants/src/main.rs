@@ -140,8 +140,8 @@ fn run(args: &Args) -> Result<Sum, String> {
     let tried: Vec<usize> = built.into_iter().take(wanted).collect();
     eprintln!("{} of {total} changes", tried.len());
     let mut programs = suites::build(&copy)?;
-    // All programs run concurrently, because most of them only wait. A program that fails under
-    // this load runs again alone.
+    // All test programs run concurrently, because most of them only wait. A program that fails
+    // under this load runs again alone.
     let explored: Vec<_> = std::thread::scope(|scope| {
         let explore = |program| scope.spawn(|| Program::explore(program, &copy));
         let explorers: Vec<_> = programs.iter_mut().map(explore).collect();
@@ -159,8 +159,8 @@ fn run(args: &Args) -> Result<Sum, String> {
     Ok(sum)
 }
 
-/// Writes the changes into the copy, each with a switch. Returns the numbers of the changes that
-/// build.
+/// Writes the changes into the copy of the repository. A switch turns each change on. Returns the
+/// numbers of the changes that build.
 fn put_switches(copy: &Copy, drawn: &[Mutant]) -> Result<BTreeSet<usize>, String> {
     let mut files: BTreeMap<&Path, Vec<(usize, &Mutant)>> = BTreeMap::new();
     for (id, mutant) in drawn.iter().enumerate() {

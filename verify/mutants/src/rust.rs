@@ -76,7 +76,8 @@ impl Listed {
         let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", self.name))?;
         let (start, end) = (self.span.start.offset(&text), self.span.end.offset(&text));
         let range = start.zip(end).ok_or_else(|| format!("{}: no such place", self.name))?;
-        // The name begins with the file, the line and the column.
+        // In the output of `cargo mutants`, the name of a change begins with the file, the line and
+        // the column.
         let change = self.name.splitn(4, ':').last().unwrap_or_default().trim().to_owned();
         Ok(Mutant {
             place: (self.span.start.line, self.span.start.column),

@@ -231,8 +231,8 @@ impl Done {
         gap(&self.all, from, to)
     }
 
-    /// Returns the longest gap of a single client, among the clients that had no fault of their own
-    /// near this gap.
+    /// Returns the longest time without a completed operation of a single client, among the clients
+    /// that had no fault of their own near this time.
     fn one(&self, faults: &[Fault], from: Nanos, to: Nanos) -> Nanos {
         let struck = |n: &u8| {
             let name = format!("client {n}");
@@ -247,8 +247,8 @@ impl Done {
     }
 }
 
-/// Returns the longest time between two successive beats. At least a part of this time must lie
-/// between `from` and `to`.
+/// Returns the longest time between two successive times of the list `beats`. At least a part of
+/// this time must lie between `from` and `to`.
 fn gap(beats: &[Nanos], from: Nanos, to: Nanos) -> Nanos {
     let first = beats.partition_point(|b| *b < from).saturating_sub(1);
     let last = (beats.partition_point(|b| *b < to) + 1).min(beats.len());

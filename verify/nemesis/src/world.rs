@@ -95,7 +95,8 @@ pub(crate) struct World {
     dir: PathBuf,
     netns: String,
     holders: Vec<Child>,
-    /// Program that starts servers on simulated machines. `None` if there are no such machines.
+    /// Program that starts servers on simulated machines, whose clocks and disks can be disturbed.
+    /// `None` if there are no such machines.
     server: Option<PathBuf>,
     /// Constant clock error of each machine, in microseconds. The key is the address of the server
     /// or the number of the client.

@@ -94,7 +94,7 @@ struct Fate {
 }
 
 impl Link {
-    /// Returns an order after all batches that were sent before.
+    /// Returns the signals that keep a new batch behind all batches that were sent before.
     fn order(&self) -> Order {
         let ((there, arrived), (back, answered)) = (oneshot::channel(), oneshot::channel());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -206,8 +206,8 @@ impl LockNode for Link {
         })
     }
 
-    /// Requests a barrier from the node over the same unreliable connection. The request ends when
-    /// its caller drops it.
+    /// Requests a barrier (a wait for replicas) from the node over the same unreliable connection.
+    /// The request ends when its caller drops it.
     fn barrier(
         &self,
         after: BarrierPoint,

@@ -245,7 +245,8 @@ impl Node {
         granted
     }
 
-    /// Replies to a barrier: confirms that the replicas have all grants of the client's server.
+    /// Replies to a barrier (a request to wait for replicas): confirms that the replicas have all
+    /// grants of the client's server.
     ///
     /// A former master confirms nothing new, because its replicas follow another server. Returns
     /// `None` if the server does not reply.
@@ -275,7 +276,8 @@ impl Node {
         Some(answer)
     }
 
-    /// Sends the hints of the server to the clients. Each hint travels separately and may be lost.
+    /// Sends the hints (wake-up messages) of the server to the clients. Each hint travels
+    /// separately and may be lost.
     fn forward(&self, state: &mut State) {
         while let Ok(event) = state.signals.try_recv() {
             let mut dice = self.hints.lock().unwrap_or_else(PoisonError::into_inner);

@@ -383,13 +383,14 @@ pub(crate) struct Plan {
     pub(crate) orders: OrdersPlan,
     /// Number of actions in elections, per thousand actions.
     elections: u64,
-    /// Number of acquires per thousand that ask for a lock with readers.
+    /// Number of acquires per thousand that ask for a read-write lock.
     readers: u64,
     /// Number of acquires per thousand that ask for a permit of a semaphore instead of a lock.
     permits: u64,
     /// Number of acquires per thousand after which the lock is handed over to another process.
     hand_overs: u64,
-    /// Number of acquires per thousand that wait in a fair queue, in the order of tickets.
+    /// Number of acquires per thousand that ask for a fair lock, whose callers wait in the order of
+    /// tickets.
     fair: u64,
     /// Number of acquires per thousand that ask for two locks together.
     several: u64,

@@ -135,20 +135,23 @@ pub(crate) enum Event {
         name: u16,
         with_ticket: bool,
     },
-    /// An attempt of the user's code was refused. `taken` is true if the lock has another holder.
+    /// An attempt of the user's code to acquire a lock was refused. `taken` is true if the lock has
+    /// another holder.
     Refused {
         client: usize,
         task: usize,
         name: u16,
         taken: bool,
     },
-    /// The future of a call of the user's code was dropped.
+    /// The future of a call of the user's code (an acquire, or a call with an idempotency key) was
+    /// dropped.
     Cancelled {
         client: usize,
         task: usize,
         name: u16,
     },
-    /// A call ended `late` microseconds after the latest time that its timeout permits.
+    /// A call that acquires a lock ended `late` microseconds after the latest time that its timeout
+    /// permits.
     Overdue {
         client: usize,
         task: usize,

@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// Socket of the ledger (the process that logs all events).
     #[arg(long)]
     pub(crate) ledger: PathBuf,
-    /// One group as `name=host:port,host:port,…`. Repeated for each group.
+    /// One Sentinel group as `name=host:port,host:port,…`. Repeated for each group.
     #[arg(long)]
     pub(crate) group: Vec<String>,
 }

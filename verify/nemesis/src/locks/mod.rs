@@ -148,8 +148,8 @@ struct Phase<'a> {
 }
 
 impl Phase<'_> {
-    /// Runs the phase, at least until each fault has happened once. The first fault hits the server
-    /// `first`.
+    /// Runs this phase of `nemesis locks`, at least until each fault has happened once. The first
+    /// fault hits the server `first`.
     fn run(
         &self,
         servers: &mut [Server],

@@ -43,7 +43,7 @@ pub(crate) struct Grant {
     /// must be served after this call. Only calls for a fair lock get a position.
     #[serde(default)]
     pub(crate) queued: Option<Nanos>,
-    /// End of the validity.
+    /// Time until which the holder may rely on the grant.
     pub(crate) until: Nanos,
     /// Token of the hand-over ticket that the caller redeemed to get this grant.
     #[serde(default)]

@@ -352,7 +352,8 @@ impl Task {
                 () = guard.lost() => return Ok(()),
                 () = sleep(step) => {}
             }
-            // Read the clock first. A renewal in between only makes the deadline later.
+            // Read the clock before the state of the guard. Otherwise the guard could end in
+            // between, and would be recorded as valid after its end.
             let at = now();
             if !guard.is_valid() {
                 return Ok(());

@@ -1,4 +1,4 @@
-//! Figures of one event in one deployment, and the tables with all figures.
+//! Figures of `nemesis ordinary` for one event in one deployment, and the tables with all figures.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -40,9 +40,9 @@ pub(super) struct Row {
     /// seconds. It begins at the first parked request, and ends when new requests would no longer
     /// be parked.
     pub(super) unborn_refused_s: f64,
-    /// Longest possible loss of data of the first node at its last loss, in seconds, as the node
-    /// reports it. The failover window L is included, the clock error is not. `None` if the loss
-    /// has no limit.
+    /// Length of the last loss of data of the first node, in seconds, as the node reports it: the
+    /// longest time whose writes may be lost. The failover window L (for which a replaced master
+    /// may still grant) is included, the clock error is not. `None` if the loss has no limit.
     pub(super) proved_loss_s: Option<f64>,
     /// True loss in seconds: time from the first execution whose result is missing on the first
     /// node to the event.

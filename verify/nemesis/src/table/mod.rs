@@ -43,14 +43,15 @@ pub(crate) struct Args {
     /// Print one line of JSON for each row instead of a table.
     #[arg(long)]
     json: bool,
-    /// Also measure plain writes under each setting. This takes seven more minutes.
+    /// Also measure plain writes (without the library) under each setting. This takes seven more
+    /// minutes.
     #[arg(long)]
     plain: bool,
     /// Only rows whose name contains this text. Can be repeated.
     #[arg(long)]
     only: Vec<String>,
     /// Longest lease of the clients, in milliseconds. The quarantine lasts for this time and the
-    /// failover window L.
+    /// failover window L (for which a replaced master may still grant).
     #[arg(long, default_value_t = 12_000)]
     max_ttl: u64,
     /// Count a grant only if all replicas have it.
@@ -61,7 +62,7 @@ pub(crate) struct Args {
     defeat: bool,
 }
 
-/// Measures all rows. Returns true if all rows are good.
+/// Measures all rows of the failover table. Returns true if all rows are good.
 pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
     fs::create_dir_all(out)?;
     runtime::run(rows(args, out))

@@ -184,11 +184,12 @@ fn times(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], mut fresh: V
     sitting(row, case, holds, begun);
 }
 
-/// Computes the longest time from the beginning of the new master until a holder's lock was renewed
-/// or lost.
+/// Computes the longest time from the beginning of the new master until a lock that a client keeps
+/// all the time was renewed or lost.
 fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
     let cut = case.healed.is_none_or(|healed| begun < healed) && !case.far.is_empty();
-    // The new master may serve a client shortly before the watcher detects the new master.
+    // The new master may serve a client shortly before the watcher detects it. So renewals count
+    // from 50 ms before that time.
     let early = begun.saturating_sub(50 * MS).max(case.struck);
     let mut longest = None;
     for hold in holds.iter().filter(|h| h.name.starts_with("sit-")) {

@@ -47,7 +47,7 @@ impl Theme {
         }
     }
 
-    /// Draws the number of nodes of the world.
+    /// Draws the number of nodes of the simulated run.
     fn nodes(self, d: &mut Dice) -> usize {
         let most: &[usize] = match self {
             Self::Mixed | Self::Reruns => &[1, 3, 3, 3, 3, 3, 3, 5],

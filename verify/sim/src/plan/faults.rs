@@ -146,8 +146,8 @@ impl Plan {
                 Fault::Crash { node, copy, down: d.pick(&[0, 0, 10, 100]) }
             }
             Kind::Flush => Fault::Flush { node },
-            // The choice has its own stream of random numbers, so the other values of the seed stay
-            // the same.
+            // The choice between a halt and a freeze has its own stream of random numbers, so the
+            // other values of the seed stay the same.
             Kind::Freeze if Dice::new(self.seed, 12).chance(300) => {
                 Fault::Halt { node, server, span }
             }
