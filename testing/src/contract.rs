@@ -155,7 +155,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns the name of the case. The name is a short form of the rule.
+    /// Returns the name of the case, which is a short form of the tested rule.
     pub fn name(&self) -> &'static str {
         self.name
     }

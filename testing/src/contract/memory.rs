@@ -1,5 +1,5 @@
-//! Cases about keys without a record: a node has to report for how long it may lack an earlier
-//! claim of such a key, because it has lost data.
+//! Cases about idempotency keys without a record: a node has to report for how long it may lack an
+//! earlier claim of such a key, because it has lost data.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ async fn keys_born_after_a_loss_are_remembered(b: Bench) {
         Op::Claim(Claim { born: Some(at), ..terms })
     };
     // The quarantine was longer than the error of the clocks. So if the request for a key is made
-    // now (its birth), the key is younger than the loss.
+    // now (its birth), the key is younger than the loss of data.
     for (at, knows) in [(now, true), (now - 3_600_000, false)] {
         let rule = "a node remembers keys that are born after its loss";
         match b.ask(born(at)).await {
@@ -154,8 +154,8 @@ async fn an_empty_node_is_fresh_until_a_client_remembers_its_data(b: Bench) {
         b.check(facts.began == Began::Empty, "a restart does not change how data began", &facts);
         b.settle().await;
     }
-    // This client saw the node for the first time after the node was emptied. So it cannot report
-    // earlier data.
+    // This client saw the node for the first time after the node was emptied. So the client cannot
+    // report that the node had earlier data.
     let now = b.facts().await.node_micros;
     let b = b.knowing(Some(now));
     let facts = b.facts().await;

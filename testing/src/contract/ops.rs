@@ -47,7 +47,7 @@ pub(super) fn on_slots(mut op: Op, slots: Slots) -> Op {
 /// Length of the reservation that a waiter requests: the longest time that a node allows.
 pub(super) const RESERVED: Duration = Duration::from_millis(50);
 
-/// Makes an acquisition by the handle `waiter`, which has waited for `span`.
+/// Makes an acquisition by the client `waiter`, which has waited for `span`.
 pub(super) fn acquire_waiting(
     keys: &LockKeys,
     owner: OwnerToken,

@@ -140,8 +140,8 @@ async fn a_lock_is_not_reserved_for_who_watches(b: Bench) {
     b.ask(acquire_watching(&k, b.owner())).await;
     let got = b.all(vec![release(&k, a), acquire(&k, b.owner(), LONG)]).await;
     b.check(matches!(got[1], Reply::Granted { .. }), "the first acquire is granted", &got);
-    // The lock is reserved for the waiting handles. A candidate only watches the lock, and has no
-    // place in the queue.
+    // The lock is reserved for the clients that wait in its queue. A candidate only watches the
+    // lock, and has no place in the queue.
     let (_, got) = after_release(&b, |k| vec![acquire_watching(k, b.owner())]).await;
     b.check(is_held(&got[0]), "who watches is refused a reserved lock", &got);
 }

@@ -1,5 +1,5 @@
-//! Tests of the contract suite: the reference node passes all cases, and the suite finds each node
-//! that breaks one rule.
+//! Tests of the contract suite (test cases for every kind of node): the memory node passes all
+//! cases, and the suite finds each node that breaks one rule.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;

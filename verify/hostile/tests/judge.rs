@@ -22,7 +22,7 @@ const GROWTH_MAX: usize = 64 << 10;
 /// Number of cases that run at the same time.
 pub(crate) const AT_ONCE: u32 = 12;
 /// Maximum number of open files while the cases run. Most of these files are sockets of servers and
-/// handles.
+/// clients.
 const FILES_MAX: usize = AT_ONCE as usize * 80;
 /// Maximum number of open files after the last case, in addition to the files that were open before
 /// the first case.

@@ -14,10 +14,10 @@ use crate::judge::{JUDGE, PASSWORD};
 use crate::kinds::Kind;
 use crate::server::{DataServer, Phase, Server, TAKEN};
 
-/// Deadline for a node's reply, for a handle with one node.
+/// Deadline for a node's reply, for a client (`Redlock` handle) with one node.
 pub(crate) const NODE: Duration = Duration::from_millis(300);
-/// Deadline for a node's reply, for a handle with several nodes. This deadline is longer, so the
-/// honest nodes can reply in time even on a busy machine.
+/// Deadline for a node's reply, for a client (`Redlock` handle) with several nodes. This deadline
+/// is longer, so the honest nodes can reply in time even on a busy machine.
 pub(crate) const SHARED: Duration = Duration::from_secs(1);
 /// Additional time that a call may take after its deadline on a busy machine.
 pub(crate) const GRACE: Duration = Duration::from_secs(4);
@@ -119,7 +119,7 @@ async fn one_of_three(what: &str, phase: Phase, bad: &Server) -> Result<(), Stri
     Ok(())
 }
 
-/// Checks the calls on a handle whose only server is bad. Each call must end in time, with an error
+/// Checks the calls of a client whose only server is bad. Each call must end in time, with an error
 /// that names the fault.
 async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<(), String> {
     let bad = node(bad);

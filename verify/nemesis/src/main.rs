@@ -63,8 +63,8 @@ const CLIENTS: u8 = 8;
 /// failover after 30 s.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Injects faults into real Sentinel groups and real client processes, and checks the log of a
-/// ledger outside of them.
+/// Injects faults into real Sentinel groups and real client processes, and checks the log of
+/// events, which a process outside of them writes.
 #[derive(Debug, Parser)]
 struct Args {
     #[command(subcommand)]

@@ -211,7 +211,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns the path of the ledger's socket. The socket is in the folder of the groups.
+    /// Returns the path of the socket of the ledger (the process that logs events). The socket is
+    /// in the folder of the groups.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join("ledger.sock")
     }

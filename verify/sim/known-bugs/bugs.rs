@@ -11,8 +11,8 @@ use std::cell::Cell;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bug {
-    /// The token of a lock is the largest fence (the counter of a lock name) that a node granted,
-    /// but the fences of the other nodes are not raised to this token (locks 3).
+    /// The token of a lock is the largest token that a node granted, but the fences (last tokens)
+    /// of the other nodes are not raised to this token (locks 3).
     MaxWithoutRaise,
     /// The fence of a lock name (its last token) is deleted with the lock, so later tokens may be
     /// smaller (locks 5).
@@ -63,8 +63,8 @@ pub enum Bug {
     /// The check of a request's birth (its creation time) does not allow for clock errors
     /// (idempotency 6).
     BirthsWithoutMargin,
-    /// The note (the server's time, stored in the marker key) is one second later than the newest
-    /// record (quarantine 13).
+    /// The note (the server's time in its marker, the key with the data history) is one second
+    /// later than the newest record (quarantine 13).
     NoteAhead,
     /// The lost writes are assumed to begin when the new data history begins, not at the last
     /// server time that the old history stored (quarantine 13).
@@ -74,11 +74,11 @@ pub enum Bug {
     LossWithoutWindow,
     /// Keys that accept a short loss of data also accept a loss of unknown length (idempotency 6).
     UnprovedLossAccepted,
-    /// After a planned handover, a lease ends by the new server's clock only, although the clock of
-    /// the old server may be behind (quarantine 11).
+    /// After a planned handover, a lease ends by the new server's clock only. So it may end too
+    /// early, because the clock of the old server may be behind (quarantine 11).
     HandoverWithoutSettling,
-    /// After a planned handover, a claim ends by the new server's clock only, although the clock of
-    /// the old server may be behind (quarantine 11).
+    /// After a planned handover, a claim ends by the new server's clock only. So it may end too
+    /// early, because the clock of the old server may be behind (quarantine 11).
     ClaimsWithoutSettling,
     /// A node can be closed for another handover while leases of the last planned handover still
     /// run by the old server's clock (quarantine 11).
@@ -89,19 +89,20 @@ pub enum Bug {
     /// A reply of a node in quarantine, which may have lost leases, counts as a proof that a name
     /// has no holder (quarantine 9).
     QuarantinedWitness,
-    /// After an attempt, only the nodes that have replied get a release (locks 8).
+    /// After a failed attempt to acquire, only the nodes that have replied get a release (locks 8).
     LateGrantsStay,
-    /// The validity is counted from the reply, not from the request (locks 2).
+    /// The validity of a lease is counted from the reply, not from the request (locks 2).
     ValidityFromAnswer,
-    /// The validity does not allow for the drift of clocks (locks 2).
+    /// The validity of a lease does not allow for the drift of clocks (locks 2).
     DriftForgotten,
-    /// The data history is identified by the server's process, not by its data (quarantine 1).
+    /// The data history of a node is identified by the server's process, not by its data
+    /// (quarantine 1).
     ProcessAsHistory,
     /// The quarantine (the time without grants after a loss of data) is one millisecond too short
     /// (quarantine 4).
     QuarantineShort,
-    /// After a loss of data, tokens have no floor, so they may be smaller than lost tokens
-    /// (quarantine 8).
+    /// After a loss of data, tokens have no floor (smallest value), so they may be smaller than
+    /// lost tokens (quarantine 8).
     NoFloor,
     /// A result is compared only with the token of the stored result, not with the ballot that a
     /// later claim was promised (idempotency 2).
@@ -139,8 +140,8 @@ pub enum Bug {
     /// On a node, all readers of a lock expire together: when the reader that was granted or
     /// extended last expires (readers 7).
     OneExpiryForReaders,
-    /// The token of a reader is the largest token that a node gave, but the fences of the other
-    /// nodes are not raised to it (readers 11).
+    /// The token of a reader is the largest token that a node gave, but the fences (last tokens) of
+    /// the other nodes are not raised to it (readers 11).
     ReaderTokenUnsettled,
     /// The extension of a reader does not check that no other owner has the lock (readers 6).
     SharedExtendOverWriter,
@@ -163,8 +164,8 @@ pub enum Bug {
     /// A hand-over ticket also takes a lock that the holder who made the ticket no longer has
     /// (hand_over 2).
     ResumeFromNothing,
-    /// The token of several locks that were acquired together is written only to the fence of the
-    /// first lock (multi_lock 2).
+    /// The token of several locks that were acquired together is written only to the fence (last
+    /// token) of the first lock (multi_lock 2).
     ManyTokensDiffer,
     /// Several locks are granted together as soon as the first lock is free (multi_lock 1).
     PartialMany,

@@ -48,7 +48,7 @@ pub(crate) fn waited<G>(
     got.map(guard).map_err(|e| matches!(e, AcquireError::TimedOut { .. }))
 }
 
-/// Guards that the user's code never drops. They exist until the process ends.
+/// Guards of locks that the user's code never drops. They exist until the process ends.
 pub(crate) type Forgotten = Arc<Mutex<Vec<Arc<dyn Any + Send + Sync>>>>;
 
 /// A task of a client process.

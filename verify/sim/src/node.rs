@@ -56,12 +56,12 @@ struct State {
     /// For each client, the server to which the client is connected.
     views: Vec<usize>,
     copies: Copies,
-    /// Locks that the master granted and that the replicas have not confirmed yet, each with its
-    /// fence.
+    /// Locks that the master granted and that the replicas have not confirmed yet, each with the
+    /// fencing token of its grant.
     granted: Vec<(u16, u64)>,
     down: bool,
     lives: u64,
-    /// Number of hints per thousand that are lost.
+    /// Number of hints (wake-up messages) per thousand that are lost.
     lose_hint: u64,
     signals: broadcast::Receiver<NodeSignal>,
 }
@@ -365,8 +365,8 @@ impl Node {
         }
         let (since, data) = state.data(copy, self.world.nanos());
         let replaced = &mut state.servers[from];
-        // `window` is the configured time for which the replaced master still grants. The real time
-        // may be shorter by the drift of its clock.
+        // The failover window is the configured time for which the replaced master still grants.
+        // The real time may be shorter by the drift of its clock.
         let drift = u64::from(self.drift_ppm);
         let window = replaced.window.as_nanos() as u64 / 1_000_000 * (1_000_000 - drift);
         replaced.role = Role::Former(replaced.clock.wall() + window);

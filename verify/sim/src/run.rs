@@ -63,7 +63,7 @@ struct Seat {
     stage: usize,
 }
 
-/// A process after the end of all faults, with its handle and its settings.
+/// A client process after the end of all faults, with its `Redlock` handle and its settings.
 pub(crate) type Handle = (Arc<Process>, Redlock, Settings);
 
 struct Stage {
@@ -117,7 +117,8 @@ impl Stage {
         self.plan.tasks.iter().filter(move |t| t.client == client)
     }
 
-    /// Creates a process for a client. The process has its own handle on the client's nodes.
+    /// Creates a process for a client. The process has its own `Redlock` handle on the client's
+    /// nodes.
     fn process(
         &self,
         client: usize,

@@ -36,7 +36,7 @@ pub(crate) enum Verb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Granted(u64),
-    /// The fence of a claim. The flag is true if the node has a record of earlier attempts.
+    /// The claim's fencing token, and true if the node has a record of earlier attempts.
     Claimed(u64, bool),
     Held,
     Quarantined,
@@ -126,9 +126,9 @@ pub(crate) enum Event {
         task: usize,
         name: u16,
     },
-    /// The place of a client's fair call on a server changed. If `with_ticket` is true, the place
-    /// has the ticket of the call. Otherwise the place has no such ticket, or the server no longer
-    /// has the place.
+    /// The place of a client's call for a fair lock in a server's queue changed. If `with_ticket`
+    /// is true, the place has the ticket of the call. Otherwise the place has no such ticket, or
+    /// the server no longer has the place.
     Placed {
         node: usize,
         client: usize,
@@ -327,7 +327,7 @@ pub(crate) enum Event {
         client: usize,
         name: u16,
     },
-    /// Number of tasks that still run after all handles were dropped.
+    /// Number of the library's tasks that still run after all `Redlock` handles were dropped.
     TasksLeft(usize),
     /// The run did not end in time.
     Stuck,

@@ -34,7 +34,7 @@ struct Inner {
     beliefs: Vec<Believer>,
     next_hold: HoldId,
     next_value: u64,
-    /// Grants that the replicas have confirmed: node, number of the name, and fence.
+    /// Grants that the replicas have confirmed: node, number of the name, and fencing token.
     kept: BTreeSet<(usize, u16, u64)>,
     /// For each name, the largest token of a write at the resource, and the largest token of a
     /// read.
@@ -184,7 +184,7 @@ impl World {
         inner.tell(at, Event::Vacant { client, name, requested_at, hold });
     }
 
-    /// Records that a node's replicas have a lock with this fence.
+    /// Records that a node's replicas have the grant of a lock with the fencing token `fence`.
     pub(crate) fn kept(&self, node: usize, name: u16, fence: u64) {
         self.inner().kept.insert((node, name, fence));
     }

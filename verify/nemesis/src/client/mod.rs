@@ -1,6 +1,6 @@
-//! A client: a process with its own handle that runs all kinds of work concurrently. A client
-//! reports each observation to the ledger, the process that logs all events, before it acts on the
-//! observation.
+//! A client: a process with its own `Redlock` handle that runs all kinds of work concurrently. A
+//! client reports each observation to the ledger, the process that logs all events, before it acts
+//! on the observation.
 
 mod batches;
 mod elections;

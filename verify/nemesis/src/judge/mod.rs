@@ -95,8 +95,8 @@ fn tokens(of: &BTreeMap<Arc<str>, Vec<Granted>>) -> Vec<Violation> {
     found
 }
 
-/// Returns the log lines that explain a violation: the events of its name until shortly after the
-/// violation, and the faults around this time.
+/// Returns the log lines that explain a violation: the events about the same lock, election or key
+/// until shortly after the violation, and the faults around this time.
 pub(crate) fn story(events: &[Event], violation: &Violation) -> Vec<String> {
     let start = events.first().map_or(0, |e| e.at);
     let after = events.partition_point(|e| e.at <= violation.at);

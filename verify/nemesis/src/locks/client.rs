@@ -1,4 +1,5 @@
-//! A client process of `nemesis locks`: one handle, and tasks that work under locks of each kind.
+//! A client process of `nemesis locks`: one `Redlock` handle, and tasks that work under locks of
+//! each kind.
 
 use std::path::PathBuf;
 use std::rc::Rc;

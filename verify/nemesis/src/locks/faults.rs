@@ -132,7 +132,7 @@ impl Faults<'_> {
         record::read(self.dir).is_ok_and(|lines| lines.into_iter().any(|line| is(line.what)))
     }
 
-    /// Waits. Returns `None` if the phase ends meanwhile.
+    /// Waits for the time `span`. Returns `None` if the phase of the run ends meanwhile.
     fn wait(&self, span: Duration) -> Option<()> {
         matches!(self.stop.recv_timeout(span), Err(RecvTimeoutError::Timeout)).then_some(())
     }

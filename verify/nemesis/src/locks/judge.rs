@@ -88,7 +88,7 @@ pub(crate) struct Found {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) waited: Option<usize>,
     /// Number of grants in a wrong order: the call began after another call had its place in the
-    /// order, and was granted before that call.
+    /// queue, and was granted before that call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) out_of_order: Option<usize>,
     /// Number of times in which a lock of several names had no holder for too long, because its
@@ -364,7 +364,7 @@ fn let_in(holds: &[Hold]) -> Vec<Broken> {
 }
 
 /// Returns a violation for each grant in a wrong order. When the granted call began, another call
-/// had its place in the order already, but that call was granted later.
+/// already had its place in the queue, but that call was granted later.
 fn out_of_order(holds: &[Hold]) -> Vec<Broken> {
     let mut first_queued: Option<(Nanos, &Hold)> = None;
     let mut found = Vec::new();

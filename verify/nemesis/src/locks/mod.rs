@@ -46,7 +46,7 @@ const PHASE: Duration = Duration::from_secs(8);
 /// Time between two kills of clients.
 const CRASH_EVERY: Duration = Duration::from_millis(700);
 /// Time between two kills of clients in the phase of the fair lock. A killed client keeps its place
-/// in the order for 3 s, and so keeps the other clients out.
+/// in the queue for 3 s, and so keeps the other clients out.
 const FAIR_CRASH_EVERY: Duration = Duration::from_secs(5);
 
 names! {
@@ -61,9 +61,9 @@ names! {
         Multi = "multi",
         Degrade = "degrade",
         HandOver = "hand_over",
-        /// A mutex whose callers are served in the order in which they got their places. A node
-        /// that loses its data loses these places, so servers are only frozen in the phase of this
-        /// kind.
+        /// A mutex whose callers are served in the order of their places in the nodes' queues. A
+        /// node that loses its data loses these places, so servers are only frozen in the phase of
+        /// this kind.
         Fair = "fair",
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Grant {
     pub(crate) names: Vec<String>,
     pub(crate) mode: Mode,
     pub(crate) token: u64,
-    /// Time just before the call.
+    /// Time just before the call that got this grant.
     pub(crate) since: Nanos,
     /// Time at which the call received its position in the queue of waiters. Calls that begin later
     /// must be served after this call. Only calls for a fair lock get a position.

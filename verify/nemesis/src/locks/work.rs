@@ -284,8 +284,8 @@ impl Task {
         if self.chance(50) { self.pass_on(guard).await } else { self.end(guard).await }
     }
 
-    /// Acquires the fair lock, which serves its callers in the order of their places. Notes the
-    /// time of the first position.
+    /// Acquires the fair lock, which serves its callers in the order of a queue. Notes the time at
+    /// which the call received its first position in the queue.
     async fn fair(&mut self) -> Result<(), Failure> {
         let name = self.kind.name();
         let lock = self.redlock.mutex(name).fair(true).acquire_timeout(WAIT).build()?;

@@ -104,7 +104,7 @@ impl Fleet {
         Ok(Self { lone: block_in_place(start), groups: None })
     }
 
-    /// Creates a handle with default settings, as an application does.
+    /// Creates a `Redlock` handle on these servers with default settings, as an application does.
     pub(super) fn redlock(&self) -> Result<Redlock, Failure> {
         let mut builder = Redlock::builder();
         for server in &self.lone {

@@ -16,7 +16,7 @@ use super::load::{ACCEPTED, End, Kind as Request, Seen};
 pub(super) struct Row {
     pub(super) deployment: &'static str,
     pub(super) event: &'static str,
-    /// True if the requests have a birth (`created_at`).
+    /// True if the requests have a birth: their creation time (`created_at`).
     pub(super) births: bool,
     /// Length of a loss of data that the requests accept, in seconds.
     pub(super) accept_loss_s: f64,

@@ -25,7 +25,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Collects the facts from a log. The log must be sorted by time.
+    /// Collects the facts from a log of events. The log must be sorted by time.
     pub(super) fn of(events: &[Event]) -> Self {
         let mut facts = Self::default();
         let mut votes = BTreeMap::new();

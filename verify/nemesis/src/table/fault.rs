@@ -15,7 +15,7 @@ use crate::world::{Failure, Place, signal};
 const SETTLES: Duration = Duration::from_secs(60);
 
 names! {
-    /// A fault. Each fault is a row of the table, in this order.
+    /// A fault of a Sentinel group. Each fault is a row of the failover table, in this order.
     pub(super) enum Fault {
         Isolated = "isolated master",
         Split = "split with one replica",

@@ -22,7 +22,7 @@ use crate::world::{Failure, Place, World};
 /// Maximum wait for a state of the group, for example the end of a failover and its quarantine.
 const PATIENCE: Duration = Duration::from_secs(75);
 
-/// Settings of the group and the clients of a row.
+/// Settings of the group and the clients of one row of the failover table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) clients: u8,

@@ -57,7 +57,7 @@ pub(crate) struct Args {
     /// Count a grant only if all replicas have it.
     #[arg(long)]
     all_replicas: bool,
-    /// Turn all safety checks off, to test that the check of the log finds the consequences.
+    /// Turn all safety checks off, to test that the check of the event log then finds broken rules.
     #[arg(long, hide = true)]
     defeat: bool,
 }

@@ -135,7 +135,7 @@ pub(super) async fn row(
 /// Injects the fault, as for the rows of the table about the library. Waits only until the old
 /// master is a replica or dead, not for a quarantine.
 async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64, Failure> {
-    /// Duration of a cut after the other side has a new master.
+    /// Duration of a network cut after its other side has a new master.
     const CUT: Duration = Duration::from_secs(8);
     let boxes = |list: &[u8]| list.iter().map(|b| Place::Box(1, *b)).collect::<Vec<_>>();
     let mut at = now();

@@ -87,7 +87,7 @@ fn good() -> Vec<Event> {
     log
 }
 
-/// Returns the row of the good log with additional events.
+/// Returns the row that the check makes from the good log with additional events.
 fn with(more: Vec<Event>) -> Row {
     let mut log = good();
     log.extend(more);

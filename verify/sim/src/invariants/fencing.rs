@@ -1,5 +1,6 @@
-//! Fencing at the resource. A write by a valid holder is never refused because of a newer token
-//! (README, promises 1 and 2). Two holders never write with the same token.
+//! Checks the fencing tokens of writes to a resource. A write by a valid holder is never refused
+//! because of a newer token (README, promises 1 and 2). Two holders never write with the same
+//! token.
 
 use std::collections::BTreeMap;
 

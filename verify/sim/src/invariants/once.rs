@@ -1,5 +1,6 @@
-//! After an attempt without a result, the handler of a key that is parked (not run again without an
-//! operator's decision) does not start again, unless the attempt reported that it had no effect.
+//! Checks keys that must be parked (not run again without an operator's decision). After an attempt
+//! without a result, the handler of such a key does not start again, unless the attempt reported
+//! that it had no effect.
 
 use std::collections::BTreeMap;
 

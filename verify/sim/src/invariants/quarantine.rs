@@ -1,5 +1,6 @@
-//! A node grants nothing in quarantine. The quarantine begins with a new data history, and lasts
-//! for `max_ttl` and the failover window L by the node's own clock (quarantine 3, 4).
+//! Checks that a node grants nothing in quarantine. The quarantine begins with a new data history,
+//! and lasts for `max_ttl` and the failover window L (for which a replaced master may still grant)
+//! by the node's own clock (quarantine 3, 4).
 
 use std::collections::BTreeMap;
 

@@ -57,7 +57,8 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
             "op::Batch::not_after: after this the batch must not take effect",
             |event| matches!(event, Event::LateEffect { late, .. } if *late > PRECISION),
         ),
-        // Each waiter is served or refused in time (README, promise 6; overview 7).
+        // Each caller that waits for a lock is served or refused in time (README, promise 6;
+        // overview 7).
         none(
             "every waiter is answered in time",
             "README, promise 6: every wait ends by its own deadline",
@@ -107,8 +108,8 @@ pub(super) fn exclusion() -> [Rule; 2] {
     ]
 }
 
-/// Returns the rule that no client receives "vacant" for a name that had a valid holder from the
-/// request to the reply (election 4, quarantine 9).
+/// Returns the rule that no client receives the reply "vacant" (no holder) for a name that had a
+/// valid holder from the request to the reply (election 4, quarantine 9).
 pub(super) fn vacant() -> Rule {
     none(
         "no vacant answer while a holder is valid",

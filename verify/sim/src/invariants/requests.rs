@@ -1,4 +1,4 @@
-//! No caller receives the result of another request under the same key.
+//! Checks that no caller receives the result of another request under the same idempotency key.
 
 use std::collections::BTreeMap;
 

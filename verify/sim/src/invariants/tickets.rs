@@ -1,5 +1,6 @@
-//! A hand-over ticket, by which a holder gives its lock to another process, is redeemed at most
-//! once. No other owner holds the lock between the old holder and the new one (hand_over 3).
+//! Checks that a hand-over ticket, by which a holder gives its lock to another process, is redeemed
+//! at most once. No other owner holds the lock between the old holder and the new one (hand_over
+//! 3).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
-//! Tokens grow. The token of a new writer is larger than all earlier tokens. The token of a new
-//! reader is not smaller than that of an earlier writer (README, promise 2; locks 4; readers,
-//! tokens).
+//! Checks that fencing tokens grow. The token of a new writer is larger than all earlier tokens.
+//! The token of a new reader is not smaller than that of an earlier writer (README, promise 2;
+//! locks 4; readers, tokens).
 
 use std::collections::BTreeMap;
 

@@ -13,8 +13,7 @@ fn order(span: Ms, wait: Ms, fails: u64) -> Action {
 }
 
 impl Plan {
-    /// Creates a world with three clients and one or three nodes. The clock errors are at most a
-    /// tenth of a lease.
+    /// Sets three clients and one or three nodes. The clock errors are at most a tenth of a lease.
     fn small_world(&mut self, d: &mut Dice) {
         let error = TTL / 10;
         let mut nodes = vec![lone(2 * TTL, false); d.pick(&[1, 3])];

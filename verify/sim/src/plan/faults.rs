@@ -195,7 +195,7 @@ impl Plan {
     }
 
     /// Draws small clock steps. For a lease, they have the same effect as a wrong clock rate within
-    /// the drift.
+    /// the permitted drift of clocks.
     fn draw_small_steps(&mut self, d: &mut Dice) {
         for client in &mut self.clients {
             client.clock.quiet();
