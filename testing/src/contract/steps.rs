@@ -150,7 +150,7 @@ async fn steps_of_another_request_are_a_mismatch(b: Bench) {
 async fn steps_are_no_claim_that_can_be_given_back(b: Bench) {
     let (r, a) = (b.key(), b.owner());
     let ballot = b.granted(claim(&b.key(), a, LONG), "an unused key is claimed").await;
-    // Other nodes may have granted the claim with a majority, without a request to this node.
+    // A majority of other nodes may have granted the claim, without a request to this node.
     let stored = steps(&r, a, ballot, b"one");
     b.expect(stored, Reply::Done, "a node that missed the claim stores its steps").await;
     b.expect(unclaim(&r, a), Reply::NotOwner, "there is no claim to give back").await;

@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-/// Lists the changes of the Rust files.
+/// Lists all changes of the library's Rust files that a run may try.
 pub(crate) fn list(root: &Path) -> Result<Vec<Mutant>, String> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root).args(["mutants", "--list", "--json", "--package", "palisade"]);
@@ -59,7 +59,7 @@ pub(crate) fn list(root: &Path) -> Result<Vec<Mutant>, String> {
     for file in EXCEPT {
         cargo.args(["--exclude", file]);
     }
-    // The library guarantees nothing about its debug texts.
+    // The library guarantees nothing about its debug texts, so their code is not changed.
     cargo.args(["--exclude-re", "impl fmt::Debug for"]);
     let out = cargo.output().map_err(|e| format!("cargo mutants: {e}"))?;
     if !out.status.success() {

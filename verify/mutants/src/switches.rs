@@ -26,7 +26,8 @@ pub(crate) struct Switched {
 }
 
 impl Switched {
-    /// Adds a switch for each of these changes to the text. Each change has a number.
+    /// Adds a switch for each of these changes to the text of a source file. Each change has a
+    /// number.
     pub(crate) fn new(text: &str, changes: &[(usize, &Mutant)]) -> Result<Self, String> {
         let mut functions = Functions(Vec::new());
         functions.visit_file(&syn::parse_file(text).map_err(|e| e.to_string())?);
@@ -56,7 +57,7 @@ impl Switched {
         Ok(Self { text: new, parts })
     }
 
-    /// Returns the changes that have a switch.
+    /// Returns the numbers of the changes that have a switch in this file.
     pub(crate) fn ids(&self) -> impl Iterator<Item = usize> {
         self.parts.iter().flat_map(|(_, ids)| ids.iter().copied())
     }

@@ -12,7 +12,7 @@ use crate::world::{Failure, World, signal};
 struct Client {
     process: Option<Child>,
     life: u16,
-    /// Time at which the process was stopped. `None` if the process is not stopped.
+    /// Time at which the client process was stopped by a signal. `None` if it is not stopped.
     frozen: Option<u64>,
 }
 

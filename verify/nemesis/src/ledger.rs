@@ -77,7 +77,7 @@ pub(crate) struct Ledger {
     log: Log,
 }
 
-/// The log: all events, in memory and in a file.
+/// The log of the ledger: all events, in memory and in a file.
 pub(crate) struct Log {
     events: Vec<Event>,
     file: BufWriter<File>,
@@ -97,7 +97,7 @@ impl Log {
     }
 }
 
-/// The ledger. The tasks of one thread share it.
+/// The ledger, which the tasks of one thread share.
 pub(crate) type Shared = Rc<RefCell<Ledger>>;
 
 impl Ledger {

@@ -89,7 +89,7 @@ pub enum Bug {
     /// A reply of a node in quarantine, which may have lost leases, counts as a proof that a name
     /// has no holder (quarantine 9).
     QuarantinedWitness,
-    /// After a failed attempt to acquire, only the nodes that have replied get a release (locks 8).
+    /// After an attempt to acquire, only the nodes that have replied get a release (locks 8).
     LateGrantsStay,
     /// The validity of a lease is counted from the reply, not from the request (locks 2).
     ValidityFromAnswer,

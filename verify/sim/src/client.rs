@@ -410,14 +410,14 @@ impl Actor {
         Hold { until_lost, ..held }
     }
 
-    /// Sends a write of a writer, or a read of a reader, to the resource. The request is a separate
-    /// message, so it arrives even if its sender is paused.
+    /// Sends a write of a writer, or a read of a reader, to the resource that the lock protects.
+    /// The request is a separate message, so it arrives even if its sender is paused.
     pub(crate) fn write(&self, held: &Hold, delay: u64) {
         let shared = matches!(*held.guard, Guard::Read(_));
         self.uses((held.id, shared), held.name, held.guard.fencing_token().get(), delay);
     }
 
-    /// Sends a write, or a read (`shared`), of a holder to the resource.
+    /// Sends a write, or a read (`shared`), of a holder to the resource that the lock protects.
     pub(crate) fn uses(&self, id: (HoldId, bool), name: u16, token: u64, delay: u64) {
         let world = Arc::clone(&self.world);
         tokio::spawn(async move {

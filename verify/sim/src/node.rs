@@ -217,8 +217,8 @@ impl Node {
         (read, if all { read } else { self.longest })
     }
 
-    /// Records the requests and the replies in the trace. Returns true if the replies contain a
-    /// grant.
+    /// Records the requests and the replies in the trace (the list of events). Returns true if the
+    /// replies contain a grant.
     fn tell(
         &self,
         (server, life, at): (usize, u64, u64),

@@ -141,7 +141,8 @@ impl Actor {
         permits.slots().iter().map(|(slot, token)| hold(*slot, token.get())).collect()
     }
 
-    /// Writes to the resource of each slot for the time `span`, or until a permit is lost.
+    /// Writes to the resource that each permit's slot protects, for the time `span` or until a
+    /// permit is lost.
     async fn hold_permits(
         &self,
         permits: &Permits,

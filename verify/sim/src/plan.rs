@@ -212,8 +212,8 @@ pub(crate) enum Action {
         renew: bool,
         parting: Parting,
     },
-    /// Acquires the first two locks together, holds them for `hold`, and writes to the resource of
-    /// each.
+    /// Acquires the first two locks of the plan together, holds them for `hold`, and writes to the
+    /// resource of each.
     Several {
         wait: Ms,
         hold: Ms,
@@ -373,7 +373,7 @@ pub(crate) struct Plan {
     pub(crate) net: NetPlan,
     /// Interval between stored copies of a master's data, in milliseconds.
     pub(crate) copy_every: Ms,
-    /// True if a replica may still follow a replaced master, and so get its data.
+    /// True if a replica may still follow a replaced master, and so get the replaced master's data.
     pub(crate) cross: bool,
     pub(crate) steps: Steps,
     /// True if the server clocks differ by more than the configured clock error.

@@ -36,8 +36,8 @@ struct Inner {
     next_value: u64,
     /// Grants that the replicas have confirmed: node, number of the name, and fencing token.
     kept: BTreeSet<(usize, u16, u64)>,
-    /// For each name, the largest token of a write at the resource, and the largest token of a
-    /// read.
+    /// For each name, the largest token of a write at the resource that the lock protects, and the
+    /// largest token of a read.
     resources: BTreeMap<u16, (u64, u64)>,
     /// For each name, the largest token of a holder that took the lock over.
     overruled: BTreeMap<u16, u64>,

@@ -55,7 +55,7 @@ struct Batch {
     struck: (usize, Fate),
     turn: Cell<usize>,
     /// Name of the batch. It is used in events, and is a part of the values that the handlers write
-    /// to the ledger.
+    /// to the ledger, which records effects.
     by: Arc<str>,
     work: Duration,
     died: Notify,

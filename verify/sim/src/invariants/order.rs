@@ -14,7 +14,7 @@ type Call = (usize, usize, u16);
 #[derive(Debug, Default)]
 struct Wait {
     began: u64,
-    /// Time at which the call first received its position. `None` before.
+    /// Time at which the call first received its position in the queue. `None` before.
     queued: Option<u64>,
     /// Calls that already had a position when this call began.
     before: Vec<Call>,

@@ -38,7 +38,7 @@ pub(crate) struct HandlerPlan {
     /// Result of the handler: 0 means success, 1 a failure, 2 a failure without effect, and 3 a
     /// failure that may be repeated.
     pub(crate) fails: u64,
-    /// Number of polls after which the call's future is dropped.
+    /// Number of polls after which the future of the call is dropped.
     pub(crate) polls: u32,
 }
 

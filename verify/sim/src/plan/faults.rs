@@ -201,8 +201,8 @@ impl Plan {
             client.clock.quiet();
         }
         let settings = self.stages[0];
-        // The clocks together use half of the drift of the shortest lease. The other half remains
-        // for the steps.
+        // The rate errors of the clocks use half of the drift that is permitted during the shortest
+        // lease. The other half remains for the clock steps.
         let most = settings.ttl * u64::from(settings.drift_ppm) / 2_000;
         for server in self.nodes.iter_mut().flat_map(|n| &mut n.servers) {
             let clock = &mut server.clock;
