@@ -1,5 +1,5 @@
-//! Functions that all cases of the contract suite share: new names, calls, waits, and panics that
-//! contain the broken rule.
+//! Functions that all test cases of the contract suite share: new names, calls, waits, and panics
+//! that contain the broken rule.
 
 use std::fmt::Debug;
 use std::sync::Arc;

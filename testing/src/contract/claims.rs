@@ -1,5 +1,5 @@
-//! Claims of a record (what a node stores under an idempotency key): claim, raise, extend and
-//! unclaim.
+//! Test cases for claims of a record (what a node stores under an idempotency key): claim, raise,
+//! extend and unclaim.
 
 use palisade::node::spi::{ClaimEnd, OwnerToken, RecordKey, RecordState, Reply};
 

@@ -1,5 +1,5 @@
-//! Completion and repair of a record (what a node stores under an idempotency key), and the end of
-//! its retention. A repair stores a result on a node that lacks it.
+//! Test cases for completion and repair of a record (what a node stores under an idempotency key),
+//! and for the end of its retention. A repair stores a result on a node that lacks it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Callers that wait for a fair lock: their tickets (numbers that give their order), their places
-//! in a node's queue, and grants in the order of tickets. Each case has the number of its rule in
-//! `docs/design/fair.md`.
+//! Test cases for callers that wait for a fair lock: their tickets (numbers that give their order),
+//! their places in a node's queue, and grants in the order of tickets. Each case has the number of
+//! its rule in `docs/design/fair.md`.
 
 use std::time::Duration;
 

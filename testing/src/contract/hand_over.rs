@@ -1,5 +1,6 @@
-//! Hand-over of a lock to another process: a node transfers it from the named owner, or not at all.
-//! The number in the name of a case is that of its rule in `docs/design/hand_over.md`.
+//! Test cases for the hand-over of a lock to another process: a node transfers it from the named
+//! owner, or not at all. The number in the name of a case is that of its rule in
+//! `docs/design/hand_over.md`.
 
 use palisade::node::spi::{Holder, LockKeys, Op, OwnerToken, Reply};
 

@@ -1,5 +1,5 @@
-//! A planned handover: the node is closed (answers nothing) for a moment. Then a new data history
-//! begins, without a loss of data.
+//! Test cases for a planned handover: the node is closed (answers nothing) for a moment. Then a new
+//! data history begins, without a loss of data.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Hints to clients (`Redlock` handles) that wait for a lock. A hint is a message of a node that
-//! the lock may be free.
+//! Test cases for hints to clients (`Redlock` handles) that wait for a lock. A hint is a message of
+//! a node that the lock may be free.
 
 use std::time::Duration;
 

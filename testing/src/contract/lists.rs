@@ -1,4 +1,4 @@
-//! List of the candidates of an election, which each node stores.
+//! Test cases for the list of the candidates of an election, which each node stores.
 
 use std::time::Duration;
 

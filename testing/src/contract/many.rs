@@ -1,5 +1,5 @@
-//! Several locks at once, all or none. The number in the name of a case is that of its rule in
-//! `docs/design/multi_lock.md`.
+//! Test cases for several locks at once, all or none. The number in the name of a case is that of
+//! its rule in `docs/design/multi_lock.md`.
 
 use palisade::node::spi::{Holder, LockKeys, OwnerToken, Reply};
 

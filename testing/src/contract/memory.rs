@@ -1,5 +1,5 @@
-//! Cases about idempotency keys without a record: a node has to report for how long it may lack an
-//! earlier claim of such a key, because it has lost data.
+//! Test cases for idempotency keys without a record: a node has to report for how long it may lack
+//! an earlier claim of such a key, because it has lost data.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Functions that make operations. Their arguments are the fields that most cases set.
+//! Functions that make the operations of the test cases. Their arguments are the fields that most
+//! cases set.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Shared grants: locks that are held for reading. The number in the name of a case is that of its
-//! rule in `docs/design/readers.md`.
+//! Test cases for shared grants: locks that are held for reading. The number in the name of a case
+//! is that of its rule in `docs/design/readers.md`.
 
 use std::time::{Duration, Instant};
 

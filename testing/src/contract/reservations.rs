@@ -1,4 +1,5 @@
-//! Reservations: after a release, the lock is reserved for the first waiter for a short time.
+//! Test cases for reservations: after a release, the lock is kept free for the first waiter for a
+//! short time.
 //!
 //! The requests about a reserved lock are in the same batch as its release. So the node executes
 //! these requests before the reservation ends.

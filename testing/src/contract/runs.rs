@@ -1,5 +1,5 @@
-//! Runs: neighbouring operations of one kind in a batch. A node may execute a run together. The
-//! effect must be the same as if the node executed the operations one by one.
+//! Test cases for runs: neighbouring operations of one kind in a batch. A node may execute a run
+//! together. The effect must be the same as if the node executed the operations one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Permits of semaphores. The number in the name of a case is that of its rule in
+//! Test cases for permits of semaphores. The number in the name of a case is that of its rule in
 //! `docs/design/semaphore.md`.
 
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Permits of callers that state different numbers of slots, and requests for slots that the
+//! Test cases for permits of callers that state different numbers of slots, and for slots that the
 //! semaphore does not have. The number in the name of a case is that of its rule in
 //! `docs/design/semaphore.md`.
 

@@ -1,5 +1,5 @@
-//! Steps in the record of an idempotency key: stored results of parts of the handler. They are
-//! stored until the record has a result.
+//! Test cases for steps in the record of an idempotency key: stored results of parts of the
+//! handler. They are stored until the record has a result.
 
 use std::sync::Arc;
 

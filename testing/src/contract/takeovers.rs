@@ -1,5 +1,5 @@
-//! Takeovers: a lock that is taken from its owner is never free in between. Handles other than the
-//! taker's are refused for at least as long as the rest of that owner's lease.
+//! Test cases for takeovers: a lock that is taken from its owner is never free in between. All
+//! clients but the taker are refused for at least as long as the rest of that owner's lease.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Tests with a bad Sentinel: as one of three Sentinels, and as the only Sentinel.
+//! Tests of clients with a bad Sentinel: as one of three Sentinels, and as the only Sentinel.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Kinds of misbehaviour of a server. Each kind is possible in each phase of a conversation.
+//! Kinds of misbehaviour of a fake server. Each kind is possible in each phase of its conversation
+//! with a client.
 
 use std::io;
 use std::time::Duration;

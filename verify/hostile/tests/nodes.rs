@@ -1,4 +1,4 @@
-//! Tests with a bad data server: as one of three nodes, and as the only node.
+//! Tests of clients with a bad data server: as one of three nodes, and as the only node.
 
 use std::convert::Infallible;
 use std::sync::Arc;

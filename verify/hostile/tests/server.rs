@@ -1,4 +1,5 @@
-//! A fake data server that replies correctly, except in one phase of a conversation.
+//! A fake data server that replies correctly, except in one phase of its conversation with a
+//! client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

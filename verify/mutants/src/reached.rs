@@ -1,5 +1,5 @@
-//! Module that `mutants` adds to the copy of the library. It returns whether a change is turned on,
-//! and records the changes that a test reaches.
+//! Module that `mutants` adds to the copy of the library. It returns whether a change of the
+//! library is turned on, and records the changes whose code a test reaches.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! Changes of Rust files, from the output of `cargo mutants --list`.
+//! Small changes of the library's Rust files, from the output of `cargo mutants --list`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

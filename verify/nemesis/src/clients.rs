@@ -1,4 +1,4 @@
-//! Starts, kills, stops and continues the client processes for the faults. Also watches these
+//! Starts, kills, stops and continues the client processes of a run with faults. Also watches these
 //! processes, because a client must not end by itself.
 
 use std::cell::RefCell;

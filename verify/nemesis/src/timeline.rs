@@ -1,4 +1,4 @@
-//! A picture of a run: holders, leaders and faults on one time axis.
+//! A picture of a run of `nemesis`: holders, leaders and faults on one time axis.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -86,12 +86,12 @@ impl Ledger {
         Self::connect(&self.path, self.who).await
     }
 
-    /// Reports an event with the current time.
+    /// Reports an event to the ledger with the current time.
     pub(crate) async fn report(&mut self, kind: EventKind) -> io::Result<()> {
         self.report_at(now(), kind).await
     }
 
-    /// Reports an event that happened at the time `at`.
+    /// Reports an event to the ledger that happened at the time `at`.
     pub(crate) async fn report_at(&mut self, at: Nanos, kind: EventKind) -> io::Result<()> {
         let who = self.who;
         self.line(&Line::Say(Event { at, who, kind })).await

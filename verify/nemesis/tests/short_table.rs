@@ -1,5 +1,5 @@
-//! One row of the failover table with short leases. Then the same row without any safety check. The
-//! check of the log must accept the first row and reject the second.
+//! One row of the failover table of `nemesis` with short leases. Then the same row without any
+//! safety check. The check of the log must accept the first row and reject the second.
 
 use std::path::Path;
 use std::process::{Command, Output};

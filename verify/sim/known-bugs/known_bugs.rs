@@ -1,7 +1,7 @@
 //! Tests of the simulator itself. For each known bug, at least one seed must fail.
 //!
-//! These tests run in the copy that `scripts/known-bugs` creates. `scripts/known-bugs --nocapture`
-//! prints the number of seeds that each bug needed.
+//! These tests run in the copy of the repository that `scripts/known-bugs` creates.
+//! `scripts/known-bugs --nocapture` prints the number of seeds that each bug needed.
 
 use palisade::bugs::{Bug, put_back};
 use sim::soak::{Soak, Sum};

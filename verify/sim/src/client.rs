@@ -1,6 +1,6 @@
-//! Actions of client processes on locks. A client acquires a lock, holds it, and writes to a
-//! resource that checks fencing tokens. Then the client releases the lock, or leaves it without a
-//! release.
+//! Actions of simulated client processes on locks. A client acquires a lock, holds it, and writes
+//! to a resource that checks fencing tokens. Then the client releases the lock, or leaves it
+//! without a release.
 
 use std::any::Any;
 use std::future::Future;

@@ -1,5 +1,5 @@
-//! Actions of clients in elections. Clients campaign, proclaim, resign and observe. Some leaders
-//! die without a resignation.
+//! Actions of simulated clients in elections. Clients campaign, proclaim, resign and observe. Some
+//! leaders die without a resignation.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The connection from one client to one node: a `LockNode` over an unreliable network.
+//! The simulated connection from one client to one node: a `LockNode` over an unreliable network.
 
 use std::future::pending;
 use std::pin::pin;

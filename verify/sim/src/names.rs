@@ -1,4 +1,5 @@
-//! Names of locks, keys and elections, and the short numbers of these names in a trace.
+//! Names of locks, keys and elections, and the short numbers of these names in a trace (the list of
+//! a run's events).
 
 /// Returns the name of a lock that many clients want.
 pub(crate) fn lock(n: usize) -> String {

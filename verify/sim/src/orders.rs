@@ -1,5 +1,5 @@
-//! Actions of clients on idempotency keys. Handlers succeed, fail, hang longer than their lease, or
-//! are dropped before their end. Callers repeat their calls.
+//! Actions of simulated clients on idempotency keys. Handlers succeed, fail, hang longer than their
+//! lease, or are dropped before their end. Callers repeat their calls.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! Actions of client processes on semaphores.
+//! Actions of simulated client processes on semaphores.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Two locks that a client process acquires together.
+//! Two locks that a simulated client process acquires together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

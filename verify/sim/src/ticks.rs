@@ -1,5 +1,5 @@
-//! Actions of clients on a cron job. Each client takes part in the job, and one of the clients runs
-//! each tick.
+//! Actions of simulated clients on a cron job. Each client takes part in the job, and one of the
+//! clients runs each tick.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The trace of a run: small event values in order. Each event is hashed when it is recorded.
-//! Events are printed only on demand.
+//! The trace of a simulated run: small event values in order. Each event is hashed when it is
+//! recorded. Events are printed only on demand.
 
 mod show;
 

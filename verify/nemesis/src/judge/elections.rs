@@ -1,4 +1,5 @@
-//! Checks the rules about elections: the terms and values that readers and observers receive.
+//! Checks an event log for broken rules about elections: the terms and values that readers and
+//! observers receive.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

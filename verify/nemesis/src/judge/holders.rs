@@ -1,6 +1,6 @@
-//! Checks the rules about holders of locks and leaderships: the times in which they rely on their
-//! leases, their tokens, the order of their writes, and guards that report to be valid for too
-//! long.
+//! Checks an event log for broken rules about holders of locks and leaderships: the times in which
+//! they rely on their leases, their tokens, the order of their writes, and guards that report to be
+//! valid for too long.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -36,7 +36,7 @@ use fault::Fault;
 use group::{Group, Shape, Stop};
 use verdict::{Case, Row, judge};
 
-/// Options of `nemesis table`.
+/// Options of the command `nemesis table`.
 #[derive(clap::Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(crate) struct Args {
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// minutes.
     #[arg(long)]
     plain: bool,
-    /// Only rows whose name contains this text. Can be repeated.
+    /// Only rows of the table whose name contains this text. Can be repeated.
     #[arg(long)]
     only: Vec<String>,
     /// Longest lease of the clients, in milliseconds. The quarantine lasts for this time and the

@@ -36,7 +36,8 @@ pub(super) struct Case {
     pub(super) window: Nanos,
     /// Clients on the side of the new master during a cut. Empty without a cut.
     pub(super) far: Vec<u8>,
-    /// True if clients require all replicas. Locks then expire while a replica is down.
+    /// True if a grant counts only when all replicas have it. Locks then expire while a replica is
+    /// down.
     pub(super) all_replicas: bool,
     /// Number of scripts and writes that were sent to the old master after the Sentinels reported
     /// the new one. `None` if they were not counted.

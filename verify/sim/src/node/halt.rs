@@ -1,5 +1,6 @@
-//! A server that stops inside a batch and later continues with the rest of the batch. The server
-//! reads its clock only at the start of the batch. It executes no other batch before the rest.
+//! A simulated server that stops inside a batch and later continues with the rest of the batch. The
+//! server reads its clock only at the start of the batch. It executes no other batch before the
+//! rest.
 
 use palisade::node::spi::Replies;
 

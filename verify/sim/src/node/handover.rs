@@ -1,4 +1,4 @@
-//! A planned handover of a group, in the same steps as `palisade handover`.
+//! A planned handover of a simulated group of servers, in the same steps as `palisade handover`.
 
 use std::time::Duration;
 

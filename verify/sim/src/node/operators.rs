@@ -1,4 +1,4 @@
-//! Actions of operators and of other programs on the master of a node. They use their own
+//! Actions of operators and of other programs on the master of a simulated node. They use their own
 //! connections.
 
 use std::time::Duration;

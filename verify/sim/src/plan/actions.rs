@@ -187,7 +187,7 @@ impl Plan {
         }
         let name = d.range(0, self.names as u64 - 1) as usize;
         if self.theme == Theme::Tokens {
-            // The tests of tokens need as many grants as possible.
+            // Plans about fencing tokens need as many grants as possible.
             let (wait, hold) = (6 * ttl, d.pick(&[0, 3, 10]));
             let parting = Parting::Release;
             let uses = Uses::Writes;

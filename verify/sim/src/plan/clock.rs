@@ -1,4 +1,4 @@
-//! Clocks of processes and servers.
+//! Clocks of simulated processes and servers, with their errors.
 
 use crate::dice::Dice;
 

@@ -1,5 +1,5 @@
-//! Changes of settings while processes with old and new settings run. The order of the changes is
-//! safe or unsafe.
+//! Changes of the clients' settings while processes with old and new settings run. The order of the
+//! changes is safe or unsafe.
 
 use super::{Fault, Ms, Plan, Settings};
 use crate::dice::Dice;
