@@ -1,4 +1,4 @@
-//! Injects faults into running servers and clients, and ends the faults.
+//! Injects faults into the running servers and clients of `nemesis`, and ends the faults.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

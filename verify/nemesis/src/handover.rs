@@ -1,5 +1,6 @@
-//! A planned handover of a group, as `palisade handover` performs it. The handover runs in its own
-//! process in the network of the groups, so it can be killed before its end.
+//! A planned handover of a Sentinel group to another master, as `palisade handover` performs it.
+//! The handover runs in its own process in the network of the groups, so it can be killed before
+//! its end.
 
 use std::io::Write as _;
 use std::process::Stdio;

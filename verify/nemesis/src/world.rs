@@ -1,6 +1,6 @@
-//! The servers and networks of a run. All Sentinel groups are in one network. Each client has its
-//! own network, with one link to the network of the groups. So each client can be cut off
-//! separately.
+//! The servers and networks of a run of `nemesis`. All Sentinel groups are in one network. Each
+//! client has its own network, with one link to the network of the groups. So each client can be
+//! cut off separately.
 //!
 //! ```text
 //! 10.77.<group>.<box>   servers and Sentinels, all in the groups' network

@@ -318,8 +318,8 @@ impl Node {
             return;
         }
         state.servers[at].memory.flush_all();
-        // A replica that has the flush also has the earlier grants, because replication keeps the
-        // order. So the replicas can still confirm these grants.
+        // A replica that has executed the `FLUSHALL` also has the earlier grants, because
+        // replication keeps the order. So the replicas can still confirm these grants.
         let granted = std::mem::take(&mut state.granted);
         state.begin(at);
         state.granted = granted;

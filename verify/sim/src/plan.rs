@@ -80,7 +80,7 @@ pub(crate) struct Settings {
     pub(crate) clock_error: Ms,
     pub(crate) drift_ppm: u32,
     pub(crate) retention: Ms,
-    /// Nodes of the process, as bits.
+    /// Nodes that the client process uses, as bits.
     pub(crate) nodes: u64,
 }
 
@@ -313,8 +313,8 @@ pub(crate) struct OrdersPlan {
     /// Maximum size of a stored result, in bytes. Zero means no limit.
     pub(crate) max_result: usize,
     pub(crate) policy: Policy,
-    /// Longest loss of data that the keys accept, in milliseconds. Zero means that they accept
-    /// none.
+    /// Longest loss of data that the idempotency keys accept, in milliseconds. Zero means that they
+    /// accept none.
     pub(crate) accepts: Ms,
 }
 

@@ -1,5 +1,5 @@
-//! Tests of the checks with hand-written logs. The checks must find each kind of broken rule, and
-//! report no other rule.
+//! Tests of the checks of event logs, with hand-written logs. The checks must find each kind of
+//! broken rule, and report no other rule.
 //!
 //! Times are in milliseconds. Each bad log is the good log with one change.
 

@@ -136,7 +136,7 @@ fn initialise(urls: &[String]) -> Result<(), Failure> {
     if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
 }
 
-/// The findings about one kind, and the broken rules.
+/// The findings about one kind of lock, and the broken rules.
 type Judged = (Found, Vec<Violation>);
 
 /// A phase of `nemesis locks`: clients use these kinds of locks while all faults happen.

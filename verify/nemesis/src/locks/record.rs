@@ -127,7 +127,7 @@ impl Log {
     }
 }
 
-/// Returns the lines of all clients. The lines of one task are in the order in which they were
+/// Returns the observations of all clients. Those of one task are in the order in which they were
 /// written.
 pub(crate) fn read(dir: &Path) -> io::Result<Vec<Line>> {
     let mut lines = Vec::new();

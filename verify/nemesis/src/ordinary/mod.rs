@@ -1,6 +1,6 @@
 //! Ordinary deployments and ordinary events, on real servers on loopback. The tables show the time
-//! without new locks, the time without new keys, and the number of parked keys. The page
-//! `src/manual/ordinary_deployments.md` contains and explains the figures.
+//! without new locks, the time without new keys, and the number of parked keys (their handlers did
+//! not run). The page `src/manual/ordinary_deployments.md` contains and explains the figures.
 //!
 //! ```text
 //! nemesis ordinary                            all of them, ten tables

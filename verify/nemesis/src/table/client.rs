@@ -1,5 +1,6 @@
-//! A client of the failover table: a process that uses the library on one group as programs do. A
-//! client reports each observation to the ledger, which logs it, before it acts on the observation.
+//! A client of the failover table: a process that uses the library on one Sentinel group as
+//! programs do. A client reports each observation to the ledger, which logs it, before it acts on
+//! the observation.
 
 use std::io;
 use std::path::PathBuf;

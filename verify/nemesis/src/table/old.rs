@@ -1,5 +1,6 @@
-//! The old master after a freeze: the commands of clients that it executed after its resume, and
-//! the number of those commands that were sent after the Sentinels reported the new master.
+//! The old master, which a failover replaced while it was frozen: the commands of clients that it
+//! executed after it was resumed, and the number of those commands that were sent after the
+//! Sentinels reported the new master.
 //!
 //! If a frozen server executes a command late, the time of sending is not visible, because the
 //! server's kernel accepts bytes during the freeze. So the number of unread bytes of each

@@ -4,7 +4,8 @@
 //! cases:
 //!
 //! 1. Another holder of the name was valid from before the request until after the vote.
-//! 2. The vote was a grant, and the marker of the server forbade grants. (Old holders may renew.)
+//! 2. The vote was a grant, and the server was in quarantine according to its marker, the key with
+//!    its data history. (Old holders may renew.)
 //! 3. At the time of the request, the server had been replaced for longer than L, the failover
 //!    window. A server is replaced if another server has accepted a plain write and this server was
 //!    not promoted later. A server that accepts plain writes so late has one wrong vote, too.

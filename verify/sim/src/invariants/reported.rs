@@ -8,8 +8,8 @@ use crate::trace::Event;
 /// Maximum time, in microseconds, by which a request may take effect after its deadline. Server
 /// clocks have a resolution of one millisecond.
 const PRECISION: u64 = 2_000;
-/// Maximum time, in microseconds, by which a loss may be reported late. Timers have a resolution of
-/// one millisecond, and the clocks of processes run at different rates.
+/// Maximum time, in microseconds, by which `lost()` may report the loss of a lease late. Timers
+/// have a resolution of one millisecond, and the clocks of processes run at different rates.
 const TIMER: u64 = 4_000;
 
 /// Returns a rule that each event breaks for which `is` returns true.
@@ -32,8 +32,8 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
              are rolled back",
             |event| matches!(event, Event::Unkept { .. }),
         ),
-        // `lost()` must report a loss in time, and a lost lease must never become valid again
-        // (README, promise 3; renewal 5).
+        // `lost()` must report the loss of a lease in time, and a lost lease must never become
+        // valid again (README, promise 3; renewal 5).
         none(
             "no lease is lost silently",
             "README, promise 3: a holder learns that it lost, at the latest when its own deadline \

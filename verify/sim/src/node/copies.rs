@@ -1,4 +1,4 @@
-//! Copies of a master's earlier data, as a replica or a disk may have kept them.
+//! Copies of a simulated master's earlier data, as a replica or a disk may have kept them.
 
 use std::collections::VecDeque;
 

@@ -9,7 +9,7 @@ use super::{Node, State};
 
 /// A batch in which the server has stopped.
 pub(super) struct Halted {
-    /// Ops that the server has not executed yet.
+    /// Ops of the batch that the server has not executed yet.
     rest: Job,
     /// Clock reading at the start of the batch. `began` is the true time of this start, in
     /// nanoseconds.

@@ -76,8 +76,8 @@ impl Node {
         state.servers[to].memory.restore(data);
         state.servers[to].role = Role::Master;
         state.master = to;
-        // A replica that has the closing also has all earlier writes, so the grants of the old
-        // master can still be confirmed.
+        // A replica that has the master's closing also has all earlier writes, so the grants of the
+        // old master can still be confirmed.
         let granted = std::mem::take(&mut state.granted);
         state.begin(to);
         if behind.is_none() {
