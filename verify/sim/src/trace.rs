@@ -302,7 +302,7 @@ pub(crate) enum Event {
         number: u64,
         gap: bool,
     },
-    /// An operator decides about a key.
+    /// An operator decides about an idempotency key, for example whether its handler runs again.
     Decided {
         client: usize,
         name: u16,

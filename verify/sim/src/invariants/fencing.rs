@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::{Rule, rule};
 use crate::trace::{Event, HoldId};
 
-/// Returns the rule for fencing tokens at the resource.
+/// Returns the rule that fencing tokens put all writes at the resource in order.
 pub(super) fn fencing() -> Rule {
     // For each name and token, the number of the hold whose writes had this token.
     let mut wrote = BTreeMap::<(u16, u64), HoldId>::new();

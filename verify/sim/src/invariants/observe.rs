@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule for the terms and values that observers receive.
+/// Returns the rule that observers receive terms and values in order.
 pub(super) fn observe() -> Rule {
     // For each observer, the last term and the last number of a value that it received.
     let mut last = BTreeMap::<u64, (u64, u64)>::new();

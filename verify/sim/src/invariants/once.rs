@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule for keys that must be parked.
+/// Returns the rule that the handler of a key that must be parked does not start again.
 pub(super) fn once() -> Rule {
     // For each key: the result of its last start, unless this start had no effect or an operator
     // decided.

@@ -45,7 +45,7 @@ struct Order {
 /// and some attempts that collide.
 const SERVED: u64 = 6_000_000;
 
-/// Returns the rule for fair callers.
+/// Returns the rule that fair callers get the lock in the order of their places in the queue.
 pub(super) fn order(promises: Promises) -> Rule {
     let (waits, places, idle) = Default::default();
     let mut order = Order { promises, waits, places, moved: Vec::new(), idle };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule for quarantines.
+/// Returns the rule that a node grants nothing in quarantine.
 pub(super) fn quarantine() -> Rule {
     // For each node and data history, the end of its quarantine (the time without grants) by the
     // node's own clock.

@@ -7,7 +7,7 @@ use super::{Rule, rule};
 use crate::plan::Decision;
 use crate::trace::Event;
 
-/// Returns the rule for steps of handlers.
+/// Returns the rule that no handler runs a finished step again.
 pub(super) fn steps() -> Rule {
     // For each step of each key, the token with which the step was first done.
     let mut done = BTreeMap::<(u16, usize), u64>::new();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule for hand-over tickets.
+/// Returns the rule that each hand-over ticket is redeemed at most once, and in time.
 pub(super) fn tickets() -> Rule {
     // For each redeemed ticket: the name of its lock and its token.
     let mut redeemed = BTreeSet::<(u16, u64)>::new();

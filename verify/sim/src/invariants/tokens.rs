@@ -18,7 +18,7 @@ struct Known {
     taken: Option<u64>,
 }
 
-/// Returns the rule of growing tokens.
+/// Returns the rule that fencing tokens grow with the holders of a name.
 pub(super) fn tokens() -> Rule {
     // For each name, the tokens in the order in which their grants were reported.
     let mut tokens = BTreeMap::<u16, Vec<Known>>::new();
