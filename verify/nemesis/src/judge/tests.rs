@@ -348,7 +348,8 @@ fn a_takeover_excuses_its_own_victim_alone() {
     let given_up = over(7, 5_200, 23);
     let late = with([&[victim.clone(), given_up, third][..], &taker].concat());
     assert_eq!(late, ["one holder at a time"]);
-    // Client 7 took the lock from an earlier holder, which is not in this log.
+    // Client 7 took the lock from an earlier holder, which is not in this log. So the takeover does
+    // not explain why client 7 and the victim hold the lock at the same time.
     let wrong = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 15, 7_100)];
     assert_eq!(with([&[victim][..], &wrong].concat()), ["one holder at a time"]);
 }
