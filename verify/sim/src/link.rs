@@ -94,7 +94,7 @@ struct Fate {
 }
 
 impl Link {
-    /// Returns the signals that keep a new batch behind all batches that were sent before.
+    /// Returns an order after all batches that were sent before.
     fn order(&self) -> Order {
         let ((there, arrived), (back, answered)) = (oneshot::channel(), oneshot::channel());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
