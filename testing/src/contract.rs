@@ -1,5 +1,5 @@
-//! The contract suite: the rules of [`Op`] as test cases. Every kind of node has to pass these
-//! cases.
+//! The contract suite: test cases for the rules of [`Op`], a request to a node (a server that votes
+//! on locks). Every kind of node has to pass these cases.
 //!
 //! [`Op`]: palisade::node::spi::Op
 //!
@@ -17,8 +17,9 @@
 //! # });
 //! ```
 
-// All cases use the same short names: b is the bench, k has the keys of a lock, r is the key of a
-// record, a and c are owners, t is a token.
+// All cases use the same short names of variables: b is the bench (the node under test with helper
+// functions), k has the keys of a lock, r is the key of a record, a and c are owners, t is a
+// fencing token.
 #![expect(clippy::many_single_char_names)]
 
 mod barriers;
@@ -99,12 +100,12 @@ impl Hooks {
         /// Sets the hook that deletes all data of the running server.
         flush
 
-        /// Sets the hook that closes the server for one to three seconds, like the beginning of a
-        /// planned handover. The hook does nothing else.
+        /// Sets the hook that closes the server for one to three seconds: it answers no request, as
+        /// at the beginning of a planned handover. The hook does nothing else.
         close
 
-        /// Sets the hook that hands the node over to another process with all the data (a planned
-        /// handover). The hook returns when the other process answers.
+        /// Sets the hook that hands the node over to another server process with all the data (a
+        /// planned handover). The hook returns when the other process answers.
         hand_over
     }
 
@@ -145,7 +146,7 @@ enum Need {
     HandOver,
 }
 
-/// A case of the contract: one rule, or a few related rules.
+/// A test case of the contract suite: one rule, or a few related rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     name: &'static str,
@@ -154,14 +155,14 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns the name of the case. The name is a short form of the rule.
+    /// Returns the name of the case, which is a short form of the tested rule.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Returns true if the case puts the whole node into quarantine. Such a case must run alone.
-    /// All other cases must run before such a case, because they request a longer quarantine, and
-    /// the longest request of all clients counts.
+    /// Returns true if the case puts the whole node into quarantine, a time in which the node
+    /// grants nothing. Such a case must run alone, and after all other cases. The other cases
+    /// request a longer quarantine, and a node uses the longest one that any client requests.
     pub fn disturbs(&self) -> bool {
         !matches!(self.need, Need::Nothing | Need::Foreign)
     }

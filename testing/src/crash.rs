@@ -131,7 +131,7 @@ struct World {
 /// State of a process: alive or dead, and the crash point.
 #[derive(Debug)]
 struct Life {
-    /// The crash and the number of its point; `None` for a process without a crash.
+    /// The crash and the number of its crash point; `None` for a process without a crash.
     crash: Option<(CrashKind, usize)>,
     passed: AtomicUsize,
     crashed_at: Mutex<Option<String>>,
@@ -178,7 +178,7 @@ impl Crashes {
     {
         let world = World::new(self.nodes);
         let mut crash = Some((self.kind, at));
-        // A process that was not killed stays alive, so its handle is not dropped.
+        // A process that was not killed stays alive, so its `Redlock` handle is not dropped.
         let mut alive = Vec::new();
         let (mut deliveries, mut ended, mut point) = (0, None, None);
         while deliveries < MOST {
@@ -234,7 +234,7 @@ impl World {
 }
 
 impl Process {
-    /// Returns the handle of this process.
+    /// Returns the `Redlock` handle of this process.
     pub fn redlock(&self) -> &Redlock {
         &self.0.redlock
     }

@@ -33,13 +33,13 @@ pub struct CrashPoints<B> {
     hook: Hook,
 }
 
-/// A session of [`CrashPoints`].
+/// A session of the wrapped broker, with crash points.
 pub struct Watched<S> {
     session: S,
     hook: Hook,
 }
 
-/// A delivery of [`CrashPoints`]. It dereferences to the broker's delivery.
+/// A delivery with crash points. It dereferences to the delivery of the wrapped broker.
 pub struct Passing<D> {
     delivery: D,
     hook: Hook,

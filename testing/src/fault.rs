@@ -1,8 +1,8 @@
 //! Fault injection for any node: delay, loss, duplicates, a freeze, a cut, loss of data.
 //!
-//! A script decides on the faults of a call. Without a script, random numbers from a given seed
-//! decide. All waits use `tokio::time`. So with a paused clock, the same seed causes the same
-//! faults at the same times.
+//! A script (a list of steps) decides on the faults of the next calls. Without a script, random
+//! numbers from a given seed decide. All waits use `tokio::time`. So with a paused clock, the same
+//! seed causes the same faults at the same times.
 
 mod plan;
 
@@ -51,7 +51,8 @@ struct State {
     dice: Option<Dice>,
     cut: bool,
     frozen: bool,
-    /// True while a thaw executes the queued requests. New requests are then appended to the queue.
+    /// True while a thaw (the end of a freeze) executes the queued requests. New requests are then
+    /// appended to the queue.
     draining: bool,
     queue: VecDeque<Job>,
     calls: u64,

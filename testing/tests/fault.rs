@@ -1,5 +1,5 @@
-//! Tests of each fault, from the side of the caller and from the side of the node. Tokio's clock is
-//! paused.
+//! Tests of each fault that the `Fault` wrapper injects, from the side of the caller and from the
+//! side of the node. Tokio's clock is paused.
 
 use std::sync::Arc;
 use std::time::Duration;

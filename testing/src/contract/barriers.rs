@@ -1,5 +1,6 @@
-//! Barriers: a node counts the replicas that have a grant, or refuses the barrier. A node never
-//! counts replicas for a grant of another data history.
+//! Test cases for barriers, which wait until replicas have a grant: a node counts the replicas that
+//! have the grant, or refuses the barrier. A node never counts replicas for a grant of another data
+//! history (the sequence of writes from which its data come).
 
 use palisade::Durability;
 use palisade::error::NodeError;

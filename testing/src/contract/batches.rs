@@ -1,4 +1,5 @@
-//! Batches: order, size and independence of their operations, and the node's facts.
+//! Test cases for batches: order, size and independence of their operations, and the facts that a
+//! node reports with its answer (clock, identity, data history).
 
 use palisade::node::spi::{Op, Reply};
 

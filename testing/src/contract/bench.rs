@@ -1,5 +1,5 @@
-//! Functions that all cases share: new names, calls, waits, and panics that contain the broken
-//! rule.
+//! Functions that all test cases of the contract suite share: new names, calls, waits, and panics
+//! that contain the broken rule.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use tokio::time::sleep;
 
 use super::{Hooks, ops};
 
-/// A lease that is longer than any case.
+/// Length of a lease that does not end while a case runs.
 pub(super) const LONG: Duration = Duration::from_secs(60);
-/// A short lease. A case waits for its end.
+/// Length of a short lease. A case waits for the end of such a lease.
 pub(super) const SHORT: Duration = Duration::from_millis(150);
 /// Retention of a record. No case waits for its end.
 pub(super) const KEEP: Duration = Duration::from_secs(600);
-/// Largest permitted token.
+/// Largest permitted fencing token.
 pub(super) const TOKEN_MAX: u64 = (1 << 53) - 1;
 
 const POLL: Duration = Duration::from_millis(20);
@@ -36,8 +36,9 @@ pub(super) struct Bench {
     env: SystemEnv,
     pub(super) hooks: Hooks,
     pub(super) terms: Terms,
-    /// Time (µs, by the node's clock) at which the client of this bench first saw a marker on the
-    /// node. The bench sends it with each batch, as [`Batch::known_since`].
+    /// Time (µs, by the node's clock) at which the client of this bench first saw a marker, a
+    /// record in which the node stores its data history. The bench sends this time with each batch,
+    /// as [`Batch::known_since`].
     known_since: Option<u64>,
 }
 
@@ -78,8 +79,8 @@ impl Bench {
         Self { terms: Terms { max_ttl, clock_error }, ..self }
     }
 
-    /// Returns the same bench, but as another client. This client first saw a marker on the node
-    /// when the node's clock had the value `known_since`.
+    /// Returns the same bench, but as another client. This client first saw a marker (the record of
+    /// the node's data history) when the node's clock had the value `known_since`.
     pub(super) fn knowing(self, known_since: Option<u64>) -> Self {
         Self { known_since, ..self }
     }
@@ -127,7 +128,7 @@ impl Bench {
         self.check(got == want, rule, &got);
     }
 
-    /// Sends an operation that must be granted, and returns the fence of the grant.
+    /// Sends an operation that must be granted, and returns the fencing token of the grant.
     pub(super) async fn granted(&self, op: Op, rule: &str) -> u64 {
         match self.ask(op).await {
             Reply::Granted { fence }
@@ -149,7 +150,8 @@ impl Bench {
         replies.facts.unwrap_or_else(|| self.broken("facts come with each batch", &replies.items))
     }
 
-    /// Calls the node's barrier. Checks the rule that the answer arrives in time.
+    /// Calls the node's barrier, which waits until replicas have a grant. Checks that the answer
+    /// arrives in time.
     pub(super) async fn barrier(
         &self,
         after: BarrierPoint,
@@ -163,9 +165,10 @@ impl Bench {
         }
     }
 
-    /// Returns the lowest fence that the node now gives to a new name: the node's clock minus
-    /// `clock_error`. After a quarantine no fence is below the floor. So the function waits until
-    /// the node's clock has passed the floor.
+    /// Returns the smallest fencing token that the node now gives to a new name: the node's clock
+    /// minus `clock_error`. After a quarantine no token is below the floor, a number that the node
+    /// sets after a loss of data. So the function waits until the node's clock has passed the
+    /// floor.
     pub(super) async fn low(&self) -> u64 {
         for _ in 0..POLLS {
             let op = ops::acquire_at(&self.lock(), self.owner(), SHORT, 0);
@@ -178,8 +181,8 @@ impl Bench {
         self.broken("a node's clock passes its floor", &"still below it")
     }
 
-    /// Returns a token for a proposal of a client with a correct clock. The token is larger than
-    /// any fence that the node itself would give now.
+    /// Returns a fencing token for a proposal of a client with a correct clock. The token is larger
+    /// than any token that the node itself would give now.
     pub(super) async fn high(&self) -> FencingToken {
         let error = self.terms.clock_error.as_micros() as u64;
         let now = self.facts().await.node_micros;

@@ -1,4 +1,5 @@
-//! Claim, raise, extend and unclaim of a record.
+//! Test cases for claims of a record (what a node stores under an idempotency key): claim, raise,
+//! extend and unclaim.
 
 use palisade::node::spi::{ClaimEnd, OwnerToken, RecordKey, RecordState, Reply};
 
@@ -46,8 +47,8 @@ pub(super) async fn absent(b: &Bench, key: &RecordKey, rule: &str) {
     b.check(matches!(got, Reply::Record { state: None, .. }), rule, &got);
 }
 
-/// Claims the key for `next` as soon as the present lease has ended. Returns the fence and the
-/// number of the attempt.
+/// Claims the key for `next` as soon as the present lease has ended. Returns the fencing token and
+/// the number of the attempt.
 pub(super) async fn take_over(b: &Bench, key: &RecordKey, next: OwnerToken) -> (u64, u32) {
     let op = claim(key, next, LONG);
     match b

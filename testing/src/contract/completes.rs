@@ -1,4 +1,5 @@
-//! Completion and repair of a record, and the end of its retention.
+//! Test cases for completion and repair of a record (what a node stores under an idempotency key),
+//! and for the end of its retention. A repair stores a result on a node that lacks it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -206,8 +207,8 @@ async fn a_promise_outlives_its_late_requests(b: Bench) {
     let (r, a) = (b.key(), b.owner());
     let op = Op::Claim(Claim { retention: SHORT, ..claim_terms(&r, a, SHORT, None, false) });
     b.granted(op, "an unused key is claimed").await;
-    // A node keeps the ballot for one second longer than this wait, in order to refuse late
-    // requests (idempotency 9).
+    // A node keeps the ballot (the tokens of the claim to which it promised the key) for one second
+    // longer than this wait, in order to refuse late requests (idempotency 9).
     tokio::time::sleep(b.terms.max_ttl + 4 * b.terms.clock_error).await;
     let s = state(&b, &r).await;
     b.check(s.attempt == 1, "a promise is not forgotten with a short retention", &s);

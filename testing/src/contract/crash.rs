@@ -1,4 +1,4 @@
-//! Cases of the quarantine: the time after a loss of data in which a node grants nothing
+//! Test cases for the quarantine: the time after a loss of data in which a node grants nothing
 //! (quarantine 1 to 8). The cases use hooks that restart or empty the server.
 
 use std::sync::Arc;
@@ -27,7 +27,8 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Runs the hook, and returns the facts that the node reports in its first batch afterwards.
+/// Runs the hook, and returns the facts (clock, data history and others) that the node reports with
+/// its answer to the first batch afterwards.
 pub(super) async fn after(b: &Bench, hook: Option<&Hook>) -> Facts {
     if let Some(hook) = hook {
         hook().await;
@@ -63,8 +64,8 @@ async fn a_restarted_node_grants_after_the_quarantine(b: Bench) {
     b.check(!second.new_history, "a history_id is new once", &second);
     b.settle().await;
     let fence = b.granted(acquire(&k, a, b.terms.max_ttl), "after the quarantine: grants").await;
-    // The floor is the node's clock at the first batch after the loss, plus twice `clock_error`,
-    // plus the length of one quarantine.
+    // The floor is the smallest fencing token after the loss of data: the node's clock at the first
+    // batch after the loss, plus twice `clock_error`, plus the length of one quarantine.
     let lead = 2 * b.terms.clock_error + b.terms.max_ttl;
     let floor = before.node_micros + lead.as_micros() as u64;
     b.check(fence >= floor, "no fence below the floor", &(fence, floor));
@@ -100,7 +101,7 @@ async fn a_forgotten_promise_is_not_completed(b: Bench) {
     b.expect(fine, Reply::Done, "a ballot above the floor completes, in quarantine too").await;
 }
 
-/// Returns the id of the quarantine in a refusal.
+/// Returns the id of the quarantine that a refusal contains.
 fn named(b: &Bench, reply: &Reply) -> QuarantineId {
     match reply {
         Reply::Quarantined { id, .. } => *id,
@@ -108,7 +109,7 @@ fn named(b: &Bench, reply: &Reply) -> QuarantineId {
     }
 }
 
-/// Returns two ids that differ from this id.
+/// Returns two quarantine ids that differ from `id`.
 fn others(id: QuarantineId) -> [QuarantineId; 2] {
     [QuarantineId { since: id.since - 1, ..id }, QuarantineId { history: !id.history, ..id }]
 }

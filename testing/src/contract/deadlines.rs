@@ -1,5 +1,5 @@
-//! Deadlines: if a request arrives at a node after its deadline, by the node's clock, the node does
-//! not execute the request.
+//! Test cases for deadlines: if a request arrives at a node after its deadline, by the node's
+//! clock, the node does not execute the request.
 
 use palisade::error::NodeFault;
 use palisade::node::spi::{NotAfter, Reply};

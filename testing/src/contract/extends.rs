@@ -1,4 +1,5 @@
-//! Extension of a lock, and the metadata of its holder.
+//! Test cases for the extension of a lock, and for the metadata that its holder stores beside the
+//! lock.
 
 use std::sync::Arc;
 

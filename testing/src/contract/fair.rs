@@ -1,4 +1,5 @@
-//! Fair waiters: tickets, places, and grants in the order of tickets. Each case has the number of
+//! Test cases for callers that wait for a fair lock: their tickets (numbers that give their order),
+//! their places in a node's queue, and grants in the order of tickets. Each case has the number of
 //! its rule in `docs/design/fair.md`.
 
 use std::time::Duration;
@@ -28,11 +29,11 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Numbers of the handles that wait.
+/// Numbers of two clients (`Redlock` handles) that wait for a lock.
 const A: u64 = 0xa;
 const B: u64 = 0xb;
 
-/// Makes a fair acquire by the handle `waiter`. A released lock is not reserved for this handle,
+/// Makes a fair acquire by the client `waiter`. A released lock is not reserved for this client,
 /// because its `needs` are zero.
 fn fair(k: &LockKeys, owner: OwnerToken, waiter: u64, ticket: Option<u64>) -> Op {
     let place = Place { waiter, waited: Duration::ZERO, needs: Duration::ZERO };
@@ -52,8 +53,8 @@ fn leave(k: &LockKeys, waiter: u64) -> Op {
 }
 
 impl Bench {
-    /// Sends a fair acquire of a held lock, and returns the place of the handle in the queue as the
-    /// refusal reports it.
+    /// Sends a fair acquire of a held lock by the client `waiter`, and returns the client's place
+    /// in the queue as the refusal reports it.
     async fn queued(&self, k: &LockKeys, waiter: u64, ticket: Option<u64>) -> Queued {
         match self.ask(fair(k, self.owner(), waiter, ticket)).await {
             Reply::Queued { queued, foreign: false, .. } => queued,
@@ -162,7 +163,7 @@ async fn rule_3_a_repeated_request_has_what_it_has(b: Bench) {
 }
 
 async fn rule_4_a_grant_that_is_taken_back_keeps_the_place(b: Bench) {
-    // In the first round the handle A has a place in the queue before it is granted the lock. In
+    // In the first round the client A has a place in the queue before it is granted the lock. In
     // the second round the grant makes the place, as on a node that granted the first request of a
     // call.
     for asks in [true, false] {

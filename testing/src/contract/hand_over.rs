@@ -1,5 +1,6 @@
-//! Hand-over of a lock to another process: a node transfers it from the named owner, or not at all.
-//! The numbers in the names are those of the rules in `docs/design/hand_over.md`.
+//! Test cases for the hand-over of a lock to another process: a node transfers it from the named
+//! owner, or not at all. The number in the name of a case is that of its rule in
+//! `docs/design/hand_over.md`.
 
 use palisade::node::spi::{Holder, LockKeys, Op, OwnerToken, Reply};
 
@@ -87,7 +88,8 @@ async fn rule_2_a_repeated_request_recognises_itself(b: Bench) {
     let (k, (a, c)) = (b.lock(), b.owners());
     let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
     let first = b.granted(redeem(&k, c, (a, t)), "it is handed over").await;
-    // The reply to the first request was lost. So the new holder sends the same request again.
+    // The reply to the first request of the new holder was lost. So the new holder sends the same
+    // request again.
     let again = b.granted(redeem(&k, c, (a, t)), "who has it already gets it again").await;
     b.check(again >= first && first > t, "fences do not fall", &(t, first, again));
     let late = take_only(&k, c, (a, t), SHORT);

@@ -1,5 +1,5 @@
-//! A planned handover: the node is closed for a moment. Then a new data history begins, without a
-//! loss of data.
+//! Test cases for a planned handover: the node is closed (answers nothing) for a moment. Then a new
+//! data history begins, without a loss of data.
 
 use std::time::{Duration, Instant};
 
@@ -37,8 +37,8 @@ pub(super) async fn handed_over(b: &Bench) -> Facts {
 }
 
 /// Returns the bench with longer bounds, so that the cases have enough time even on a slow machine.
-/// The node settles for the length of the longest lease. It keeps a used name for twice
-/// `clock_error`.
+/// After a handover the node settles (old leases may still run by the old server's clock) for the
+/// length of the longest lease. It keeps a used name closed for twice `clock_error`.
 pub(super) async fn slowly(b: Bench) -> Bench {
     let b = b.with_terms(Duration::from_secs(5), Duration::from_secs(1));
     b.settle().await;
@@ -139,8 +139,8 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
     let b = slowly(b).await;
     let (k, (a, c)) = (b.lock(), b.owners());
     let begun = Instant::now();
-    // The lease must be over when the new server takes over, as if the clock of this server were
-    // ahead.
+    // The lease must be over when the new server takes over. This imitates a new server whose clock
+    // is ahead, so that the lease ends too early.
     b.granted(acquire(&k, a, Duration::from_millis(10)), "a free lock is granted").await;
     sleep(Duration::from_millis(20)).await;
     handed_over(&b).await;
@@ -160,8 +160,8 @@ async fn a_lock_that_may_still_be_held_is_kept_for_a_while(b: Bench) {
             let right = (least..=apart).contains(&rest);
             b.check(right, "for as long as clocks differ", &(least, rest));
         }
-        // On a slow machine the handover may take so long that the name no longer counts as
-        // recently used.
+        // On a slow machine the handover may take so long that the node no longer counts the name
+        // as recently used.
         Reply::Granted { .. } if begun.elapsed() >= b.terms.max_ttl => return,
         other => b.broken("a name that was used lately is kept for its holder", &other),
     }

@@ -1,4 +1,5 @@
-//! Hints to handles that wait. A hint is a message that a lock may be free.
+//! Test cases for hints to clients (`Redlock` handles) that wait for a lock. A hint is a message of
+//! a node that the lock may be free.
 
 use std::time::Duration;
 
@@ -27,15 +28,15 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Number of attempts to cause an event. A single hint may be lost. The case fails only if all
-/// attempts fail.
+/// Number of attempts to make a node send a hint. A single hint may be lost. The case fails only if
+/// all attempts fail.
 pub(super) const TRIES: u32 = 3;
 /// If no hint arrives within this time, the release has woken no waiter.
 pub(super) const HUSH: Duration = Duration::from_millis(200);
 
-/// Returns the next hint about the lock. `Some(Some(_))` has the handle that may acquire the lock
-/// now, and `Some(None)` is a hint to all handles that watch the lock. Returns `None` if no hint
-/// arrives in time.
+/// Returns the next hint about the lock. `Some(Some(_))` has the number of the client that may
+/// acquire the lock now, and `Some(None)` is a hint to all clients that watch the lock. Returns
+/// `None` if no hint arrives in time.
 pub(super) async fn next_hint(events: &mut Receiver<NodeSignal>, key: &str) -> Option<Option<u64>> {
     let wait = async {
         loop {
@@ -52,12 +53,12 @@ pub(super) async fn next_hint(events: &mut Receiver<NodeSignal>, key: &str) -> O
     timeout(Duration::from_secs(2), wait).await.ok().flatten()
 }
 
-/// Three waiting handles, in the order of their requests. Each has the time for which it has
-/// waited.
+/// Three waiting clients, in the order of their requests. Each has its number and the time for
+/// which it has waited.
 pub(super) const WAITERS: [(u64, Duration); 3] =
     [(2, Duration::from_secs(20)), (3, Duration::from_secs(10)), (1, Duration::from_secs(30))];
 
-/// Acquires a lock, and makes these handles wait for the lock. Returns the lock and its owner.
+/// Acquires a lock, and makes these clients wait for the lock. Returns the lock and its owner.
 pub(super) async fn awaited(b: &Bench, waiters: &[(u64, Duration)]) -> (LockKeys, OwnerToken) {
     let (k, a) = (b.lock(), b.owner());
     b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
@@ -186,8 +187,8 @@ async fn new_metadata_wakes_an_inspector(b: Bench) {
         let (k, a) = (b.lock(), b.owner());
         let mut events = b.events();
         let t = b.granted(acquire(&k, a, LONG), "a free lock is granted").await;
-        // The new metadata end the request of the inspector for a hint. They must not remove the
-        // place of this waiter from the queue.
+        // The inspector asked for a hint when the lock changes. The new metadata of the holder end
+        // this request, but must not remove the place of the waiter `WAITERS[0]` from the queue.
         b.ask(acquire_waiting(&k, b.owner(), WAITERS[0])).await;
         b.ask(inspect_waiting(&k)).await;
         b.expect(extend_saying(&k, a, t, b"news"), Reply::Done, "the owner writes metadata").await;

@@ -1,4 +1,4 @@
-//! Lists of the candidates of an election.
+//! Test cases for the list of the candidates of an election, which each node stores.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn take_out(key: &RecordKey, owner: OwnerToken) -> Op {
     Op::Enlist(Enlist { key: key.clone(), owner, ttl: LONG, entry: None, news: false })
 }
 
-/// Sends the operation and returns the list in its reply.
+/// Sends the operation and returns the list of candidates in its reply.
 async fn shown(b: &Bench, op: Op) -> Vec<Listed> {
     match b.ask(op).await {
         Reply::Candidates(all) => all,
@@ -39,7 +39,8 @@ async fn shown(b: &Bench, op: Op) -> Vec<Listed> {
     }
 }
 
-/// Reads the list. The operation removes an owner that is not in the list, so it changes nothing.
+/// Reads the list of candidates. The operation removes an owner that is not in the list, so it
+/// changes nothing.
 async fn read(b: &Bench, key: &RecordKey) -> Vec<Listed> {
     shown(b, take_out(key, b.owner())).await
 }

@@ -1,4 +1,4 @@
-//! Acquire, raise, release and inspect of a lock.
+//! Test cases for acquire, release and inspect of a lock, and for the raise of its fencing token.
 
 use palisade::node::spi::{LockKeys, Reply};
 

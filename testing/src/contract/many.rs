@@ -1,5 +1,5 @@
-//! Several locks at once, all or none. The numbers in the names are those of the rules in
-//! `docs/design/multi_lock.md`.
+//! Test cases for several locks at once, all or none. The number in the name of a case is that of
+//! its rule in `docs/design/multi_lock.md`.
 
 use palisade::node::spi::{Holder, LockKeys, OwnerToken, Reply};
 
@@ -35,7 +35,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Three locks, and the keys of all together.
+/// Returns the keys of three locks, and one value with the keys of all three.
 fn three(b: &Bench) -> ([LockKeys; 3], LockKeys) {
     let names = [b.lock(), b.lock(), b.lock()];
     let all = LockKeys::many(names.to_vec());
@@ -49,7 +49,7 @@ fn fence_of(reply: &Reply, owner: OwnerToken) -> Option<u64> {
     }
 }
 
-/// Returns the fence of each name; `None` for a name that the owner does not have.
+/// Returns the fencing token of each name; `None` for a name that the owner does not have.
 async fn fences(b: &Bench, names: &[LockKeys], owner: OwnerToken) -> Vec<Option<u64>> {
     let seen = b.all(names.iter().map(inspect).collect()).await;
     seen.iter().map(|reply| fence_of(reply, owner)).collect()
@@ -184,8 +184,8 @@ async fn rule_5_a_release_frees_what_is_its_owners(b: Bench) {
     b.check(freed, "it stays, and the others are free", &got);
 }
 
-/// Returns three locks of which one owner has the first two and another one the last, the
-/// keys of all, and both owners.
+/// Returns three locks, the keys of all three, and two owners. The first owner has the first two
+/// locks, and the second owner has the last one.
 async fn two_collected(b: &Bench) -> ([LockKeys; 3], LockKeys, (OwnerToken, OwnerToken)) {
     let ((names, all), (a, c)) = (three(b), b.owners());
     for (name, owner) in names.iter().zip([a, a, c]) {

@@ -1,5 +1,5 @@
-//! Cases about keys without a record: a node has to report for how long it may lack an earlier
-//! claim of such a key, because it has lost data.
+//! Test cases for idempotency keys without a record: a node has to report for how long it may lack
+//! an earlier claim of such a key, because it has lost data.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ async fn keys_born_after_a_loss_are_remembered(b: Bench) {
         Op::Claim(Claim { born: Some(at), ..terms })
     };
     // The quarantine was longer than the error of the clocks. So if the request for a key is made
-    // now (its birth), the key is younger than the loss.
+    // now (its birth), the key is younger than the loss of data.
     for (at, knows) in [(now, true), (now - 3_600_000, false)] {
         let rule = "a node remembers keys that are born after its loss";
         match b.ask(born(at)).await {
@@ -100,11 +100,12 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     let facts = after(&b, b.hooks.restart_keeping.as_ref()).await;
     let Some(loss) = facts.losses.last().copied() else { b.broken("a restart is a loss", &facts) };
     let (then, now) = (before.node_micros / 1_000, facts.node_micros / 1_000);
-    // A loss begins at the note in the restored marker. The note is the server's clock at the last
-    // write of the marker. When a record is written, the note is at most a second old.
+    // A loss begins at the note in the restored marker (the record of the node's data history). The
+    // note is the server's clock at the last write of the marker. When a record is written, the
+    // note is at most a second old.
     let is_proved = then.saturating_sub(1_100) <= loss.from && loss.from <= loss.to;
     // A server that a failover replaced may still have granted leases, for at most the failover
-    // window. So the loss ends one window after the last write that came back.
+    // window. So the loss ends one window after the last write that the restarted server still has.
     let window = facts.quarantine_len.saturating_sub(b.terms.max_ttl).as_millis() as u64;
     let is_within = then + window <= loss.to && loss.to <= now + window;
     b.check(is_proved && is_within, "a loss begins with a note that came back", &(then, loss));
@@ -113,7 +114,8 @@ async fn a_loss_is_no_longer_than_was_proved(b: Bench) {
     b.check(!none.is_zero(), "no loss is accepted unasked", &none);
     let long = Duration::from_millis(loss.to - loss.from + 1) + 2 * b.terms.clock_error;
     let rest = unsure(&b, long).await;
-    // Earlier losses of this node may be longer than the accepted length. Then `rest` is not zero.
+    // Earlier losses of data of this node may be longer than the accepted length. Then `rest` is
+    // not zero.
     let is_accepted = rest < none && (facts.losses.len() > 1 || rest.is_zero());
     b.check(is_accepted, "a loss that is short enough is accepted", &(&facts, none, rest));
 }
@@ -140,7 +142,8 @@ async fn is_fresh(b: &Bench) -> bool {
 
 async fn an_empty_node_is_fresh_until_a_client_remembers_its_data(b: Bench) {
     let known = b.facts().await.node_micros;
-    // The data after the restart must begin in a later millisecond than `known`.
+    // The data after the restart must begin in a later millisecond than the time `known`, at which
+    // the node still had its earlier data.
     sleep(Duration::from_millis(5)).await;
     let facts = after(&b, b.hooks.restart_empty.as_ref()).await;
     b.check(facts.began == Began::Empty, "an empty node may be new", &facts);
@@ -151,8 +154,8 @@ async fn an_empty_node_is_fresh_until_a_client_remembers_its_data(b: Bench) {
         b.check(facts.began == Began::Empty, "a restart does not change how data began", &facts);
         b.settle().await;
     }
-    // This client saw the node for the first time after the node was emptied. So it cannot report
-    // earlier data.
+    // This client saw the node for the first time after the node was emptied. So the client cannot
+    // report that the node had earlier data.
     let now = b.facts().await.node_micros;
     let b = b.knowing(Some(now));
     let facts = b.facts().await;

@@ -1,4 +1,5 @@
-//! Functions that make operations. Their arguments are the fields that most cases set.
+//! Functions that make the operations of the test cases. Their arguments are the fields that most
+//! cases set.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +48,7 @@ pub(super) fn on_slots(mut op: Op, slots: Slots) -> Op {
 /// Length of the reservation that a waiter requests: the longest time that a node allows.
 pub(super) const RESERVED: Duration = Duration::from_millis(50);
 
-/// Makes an acquisition by the handle `waiter`, which has waited for `span`.
+/// Makes an acquisition by the client `waiter`, which has waited for `span`.
 pub(super) fn acquire_waiting(
     keys: &LockKeys,
     owner: OwnerToken,
@@ -72,7 +73,8 @@ pub(super) fn take_for(keys: &LockKeys, owner: OwnerToken, from: OwnerToken, ttl
     acquire_if(keys, owner, ttl, IfHeld::TakeFrom(from))
 }
 
-/// Makes an acquisition that takes the lock from the owner `from` with this token, or not at all.
+/// Makes an acquisition that takes the lock only from the owner `from` with the fencing token
+/// `token`.
 pub(super) fn take_only(
     keys: &LockKeys,
     owner: OwnerToken,
@@ -143,7 +145,7 @@ fn claim_with(
     Op::Claim(claim_terms(key, owner, lease, fingerprint, force))
 }
 
-/// Makes the fields of a claim. A case may change them.
+/// Returns the fields of a claim with default values. A case may change some of them.
 pub(super) fn claim_terms(
     key: &RecordKey,
     owner: OwnerToken,
@@ -185,7 +187,7 @@ pub(super) fn reassert_claim(
     Op::ExtendClaim { key, owner, token, lease, retention: KEEP, fingerprint: None, reassert }
 }
 
-/// Makes an extension of a claim with a fingerprint.
+/// Makes an extension of a claim, with the fingerprint of the request.
 pub(super) fn extend_claim_print(
     key: &RecordKey,
     owner: OwnerToken,
@@ -201,7 +203,8 @@ pub(super) fn complete(key: &RecordKey, owner: OwnerToken, token: u64, value: &[
     complete_with(key, owner, token, Some(value), None)
 }
 
-/// Makes a completion. The value may be missing, and there may be a fingerprint.
+/// Makes an operation that stores the result of a claim. The value of the result and the
+/// fingerprint of the request may be missing.
 pub(super) fn complete_with(
     key: &RecordKey,
     owner: OwnerToken,
@@ -218,7 +221,7 @@ pub(super) fn steps(key: &RecordKey, owner: OwnerToken, token: u64, list: &[u8])
     steps_with(key, owner, token, list, None)
 }
 
-/// Makes an operation that stores steps, with a fingerprint.
+/// Makes an operation that stores the steps of a handler, with the fingerprint of the request.
 pub(super) fn steps_print(
     key: &RecordKey,
     owner: OwnerToken,

@@ -1,5 +1,5 @@
-//! Shared grants: locks that are held for reading. The numbers in the names are those of the rules
-//! in `docs/design/readers.md`.
+//! Test cases for shared grants: locks that are held for reading. The number in the name of a case
+//! is that of its rule in `docs/design/readers.md`.
 
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ fn leave(keys: &LockKeys, owner: OwnerToken) -> Op {
     shared(release(keys, owner))
 }
 
-/// Returns the readers that the node shows.
+/// Returns the readers of the lock, as the node reports them.
 async fn readers(b: &Bench, k: &LockKeys) -> Readers {
     match b.ask(inspect(k)).await {
         Reply::Readers(readers) => readers,
@@ -316,8 +316,8 @@ async fn rule_8_readers_that_may_still_be_there_keep_the_name(b: Bench) {
     let b = slowly(b).await;
     let (k, (a, c)) = (b.lock(), b.owners());
     let begun = Instant::now();
-    // The grant must be over when the new server takes over, as if the clock of this server were
-    // ahead.
+    // The grant must be over when the new server takes over. This imitates a new server whose clock
+    // is ahead, so that the grant ends too early.
     b.granted(read(&k, a, Duration::from_millis(10)), "a free lock is granted to a reader").await;
     sleep(Duration::from_millis(20)).await;
     handed_over(&b).await;
@@ -371,13 +371,13 @@ async fn rule_9_a_writer_that_asks_no_more_keeps_readers_out_for_a_moment(b: Ben
     b.check(begun.elapsed() > Duration::from_secs(2), "and not before", &begun.elapsed());
 }
 
-/// Ids of the handles of two readers. Other cases use the same handles, because a node opens a new
-/// connection for each further handle.
+/// Ids of the clients (`Redlock` handles) of two readers. Other cases use the same clients, because
+/// a node opens a new connection for each further client.
 const READERS: [u64; 2] = [2, 3];
 const WRITER: u64 = 1;
 
 /// Acquires a lock, and makes two readers and a writer wait for it. `readers` and `writer` are the
-/// seconds for which their handles have already waited. Returns the lock and its owner.
+/// seconds for which they have already waited. Returns the lock and its owner.
 async fn queue_for(b: &Bench, readers: [u64; 2], writer: u64) -> (LockKeys, OwnerToken) {
     let (k, a) = awaited(b, &[]).await;
     for (waiter, secs) in READERS.into_iter().zip(readers) {
@@ -389,7 +389,8 @@ async fn queue_for(b: &Bench, readers: [u64; 2], writer: u64) -> (LockKeys, Owne
     (k, a)
 }
 
-/// Returns the handles that hints about the lock wake, until no hint arrives for a while.
+/// Returns the clients that hints about the lock (messages that it may be free) wake, until no hint
+/// arrives for a while.
 async fn woken(
     events: &mut tokio::sync::broadcast::Receiver<palisade::node::spi::NodeSignal>,
     k: &LockKeys,
@@ -402,8 +403,9 @@ async fn woken(
     all
 }
 
-/// Checks that an operation of the owner wakes the handles `want`, if readers and a writer have
-/// waited for these numbers of seconds. A hint may be lost, so there are several attempts.
+/// Checks that an operation of the owner wakes the clients `want`, if readers and a writer have
+/// waited for these numbers of seconds. A wake-up message may be lost, so there are several
+/// attempts.
 async fn wakes(
     b: &Bench,
     (readers, writer): ([u64; 2], u64),
@@ -442,7 +444,7 @@ async fn rule_10_a_downgrade_wakes_the_readers_before_the_first_writer(b: Bench)
 
 async fn rule_10_what_is_reserved_for_readers_keeps_writers_out(b: Bench) {
     let mut events = b.events();
-    // A lock is not reserved for a handle that no hint reaches.
+    // A lock is not reserved for a client (`Redlock` handle) that receives no wake-up message.
     listening(&b, &mut events).await;
     let (k, a) = queue_for(&b, [30, 25], 10).await;
     let waits = |waiter, secs| acquire_waiting(&k, b.owner(), (waiter, Duration::from_secs(secs)));

@@ -1,5 +1,5 @@
-//! Many results in one batch. A node returns each result, or defers the operation of the result. A
-//! deferred operation changes nothing.
+//! Test cases for many results in one batch. A node returns each result, or defers the operation of
+//! the result. A deferred operation changes nothing.
 
 use std::sync::Arc;
 

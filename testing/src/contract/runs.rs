@@ -1,5 +1,5 @@
-//! Runs: neighbouring operations of one kind in a batch. A node may execute a run together. The
-//! result must be the same as if the node executed the operations one by one.
+//! Test cases for runs: neighbouring operations of one kind in a batch. A node may execute a run
+//! together. The effect must be the same as if the node executed the operations one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The expected holder and fence of each name. They are computed one operation at a time.
+/// The expected holder and fencing token of each name. They are computed one operation at a time.
 #[derive(Default)]
 struct Books {
     held: BTreeMap<usize, (OwnerToken, u64)>,
@@ -68,8 +68,8 @@ async fn runs_mean_what_their_ops_mean(b: Bench) {
     let owners = [b.owner(), b.owner(), b.owner()];
     let (mut books, mut dice) = (Books::default(), Dice(7));
     for _ in 0..60 {
-        // All proposals are different, and near to the node's clock. So the node does not change a
-        // proposal.
+        // All proposed fencing tokens are different, and near to the node's clock. So the node does
+        // not change a proposal.
         let mut proposal = b.low().await.max(b.facts().await.node_micros) + 800_000;
         let (mut asked, mut releasing) = (Vec::new(), false);
         for _ in 0..=dice.below(30) {

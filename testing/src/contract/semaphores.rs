@@ -1,4 +1,5 @@
-//! Permits. The numbers in the names are those of the rules in `docs/design/semaphore.md`.
+//! Test cases for permits of semaphores. The number in the name of a case is that of its rule in
+//! `docs/design/semaphore.md`.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A semaphore of two permits.
+/// Request for any slot of a semaphore of two permits.
 pub(super) const TWO: Slots = Slots::any(2);
 
 pub(super) fn ask(keys: &LockKeys, owner: OwnerToken) -> Op {
@@ -72,7 +73,8 @@ pub(super) fn slot(reply: &Reply) -> Option<u16> {
     }
 }
 
-/// Sends the acquire `op`, checks that it is granted the slot `want`, and returns the fence.
+/// Sends the acquire `op`, checks that it is granted the slot `want`, and returns its fencing
+/// token.
 pub(super) async fn given(b: &Bench, op: Op, want: u16) -> u64 {
     match b.ask(op).await {
         Reply::Permit { fence, slot } if slot == want => fence,
@@ -88,7 +90,7 @@ pub(super) async fn full(b: &Bench) -> (LockKeys, OwnerToken, OwnerToken) {
     (k, a, c)
 }
 
-/// Returns the permits that the node shows.
+/// Returns the held permits of the semaphore, as the node reports them.
 async fn permits(b: &Bench, k: &LockKeys) -> Vec<SlotGrant> {
     match b.ask(inspect(k)).await {
         Reply::Permits(all) => all,
@@ -96,7 +98,7 @@ async fn permits(b: &Bench, k: &LockKeys) -> Vec<SlotGrant> {
     }
 }
 
-/// Checks that the node shows exactly these slots with these owners.
+/// Checks that exactly these slots are held by these owners, as the node reports it.
 pub(super) async fn has(b: &Bench, k: &LockKeys, want: &[(u16, OwnerToken)]) {
     let seen = permits(b, k).await;
     let got: Vec<_> = seen.iter().map(|permit| (permit.slot, permit.owner)).collect();
@@ -300,7 +302,7 @@ async fn rule_5_a_release_frees_the_owners_slot_only(b: Bench) {
     given(&b, ask(&k, b.owner()), 0).await;
 }
 
-/// The waiters, in the order of their requests. The second one has waited longest.
+/// The clients that wait, in the order of their requests. The second one has waited longest.
 const WAITERS: [(u64, Duration); 3] =
     [(2, Duration::from_secs(20)), (1, Duration::from_secs(30)), (3, Duration::from_secs(10))];
 
@@ -338,7 +340,7 @@ async fn rule_5_each_release_wakes_one_waiter(b: Bench) {
 
 async fn rule_5_a_released_slot_is_reserved_for_the_waiter(b: Bench) {
     let mut events = b.events();
-    // A slot is not reserved for a handle that no hint reaches.
+    // A slot is not reserved for a client (`Redlock` handle) that receives no wake-up message.
     listening(&b, &mut events).await;
     let (k, a, c) = awaited(&b).await;
     let [_, first, third] = WAITERS;
@@ -359,7 +361,7 @@ async fn rule_5_a_released_slot_is_reserved_for_the_waiter(b: Bench) {
     if let Reply::Held { remaining: Some(rest), .. } = &got[2] {
         b.check(*rest <= RESERVED, "a reservation is short", rest);
     }
-    // A reservation that its waiter does not use ends after its time.
+    // A reservation (a slot that is kept free for a waiter) ends if the waiter does not use it.
     let (k, _, c) = awaited(&b).await;
     b.expect(leave(&k, c), Reply::Done, "the owner releases").await;
     b.until("a reservation ends", ask(&k, b.owner()), |reply| slot(reply) == Some(1)).await;
@@ -457,8 +459,8 @@ async fn rule_9_a_slot_that_may_still_be_held_is_kept(b: Bench) {
     let b = slowly(b).await;
     let (k, a, c) = (b.lock(), b.owner(), b.owner());
     let begun = Instant::now();
-    // The grant must be over when the new server takes over, as if the clock of this server were
-    // ahead.
+    // The grant must be over when the new server takes over. This imitates a new server whose clock
+    // is ahead, so that the grant ends too early.
     let brief = on_slots(acquire(&k, a, Duration::from_millis(10)), TWO.exactly(0));
     given(&b, brief, 0).await;
     let released = b.owner();
@@ -468,7 +470,7 @@ async fn rule_9_a_slot_that_may_still_be_held_is_kept(b: Bench) {
     handed_over(&b).await;
     let apart = 2 * b.terms.clock_error;
     let kept = b.ask(move_to(&k, c, 0)).await;
-    // On a slow machine, the handover may last longer than a slot is kept.
+    // On a slow machine, the handover may last longer than the node keeps a used slot closed.
     if slot(&kept).is_some() && begun.elapsed() >= apart {
         return;
     }

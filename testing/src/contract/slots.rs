@@ -1,5 +1,5 @@
-//! Permits of callers that state different numbers of slots, and requests for slots that the
-//! semaphore does not have. The numbers in the names are those of the rules in
+//! Test cases for permits of callers that state different numbers of slots, and for slots that the
+//! semaphore does not have. The number in the name of a case is that of its rule in
 //! `docs/design/semaphore.md`.
 
 use std::time::Duration;
@@ -38,8 +38,8 @@ async fn rule_2_a_slot_that_is_not_there_is_not_given(b: Bench) {
     given(&b, ask(&k, b.owner()), 1).await;
 }
 
-/// Makes the requests of two waiters. The first waiter knows a semaphore of two slots, the second
-/// waiter one of four slots.
+/// Makes the requests of two waiters. The first waiter states that the semaphore has two slots, the
+/// second waiter states four slots.
 fn waiting(b: &Bench, k: &LockKeys) -> [Op; 2] {
     let seconds = Duration::from_secs;
     [(1, seconds(30), TWO), (2, seconds(20), Slots::any(4))].map(|(handle, waited, slots)| {
@@ -49,7 +49,7 @@ fn waiting(b: &Bench, k: &LockKeys) -> [Op; 2] {
 
 async fn rule_6_a_free_slot_is_kept_for_a_waiter_that_knows_it(b: Bench) {
     let mut events = b.events();
-    // A slot is not reserved for a handle that no hint reaches.
+    // A slot is not reserved for a client (`Redlock` handle) that receives no wake-up message.
     listening(&b, &mut events).await;
     let (k, a, _) = full(&b).await;
     let (d, e) = b.owners();

@@ -1,4 +1,5 @@
-//! Steps in a record. They are stored until the record has a result.
+//! Test cases for steps in the record of an idempotency key: stored results of parts of the
+//! handler. They are stored until the record has a result.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Claims the key as soon as a claim is possible, and returns the steps in the reply.
+/// Claims the key as soon as a claim is possible, and returns the stored steps in the reply.
 async fn shown(b: &Bench, key: &RecordKey, owner: OwnerToken) -> Option<StoredSteps> {
     let op = claim(key, owner, LONG);
     match b.until("a claim is granted", op, |r| matches!(r, Reply::Claimed { .. })).await {
@@ -149,7 +150,7 @@ async fn steps_of_another_request_are_a_mismatch(b: Bench) {
 async fn steps_are_no_claim_that_can_be_given_back(b: Bench) {
     let (r, a) = (b.key(), b.owner());
     let ballot = b.granted(claim(&b.key(), a, LONG), "an unused key is claimed").await;
-    // Other nodes may have granted the claim with a majority, without a request to this node.
+    // A majority of other nodes may have granted the claim, without a request to this node.
     let stored = steps(&r, a, ballot, b"one");
     b.expect(stored, Reply::Done, "a node that missed the claim stores its steps").await;
     b.expect(unclaim(&r, a), Reply::NotOwner, "there is no claim to give back").await;

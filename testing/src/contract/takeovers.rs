@@ -1,5 +1,5 @@
-//! Takeovers: a lock that is taken from its owner is never free in between. Handles other than the
-//! taker's are refused for at least as long as the rest of that owner's lease.
+//! Test cases for takeovers: a lock that is taken from its owner is never free in between. All
+//! clients but the taker are refused for at least as long as the rest of that owner's lease.
 
 use std::time::Duration;
 
@@ -125,8 +125,9 @@ async fn a_held_lock_is_taken_while_a_node_settles(b: Bench) {
     let refused = matches!(got[0], Reply::Held { remaining: Some(rest), .. } if rest > LONG / 2);
     b.check(refused && is_owned_by(&got[1], a), "a refused takeover changes nothing", &got);
     b.check(matches!(got[2], Reply::Granted { .. }), "it is given at once", &got);
-    // The previous owner's lease may have ended early by this server's clock. So soon after a
-    // planned handover the node keeps the name after the release, as it keeps any other name.
+    // Soon after a planned handover, the previous owner's lease may have ended too early by the new
+    // server's clock. So the node keeps the name closed after its release, as it does with other
+    // names.
     let kept = matches!(got[4], Reply::Held { remaining: Some(rest), .. }
         if rest <= 2 * b.terms.clock_error);
     b.check(kept, "a released name is kept for as long as clocks may differ", &got);

@@ -1,4 +1,4 @@
-//! The faults of one call, and the random numbers that choose them.
+//! The faults of one call of a node, and the random numbers that choose them.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ impl Dice {
     }
 
     /// Returns the faults of the next call. Each call uses the same number of random numbers. So a
-    /// change of one probability does not change the other faults of a history.
+    /// change of one probability does not change the other faults of the same sequence of calls.
     pub(super) fn roll(&mut self) -> Step {
         let odds = self.odds;
         let fate = match (self.hit(odds.lose_request), self.hit(odds.lose_reply)) {

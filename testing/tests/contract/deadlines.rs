@@ -1,5 +1,5 @@
-//! A wrong node: it measures every deadline by its own clock, even if the deadline is by another
-//! server's clock.
+//! Test of the contract suite with a wrong node: it measures every deadline by its own clock, even
+//! if the deadline is by another server's clock.
 
 use super::*;
 

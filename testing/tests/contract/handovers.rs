@@ -1,5 +1,5 @@
-//! Wrong hooks for a planned handover, and nodes that break a rule about a handover. The suite has
-//! to find each of them.
+//! Wrong hooks for a planned handover, and nodes that break a rule about a handover. The contract
+//! suite has to find each of them.
 
 use palisade::node::spi::Terms;
 use palisade::node::spi::{Env as _, SystemEnv};

@@ -1,4 +1,5 @@
-//! Nodes that break one rule about locks or quarantines. The suite has to find each of them.
+//! Nodes that break one rule about locks or quarantines. The contract suite has to find each of
+//! them.
 
 use super::*;
 

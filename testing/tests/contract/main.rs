@@ -1,5 +1,5 @@
-//! Tests of the contract suite: the reference node passes all cases, and the suite finds each node
-//! that breaks one rule.
+//! Tests of the contract suite (test cases for every kind of node): the memory node passes all
+//! cases, and the suite finds each node that breaks one rule.
 
 use std::future::{Ready, ready};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 
 use self::wrap::Wrap;
 
-/// Checks that the case `$by` of the suite fails for a wrong node. This node changes each op of the
-/// form `$op` before it executes the op.
+/// Checks that the case `$by` of the contract suite fails for a wrong node. This node changes each
+/// op of the form `$op` before it executes the op.
 macro_rules! asks {
     ($what:literal, $by:literal, $op:pat => $change:expr) => {
         caught(
@@ -36,8 +36,8 @@ macro_rules! asks {
     };
 }
 
-/// Checks that the case `$by` of the suite fails for a wrong node. This node changes each answer of
-/// the form `$reply` to an op of the form `$op`.
+/// Checks that the case `$by` of the contract suite fails for a wrong node. This node executes each
+/// op, and changes each answer of the form `$reply` if the op has the form `$op`.
 macro_rules! tells {
     ($what:literal, $by:literal, $op:pat, $reply:pat => $change:expr) => {
         caught(
@@ -190,7 +190,8 @@ async fn caught(what: &str, ask: fn(&mut Op), tell: fn(&Op, &mut Reply), by: &st
     assert!(text.contains(';'), "{what}: {text}");
 }
 
-/// The node ignores [`Batch::known_since`], the time at which a client first saw a marker.
+/// The wrong node ignores [`Batch::known_since`], the time at which a client first saw a marker
+/// (the record of the node's data history).
 #[tokio::test]
 async fn a_node_that_calls_lost_data_new_is_caught() {
     for by in [
@@ -212,7 +213,7 @@ async fn a_node_that_calls_lost_data_new_is_caught() {
         _, Reply::Claimed { fresh, .. } => *fresh = false);
 }
 
-/// The node confirms every barrier, or never answers a barrier.
+/// The wrong node confirms every barrier (a request to wait for replicas), or never answers one.
 #[tokio::test(start_paused = true)]
 async fn wrong_barriers_are_caught() {
     for (hangs, by) in [

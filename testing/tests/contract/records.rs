@@ -1,4 +1,5 @@
-//! Nodes that break one rule about records or results. The suite has to find each of them.
+//! Nodes that break one rule about records or results of idempotency keys. The contract suite has
+//! to find each of them.
 
 use super::*;
 

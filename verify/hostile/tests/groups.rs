@@ -1,4 +1,4 @@
-//! Tests with a bad Sentinel: as one of three Sentinels, and as the only Sentinel.
+//! Tests of clients with a bad Sentinel: as one of three Sentinels, and as the only Sentinel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +46,8 @@ pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     let trio = one_of_three(&what, group(&[&bad, &a, &b], SHARED), &master.at);
     let (trio, lone) = tokio::join!(trio, alone(&what, group(&[&bad], NODE)));
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
-    // The limits include the connections of both handles, their connections for hints, and new
-    // connections after a server has closed one.
+    // The limits include the connections of both `Redlock` handles, their connections for hints
+    // (wake-up messages), and new connections after a server has closed one.
     if a.connections() > 4 || master.connections() > 8 {
         let (a, m) = (a.connections(), master.connections());
         wrong.push(format!("{what}: {a} connections to an honest Sentinel, {m} to the master"));

@@ -1,5 +1,5 @@
-//! Checks for all cases: the texts that a case shows, and the memory, files and log lines that it
-//! uses.
+//! Checks for all cases of the hostile tests (clients with bad servers): the texts that a case
+//! shows, and the memory, files and log lines that it uses.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
@@ -22,7 +22,7 @@ const GROWTH_MAX: usize = 64 << 10;
 /// Number of cases that run at the same time.
 pub(crate) const AT_ONCE: u32 = 12;
 /// Maximum number of open files while the cases run. Most of these files are sockets of servers and
-/// handles.
+/// clients.
 const FILES_MAX: usize = AT_ONCE as usize * 80;
 /// Maximum number of open files after the last case, in addition to the files that were open before
 /// the first case.
@@ -50,7 +50,7 @@ pub(crate) enum Shown {
     Doctor,
 }
 
-/// Counters and results that all cases share.
+/// Counters and results that all cases of the hostile tests share.
 pub(crate) struct Judge {
     pub(crate) places: Semaphore,
     flaws: Mutex<BTreeSet<(Shown, Flaw, String)>>,
@@ -104,7 +104,7 @@ impl Judge {
 
     /// Checks a text that a case showed. Records the flaws of the text.
     pub(crate) fn text(&self, case: &str, at: Shown, text: &str) {
-        // Only the text of the doctor may contain line breaks.
+        // Only the text of the doctor (`palisade doctor`) may contain line breaks.
         let unseen = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
         let invisible = |c: char| {
             (c.is_control() && !(at == Shown::Doctor && c == '\n'))

@@ -1,4 +1,5 @@
-//! Kinds of misbehaviour of a server. Each kind is possible in each phase of a conversation.
+//! Kinds of misbehaviour of a fake server. Each kind is possible in each phase of its conversation
+//! with a client.
 
 use std::io;
 use std::time::Duration;
@@ -40,7 +41,7 @@ pub(crate) struct Kind {
     pub(crate) rare: bool,
 }
 
-/// Result of one misbehaviour: true if the connection stays open.
+/// Result of one misbehaviour: true if the connection to the client stays open.
 pub(crate) type Strike = io::Result<bool>;
 
 impl Kind {

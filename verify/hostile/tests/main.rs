@@ -49,7 +49,7 @@ where
     judge.starts();
     let mut cases = JoinSet::new();
     for (phase, kind) in mixed(phases, large) {
-        // The case is created only after a place among the running cases is free. Otherwise, all
+        // The case is created only after a permit for one more running case is free. Otherwise, all
         // waiting cases would already use memory.
         let place = judge.places.acquire().await.expect("it stays open");
         judge.begins();

@@ -1,4 +1,4 @@
-//! Tests with a bad data server: as one of three nodes, and as the only node.
+//! Tests of clients with a bad data server: as one of three nodes, and as the only node.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::judge::{JUDGE, PASSWORD};
 use crate::kinds::Kind;
 use crate::server::{DataServer, Phase, Server, TAKEN};
 
-/// Deadline for a node's reply, for a handle with one node.
+/// Deadline for a node's reply, for a client (`Redlock` handle) with one node.
 pub(crate) const NODE: Duration = Duration::from_millis(300);
-/// Deadline for a node's reply, for a handle with several nodes. This deadline is longer, so the
-/// honest nodes can reply in time even on a busy machine.
+/// Deadline for a node's reply, for a client (`Redlock` handle) with several nodes. This deadline
+/// is longer, so the honest nodes can reply in time even on a busy machine.
 pub(crate) const SHARED: Duration = Duration::from_secs(1);
 /// Additional time that a call may take after its deadline on a busy machine.
 pub(crate) const GRACE: Duration = Duration::from_secs(4);
@@ -53,16 +53,16 @@ pub(crate) async fn case(phase: Phase, kind: Arc<Kind>) -> (usize, Vec<String>) 
     let both = (one_of_three(&what, phase, &bad), alone(&what, phase, &kind, &bad));
     let (trio, lone) = tokio::join!(both.0, both.1);
     let mut wrong: Vec<String> = trio.err().into_iter().chain(lone.err()).collect();
-    // The limit includes two handles. Each has connections for batches, hints and barriers, and
-    // connects again after pauses.
+    // The limit includes two `Redlock` handles. Each has connections for batches, wake-up messages
+    // and barriers, and connects again after pauses.
     if bad.connections() > CONNECTIONS_MAX {
         wrong.push(format!("{what}: {} connections", bad.connections()));
     }
     (bad.struck(), wrong)
 }
 
-/// Runs both parts of a case one after the other, because the kinds with large replies need much
-/// memory. Returns the errors found.
+/// Runs both parts of a case one after the other: with the bad server as one of three nodes, and as
+/// the only node. The kinds with large replies need much memory. Returns the errors found.
 pub(crate) async fn large(phase: Phase, kind: Kind) -> Vec<String> {
     let what = format!("{phase:?}, {}", kind.name);
     let kind = Arc::new(kind);
@@ -119,7 +119,7 @@ async fn one_of_three(what: &str, phase: Phase, bad: &Server) -> Result<(), Stri
     Ok(())
 }
 
-/// Checks the calls on a handle whose only server is bad. Each call must end in time, with an error
+/// Checks the calls of a client whose only server is bad. Each call must end in time, with an error
 /// that names the fault.
 async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<(), String> {
     let bad = node(bad);
@@ -155,7 +155,8 @@ async fn alone(what: &str, phase: Phase, kind: &Kind, bad: &Server) -> Result<()
         }
     }
     if matches!(phase, Phase::Subscribe | Phase::Pushes) {
-        // This `acquire` waits for a held lock, so it subscribes to hints.
+        // This `acquire` waits for a held lock, so it subscribes to the wake-up messages of the
+        // server.
         let wait = Duration::from_millis(250);
         match within(
             &what,

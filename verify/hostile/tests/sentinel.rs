@@ -1,4 +1,4 @@
-//! A fake Sentinel that reports a master.
+//! A fake Sentinel for tests of clients. It reports a master.
 
 use crate::fake::{Command, View};
 use crate::server::{Honest, Phase};

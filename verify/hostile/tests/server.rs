@@ -1,4 +1,5 @@
-//! A fake data server that replies correctly, except in one phase of a conversation.
+//! A fake data server that replies correctly, except in one phase of its conversation with a
+//! client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -22,8 +23,8 @@ pub(crate) enum Phase {
     InfoMemory,
     Role,
     Load,
-    /// A batch without ops. A client sends it to create the marker key, to read the clock, or as a
-    /// heartbeat.
+    /// A batch without ops. A client sends it to create the marker (the key with the server's data
+    /// history), to read the clock, or as a heartbeat.
     Greeting,
     Batch,
     BarrierWrite,
@@ -33,7 +34,8 @@ pub(crate) enum Phase {
     Pushes,
     /// The time after the reply to a batch.
     Idle,
-    /// A request that only the doctor sends. The next four phases are such requests, too.
+    /// A request that only the doctor (`palisade doctor`) sends. The next four phases are such
+    /// requests, too.
     Time,
     Info,
     Get,
@@ -226,7 +228,8 @@ fn batch(asked: &Command) -> (Phase, Vec<u8>) {
     while at < asked.len() {
         let (code, skip) = match text(at) {
             kind @ ("A" | "V" | "W") => {
-                // The op of a waiter also contains the waiter's place in the queue.
+                // The op of a waiter also contains the waiter's place in the queue, so it has more
+                // words.
                 let size = if kind == "W" { 9 } else { 4 + 2 * number(at + 1) };
                 if is_taken {
                     // For a lock of another client, the reply is -3 and the remaining milliseconds.

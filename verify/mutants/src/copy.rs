@@ -1,4 +1,4 @@
-//! A copy of the repository. `mutants` makes its changes in this copy.
+//! A copy of the repository, in which `mutants` makes its small changes of the library.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::Mutant;
 
-/// Source file of the function that assembles the script. In the copy, this function can return a
-/// changed script while the tests run.
+/// Source file of the function that assembles the library's Lua script. In the copy, this function
+/// can return a changed script while the tests run.
 const SCRIPT: &str = "src/node/redis/script.rs";
 
 /// A copy of the repository in the folder `target`.
@@ -47,8 +47,8 @@ impl Copy {
         &self.target
     }
 
-    /// Adds the module `reached.rs` to the copy of the library, with the scripts as these changes
-    /// make them.
+    /// Adds the module `reached.rs` to the copy of the library. For each of these changes, the
+    /// module contains the file of the Lua script without and with the change.
     pub(crate) fn add_module<'m>(
         &self,
         scripts: impl Iterator<Item = &'m (usize, &'m Mutant)>,

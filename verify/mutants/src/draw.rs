@@ -1,4 +1,4 @@
-//! Selection of the changes that a run tries.
+//! Selection of the small changes of the library that a run of `mutants` tries.
 
 use std::str::FromStr;
 
@@ -14,7 +14,7 @@ const USUAL: usize = 100;
 /// changes do not build.
 const DRAWN: usize = 2 * USUAL;
 
-/// One of `n` equal parts of the list: the part number `k`, counted from 1.
+/// One of `n` equal parts of the list of changes: the part number `k`, counted from 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Shard {
     k: usize,
@@ -34,8 +34,8 @@ impl FromStr for Shard {
     }
 }
 
-/// Shuffles the list by the seed. Takes the shard, or without a shard the first changes of the
-/// list. Returns the changes to build, and the maximum number of them to try.
+/// Shuffles the list of changes by the seed. Takes the shard, or without a shard the first changes
+/// of the list. Returns the changes to build, and the maximum number of them to try.
 pub(crate) fn draw(mut all: Vec<Mutant>, seed: u64, shard: Option<Shard>) -> (Vec<Mutant>, usize) {
     all.shuffle(&mut StdRng::seed_from_u64(seed));
     let Some(Shard { k, n }) = shard else {

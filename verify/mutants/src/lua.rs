@@ -1,5 +1,5 @@
-//! Changes of the scripts that run in the server. Each change replaces one operator, bound or
-//! condition, or deletes one command.
+//! Changes of the library's Lua scripts, which run in the server. Each change replaces one
+//! operator, bound or condition, or deletes one command.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::Mutant;
 
 const SCRIPTS: &str = "src/node/lua";
 
-/// Texts and their replacements.
+/// Texts of a script, each with the text that replaces it in a change.
 const SWAPS: [(&str, &str); 14] = [
     (" == ", " ~= "),
     (" ~= ", " == "),
@@ -25,7 +25,7 @@ const SWAPS: [(&str, &str); 14] = [
     ("true", "false"),
 ];
 
-/// Lists all changes of the scripts.
+/// Lists all changes of the library's Lua scripts that a run may try.
 pub(crate) fn list(root: &Path) -> Result<Vec<Mutant>, String> {
     let dir = root.join(SCRIPTS);
     let entries = dir.read_dir().map_err(|e| format!("{}: {e}", dir.display()))?;

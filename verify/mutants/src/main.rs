@@ -44,28 +44,29 @@ struct Args {
     /// Part of the shuffled list to try, as `k/n`; by default a hundred changes.
     #[arg(long)]
     shard: Option<Shard>,
-    /// Seed that shuffles the list.
+    /// Seed that shuffles the list of changes.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Only changes whose name contains one of these texts, such as `src/quorum`.
     #[arg(long)]
     only: Vec<String>,
-    /// Print the changes that were drawn, and end.
+    /// Print the changes of the library that were drawn, and end.
     #[arg(long)]
     list: bool,
 }
 
-/// Number of changes that are tried concurrently. The tests spend most of their time waiting.
+/// Number of changes that are tried concurrently. The test programs spend most of their time
+/// waiting.
 const AT_A_TIME: usize = 3;
 
-/// A change: a range of a file, and its replacement text.
+/// A small change of the library's code: a range of a file, and its replacement text.
 pub(crate) struct Mutant {
     file: PathBuf,
     /// Line and column of the change, counted from 1.
     place: (usize, usize),
     /// Description of the change, with the name of its function or its line.
     change: String,
-    /// Byte range of the file that the change replaces.
+    /// Byte range of the file that is replaced.
     range: Range<usize>,
     replacement: String,
 }
@@ -75,7 +76,7 @@ impl Mutant {
     /// because lines move.
     fn is_equivalent(&self) -> bool {
         let name = format!("{}: {}", self.file.display(), self.change);
-        // The other lines of the file give the reasons, so a whole line must be equal.
+        // The other lines of `equivalent.txt` give reasons, so a whole line must be equal.
         include_str!("../equivalent.txt").lines().any(|l| l.trim() == name)
     }
 
@@ -101,7 +102,7 @@ impl fmt::Display for Mutant {
 
 #[derive(Default, serde::Serialize)]
 struct Sum {
-    /// Number of tried changes. Changes that do not build are not counted.
+    /// Number of changes that were tried. Changes that do not build are not counted.
     mutants: usize,
     found: usize,
     equivalent: usize,
@@ -140,8 +141,8 @@ fn run(args: &Args) -> Result<Sum, String> {
     let tried: Vec<usize> = built.into_iter().take(wanted).collect();
     eprintln!("{} of {total} changes", tried.len());
     let mut programs = suites::build(&copy)?;
-    // All programs run concurrently, because most of them only wait. A program that fails under
-    // this load runs again alone.
+    // All test programs run concurrently, because most of them only wait. A program that fails
+    // under this load runs again alone.
     let explored: Vec<_> = std::thread::scope(|scope| {
         let explore = |program| scope.spawn(|| Program::explore(program, &copy));
         let explorers: Vec<_> = programs.iter_mut().map(explore).collect();
@@ -159,8 +160,8 @@ fn run(args: &Args) -> Result<Sum, String> {
     Ok(sum)
 }
 
-/// Writes the changes into the copy, each with a switch. Returns the numbers of the changes that
-/// build.
+/// Writes the changes into the copy of the repository. A switch turns each change on. Returns the
+/// numbers of the changes that build.
 fn put_switches(copy: &Copy, drawn: &[Mutant]) -> Result<BTreeSet<usize>, String> {
     let mut files: BTreeMap<&Path, Vec<(usize, &Mutant)>> = BTreeMap::new();
     for (id, mutant) in drawn.iter().enumerate() {
@@ -196,7 +197,8 @@ fn put_switches(copy: &Copy, drawn: &[Mutant]) -> Result<BTreeSet<usize>, String
     }
 }
 
-/// Tries the changes, several at a time, and prints the result of each change.
+/// Runs the tests with each change, several changes at a time, and prints the result of each
+/// change.
 fn try_all(drawn: &[Mutant], tried: Vec<usize>, programs: &[Program]) -> Result<Sum, String> {
     let (next, sum) = (Mutex::new(tried.into_iter()), Mutex::new(Sum::default()));
     let work = || {

@@ -1,12 +1,12 @@
-//! Module that `mutants` adds to the copy of the library. It returns whether a change is turned on,
-//! and records the changes that a test reaches.
+//! Module that `mutants` adds to the copy of the library. It returns whether a change of the
+//! library is turned on, and records the changes whose code a test reaches.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io::Write as _;
 use std::sync::{LazyLock, OnceLock};
 
-/// Number of the change that is turned on, if any.
+/// Number of the change of the library that is turned on, if any.
 static ON: LazyLock<Option<usize>> =
     LazyLock::new(|| std::env::var("MUTANT").ok().and_then(|id| id.parse().ok()));
 /// Path of the file that lists the changes whose code a test executed. `None` if
@@ -17,8 +17,8 @@ thread_local! {
     static SEEN: RefCell<HashSet<usize>> = RefCell::default();
 }
 
-/// Returns true if this change is turned on. Also records that the current thread has reached the
-/// change.
+/// Returns true if the change with this number is turned on. Also records that the current thread
+/// has reached the change's code.
 pub(crate) fn on(id: usize) -> bool {
     if let Some(file) = &*REACHED {
         let is_new = SEEN.try_with(|seen| seen.borrow_mut().insert(id));
@@ -34,8 +34,8 @@ pub(crate) fn on(id: usize) -> bool {
     *ON == Some(id)
 }
 
-/// Returns the text of a script. If a change of one of the script's files is turned on, the text
-/// contains this change.
+/// Returns the text of a Lua script. If a change of one of the script's files is turned on, the
+/// text contains this change.
 pub(crate) fn script(text: &'static str) -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     let Some((old, new)) = ON.and_then(changed_file) else { return text };

@@ -1,4 +1,4 @@
-//! Changes of Rust files, from the output of `cargo mutants --list`.
+//! Small changes of the library's Rust files, from the output of `cargo mutants --list`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-/// Lists the changes of the Rust files.
+/// Lists all changes of the library's Rust files that a run may try.
 pub(crate) fn list(root: &Path) -> Result<Vec<Mutant>, String> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root).args(["mutants", "--list", "--json", "--package", "palisade"]);
@@ -59,7 +59,7 @@ pub(crate) fn list(root: &Path) -> Result<Vec<Mutant>, String> {
     for file in EXCEPT {
         cargo.args(["--exclude", file]);
     }
-    // The library guarantees nothing about its debug texts.
+    // The library guarantees nothing about its debug texts, so their code is not changed.
     cargo.args(["--exclude-re", "impl fmt::Debug for"]);
     let out = cargo.output().map_err(|e| format!("cargo mutants: {e}"))?;
     if !out.status.success() {
@@ -76,7 +76,8 @@ impl Listed {
         let text = std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", self.name))?;
         let (start, end) = (self.span.start.offset(&text), self.span.end.offset(&text));
         let range = start.zip(end).ok_or_else(|| format!("{}: no such place", self.name))?;
-        // The name begins with the file, the line and the column.
+        // In the output of `cargo mutants`, the name of a change begins with the file, the line and
+        // the column.
         let change = self.name.splitn(4, ':').last().unwrap_or_default().trim().to_owned();
         Ok(Mutant {
             place: (self.span.start.line, self.span.start.column),

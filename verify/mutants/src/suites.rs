@@ -1,5 +1,5 @@
-//! The test suites that should detect a change, in order, the quickest first. Also functions that
-//! build and run their programs.
+//! The test suites that should detect a change of the library, in order, the quickest first. Also
+//! functions that build and run the test programs of a suite.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufRead as _, BufReader};
@@ -15,10 +15,10 @@ use crate::Mutant;
 use crate::copy::Copy;
 use crate::switches::Switched;
 
-/// Maximum duration of a suite with a change, as a multiple of its duration without a change. A
-/// suite that takes longer has detected the change.
+/// Maximum duration of a test suite with a change of the library, as a multiple of its duration
+/// without a change. A suite that takes longer has detected the change.
 const PATIENCE: u32 = 3;
-/// Time limit of a program without a change.
+/// Time limit of a test program while no change of the library is turned on.
 const UNKNOWN: Duration = Duration::from_secs(1_800);
 /// Minimum time limit of a suite. Even a quick suite may have to wait for other programs on the
 /// machine.
@@ -27,13 +27,13 @@ const SHORTEST: Duration = Duration::from_secs(60);
 struct Suite {
     name: &'static str,
     build: &'static [&'static str],
-    /// Arguments for the programs of the suite.
+    /// Arguments for the test programs of the suite.
     args: &'static [&'static str],
-    /// True if the suite runs the scripts on real servers.
+    /// True if the suite runs the library's Lua scripts on real servers.
     on_servers: bool,
 }
 
-/// All suites, in the order in which they run.
+/// All test suites, in the order in which they run.
 const SUITES: [Suite; 5] = [
     Suite {
         name: "unit",
@@ -99,7 +99,7 @@ const SUITES: [Suite; 5] = [
     },
 ];
 
-/// Result of one tried change.
+/// Result of the tests with one change of the library.
 pub(crate) enum Verdict {
     /// A suite failed or did not end. Contains the name of this suite.
     Found(String),
@@ -115,7 +115,7 @@ pub(crate) struct BuildError {
 }
 
 impl BuildError {
-    /// Returns the changes at the place of this error.
+    /// Returns the numbers of the changes at the place of this compiler error.
     pub(crate) fn changes(&self, files: &BTreeMap<&Path, Switched>) -> Vec<usize> {
         let found = self.places.iter().find_map(|(file, at)| files.get(&**file)?.at(*at));
         found.unwrap_or_default().to_vec()
@@ -144,7 +144,7 @@ struct Span {
     is_primary: bool,
 }
 
-/// Runs cargo in the copy. Returns the built artifacts and the compiler's errors.
+/// Runs cargo in the copy of the repository. Returns the built artifacts and the compiler's errors.
 fn cargo(copy: &Copy, args: &[&str]) -> Result<(Vec<Line>, Vec<BuildError>), String> {
     let mut command = Command::new("cargo");
     command.current_dir(copy.dir()).args(args).arg("--message-format=json");
@@ -172,7 +172,7 @@ impl From<Message> for BuildError {
     }
 }
 
-/// Checks the library in the copy. Returns the compiler's errors.
+/// Runs `cargo check` on the library in the copy of the repository. Returns the compiler's errors.
 pub(crate) fn check(copy: &Copy) -> Result<Vec<BuildError>, String> {
     Ok(cargo(copy, &["check", "--all-features", "--lib"])?.1)
 }
@@ -210,9 +210,9 @@ fn tests(program: &Path) -> Result<BTreeSet<String>, String> {
 pub(crate) struct Program {
     suite: &'static Suite,
     path: PathBuf,
-    /// Working folder of the program.
+    /// Working folder of the test program.
     dir: PathBuf,
-    /// Names of the program's tests. Empty if the program is not a test program.
+    /// Names of the tests in the program. Empty if the program contains no tests.
     tests: BTreeSet<String>,
     /// Names of the threads that reach each change. The thread of a test has the name of this test.
     reached: HashMap<usize, BTreeSet<String>>,
@@ -229,8 +229,8 @@ enum End {
 }
 
 impl Program {
-    /// Runs the program without a change. Records the changes that each test reaches, and the
-    /// duration of the program.
+    /// Runs the test program without a change of the library. Records the changes whose code each
+    /// test reaches, and the duration of the program.
     pub(crate) fn explore(&mut self, copy: &Copy) -> Result<(), String> {
         let name = self.path.file_name().expect("a program has a name");
         let file = copy.dir().join(name).with_extension("reached");
@@ -277,8 +277,8 @@ impl Program {
         if others.is_empty() { Ok(None) } else { self.notices_in(id, &all) }
     }
 
-    /// Runs the program with the change turned on. Returns a word for the result if the run
-    /// detected the change.
+    /// Runs the test program with the change of the library turned on. Returns a word for the
+    /// result if the run detected the change.
     fn notices_in(&self, id: usize, args: &[&str]) -> Result<Option<String>, String> {
         let on = ("MUTANT", id.to_string());
         for _ in 0..3 {
@@ -309,13 +309,13 @@ impl Program {
         Ok(!matches!(again, End::Passed))
     }
 
-    /// Runs the program. Stops the program when `most` of its tests have failed.
+    /// Runs the test program. Stops the program when `most` of its tests have failed.
     fn run(&self, env: &(&str, String), args: &[&str], most: usize) -> Result<End, String> {
         let mut command = Command::new(&self.path);
         command.current_dir(&self.dir).env("CARGO_MANIFEST_DIR", &self.dir).env(env.0, &env.1);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // The program gets its own process group. So the servers that it starts can be ended with
-        // it.
+        // The test program gets its own process group. So the servers that it starts can be ended
+        // with it.
         let started = command.process_group(0).spawn();
         let mut child = started.map_err(|e| format!("{}: {e}", self.path.display()))?;
         let output = failed_tests(&mut child);
@@ -324,7 +324,7 @@ impl Program {
             match output.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(test) => failed.push(test),
                 Err(RecvTimeoutError::Timeout) => break End::Hangs,
-                // The output has ended, so the program has ended, too.
+                // The test program's output has ended, so the program has ended, too.
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = child.wait().map_err(|e| e.to_string())?;
                     break if status.success() { End::Passed } else { End::Failed(failed) };
@@ -357,7 +357,7 @@ fn failed_tests(child: &mut Child) -> mpsc::Receiver<String> {
     receiver
 }
 
-/// Turns a change on and runs the tests that may detect it.
+/// Turns a change of the library on, and runs the tests that may detect it.
 pub(crate) fn judge(programs: &[Program], id: usize, mutant: &Mutant) -> Result<Verdict, String> {
     for program in programs {
         if let Some(word) = program.notices(id, mutant)? {

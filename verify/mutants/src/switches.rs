@@ -17,16 +17,17 @@ use syn::visit::Visit;
 
 use crate::Mutant;
 
-/// Text of a file with its switches.
+/// Text of a source file in which an environment variable turns each change on.
 pub(crate) struct Switched {
     pub(crate) text: String,
-    /// Ranges of the text, each with the numbers of its changes. Each change has a range of its
-    /// own, and each function has a larger range with all its changes.
+    /// Ranges of the text, each with the numbers of its changes. Each change has a separate range,
+    /// and each function has a larger range with all its changes.
     parts: Vec<(Range<usize>, Vec<usize>)>,
 }
 
 impl Switched {
-    /// Adds a switch for each of these changes to the text. Each change has a number.
+    /// Adds a switch for each of these changes to the text of a source file. Each change has a
+    /// number.
     pub(crate) fn new(text: &str, changes: &[(usize, &Mutant)]) -> Result<Self, String> {
         let mut functions = Functions(Vec::new());
         functions.visit_file(&syn::parse_file(text).map_err(|e| e.to_string())?);
@@ -56,12 +57,12 @@ impl Switched {
         Ok(Self { text: new, parts })
     }
 
-    /// Returns the changes that have a switch.
+    /// Returns the numbers of the changes that have a switch in this file.
     pub(crate) fn ids(&self) -> impl Iterator<Item = usize> {
         self.parts.iter().flat_map(|(_, ids)| ids.iter().copied())
     }
 
-    /// Returns the changes at this byte offset of the new text.
+    /// Returns the numbers of the changes at this byte offset of the text with switches.
     pub(crate) fn at(&self, offset: usize) -> Option<&[usize]> {
         let part = self.parts.iter().find(|(range, _)| range.contains(&offset));
         part.map(|(_, ids)| &ids[..])

@@ -1,4 +1,4 @@
-//! Starts, kills, stops and continues the client processes for the faults. Also watches these
+//! Starts, kills, stops and continues the client processes of a run with faults. Also watches these
 //! processes, because a client must not end by itself.
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use crate::world::{Failure, World, signal};
 struct Client {
     process: Option<Child>,
     life: u16,
-    /// Time at which the process was stopped. `None` if the process is not stopped.
+    /// Time at which the client process was stopped by a signal. `None` if it is not stopped.
     frozen: Option<u64>,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Clients {
     world: Rc<World>,
     ledger: Shared,
     seed: u64,
-    /// Subcommand of this program that each process runs.
+    /// Subcommand of this program that each client process runs.
     verb: &'static str,
     list: RefCell<Vec<Client>>,
 }

@@ -43,7 +43,8 @@ pub(crate) struct Args {
     seconds: u64,
 }
 
-/// Runs the job in one of the three processes. Reports to the ledger while this process leads.
+/// Runs the cron job in one of the three processes. Reports to the ledger (the log outside of the
+/// processes) while this process leads.
 pub(crate) fn run_client(args: &client::Args) -> Result<(), Failure> {
     runtime::run(work(args))
 }
@@ -58,8 +59,8 @@ async fn work(args: &client::Args) -> Result<(), Failure> {
     let run = cron.run(job, |tick: Tick| effect(args, who, tick));
     let report = async {
         loop {
-            // Read the time before the term. So the process held this term at the time `at` or
-            // later.
+            // Read the time before the term (the token of the leadership). So the process held this
+            // term at the time `at` or later.
             let at = now();
             if let Some(term) = cron.term() {
                 let valid = EventKind::Valid { name: LEAD.into(), token: term.get(), until: at };
@@ -111,7 +112,7 @@ pub(crate) fn demo(args: &Args, out: &Path) -> Result<bool, Failure> {
     Ok(judge(&events, end))
 }
 
-/// Runs the processes and the faults. Returns the last tick that must have taken effect.
+/// Runs the processes and the faults. Returns the last tick of the job that must have taken effect.
 async fn run(length: Duration, out: &Path, ledger: Shared) -> Result<u64, Failure> {
     let mut signals = Signals::new()?;
     let world = Rc::new(World::up(PROCESSES, out)?);

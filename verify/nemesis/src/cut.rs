@@ -1,5 +1,5 @@
-//! Cuts in the network, one for each direction. The receiving side drops the packets. So the sender
-//! gets no error, as with a broken cable.
+//! Cuts in the network between clients and servers, one for each direction. The receiving side
+//! drops the packets. So the sender gets no error, as with a broken cable.
 
 use crate::world::{Failure, Place, World};
 

@@ -1,4 +1,5 @@
-//! Events of the log. The log has one line of JSON for each event, in the order of arrival.
+//! Events of a run of the nemesis, the program that injects faults into servers and clients. The
+//! log has one line of JSON for each event, in the order of arrival.
 //!
 //! All processes run on one machine and share `CLOCK_BOOTTIME`, so times of different processes can
 //! be compared exactly. An event is an observation of a client or of the nemesis itself. The
@@ -153,10 +154,10 @@ pub(crate) enum EventKind {
     /// An operator decided about a parked key. If `rerun` is true, the key runs again. Otherwise
     /// the operator stored the effect of the key.
     Decided { key: Arc<str>, rerun: bool },
-    /// The leader of this term will publish this value next.
+    /// The leader with the term `term` will publish the value `value` next.
     Says { name: Arc<str>, term: u64, value: Arc<str> },
-    /// A client received this leader of the election, through an observer if `stream` is true,
-    /// otherwise by a read.
+    /// A client received the leader with this term and value, through an observer if `stream` is
+    /// true, otherwise by a read.
     Seen { name: Arc<str>, term: u64, value: Arc<str>, stream: bool },
     /// The client stops all its work until `until`, to imitate a long pause.
     Stalled { until: Nanos },

@@ -1,4 +1,4 @@
-//! Injects faults into running servers and clients, and ends the faults.
+//! Injects faults into the running servers and clients of `nemesis`, and ends the faults.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -210,7 +210,7 @@ impl Faults {
             K::KillBox => {
                 let sentinel = format!("s{}", master.id);
                 self.world.break_(&on_master("kill")).await?;
-                // A fault of the other sequence may have killed this Sentinel before.
+                // The other sequence of faults may have killed this Sentinel before.
                 let too = self.world.break_(&["kill", name, "--server", &sentinel]).await.is_ok();
                 let sentinel = too.then_some(sentinel);
                 return Ok(Undo::Restart(
@@ -305,7 +305,7 @@ impl Faults {
     async fn cut(&self, id: u32, cuts: Vec<Cut>) -> Result<Undo, Failure> {
         let made = cut(&self.world, id, &cuts).await;
         if made.is_err() {
-            // A part of the cuts may have begun, so all of them are ended.
+            // After an error, some of the network cuts may have begun, so all of them are ended.
             let _ = mend(&self.world, id, &cuts).await;
         }
         made.map(|()| Undo::Mend(cuts))
@@ -340,8 +340,8 @@ impl Faults {
     /// Continues all servers that are still stopped, and restarts all servers that are down.
     pub(crate) async fn heal(&self) {
         for group in &self.world.groups {
-            // If no server is stopped or down, the script fails. This is the normal case, so the
-            // error is ignored.
+            // If no server is stopped or down, the script `sentinel-conf/break` fails. This is the
+            // normal case, so the error is ignored.
             let _ = self.world.break_(&["resume", &group.name]).await;
             let _ = self.world.break_(&["restart", &group.name]).await;
         }

@@ -1,5 +1,6 @@
-//! A planned handover of a group, as `palisade handover` performs it. The handover runs in its own
-//! process in the network of the groups, so it can be killed before its end.
+//! A planned handover of a Sentinel group to another master, as `palisade handover` performs it.
+//! The handover runs in its own process in the network of the groups, so it can be killed before
+//! its end.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -23,7 +24,8 @@ pub(crate) struct Args {
     /// E, the clock error of the clients, in milliseconds.
     #[arg(long)]
     clock_error: u64,
-    /// Time for which the server stays closed (D), in milliseconds.
+    /// Time for which the server stays closed (D), which means that it answers nothing, in
+    /// milliseconds.
     #[arg(long)]
     closed_for: u64,
 }
@@ -71,8 +73,8 @@ impl Running {
         Ok(Self { process, lines: BufReader::new(output).lines() })
     }
 
-    /// Waits until the handover reports `step`. Returns an error if the handover ends before this
-    /// step.
+    /// Waits until the handover prints a line with `step`. Returns an error if the handover ends
+    /// before this step.
     pub(crate) async fn until(&mut self, step: &str) -> Result<(), Failure> {
         let mut last = String::new();
         while let Some(line) = self.lines.next_line().await? {

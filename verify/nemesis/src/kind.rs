@@ -1,4 +1,4 @@
-//! The kinds of faults. A seed decides their random order.
+//! The kinds of faults that the nemesis injects. A seed decides their random order.
 
 use std::time::Duration;
 

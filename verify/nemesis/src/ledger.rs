@@ -59,7 +59,7 @@ fn work_of(verb: Verb) -> Option<&'static str> {
     Some(WORK[at])
 }
 
-/// The ledger and its log.
+/// The ledger (the system that accepts or refuses the clients' effects) and its log.
 pub(crate) struct Ledger {
     books: Books,
     /// Largest token of an accepted write, for each name.
@@ -77,7 +77,7 @@ pub(crate) struct Ledger {
     log: Log,
 }
 
-/// The log: all events, in memory and in a file.
+/// The log of the ledger: all events, in memory and in a file.
 pub(crate) struct Log {
     events: Vec<Event>,
     file: BufWriter<File>,
@@ -97,7 +97,7 @@ impl Log {
     }
 }
 
-/// The ledger. The tasks of one thread share it.
+/// The ledger, which the tasks of one thread share.
 pub(crate) type Shared = Rc<RefCell<Ledger>>;
 
 impl Ledger {
@@ -254,7 +254,7 @@ impl Ledger {
     }
 }
 
-/// Accepts connections of clients. Runs until the future is dropped.
+/// Accepts connections of clients to the ledger. Runs until the future is dropped.
 pub(crate) async fn serve(ledger: Shared, listener: UnixListener) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;

@@ -54,14 +54,14 @@ pub(crate) fn make(dir: &Path) -> io::Result<Option<PathBuf>> {
     Ok(Some(program))
 }
 
-/// Returns the path of the machine's file for the server in the folder `home`. The file is not in
-/// this folder, so a deletion of the server's data keeps the file.
+/// Returns the path of the file with the clock error and the disk delay of the server in the folder
+/// `home`. The file is not in this folder, so a deletion of the server's data keeps the file.
 pub(crate) fn of(home: &Path) -> PathBuf {
     home.with_extension("machine")
 }
 
-/// Preloads the library into the program that `command` will start. Its wall clock is `ahead`
-/// microseconds ahead. `server` is the path that [`make`] returned.
+/// Preloads the library `machine.so` into the program that `command` will start. The wall clock of
+/// this program is `ahead` microseconds ahead. `server` is the path that [`make`] returned.
 pub(crate) fn place(
     command: &mut Command,
     server: &Path,

@@ -63,8 +63,8 @@ const CLIENTS: u8 = 8;
 /// failover after 30 s.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Injects faults into real Sentinel groups and real client processes, and checks the log of a
-/// ledger outside of them.
+/// Injects faults into real Sentinel groups and real client processes, and checks the log of
+/// events, which a process outside of them writes.
 #[derive(Debug, Parser)]
 struct Args {
     #[command(subcommand)]
@@ -78,7 +78,7 @@ struct Args {
     /// Only kinds of faults whose name contains this text, for example `clock`. Can be repeated.
     #[arg(long)]
     only: Vec<String>,
-    /// Folder for the picture and the events.
+    /// Folder for the output: a picture of the run and the log of its events.
     #[arg(long, default_value = "target/nemesis")]
     out: PathBuf,
 }
@@ -93,30 +93,31 @@ enum Verb {
     Ordinary(ordinary::Args),
     /// Runs ticks of one second on three processes, and injects faults into the leading process.
     Cron(cron::Args),
-    /// Runs a process of `cron`. Started by `cron`.
+    /// Runs one of the three processes of `nemesis cron`, which starts this command.
     #[command(hide = true)]
     CronClient(client::Args),
     /// Runs all kinds of locks on real servers, and injects faults into servers and clients.
     Locks(locks::Args),
-    /// Runs a client of `locks`. Started by `locks`.
+    /// Runs a client of `nemesis locks`, which starts this command.
     #[command(hide = true)]
     LocksClient(locks::client::Args),
-    /// Runs a client of the table. Started by `table`.
+    /// Runs a client of the failover table. Started by `nemesis table`.
     #[command(hide = true)]
     TableClient(table::client::Args),
-    /// Runs the table's watcher. Started by `table`.
+    /// Runs the process that observes the servers and Sentinels of the failover table. Started by
+    /// `nemesis table`.
     #[command(hide = true)]
     TableWatch(table::watch::Args),
-    /// Runs the table's plain writer. Started by `table`.
+    /// Runs the failover table's process that writes without locks. Started by `nemesis table`.
     #[command(hide = true)]
     TableWriter(table::writer::Args),
-    /// Hands a group over. Started by `nemesis` and by `table`.
+    /// Hands a Sentinel group over to another master. Started by `nemesis` and by `nemesis table`.
     #[command(hide = true)]
     Handover(handover::Args),
-    /// Runs a client. Started by `nemesis`.
+    /// Runs a client of the library, under faults. Started by `nemesis`.
     #[command(hide = true)]
     Client(client::Args),
-    /// Keeps a network open until its input ends. Started by `nemesis`.
+    /// Keeps a network open until the standard input ends. Started by `nemesis`.
     #[command(hide = true)]
     Hold,
 }
@@ -170,7 +171,7 @@ fn possible() -> Result<(), String> {
     }
 }
 
-/// Performs a run of faults. Returns true if no rule was broken.
+/// Performs a run with faults of real servers and clients. Returns true if no rule was broken.
 fn torment(args: &Args) -> Result<bool, Failure> {
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     println!(

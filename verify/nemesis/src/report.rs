@@ -1,5 +1,5 @@
-//! Report at the end of a run: faults by kind, operations by result, broken rules with the events
-//! around them, and one line of JSON.
+//! Report at the end of a run of `nemesis`: faults by kind, operations by result, broken rules with
+//! the events around them, and one line of JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ pub(crate) struct Fault {
     pub(crate) to: Nanos,
 }
 
-/// Returns the faults of a log.
+/// Returns the faults that a log of events contains.
 pub(crate) fn faults(events: &[Event]) -> Vec<Fault> {
     let end = events.last().map_or(0, |e| e.at);
     let mut faults = BTreeMap::new();
@@ -231,8 +231,8 @@ impl Done {
         gap(&self.all, from, to)
     }
 
-    /// Returns the longest gap of a single client, among the clients that had no fault of their own
-    /// near this gap.
+    /// Returns the longest time without a completed operation of a single client, among the clients
+    /// that had no fault of their own near this time.
     fn one(&self, faults: &[Fault], from: Nanos, to: Nanos) -> Nanos {
         let struck = |n: &u8| {
             let name = format!("client {n}");
@@ -247,8 +247,8 @@ impl Done {
     }
 }
 
-/// Returns the longest time between two successive beats. At least a part of this time must lie
-/// between `from` and `to`.
+/// Returns the longest time between two successive times of the list `beats`. At least a part of
+/// this time must lie between `from` and `to`.
 fn gap(beats: &[Nanos], from: Nanos, to: Nanos) -> Nanos {
     let first = beats.partition_point(|b| *b < from).saturating_sub(1);
     let last = (beats.partition_point(|b| *b < to) + 1).min(beats.len());

@@ -1,4 +1,4 @@
-//! A picture of a run: holders, leaders and faults on one time axis.
+//! A picture of a run of `nemesis`: holders, leaders and faults on one time axis.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,10 +9,11 @@ use crate::report::{Fault, faults};
 
 const LEFT: f64 = 150.0;
 const ROW: f64 = 22.0;
-/// Colours of the clients.
+/// Colours of the clients in the picture.
 const COLOURS: [&str; 8] =
     ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#dd8833"];
-/// Names in the picture: the elections, and the locks that all clients use often.
+/// Names of locks and elections in the picture: the elections, and the locks that all clients use
+/// often.
 const NAMES: [&str; 5] = ["election-0", "election-1", "lock-0", "lock-1", "lock-2"];
 
 struct Axis {
@@ -28,7 +29,7 @@ impl Axis {
     }
 }
 
-/// Draws the picture as SVG.
+/// Draws the picture of a run (holders, leaders and faults) as SVG.
 pub(crate) fn draw(events: &[Event], found: &[Violation]) -> String {
     let (start, end) = (events.first().map_or(0, |e| e.at), events.last().map_or(1, |e| e.at));
     let seconds = (end - start) as f64 / SECOND as f64;

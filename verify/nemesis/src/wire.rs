@@ -1,5 +1,5 @@
-//! Protocol between the clients and the ledger: lines of JSON over a Unix socket. Faults of the
-//! network do not affect this socket.
+//! Protocol between the clients and the ledger (the process that logs events and records effects):
+//! lines of JSON over a Unix socket. Faults of the network do not affect this socket.
 //!
 //! Each task of a client has its own connection, so its lines stay in order. If a client is killed,
 //! the ledger still reads the lines that the client wrote before.
@@ -16,7 +16,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::event::{Answer, Event, EventKind, Nanos, TaskId, Verb, now};
 
-/// A line that a client sends. The ledger replies only to `Ask`.
+/// A line that a client sends to the ledger. The ledger replies only to `Ask`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
@@ -27,8 +27,8 @@ pub(crate) enum Line {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LedgerRequest {
-    /// Writes under a lock. The reply is yes if the token is not smaller than that of an earlier
-    /// write.
+    /// Writes under a lock. The reply is yes if the token is not smaller than that of any earlier
+    /// write under this name.
     Write { name: Arc<str>, token: u64 },
     /// Asks the ledger to record the effect of an order. The reply is yes if the ledger accepts the
     /// effect.
@@ -50,7 +50,7 @@ pub(crate) enum LedgerRequest {
     Decide { key: Arc<str> },
 }
 
-/// A key of a batch.
+/// An idempotency key of a batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Item {
     pub(crate) key: Arc<str>,
@@ -81,17 +81,17 @@ impl Ledger {
         Ok(Self { who, path: path.to_owned(), read: BufReader::new(read).lines(), write })
     }
 
-    /// Opens another connection for the same task.
+    /// Opens another connection to the ledger for the same task.
     pub(crate) async fn again(&self) -> io::Result<Self> {
         Self::connect(&self.path, self.who).await
     }
 
-    /// Reports an event with the current time.
+    /// Reports an event to the ledger with the current time.
     pub(crate) async fn report(&mut self, kind: EventKind) -> io::Result<()> {
         self.report_at(now(), kind).await
     }
 
-    /// Reports an event that happened at the time `at`.
+    /// Reports an event to the ledger that happened at the time `at`.
     pub(crate) async fn report_at(&mut self, at: Nanos, kind: EventKind) -> io::Result<()> {
         let who = self.who;
         self.line(&Line::Say(Event { at, who, kind })).await

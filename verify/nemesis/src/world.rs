@@ -1,6 +1,6 @@
-//! The servers and networks of a run. All Sentinel groups are in one network. Each client has its
-//! own network, with one link to the network of the groups. So each client can be cut off
-//! separately.
+//! The servers and networks of a run of `nemesis`. All Sentinel groups are in one network. Each
+//! client has its own network, with one link to the network of the groups. So each client can be
+//! cut off separately.
 //!
 //! ```text
 //! 10.77.<group>.<box>   servers and Sentinels, all in the groups' network
@@ -95,7 +95,8 @@ pub(crate) struct World {
     dir: PathBuf,
     netns: String,
     holders: Vec<Child>,
-    /// Program that starts servers on simulated machines. `None` if there are no such machines.
+    /// Program that starts servers on simulated machines, whose clocks and disks can be disturbed.
+    /// `None` if there are no such machines.
     server: Option<PathBuf>,
     /// Constant clock error of each machine, in microseconds. The key is the address of the server
     /// or the number of the client.
@@ -210,7 +211,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns the path of the ledger's socket. The socket is in the folder of the groups.
+    /// Returns the path of the socket of the ledger (the process that logs events). The socket is
+    /// in the folder of the groups.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.join("ledger.sock")
     }
@@ -242,7 +244,8 @@ impl World {
         command
     }
 
-    /// Runs `sentinel-conf/break` with these arguments. An error contains the script's message.
+    /// Runs the script `sentinel-conf/break` with these arguments. An error contains the script's
+    /// message.
     ///
     /// The future must not be dropped before its end, because the script must not stop in the
     /// middle.
@@ -293,7 +296,8 @@ impl World {
         self.dir.join(&self.groups[group].name).join(id)
     }
 
-    /// Returns true if clocks can be changed and disks can be made slower.
+    /// Returns true if the machines are simulated: their clocks can be changed and their disks
+    /// slowed.
     pub(crate) fn has_machines(&self) -> bool {
         self.server.is_some()
     }
@@ -357,7 +361,7 @@ fn off(dice: &mut StdRng, most: i64) -> i64 {
     }
 }
 
-/// Keeps this process's network until the input ends.
+/// Keeps this process's network open until the standard input ends.
 pub(crate) fn hold() -> io::Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).map(|_| ())
 }

@@ -1,5 +1,5 @@
-//! A planned handover of one group. No key may be parked, and new keys must run long before a
-//! quarantine would end.
+//! Test of `nemesis ordinary`: a planned handover of one group. No idempotency key may be parked,
+//! and new keys must run long before a quarantine (a time without grants) would end.
 
 use std::process::Command;
 

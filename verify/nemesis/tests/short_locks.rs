@@ -1,5 +1,5 @@
-//! A short run of all kinds of locks. All faults must happen, no rule may be broken, and each kind
-//! must have been granted.
+//! A short run of `nemesis locks`, with all kinds of locks. All faults must happen, no rule may be
+//! broken, and each kind must have been granted.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! A short run on real groups. Faults must happen, no rule may be broken, and no process may
-//! remain. A second check of the same log must give the same result.
+//! A short run of `nemesis` on real Sentinel groups. Faults must happen, no rule may be broken, and
+//! no process may remain. A second check of the same log must give the same result.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! One row of the failover table with short leases. Then the same row without any safety check. The
-//! check of the log must accept the first row and reject the second.
+//! One row of the failover table of `nemesis` with short leases. Then the same row without any
+//! safety check. The check of the log must accept the first row and reject the second.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ fn table(name: &str, args: &[&str]) -> Output {
         .expect("it can be run")
 }
 
-/// Returns the row. Returns `None` if this machine cannot create networks.
+/// Returns the row that the program printed. Returns `None` if this machine cannot create networks.
 fn row(out: &Output) -> Option<Value> {
     let words = String::from_utf8_lossy(&out.stderr);
     if out.status.code() == Some(77) {

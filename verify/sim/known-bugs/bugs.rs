@@ -7,12 +7,12 @@
 
 use std::cell::Cell;
 
-/// A bug. Each bug breaks one rule of the design.
+/// A known bug of the library. Each bug breaks one rule of the design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Bug {
-    /// The token of a lock is the largest fence (the counter of a lock name) that a node granted,
-    /// but the fences of the other nodes are not raised to this token (locks 3).
+    /// The token of a lock is the largest token that a node granted, but the fences (last tokens)
+    /// of the other nodes are not raised to this token (locks 3).
     MaxWithoutRaise,
     /// The fence of a lock name (its last token) is deleted with the lock, so later tokens may be
     /// smaller (locks 5).
@@ -27,7 +27,8 @@ pub enum Bug {
     /// A node in quarantine (it may have lost leases, so it grants nothing) restores each lock that
     /// a holder asks to extend (quarantine 6).
     RecreateInQuarantine,
-    /// Renewals count on a new master while the old master may still grant (quarantine 6).
+    /// Renewals count on a new master while the old master may still grant, so two masters give
+    /// leases (quarantine 6).
     TwoMastersVote,
     /// A new master in quarantine accepts a renewal that does not ask it to restore the lease. This
     /// happens if its copy of the lock lasts longer than the old master may still grant (quarantine
@@ -42,8 +43,8 @@ pub enum Bug {
     /// After a loss of data, the floor (the smallest token of the new data history) is below tokens
     /// that a replaced server may still grant (quarantine 8).
     FloorWithoutWindow,
-    /// A request that waited in a frozen server takes effect after the server thaws, although the
-    /// deadline of the request has passed (overview 3).
+    /// A request that waited in a frozen server takes effect after the server continues, although
+    /// the deadline of the request has passed (overview 3).
     LateRequestsRun,
     /// A server accepts a deadline that was computed from the clock of the server that it replaced
     /// (overview 3).
@@ -56,28 +57,28 @@ pub enum Bug {
     /// An operator's change also applies to a claim that still runs, or to a later claim than the
     /// one that the operator read (idempotency 17).
     ChangesUnfenced,
-    /// Only claims send the fingerprint of the request to the nodes. Other ops do not, so a node
-    /// that lost the claim does not have the fingerprint (idempotency 8).
+    /// Only claims send the fingerprint of the request to the nodes. Other operations do not, so a
+    /// node that lost the claim does not have the fingerprint (idempotency 8).
     FingerprintOfClaimsOnly,
     /// The check of a request's birth (its creation time) does not allow for clock errors
     /// (idempotency 6).
     BirthsWithoutMargin,
-    /// The note (the server's time, stored in the marker key) is one second later than the newest
-    /// record (quarantine 13).
+    /// The note (the server's time in its marker, the key with the data history) is one second
+    /// later than the newest record (quarantine 13).
     NoteAhead,
-    /// The lost writes are assumed to begin when the new data history begins, not at the last time
-    /// that the old history noted (quarantine 13).
+    /// The lost writes are assumed to begin when the new data history begins, not at the last
+    /// server time that the old history stored (quarantine 13).
     LossFromItsEnd,
     /// The lost writes are assumed to end when the new data history begins. A replaced master may
     /// still grant for its failover window L after that (quarantine 13).
     LossWithoutWindow,
     /// Keys that accept a short loss of data also accept a loss of unknown length (idempotency 6).
     UnprovedLossAccepted,
-    /// After a planned handover, a lease ends by the new server's clock only, although the clock of
-    /// the old server may be behind (quarantine 11).
+    /// After a planned handover, a lease ends by the new server's clock only. So it may end too
+    /// early, because the clock of the old server may be behind (quarantine 11).
     HandoverWithoutSettling,
-    /// After a planned handover, a claim ends by the new server's clock only, although the clock of
-    /// the old server may be behind (quarantine 11).
+    /// After a planned handover, a claim ends by the new server's clock only. So it may end too
+    /// early, because the clock of the old server may be behind (quarantine 11).
     ClaimsWithoutSettling,
     /// A node can be closed for another handover while leases of the last planned handover still
     /// run by the old server's clock (quarantine 11).
@@ -88,19 +89,20 @@ pub enum Bug {
     /// A reply of a node in quarantine, which may have lost leases, counts as a proof that a name
     /// has no holder (quarantine 9).
     QuarantinedWitness,
-    /// After an attempt, only the nodes that have replied get a release (locks 8).
+    /// After an attempt to acquire, only the nodes that have replied get a release (locks 8).
     LateGrantsStay,
-    /// The validity is counted from the reply, not from the request (locks 2).
+    /// The validity of a lease is counted from the reply, not from the request (locks 2).
     ValidityFromAnswer,
-    /// The validity does not allow for the drift of clocks (locks 2).
+    /// The validity of a lease does not allow for the drift of clocks (locks 2).
     DriftForgotten,
-    /// The data history is identified by the server's process, not by its data (quarantine 1).
+    /// The data history of a node is identified by the server's process, not by its data
+    /// (quarantine 1).
     ProcessAsHistory,
     /// The quarantine (the time without grants after a loss of data) is one millisecond too short
     /// (quarantine 4).
     QuarantineShort,
-    /// After a loss of data, tokens have no floor, so they may be smaller than lost tokens
-    /// (quarantine 8).
+    /// After a loss of data, tokens have no floor (smallest value), so they may be smaller than
+    /// lost tokens (quarantine 8).
     NoFloor,
     /// A result is compared only with the token of the stored result, not with the ballot that a
     /// later claim was promised (idempotency 2).
@@ -108,12 +110,13 @@ pub enum Bug {
     /// Steps of an older claim are stored although the node has promised the key to a newer claim
     /// (idempotency 14).
     StepsUnfenced,
-    /// A record found on a single node is returned without a repair (idempotency 1).
+    /// A record of a key that was found on a single node is returned without a repair, which would
+    /// store it on a majority (idempotency 1).
     RecordOfOneNode,
     /// A grant counts before the replicas have the write (durability 1).
     YesBeforeReplicas,
-    /// The nodes keep a lease only for its ttl. They ignore the drain time that the holder declared
-    /// (election 8).
+    /// The nodes keep a lease only for its ttl. They ignore the drain time, for which the leader's
+    /// work may continue after a loss (election 8).
     NoLockDelay,
     /// A reservation (a released lock that is kept free for the first waiter) does not end (locks
     /// 11).
@@ -125,10 +128,10 @@ pub enum Bug {
     TakeoversRelease,
     /// A server pauses inside a batch, and executes other batches during the pause (overview 2).
     BatchesYield,
-    /// Each process has its own records of a job's ticks, so a tick can run once in each process
-    /// (cron 1).
+    /// Each process has separate records of a cron job's ticks, so a tick can run once in each
+    /// process (cron 1).
     TicksByProcess,
-    /// An acquire counts a lock of another program as free (locks 9).
+    /// An acquire counts a lock of another program as free, and overwrites it (locks 9).
     ForeignOverwritten,
     /// A node grants a writer's lock to readers (readers 1).
     ReaderBesideWriter,
@@ -137,8 +140,8 @@ pub enum Bug {
     /// On a node, all readers of a lock expire together: when the reader that was granted or
     /// extended last expires (readers 7).
     OneExpiryForReaders,
-    /// The token of a reader is the largest token that a node gave, but the fences of the other
-    /// nodes are not raised to it (readers 11).
+    /// The token of a reader is the largest token that a node gave, but the fences (last tokens) of
+    /// the other nodes are not raised to it (readers 11).
     ReaderTokenUnsettled,
     /// The extension of a reader does not check that no other owner has the lock (readers 6).
     SharedExtendOverWriter,
@@ -161,8 +164,8 @@ pub enum Bug {
     /// A hand-over ticket also takes a lock that the holder who made the ticket no longer has
     /// (hand_over 2).
     ResumeFromNothing,
-    /// The token of several locks that were acquired together is written only to the fence of the
-    /// first lock (multi_lock 2).
+    /// The token of several locks that were acquired together is written only to the fence (last
+    /// token) of the first lock (multi_lock 2).
     ManyTokensDiffer,
     /// Several locks are granted together as soon as the first lock is free (multi_lock 1).
     PartialMany,

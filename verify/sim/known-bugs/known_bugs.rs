@@ -1,7 +1,7 @@
 //! Tests of the simulator itself. For each known bug, at least one seed must fail.
 //!
-//! These tests run in the copy that `scripts/known-bugs` creates. `scripts/known-bugs --nocapture`
-//! prints the number of seeds that each bug needed.
+//! These tests run in the copy of the repository that `scripts/known-bugs` creates.
+//! `scripts/known-bugs --nocapture` prints the number of seeds that each bug needed.
 
 use palisade::bugs::{Bug, put_back};
 use sim::soak::{Soak, Sum};
@@ -10,11 +10,11 @@ use sim::{Order, Scene, Tamper};
 /// Maximum number of seeds for one bug.
 const WITHIN: u64 = 40_000;
 
-/// Seeds and plans for the search for a bug.
+/// Seeds and plans of the runs in which the simulator looks for a bug.
 #[derive(Clone, Copy)]
 enum SeedSet {
     /// Seeds from this number on, in steps of 8. They all have the same last three bits, which
-    /// select the theme.
+    /// select the theme of a run: its main kinds of faults.
     Theme(u64),
     /// Plans that this `Tamper` changes.
     Changed(Tamper),
@@ -42,7 +42,7 @@ const SEVERAL: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Several));
 const FAIR: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Fair));
 const TICKS: SeedSet = SeedSet::Changed(Tamper::Scene(Scene::Ticks));
 
-/// Runs seeds with the bug until one of them fails.
+/// Runs seeds with the bug turned on until one of them breaks a rule.
 fn hunt(bug: Option<Bug>, at: SeedSet) -> Sum {
     let (first, tamper) = match at {
         SeedSet::Theme(theme) => (theme, None),

@@ -1,5 +1,6 @@
-//! Actions of client processes on locks. A client acquires a lock, holds it, and writes to a
-//! resource that checks tokens. Then the client releases the lock, or leaves it.
+//! Actions of simulated client processes on locks. A client acquires a lock, holds it, and writes
+//! to a resource that checks fencing tokens. Then the client releases the lock, or leaves it
+//! without a release.
 
 use std::any::Any;
 use std::future::Future;
@@ -25,8 +26,8 @@ use crate::process::{Gated, Process};
 use crate::trace::{Event, HoldId};
 use crate::world::World;
 
-/// Converts the result of a call that tries once into the guard. The error is true if another owner
-/// has the lock.
+/// Converts the result of a call that tries once into the guard of the lock. The error is true if
+/// another owner has the lock.
 pub(crate) fn tried<G>(
     got: Result<TryAcquire<G>, AcquireError>,
     guard: impl FnOnce(G) -> Guard,
@@ -38,8 +39,8 @@ pub(crate) fn tried<G>(
     }
 }
 
-/// Converts the result of a call that waits into the guard. The error is true if another owner has
-/// the lock.
+/// Converts the result of a call that waits into the guard of the lock. The error is true if
+/// another owner has the lock.
 pub(crate) fn waited<G>(
     got: Result<G, AcquireError>,
     guard: impl FnOnce(G) -> Guard,
@@ -47,7 +48,7 @@ pub(crate) fn waited<G>(
     got.map(guard).map_err(|e| matches!(e, AcquireError::TimedOut { .. }))
 }
 
-/// Guards that the user's code never drops. They exist until the process ends.
+/// Guards of locks that the user's code never drops. They exist until the process ends.
 pub(crate) type Forgotten = Arc<Mutex<Vec<Arc<dyn Any + Send + Sync>>>>;
 
 /// A task of a client process.
@@ -55,7 +56,7 @@ pub(crate) type Forgotten = Arc<Mutex<Vec<Arc<dyn Any + Send + Sync>>>>;
 pub(crate) struct Actor {
     pub(crate) world: Arc<World>,
     pub(crate) plan: Arc<Plan>,
-    /// Settings of this process.
+    /// Settings of this client process.
     pub(crate) settings: Settings,
     pub(crate) process: Arc<Process>,
     pub(crate) redlock: Redlock,
@@ -151,7 +152,7 @@ impl Actor {
         Dice::new(self.plan.seed, stream as u64)
     }
 
-    /// Performs the remaining actions in order.
+    /// Performs the actions that this task has not begun, in order.
     pub(crate) async fn work(self, actions: Vec<Action>) {
         loop {
             let at = self.next.fetch_add(1, Ordering::Relaxed);
@@ -339,7 +340,7 @@ impl Actor {
         self.also_holds(name, Arc::new(guard), (requested_at, is_taker))
     }
 
-    /// Registers a holder of one of the names of the guard.
+    /// Registers the holder of the lock `name`, which is one of the names of the guard.
     pub(crate) fn also_holds(
         &self,
         name: usize,
@@ -409,14 +410,14 @@ impl Actor {
         Hold { until_lost, ..held }
     }
 
-    /// Sends a write of a writer, or a read of a reader, to the resource. The request is a separate
-    /// message, so it arrives even if its sender is paused.
+    /// Sends a write of a writer, or a read of a reader, to the resource that the lock protects.
+    /// The request is a separate message, so it arrives even if its sender is paused.
     pub(crate) fn write(&self, held: &Hold, delay: u64) {
         let shared = matches!(*held.guard, Guard::Read(_));
         self.uses((held.id, shared), held.name, held.guard.fencing_token().get(), delay);
     }
 
-    /// Sends a write, or a read (`shared`), of a holder to the resource.
+    /// Sends a write, or a read (`shared`), of a holder to the resource that the lock protects.
     pub(crate) fn uses(&self, id: (HoldId, bool), name: u16, token: u64, delay: u64) {
         let world = Arc::clone(&self.world);
         tokio::spawn(async move {
@@ -427,7 +428,8 @@ impl Actor {
         });
     }
 
-    /// Reports that `lost()` has returned for the hold `hold`, whose lease was valid until `until`.
+    /// Records the event that `lost()` has returned for the hold `hold`, whose lease was valid
+    /// until `until`.
     pub(crate) fn reported(&self, hold: HoldId, until: Moment) {
         let now = Gated(Arc::clone(&self.process)).now();
         let late = now.since(until).as_micros() as u64;

@@ -1,5 +1,5 @@
-//! Actions of clients in elections. Clients campaign, proclaim, resign and observe. Some leaders
-//! die without a resignation.
+//! Actions of simulated clients in elections. Clients campaign, proclaim, resign and observe. Some
+//! leaders die without a resignation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,8 +51,8 @@ impl Actor {
         };
         let leadership = Arc::new(leadership);
         let weak = Arc::downgrade(&leadership);
-        // After a loss, the leader's work may continue for the drain time, so the leader counts as
-        // a holder until the drain time has ended.
+        // After the loss of a leadership, the leader's work may continue for the drain time. So the
+        // leader counts as a holder until the drain time has ended.
         let belief = Box::new(move || weak.upgrade().map(|l| l.drain_remaining()));
         let term = leadership.term().get();
         let hold = self.world.holds((client, name), (term, false, false), requested_at, belief);

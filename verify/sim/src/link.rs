@@ -1,4 +1,4 @@
-//! The connection from one client to one node: a `LockNode` over an unreliable network.
+//! The simulated connection from one client to one node: a `LockNode` over an unreliable network.
 
 use std::future::pending;
 use std::pin::pin;
@@ -64,7 +64,7 @@ pub(crate) struct Link {
     pub(crate) net: Arc<Mutex<NetPlan>>,
     pub(crate) dice: Mutex<Dice>,
     pub(crate) name: Arc<str>,
-    /// Maximum drift between two clocks. All clocks of the world keep to it.
+    /// Maximum drift between two clocks. All simulated clocks keep to it.
     pub(crate) drift: Drift,
     /// Signals of the last batch that was sent: the first fires when the batch has arrived, the
     /// second when its replies have arrived.
@@ -188,7 +188,8 @@ impl LockNode for Link {
         }
         let (sender, receiver) = oneshot::channel();
         let ends = (Arc::clone(&self.node), Arc::clone(&self.wire));
-        // `due` is in true time, so the largest rate error of the sender's clock is added.
+        // The deadline `due` is in true time, so the largest rate error of the sender's clock is
+        // added.
         let due =
             self.world.nanos() + (budget + budget * self.drift.ppm() / 1_000_000).as_nanos() as u64;
         tokio::spawn(travel(ends, fate, (self.client, due, batch), (self.order(), sender)));
@@ -205,8 +206,8 @@ impl LockNode for Link {
         })
     }
 
-    /// Requests a barrier from the node over the same unreliable connection. The request ends when
-    /// its caller drops it.
+    /// Requests a barrier (a wait for replicas) from the node over the same unreliable connection.
+    /// The request ends when its caller drops it.
     fn barrier(
         &self,
         after: BarrierPoint,

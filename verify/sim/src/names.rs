@@ -1,4 +1,5 @@
-//! Names of locks, keys and elections, and the short numbers of these names in a trace.
+//! Names of locks, keys and elections, and the short numbers of these names in a trace (the list of
+//! a run's events).
 
 /// Returns the name of a lock that many clients want.
 pub(crate) fn lock(n: usize) -> String {
@@ -28,7 +29,7 @@ pub(crate) fn slot(pool: usize, slot: u16) -> u16 {
     1_000 + 10 * pool as u16 + slot
 }
 
-/// Returns an idempotency key.
+/// Returns the idempotency key with the number `n`.
 pub(crate) fn order(n: usize) -> String {
     format!("order-{n}")
 }

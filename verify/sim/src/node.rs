@@ -56,12 +56,12 @@ struct State {
     /// For each client, the server to which the client is connected.
     views: Vec<usize>,
     copies: Copies,
-    /// Locks that the master granted and that the replicas have not confirmed yet, each with its
-    /// fence.
+    /// Locks that the master granted and that the replicas have not confirmed yet, each with the
+    /// fencing token of its grant.
     granted: Vec<(u16, u64)>,
     down: bool,
     lives: u64,
-    /// Number of hints per thousand that are lost.
+    /// Number of hints (wake-up messages) per thousand that are lost.
     lose_hint: u64,
     signals: broadcast::Receiver<NodeSignal>,
 }
@@ -188,8 +188,8 @@ impl Node {
         let due = due + state.servers[at].clock.set_back() * 1_000;
         let ops = batch.ops.clone();
         let replies = at_once(memory, batch);
-        // A closed server does not reply. Its new data history counts as begun with its first
-        // reply.
+        // A closed server does not reply. So its new data history counts as begun only with its
+        // first reply.
         let begins = state.servers[at].fresh.take_if(|_| replies.facts.is_some());
         if let Some(window) = begins {
             let silent = (self.least_lease + window).as_nanos() as u64;
@@ -217,8 +217,8 @@ impl Node {
         (read, if all { read } else { self.longest })
     }
 
-    /// Records the requests and the replies in the trace. Returns true if the replies contain a
-    /// grant.
+    /// Records the requests and the replies in the trace (the list of events). Returns true if the
+    /// replies contain a grant.
     fn tell(
         &self,
         (server, life, at): (usize, u64, u64),
@@ -245,7 +245,8 @@ impl Node {
         granted
     }
 
-    /// Replies to a barrier: confirms that the replicas have all grants of the client's server.
+    /// Replies to a barrier (a request to wait for replicas): confirms that the replicas have all
+    /// grants of the client's server.
     ///
     /// A former master confirms nothing new, because its replicas follow another server. Returns
     /// `None` if the server does not reply.
@@ -275,7 +276,8 @@ impl Node {
         Some(answer)
     }
 
-    /// Sends the hints of the server to the clients. Each hint travels separately and may be lost.
+    /// Sends the hints (wake-up messages) of the server to the clients. Each hint travels
+    /// separately and may be lost.
     fn forward(&self, state: &mut State) {
         while let Ok(event) = state.signals.try_recv() {
             let mut dice = self.hints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -316,8 +318,8 @@ impl Node {
             return;
         }
         state.servers[at].memory.flush_all();
-        // A replica that has the flush also has the earlier grants, because replication keeps the
-        // order. So the replicas can still confirm these grants.
+        // A replica that has executed the `FLUSHALL` also has the earlier grants, because
+        // replication keeps the order. So the replicas can still confirm these grants.
         let granted = std::mem::take(&mut state.granted);
         state.begin(at);
         state.granted = granted;
@@ -363,8 +365,8 @@ impl Node {
         }
         let (since, data) = state.data(copy, self.world.nanos());
         let replaced = &mut state.servers[from];
-        // `window` is the configured time for which the replaced master still grants. The real time
-        // may be shorter by the drift of its clock.
+        // The failover window is the configured time for which the replaced master still grants.
+        // The real time may be shorter by the drift of its clock.
         let drift = u64::from(self.drift_ppm);
         let window = replaced.window.as_nanos() as u64 / 1_000_000 * (1_000_000 - drift);
         replaced.role = Role::Former(replaced.clock.wall() + window);
@@ -432,7 +434,8 @@ impl State {
         Some(NodeError::not_executed(fault, why))
     }
 
-    /// Returns the data that remain, and the true time (µs) up to which these data are complete.
+    /// Returns the master's data that remain after a crash or a failover, and the true time (µs) up
+    /// to which these data are complete.
     fn data(&self, copy: Copy, now: u64) -> (u64, Option<palisade::test_util::MemorySnapshot>) {
         let (at, data) = match copy {
             Copy::Behind(0) => (now, Some(self.servers[self.master].memory.snapshot())),

@@ -1,5 +1,5 @@
-//! Actions of clients on idempotency keys. Handlers succeed, fail, hang longer than their lease, or
-//! are dropped before their end. Callers repeat their calls.
+//! Actions of simulated clients on idempotency keys. Handlers succeed, fail, hang longer than their
+//! lease, or are dropped before their end. Callers repeat their calls.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -44,7 +44,7 @@ impl Actor {
         orders.build().expect("plans keep the inequalities of the settings")
     }
 
-    /// Makes one call with a key.
+    /// Makes one call with an idempotency key.
     pub(crate) async fn order(&self, key: usize, print: u8, wait: u64, handler: HandlerPlan) {
         let mut call = self.orders().key(names::order(key)).in_flight_timeout(ms(wait));
         if let Some(birth) = self.plan.orders.births.get(key) {

@@ -1,4 +1,4 @@
-//! Actions of client processes on semaphores.
+//! Actions of simulated client processes on semaphores.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -141,7 +141,8 @@ impl Actor {
         permits.slots().iter().map(|(slot, token)| hold(*slot, token.get())).collect()
     }
 
-    /// Writes to the resource of each slot for the time `span`, or until a permit is lost.
+    /// Writes to the resource that each permit's slot protects, for the time `span` or until a
+    /// permit is lost.
     async fn hold_permits(
         &self,
         permits: &Permits,

@@ -80,7 +80,7 @@ pub(crate) struct Settings {
     pub(crate) clock_error: Ms,
     pub(crate) drift_ppm: u32,
     pub(crate) retention: Ms,
-    /// Nodes of the process, as bits.
+    /// Nodes that the client process uses, as bits.
     pub(crate) nodes: u64,
 }
 
@@ -212,8 +212,8 @@ pub(crate) enum Action {
         renew: bool,
         parting: Parting,
     },
-    /// Acquires the first two locks together, holds them for `hold`, and writes to the resource of
-    /// each.
+    /// Acquires the first two locks of the plan together, holds them for `hold`, and writes to the
+    /// resource of each.
     Several {
         wait: Ms,
         hold: Ms,
@@ -313,8 +313,8 @@ pub(crate) struct OrdersPlan {
     /// Maximum size of a stored result, in bytes. Zero means no limit.
     pub(crate) max_result: usize,
     pub(crate) policy: Policy,
-    /// Longest loss of data that the keys accept, in milliseconds. Zero means that they accept
-    /// none.
+    /// Longest loss of data that the idempotency keys accept, in milliseconds. Zero means that they
+    /// accept none.
     pub(crate) accepts: Ms,
 }
 
@@ -373,7 +373,7 @@ pub(crate) struct Plan {
     pub(crate) net: NetPlan,
     /// Interval between stored copies of a master's data, in milliseconds.
     pub(crate) copy_every: Ms,
-    /// True if a replica may still follow a replaced master, and so get its data.
+    /// True if a replica may still follow a replaced master, and so get the replaced master's data.
     pub(crate) cross: bool,
     pub(crate) steps: Steps,
     /// True if the server clocks differ by more than the configured clock error.
@@ -383,13 +383,14 @@ pub(crate) struct Plan {
     pub(crate) orders: OrdersPlan,
     /// Number of actions in elections, per thousand actions.
     elections: u64,
-    /// Number of acquires per thousand that ask for a lock with readers.
+    /// Number of acquires per thousand that ask for a read-write lock.
     readers: u64,
     /// Number of acquires per thousand that ask for a permit of a semaphore instead of a lock.
     permits: u64,
     /// Number of acquires per thousand after which the lock is handed over to another process.
     hand_overs: u64,
-    /// Number of acquires per thousand that wait in a fair queue, in the order of tickets.
+    /// Number of acquires per thousand that ask for a fair lock, whose callers wait in the order of
+    /// tickets.
     fair: u64,
     /// Number of acquires per thousand that ask for two locks together.
     several: u64,

@@ -151,11 +151,11 @@ impl Env for Gated {
     }
 }
 
-/// The `Env` of the library for a process.
+/// The `Env` (clock, random numbers and tasks) that the library uses in a simulated process.
 #[derive(Clone, Debug)]
 pub(crate) struct Gated(pub(crate) Arc<Process>);
 
-/// A task that is polled only while its process runs.
+/// A task that is polled only while its process is not stopped.
 struct Gate {
     process: Arc<Process>,
     task: Task,

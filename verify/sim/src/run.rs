@@ -1,5 +1,5 @@
-//! Runs a plan in virtual time, on one thread and one runtime. Returns the trace and the violation,
-//! if any.
+//! Runs a plan (all decisions of a simulated run) in virtual time, on one thread and one runtime.
+//! Returns the trace and the violation, if any.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ use crate::several;
 use crate::trace::Event;
 use crate::world::World;
 
-/// Limit of virtual time. All plans are shorter.
+/// Limit of the virtual time of a run. All plans are shorter.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ pub(crate) fn run(plan: Plan) -> Report {
     report
 }
 
-/// A client of the world. When its process dies, the client gets a new one.
+/// A simulated client. When its process dies, the client gets a new one.
 struct Seat {
     process: Arc<Process>,
     redlock: Redlock,
@@ -63,7 +63,7 @@ struct Seat {
     stage: usize,
 }
 
-/// A process after the end of all faults, with its handle and its settings.
+/// A client process after the end of all faults, with its `Redlock` handle and its settings.
 pub(crate) type Handle = (Arc<Process>, Redlock, Settings);
 
 struct Stage {
@@ -117,7 +117,8 @@ impl Stage {
         self.plan.tasks.iter().filter(move |t| t.client == client)
     }
 
-    /// Creates a process for a client. The process has its own handle on the client's nodes.
+    /// Creates a process for a client. The process has its own `Redlock` handle on the client's
+    /// nodes.
     fn process(
         &self,
         client: usize,
@@ -351,7 +352,8 @@ impl Stage {
         self.start(client);
     }
 
-    /// Ends all faults. Then checks that no key remains and that each client can acquire a lock.
+    /// Ends all faults. Then checks that no expired key remains on a node and that each client can
+    /// acquire a lock.
     async fn aftermath(&self) {
         self.world.tell(Event::Healed);
         *self.net.lock().unwrap_or_else(PoisonError::into_inner) = NetPlan::CALM;

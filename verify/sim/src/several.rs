@@ -1,4 +1,4 @@
-//! Two locks that a client process acquires together.
+//! Two locks that a simulated client process acquires together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::trace::Event;
 use crate::world::World;
 
 impl Actor {
-    /// Acquires the first two locks together, holds them, and gives them up.
+    /// Acquires the first two locks of the plan together, holds them, and gives them up.
     pub(crate) async fn several(
         &self,
         (wait, renew): (u64, bool),

@@ -1,5 +1,5 @@
-//! Makes a failing plan smaller. A part is removed if the plan without it still breaks the same
-//! rule.
+//! Makes a plan whose run broke a rule smaller. A part is removed if the plan without it still
+//! breaks the same rule.
 
 use crate::plan::{Plan, Wave};
 use crate::run::{Report, run};
@@ -22,7 +22,7 @@ pub(crate) fn shrink(plan: Plan, broken: &'static str, report: Report) -> (Plan,
 }
 
 impl Shrinker {
-    /// Runs a smaller plan. Keeps the plan if it breaks the same rule.
+    /// Runs a smaller plan. Keeps the plan if its run breaks the same rule.
     fn take(&mut self, plan: Plan) -> bool {
         if self.left == 0 || plan == self.plan {
             return false;

@@ -1,4 +1,4 @@
-//! Runs many seeds on all cores, and prints the history of a seed that failed.
+//! Runs simulations with many seeds on all cores, and prints the history of a seed that failed.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub struct Sum {
     pub failure: Option<Failure>,
 }
 
-/// Settings of a soak.
+/// Settings of a soak: a run of many seeds.
 pub struct Soak<'a> {
     /// The first seed.
     pub first: u64,

@@ -1,5 +1,5 @@
-//! Access to the same nodes without the library. Other programs use locks as in the Redlock
-//! documentation. Operators decide about keys.
+//! Access of simulated clients to the nodes without the library. Other programs use locks as in the
+//! Redlock documentation. Operators decide about keys.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Hand-overs of locks between client processes. A ticket is sent to all clients, so it is
-//! delivered more than once, and late.
+//! Hand-overs of locks between simulated client processes. A ticket, by which another process takes
+//! the lock, is sent to all clients, so it is delivered more than once, and late.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Actions of clients on a cron job. Each client runs the job, and one of the clients runs each
-//! tick.
+//! Actions of simulated clients on a cron job. Each client takes part in the job, and one of the
+//! clients runs each tick.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::plan::{Policy, ms};
 use crate::trace::Event;
 
 impl Actor {
-    /// Runs the job for the time `span`, or until its process dies.
+    /// Takes part in the cron job for the time `span`, or until the process dies.
     pub(crate) async fn tick(&self, span: u64, takes: u64) {
         let interrupted = match self.plan.orders.policy {
             Policy::Once => Interrupted::Leave,

@@ -1,5 +1,5 @@
-//! The trace of a run: small event values in order. Each event is hashed when it is recorded.
-//! Events are printed only on demand.
+//! The trace of a simulated run: small event values in order. Each event is hashed when it is
+//! recorded. Events are printed only on demand.
 
 mod show;
 
@@ -11,13 +11,14 @@ use crate::plan::{Decision, Fault, Parting};
 /// gives the guard up.
 pub(crate) type HoldId = u32;
 
-/// Kind of an op, without the contents.
+/// Kind of an operation that a client sends to a node, without the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Verb {
     Acquire,
     Raise,
     Extend,
-    /// An extension that names the quarantine, so that a node in quarantine may accept it.
+    /// An extension of a lease that names the quarantine, so that a node in quarantine may accept
+    /// it.
     Reassert,
     Release,
     Inspect,
@@ -31,11 +32,11 @@ pub(crate) enum Verb {
     Lookup,
 }
 
-/// Reply of a node, without the contents.
+/// Reply of a node to an operation, without the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Granted(u64),
-    /// The fence of a claim. The flag is true if the node has a record of earlier attempts.
+    /// The claim's fencing token, and true if the node has a record of earlier attempts.
     Claimed(u64, bool),
     Held,
     Quarantined,
@@ -87,7 +88,7 @@ pub(crate) enum Event {
         at: u64,
         quarantine: u64,
     },
-    /// A node granted a lease at the time `at` of its own clock.
+    /// A node granted a lease at the time `at` of the node's own clock.
     Granting {
         node: usize,
         server: usize,
@@ -125,29 +126,32 @@ pub(crate) enum Event {
         task: usize,
         name: u16,
     },
-    /// The place of a client's fair call on a server changed. If `with_ticket` is true, the place
-    /// has the ticket of the call. Otherwise the place has no such ticket, or the server no longer
-    /// has the place.
+    /// The place of a client's call for a fair lock in a server's queue changed. If `with_ticket`
+    /// is true, the place has the ticket of the call. Otherwise the place has no such ticket, or
+    /// the server no longer has the place.
     Placed {
         node: usize,
         client: usize,
         name: u16,
         with_ticket: bool,
     },
-    /// An attempt of the user's code was refused. `taken` is true if the lock has another holder.
+    /// An attempt of the user's code to acquire a lock was refused. `taken` is true if the lock has
+    /// another holder.
     Refused {
         client: usize,
         task: usize,
         name: u16,
         taken: bool,
     },
-    /// The future of a call of the user's code was dropped.
+    /// The future of a call of the user's code (an acquire, or a call with an idempotency key) was
+    /// dropped.
     Cancelled {
         client: usize,
         task: usize,
         name: u16,
     },
-    /// A call ended `late` microseconds after the latest time that its timeout permits.
+    /// A call that acquires a lock ended `late` microseconds after the latest time that its timeout
+    /// permits.
     Overdue {
         client: usize,
         task: usize,
@@ -166,7 +170,7 @@ pub(crate) enum Event {
         requested_at: u64,
         left: u64,
     },
-    /// A call for all permits of a semaphore returned these slots, as bits, in this number of
+    /// A call for all permits of a semaphore returned the slots `slots`, as bits, in `permits`
     /// permits.
     AllPermits {
         client: usize,
@@ -188,7 +192,7 @@ pub(crate) enum Event {
         name: u16,
         how: Parting,
     },
-    /// The user's code hands over a lock that it holds under this token.
+    /// The user's code hands over a lock that it holds under the token `token`.
     HandedOver {
         client: usize,
         name: u16,
@@ -209,7 +213,7 @@ pub(crate) enum Event {
         client: usize,
         late: u64,
     },
-    /// A guard that was invalid before reports that it is valid.
+    /// A guard that was invalid before now reports that it is valid.
     Revived {
         hold: HoldId,
         client: usize,
@@ -298,7 +302,7 @@ pub(crate) enum Event {
         number: u64,
         gap: bool,
     },
-    /// An operator decides about a key.
+    /// An operator decides about an idempotency key, for example whether its handler runs again.
     Decided {
         client: usize,
         name: u16,
@@ -323,7 +327,7 @@ pub(crate) enum Event {
         client: usize,
         name: u16,
     },
-    /// Number of tasks that still run after all handles were dropped.
+    /// Number of the library's tasks that still run after all `Redlock` handles were dropped.
     TasksLeft(usize),
     /// The run did not end in time.
     Stuck,

@@ -1,5 +1,5 @@
-//! The world outside the processes: true time, the trace, the rules, and the leases on which the
-//! holders rely.
+//! State outside the simulated processes: true time, the trace of events, the rules, and the leases
+//! on which the holders rely.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::trace::{Event, HoldId, Trace};
 /// process and has no side effects. It returns `None` after the guard was dropped.
 pub(crate) type Belief = Box<dyn Fn() -> Option<Duration> + Send>;
 
-/// World of one run.
+/// State of one simulated run, outside its processes and nodes.
 pub(crate) struct World {
     pub(crate) start: Instant,
     /// Number of nodes that must have a grant on their replicas. Zero means that replicas are not
@@ -34,10 +34,10 @@ struct Inner {
     beliefs: Vec<Believer>,
     next_hold: HoldId,
     next_value: u64,
-    /// Grants that the replicas have confirmed: node, number of the name, and fence.
+    /// Grants that the replicas have confirmed: node, number of the name, and fencing token.
     kept: BTreeSet<(usize, u16, u64)>,
-    /// For each name, the largest token of a write at the resource, and the largest token of a
-    /// read.
+    /// For each name, the largest token of a write at the resource that the lock protects, and the
+    /// largest token of a read.
     resources: BTreeMap<u16, (u64, u64)>,
     /// For each name, the largest token of a holder that took the lock over.
     overruled: BTreeMap<u16, u64>,
@@ -116,7 +116,8 @@ impl World {
         self.nanos() / 1_000
     }
 
-    /// Records an event. Then compares all holders that rely on a lease.
+    /// Records an event. Then compares all holders that rely on a lease, to find two that exclude
+    /// each other.
     pub(crate) fn tell(&self, event: Event) {
         let at = self.micros();
         let mut inner = self.inner();
@@ -183,7 +184,7 @@ impl World {
         inner.tell(at, Event::Vacant { client, name, requested_at, hold });
     }
 
-    /// Records that a node's replicas have a lock with this fence.
+    /// Records that a node's replicas have the grant of a lock with the fencing token `fence`.
     pub(crate) fn kept(&self, node: usize, name: u16, fence: u64) {
         self.inner().kept.insert((node, name, fence));
     }

@@ -1,5 +1,5 @@
-//! Tests on a fixed range of seeds, and on seeds that failed once. Another test asserts that the
-//! same seed always gives the same trace.
+//! Runs of the simulator with a fixed range of seeds, and with seeds that failed once. Another test
+//! asserts that the same seed always gives the same trace.
 
 use sim::soak::{Soak, fingerprint, story};
 use sim::{Scene, Tamper};
@@ -31,7 +31,7 @@ fn a_slice_of_seeds_breaks_nothing() {
     breaks_nothing(None);
 }
 
-/// Writes a test for each scene.
+/// Defines a test for each scene, which is a kind of plan that tests one rule.
 macro_rules! scenes {
     ($($(#[$doc:meta])* $name:ident: $scene:ident,)*) => {
         $(
@@ -45,14 +45,14 @@ macro_rules! scenes {
 }
 
 scenes! {
-    /// Only the plans of this scene contain takeovers.
+    /// Only the plans of this scene contain takeovers of locks.
     takeovers_break_nothing: TakeOvers,
     /// In the plans of this scene, handovers stop in the middle or follow each other more often
     /// than in other plans.
     handovers_break_nothing: Handovers,
     a_retention_that_runs_out_breaks_nothing: Retention,
     operators_break_nothing: Operators,
-    /// Only the plans of this scene accept losses.
+    /// Only the plans of this scene have keys that accept losses of data.
     losses_break_nothing: Losses,
     classic_locks_on_the_same_key_break_nothing: Classic,
     readers_and_writers_break_nothing: Readers,

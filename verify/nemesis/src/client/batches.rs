@@ -46,7 +46,7 @@ enum Fate {
     Stalls,
 }
 
-/// One batch of keys.
+/// One batch of idempotency keys.
 struct Batch {
     ledger: Rc<Mutex<Ledger>>,
     items: Vec<Item>,
@@ -55,7 +55,7 @@ struct Batch {
     struck: (usize, Fate),
     turn: Cell<usize>,
     /// Name of the batch. It is used in events, and is a part of the values that the handlers write
-    /// to the ledger.
+    /// to the ledger, which records effects.
     by: Arc<str>,
     work: Duration,
     died: Notify,

@@ -103,8 +103,8 @@ impl Task {
                 () = sleep(step) => false,
             };
             // Read the clock first, then the state of the guard, then its deadline. A renewal in
-            // between only makes the deadline later. So a valid state at a time after the deadline
-            // is an error of the guard.
+            // between only makes the deadline later. So if the guard is valid at a time after this
+            // deadline, the guard is wrong.
             let at = now();
             let valid = guard.is_valid();
             let until = guard.valid_until().as_nanos();

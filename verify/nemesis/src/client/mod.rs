@@ -1,6 +1,6 @@
-//! A client: a process with its own handle that runs all kinds of work concurrently. A client
-//! reports each observation to the ledger, the process that logs all events, before it acts on the
-//! observation.
+//! A client: a process with its own `Redlock` handle that runs all kinds of work concurrently. A
+//! client reports each observation to the ledger, the process that logs all events, before it acts
+//! on the observation.
 
 mod batches;
 mod elections;
@@ -26,9 +26,10 @@ use crate::locks::work::{Pace, TICKET, Task as OfKind};
 use crate::runtime;
 use crate::wire::Ledger;
 
-/// Longest lease of all clients. The length of each quarantine follows from it.
+/// Longest lease of all clients. The length of each quarantine (a time without grants after a loss
+/// of data) follows from it.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(2);
-/// E, the clock error that all clients assume.
+/// E, the largest error of any clock that all clients assume.
 pub(crate) const CLOCK_ERROR: Duration = Duration::from_millis(500);
 /// Default lease of a client.
 const TTL: Duration = Duration::from_millis(1_500);
@@ -43,12 +44,13 @@ const KINDS: [(Kind, u8); 6] = [
     (Kind::HandOver, 1),
     (Kind::Fair, 0),
 ];
-/// Pace of the tasks that use locks of other kinds than mutexes.
+/// Pace (pauses, and percentage of long holds) of the tasks that use locks of other kinds than
+/// mutexes.
 const PACE: Pace = Pace { rest: (10, 120), long: 10 };
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Arguments of a client.
+/// Arguments of a client process.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -60,12 +62,13 @@ pub(crate) struct Args {
     /// Socket of the ledger (the process that logs all events).
     #[arg(long)]
     pub(crate) ledger: PathBuf,
-    /// One group as `name=host:port,host:port,…`. Repeated for each group.
+    /// One Sentinel group as `name=host:port,host:port,…`. Repeated for each group.
     #[arg(long)]
     pub(crate) group: Vec<String>,
 }
 
-/// State of one task: identity, connection to the ledger, random numbers and handle.
+/// State of one task: identity, connection to the ledger (the process that logs all events), random
+/// numbers and `Redlock` handle.
 struct Task {
     who: TaskId,
     ledger: Ledger,
@@ -108,7 +111,8 @@ async fn work(args: &Args) -> Result<(), Failure> {
         let task = OfKind { who, kind, half, pace: PACE, journal, dice, redlock, ticket };
         tasks.spawn_local(async { task.work().await.map_err(io::Error::other) });
     }
-    // A task ends only after an error of its ledger connection. Then the other tasks end, too.
+    // A task ends only after an error of its connection to the ledger. Then the other tasks end,
+    // too.
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }

@@ -45,7 +45,8 @@ pub(super) async fn work(mut task: Task) -> io::Result<()> {
         let held = EventKind::Held { name: Arc::clone(&name), token, since, until };
         task.ledger.report_at(at, held).await?;
         let closed = at + won.closed_for.as_nanos() as u64;
-        // If the reply names no old holder, its token is assumed to be the next smaller token.
+        // If the reply names no old holder, the old holder's token is assumed to be the next
+        // smaller one.
         let fence = won.from.as_ref().map_or(token - 1, |from| from.fence.get());
         let took = EventKind::Took { name: Arc::clone(&name), token, fence, closed };
         task.ledger.report_at(at, took).await?;

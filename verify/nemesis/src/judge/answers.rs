@@ -1,5 +1,5 @@
-//! Checks three rules: each operation ends in time, no client ends by itself, and each client is
-//! served after the end of all faults.
+//! Checks an event log for three rules: each operation ends in time, no client ends by itself, and
+//! each client is served after the end of all faults.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! Checks the rule about parked keys of batches. A key may be parked as lapsed (an earlier attempt
-//! left no result) only if a handler has begun, or may have been about to begin.
+//! Checks an event log for the rule about parked keys of batches. A key may be parked (not run
+//! again without a decision) as lapsed (an earlier attempt left no result) only if a handler has
+//! begun, or may have been about to begin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

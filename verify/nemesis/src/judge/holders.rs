@@ -1,6 +1,6 @@
-//! Checks the rules about holders of locks and leaderships: the times in which they rely on their
-//! leases, their tokens, the order of their writes, and guards that report to be valid for too
-//! long.
+//! Checks an event log for broken rules about holders of locks and leaderships: the times in which
+//! they rely on their leases, their tokens, the order of their writes, and guards that report to be
+//! valid for too long.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::event::{Event, EventKind, Nanos, SECOND, TaskId};
 /// It is two leases and the largest lag of a replica.
 const LOST: Nanos = 2 * MAX_TTL.as_nanos() as Nanos + 2 * SECOND;
 
-/// Longest lease, with the drift of clocks.
+/// Longest lease, with an allowance for the drift of clocks.
 const LONGEST: Nanos = MAX_TTL.as_nanos() as Nanos / 10 * 11;
 
 const CLOSED_FOR: &str = "a takeover says how long it is closed";

@@ -1,4 +1,5 @@
-//! Checks the rules about locks of other kinds than mutexes, with the checks of `nemesis locks`.
+//! Checks an event log for broken rules about locks of other kinds than mutexes, with the checks of
+//! the command `nemesis locks`.
 
 use super::Violation;
 use crate::event::{Event, EventKind};

@@ -1,5 +1,6 @@
 //! Checks a log of events for broken rules. The rules are those that the library documents. The
-//! check uses only the log. It does not use the library, nor the decisions of the ledger.
+//! check uses only the log. It uses neither the library nor the decisions of the ledger, which
+//! records effects.
 //!
 //! A client that was killed or stopped counts as a holder until the last deadline that it reported.
 
@@ -94,8 +95,8 @@ fn tokens(of: &BTreeMap<Arc<str>, Vec<Granted>>) -> Vec<Violation> {
     found
 }
 
-/// Returns the log lines that explain a violation: the events of its name until shortly after the
-/// violation, and the faults around this time.
+/// Returns the log lines that explain a violation: the events about the same lock, election or key
+/// until shortly after the violation, and the faults around this time.
 pub(crate) fn story(events: &[Event], violation: &Violation) -> Vec<String> {
     let start = events.first().map_or(0, |e| e.at);
     let after = events.partition_point(|e| e.at <= violation.at);

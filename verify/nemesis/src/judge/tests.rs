@@ -1,5 +1,5 @@
-//! Tests of the checks with hand-written logs. The checks must find each kind of broken rule, and
-//! report no other rule.
+//! Tests of the checks of event logs, with hand-written logs. The checks must find each kind of
+//! broken rule, and report no other rule.
 //!
 //! Times are in milliseconds. Each bad log is the good log with one change.
 
@@ -139,7 +139,7 @@ fn a_good_log_passes() {
 fn two_holders_at_once_are_found() {
     // Client 2 begins before the last deadline that the killed client 1 had reported.
     assert_eq!(at(1_501, held(2, 1_499, 9, (1_000, 2_500))), ["one holder at a time"]);
-    // The next holder begins before client 2 releases the lock.
+    // Client 3 begins to hold the lock at 1 601 ms, before client 2 releases it.
     assert_eq!(at(1_600, over(2, 1_602, 9)), ["one holder at a time"]);
     // Two long holds overlap. A short hold between their beginnings must not hide this.
     let short = vec![held(7, 5_000, 20, (4_900, 9_000)), held(8, 5_100, 21, (4_950, 5_200))];
@@ -178,7 +178,7 @@ fn a_takeover_lets_its_holder_believe_and_no_third_in() {
     // Client 8 acquires the lock while clients 6 and 7 may both rely on it.
     let early = taken_but(7_100, held(8, 6_999, 22, (6_900, 7_500)));
     assert_eq!(early, ["one holder at a time"; 2]);
-    // Without the event `Took`, client 7 is a second holder without a takeover.
+    // Without the event `Took`, client 7 counts as a second holder.
     let mut plain = taken();
     plain.remove(2);
     assert_eq!(with(plain), ["one holder at a time"]);
@@ -348,7 +348,8 @@ fn a_takeover_excuses_its_own_victim_alone() {
     let given_up = over(7, 5_200, 23);
     let late = with([&[victim.clone(), given_up, third][..], &taker].concat());
     assert_eq!(late, ["one holder at a time"]);
-    // Client 7 took the lock from an earlier holder, which is not in this log.
+    // Client 7 took the lock from an earlier holder, which is not in this log. So the takeover does
+    // not explain why client 7 and the victim hold the lock at the same time.
     let wrong = [held(7, 5_100, 23, (5_050, 6_000)), took(7, 5_100, 23, 15, 7_100)];
     assert_eq!(with([&[victim][..], &wrong].concat()), ["one holder at a time"]);
 }

@@ -1,4 +1,5 @@
-//! A client process of `nemesis locks`: one handle, and tasks that work under locks of each kind.
+//! A client process of `nemesis locks`: one `Redlock` handle, and tasks that work under locks of
+//! each kind.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -17,10 +18,10 @@ use crate::world::Failure;
 
 /// Number of tasks of a client for each kind of lock.
 const TASKS: u8 = 2;
-/// Pace of the tasks.
+/// Pace of the tasks: pauses of 0 to 15 ms between two locks, and 1 % of locks that are held long.
 const PACE: Pace = Pace { rest: (0, 15), long: 1 };
 
-/// Arguments of a client.
+/// Arguments of a client process of `nemesis locks`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -29,7 +30,7 @@ pub(crate) struct Args {
     pub(super) life: u16,
     #[arg(long)]
     pub(super) seed: u64,
-    /// Folder for the file of this process and for tickets.
+    /// Folder for the file with this process's observations, and for hand-over tickets.
     #[arg(long)]
     pub(super) dir: PathBuf,
     /// URL of a server. Repeated for each server.
@@ -75,7 +76,7 @@ async fn work(args: &Args) -> Result<(), Failure> {
         };
         tasks.spawn_local(task.work());
     }
-    // A task ends only after an error that no fault of the demo explains.
+    // A task ends only after an error that no injected fault explains.
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }

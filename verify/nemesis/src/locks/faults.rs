@@ -50,7 +50,7 @@ pub(super) struct Faults<'a> {
     pub(super) kinds: &'a [Kind],
     /// Folder with the files in which the clients record their observations.
     pub(super) dir: &'a Path,
-    /// Becomes true when each fault has happened once.
+    /// Becomes true when each kind of fault has happened once.
     pub(super) all_happened: &'a AtomicBool,
 }
 
@@ -132,7 +132,7 @@ impl Faults<'_> {
         record::read(self.dir).is_ok_and(|lines| lines.into_iter().any(|line| is(line.what)))
     }
 
-    /// Waits. Returns `None` if the phase ends meanwhile.
+    /// Waits for the time `span`. Returns `None` if the phase of the run ends meanwhile.
     fn wait(&self, span: Duration) -> Option<()> {
         matches!(self.stop.recv_timeout(span), Err(RecvTimeoutError::Timeout)).then_some(())
     }

@@ -1,5 +1,6 @@
-//! Checks the observations of the clients about one kind of lock: no two holders conflict at the
-//! same time, fencing tokens are in order, and the other promises of this kind are kept.
+//! Checks the clients' observations of `nemesis locks` about one kind of lock: no two holders
+//! conflict at the same time, fencing tokens are in order, and the other promises of this kind are
+//! kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -87,7 +88,7 @@ pub(crate) struct Found {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) waited: Option<usize>,
     /// Number of grants in a wrong order: the call began after another call had its place in the
-    /// order, and was granted before that call.
+    /// queue, and was granted before that call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) out_of_order: Option<usize>,
     /// Number of times in which a lock of several names had no holder for too long, because its
@@ -102,7 +103,8 @@ pub(crate) struct Found {
     /// Number of tickets that were redeemed more than once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) twice: Option<usize>,
-    /// Number of holders that got the lock between a hand-over and the redemption of its ticket.
+    /// Number of holders that got the lock between a hand-over and the redemption of its ticket,
+    /// when it should not have been free.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) let_in: Option<usize>,
 }
@@ -362,7 +364,7 @@ fn let_in(holds: &[Hold]) -> Vec<Broken> {
 }
 
 /// Returns a violation for each grant in a wrong order. When the granted call began, another call
-/// had its place in the order already, but that call was granted later.
+/// already had its place in the queue, but that call was granted later.
 fn out_of_order(holds: &[Hold]) -> Vec<Broken> {
     let mut first_queued: Option<(Nanos, &Hold)> = None;
     let mut found = Vec::new();

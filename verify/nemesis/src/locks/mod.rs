@@ -35,7 +35,7 @@ use judge::Found;
 const CLIENTS: u8 = 8;
 /// Number of permits of the semaphore.
 const PERMITS: u16 = 4;
-/// Lease of all clients.
+/// Length of the leases of all clients.
 const TTL: Duration = Duration::from_millis(800);
 const CLOCK_ERROR: Duration = Duration::from_millis(100);
 const NODE_DEADLINE: Duration = Duration::from_millis(150);
@@ -46,7 +46,7 @@ const PHASE: Duration = Duration::from_secs(8);
 /// Time between two kills of clients.
 const CRASH_EVERY: Duration = Duration::from_millis(700);
 /// Time between two kills of clients in the phase of the fair lock. A killed client keeps its place
-/// in the order for 3 s, and so keeps the other clients out.
+/// in the queue for 3 s, and so keeps the other clients out.
 const FAIR_CRASH_EVERY: Duration = Duration::from_secs(5);
 
 names! {
@@ -61,9 +61,9 @@ names! {
         Multi = "multi",
         Degrade = "degrade",
         HandOver = "hand_over",
-        /// A mutex whose callers are served in the order in which they got their places. A node
-        /// that loses its data loses these places, so servers are only frozen in the phase of this
-        /// kind.
+        /// A mutex whose callers are served in the order of their places in the nodes' queues. A
+        /// node that loses its data loses these places, so servers are only frozen in the phase of
+        /// this kind.
         Fair = "fair",
     }
 }
@@ -136,10 +136,10 @@ fn initialise(urls: &[String]) -> Result<(), Failure> {
     if done.is_done() { Ok(()) } else { Err(done.to_string().into()) }
 }
 
-/// The findings about one kind, and the broken rules.
+/// The findings about one kind of lock, and the broken rules.
 type Judged = (Found, Vec<Violation>);
 
-/// A phase of the run: clients use these kinds of locks while all faults happen.
+/// A phase of `nemesis locks`: clients use these kinds of locks while all faults happen.
 struct Phase<'a> {
     kinds: &'a [Kind],
     urls: &'a [String],
@@ -148,8 +148,8 @@ struct Phase<'a> {
 }
 
 impl Phase<'_> {
-    /// Runs the phase, at least until each fault has happened once. The first fault hits the server
-    /// `first`.
+    /// Runs this phase of `nemesis locks`, at least until each fault has happened once. The first
+    /// fault hits the server `first`.
     fn run(
         &self,
         servers: &mut [Server],

@@ -37,13 +37,13 @@ pub(crate) struct Grant {
     pub(crate) names: Vec<String>,
     pub(crate) mode: Mode,
     pub(crate) token: u64,
-    /// Time just before the call.
+    /// Time just before the call that got this grant.
     pub(crate) since: Nanos,
-    /// Time at which the call received its position, so its place in the queue counts. Only calls
-    /// for a fair lock get a position.
+    /// Time at which the call received its position in the queue of waiters. Calls that begin later
+    /// must be served after this call. Only calls for a fair lock get a position.
     #[serde(default)]
     pub(crate) queued: Option<Nanos>,
-    /// End of the validity.
+    /// Time until which the holder may rely on the grant.
     pub(crate) until: Nanos,
     /// Token of the hand-over ticket that the caller redeemed to get this grant.
     #[serde(default)]
@@ -55,8 +55,8 @@ pub(crate) struct Grant {
 pub(crate) enum What {
     /// The task got this grant. Its earlier grants that are not over stay valid.
     Held(Grant),
-    /// At the time of the line, the guard of all grants of the task reported that it was valid.
-    /// Just afterwards the guard reported the deadline `until`.
+    /// At the time of this observation, the guard of all grants of the task reported that it was
+    /// valid. Just afterwards the guard reported the deadline `until`.
     Valid { until: Nanos },
     /// The owner of a reentrant lock acquired it once more, and got this token.
     Inner { token: u64 },
@@ -64,8 +64,8 @@ pub(crate) enum What {
     Over,
 }
 
-/// One observation. A task has at most one guard at a time. The guard of several permits counts as
-/// several grants.
+/// One observation of a task. A task has at most one guard at a time. The guard of several permits
+/// counts as several grants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Line {
     pub(crate) at: Nanos,
@@ -96,8 +96,8 @@ impl Journal {
         }
     }
 
-    /// Runs an operation of the library. Reports its beginning and its end, if the destination is
-    /// the ledger.
+    /// Runs an operation of the library. Reports its beginning and its end, if the observations go
+    /// to the ledger of `nemesis`.
     pub(crate) async fn verb<T>(
         &mut self,
         (verb, name): (Verb, &str),
@@ -112,7 +112,7 @@ impl Journal {
     }
 }
 
-/// File of one client process.
+/// File with the observations of one client process.
 pub(crate) struct Log(File);
 
 impl Log {
@@ -127,7 +127,7 @@ impl Log {
     }
 }
 
-/// Returns the lines of all clients. The lines of one task are in the order in which they were
+/// Returns the observations of all clients. Those of one task are in the order in which they were
 /// written.
 pub(crate) fn read(dir: &Path) -> io::Result<Vec<Line>> {
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! Work of one task of a client under locks of one kind. The task reports each grant before its
+//! Work of one task of a client under locks of one kind. The task records each grant before its
 //! next step.
 
 use std::io;
@@ -168,7 +168,7 @@ impl Task {
         self.begin(&outer, self.grant(Mode::Exclusive, since)).await?;
         let mut inner = Vec::new();
         for _ in 0..self.dice.random_range(1..4) {
-            // The lock may be lost meanwhile. Then the owner cannot acquire it again.
+            // The lock may be lost after the first acquire. Then the owner cannot acquire it again.
             let Ok(guard) = lock.acquire(&owner).await else { break };
             self.note(now(), What::Inner { token: guard.fencing_token().get() }).await?;
             inner.push(guard);
@@ -187,7 +187,8 @@ impl Task {
         Ok(())
     }
 
-    /// Acquires both names together. Half of the tasks name them in the opposite order.
+    /// Acquires the locks of two names together. Half of the tasks give the names in the opposite
+    /// order.
     async fn multi(&mut self) -> Result<(), Failure> {
         let mut names = ["left", "right"].map(|side| format!("{}:{side}", self.kind.name()));
         if (self.half + self.who.client) % 2 == 1 {
@@ -283,8 +284,8 @@ impl Task {
         if self.chance(50) { self.pass_on(guard).await } else { self.end(guard).await }
     }
 
-    /// Acquires the fair lock, which serves its callers in the order of their places. Notes the
-    /// time of the first position.
+    /// Acquires the fair lock, which serves its callers in the order of a queue. Notes the time at
+    /// which the call received its first position in the queue.
     async fn fair(&mut self) -> Result<(), Failure> {
         let name = self.kind.name();
         let lock = self.redlock.mutex(name).fair(true).acquire_timeout(WAIT).build()?;
@@ -351,7 +352,8 @@ impl Task {
                 () = guard.lost() => return Ok(()),
                 () = sleep(step) => {}
             }
-            // Read the clock first. A renewal in between only makes the deadline later.
+            // Read the clock before the state of the guard. Otherwise the guard could end in
+            // between, and would be recorded as valid after its end.
             let at = now();
             if !guard.is_valid() {
                 return Ok(());
@@ -361,7 +363,8 @@ impl Task {
         Ok(())
     }
 
-    /// Releases or drops the lock, whose end was reported before.
+    /// Releases or drops the lock. The task has already reported that it no longer relies on the
+    /// lock.
     async fn end(&mut self, guard: LockGuard) -> Result<(), Failure> {
         if self.chance(15) {
             drop(guard);

@@ -1,10 +1,12 @@
-//! Ordinary events of a deployment. Each event is a column of the tables.
+//! Ordinary events of a deployment, such as restarts. Each event is a column of the tables that
+//! `nemesis ordinary` prints.
 
 use super::fleet::Kind;
 use crate::names::names;
 
 names! {
-    /// An ordinary event of a deployment. Each event is a column of the tables, in this order.
+    /// An ordinary event of a deployment. Each event is a column of the printed tables, in this
+    /// order.
     pub(super) enum Happening {
         FirstWithoutInit = "first start without init",
         First = "first start",

@@ -1,4 +1,5 @@
-//! Deployments for the measurement: real servers on loopback, and the ordinary events on them.
+//! Deployments for `nemesis ordinary`: real servers on loopback, and the ordinary events (restarts,
+//! crashes, handovers and others) on them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,13 +23,14 @@ use crate::world::{Cannot, Failure, good, script, signal, words};
 const AWAY: Duration = Duration::from_secs(10);
 /// Age of a backup at its restoration. It is longer than the loss of data that the requests accept.
 const OLD: Duration = Duration::from_secs(25);
-/// Limit for lists of keys. A run has fewer keys.
+/// Limit for the length of a list of stored keys. A run has fewer keys.
 const KEYS_MAX: usize = 100_000;
 /// Maximum time from SIGTERM to the end of a server.
 const ENDS: Duration = Duration::from_secs(10);
 
 names! {
-    /// A kind of deployment. Each kind is a row of the tables, in this order.
+    /// A kind of deployment. Each kind is a row of the tables that `nemesis ordinary` prints, in
+    /// this order.
     pub(super) enum Kind {
         Server = "one server",
         ServerAof = "one server with AOF",
@@ -102,7 +104,7 @@ impl Fleet {
         Ok(Self { lone: block_in_place(start), groups: None })
     }
 
-    /// Creates a handle with default settings, as an application does.
+    /// Creates a `Redlock` handle on these servers with default settings, as an application does.
     pub(super) fn redlock(&self) -> Result<Redlock, Failure> {
         let mut builder = Redlock::builder();
         for server in &self.lone {

@@ -1,5 +1,5 @@
-//! Work of an application during an event: locks, new requests with an idempotency key, and
-//! repeated deliveries of requests with a result.
+//! Work of an application while an ordinary event happens to its servers: locks, new requests with
+//! an idempotency key, and repeated deliveries of requests with a result.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,7 +19,7 @@ const BEAT: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time after which a request without an outcome is delivered again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Length of a loss of data that half of the requests accept. The guide recommends this value.
+/// Length of a loss of data that half of the requests accept. The manual recommends this value.
 pub(super) const ACCEPTED: Duration = palisade::IdempotencyBuilder::SHORT_LOSS;
 /// Number of backlog requests: they are made before the event and delivered after it.
 pub(super) const BACKLOG: usize = 1_000;
@@ -72,7 +72,7 @@ impl Kind {
 /// Time at which a request was made. Also the time and the kind of its outcome, once it has one.
 pub(super) type Request = (Instant, Option<(Instant, End)>);
 
-/// Observations of the application, with their times.
+/// Observations of the application, with the times at which they were made.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) grants: Vec<Instant>,
@@ -132,7 +132,7 @@ impl Seen {
     }
 }
 
-/// The application. Dropping this value ends its tasks.
+/// The application whose requests are measured. Dropping this value ends its tasks.
 pub(super) struct Load {
     seen: Arc<Mutex<Seen>>,
     // A `JoinSet` aborts its tasks when it is dropped.
@@ -153,7 +153,7 @@ struct Orders {
 }
 
 impl Load {
-    /// Starts the application.
+    /// Starts the application, which acquires locks and sends requests.
     pub(super) fn begin(redlock: &Redlock, durability: Durability) -> Result<Self, Failure> {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let namespace = |name| redlock.idempotency(name).at_most_once().durability(durability);
@@ -213,7 +213,7 @@ impl Load {
         Ok(parked)
     }
 
-    /// Makes no more requests, waits until each request has an outcome, and ends the application.
+    /// Makes no more requests, waits until each request has an outcome, and stops all tasks.
     pub(super) async fn end(mut self) -> Seen {
         self.enough.store(true, Ordering::Relaxed);
         let begun = Instant::now();

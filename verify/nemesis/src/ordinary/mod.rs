@@ -1,6 +1,6 @@
 //! Ordinary deployments and ordinary events, on real servers on loopback. The tables show the time
-//! without new locks, the time without new keys, and the number of parked keys. The page
-//! `src/manual/ordinary_deployments.md` contains and explains the figures.
+//! without new locks, the time without new keys, and the number of parked keys (their handlers did
+//! not run). The page `src/manual/ordinary_deployments.md` contains and explains the figures.
 //!
 //! ```text
 //! nemesis ordinary                            all of them, ten tables
@@ -46,16 +46,16 @@ pub(crate) struct Args {
     /// Print one line of JSON for each event, deployment and kind of key instead of tables.
     #[arg(long)]
     json: bool,
-    /// Only cells whose name contains this text, for example `one group: planned handover`. Can be
-    /// repeated.
+    /// Only cells whose name contains this text, for example `one group: planned handover`. A cell
+    /// is one event in one deployment. Can be repeated.
     #[arg(long)]
     only: Vec<String>,
-    /// Number of cells that run at the same time.
+    /// Number of cells (one event in one deployment) that run at the same time.
     #[arg(long, default_value_t = 4)]
     jobs: usize,
 }
 
-/// Runs all cells. Returns true if no cell failed.
+/// Measures all cells: each event in each deployment. Returns true if no cell failed.
 pub(crate) fn ordinary(args: &Args) -> Result<bool, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(cells(args))

@@ -1,4 +1,4 @@
-//! Figures of one event in one deployment, and the tables with all figures.
+//! Figures of `nemesis ordinary` for one event in one deployment, and the tables with all figures.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::load::{ACCEPTED, End, Kind as Request, Seen};
 pub(super) struct Row {
     pub(super) deployment: &'static str,
     pub(super) event: &'static str,
-    /// True if the requests have a birth (`created_at`).
+    /// True if the requests have a birth: their creation time (`created_at`).
     pub(super) births: bool,
     /// Length of a loss of data that the requests accept, in seconds.
     pub(super) accept_loss_s: f64,
@@ -27,7 +27,7 @@ pub(super) struct Row {
     /// own reports.
     pub(super) no_new_keys_s: f64,
     pub(super) parked: usize,
-    /// Number of requests made during the observation, at ten per second.
+    /// Number of requests that the application made during the observation, at ten per second.
     pub(super) made: usize,
     /// Number of deliveries that returned the stored result, out of `delivered`. Only deliveries
     /// before the first new grant of a lock count.
@@ -40,9 +40,9 @@ pub(super) struct Row {
     /// seconds. It begins at the first parked request, and ends when new requests would no longer
     /// be parked.
     pub(super) unborn_refused_s: f64,
-    /// Longest possible loss of data of the first node at its last loss, in seconds, as the node
-    /// reports it. The failover window L is included, the clock error is not. `None` if the loss
-    /// has no limit.
+    /// Length of the last loss of data of the first node, in seconds, as the node reports it: the
+    /// longest time whose writes may be lost. The failover window L (for which a replaced master
+    /// may still grant) is included, the clock error is not. `None` if the loss has no limit.
     pub(super) proved_loss_s: Option<f64>,
     /// True loss in seconds: time from the first execution whose result is missing on the first
     /// node to the event.

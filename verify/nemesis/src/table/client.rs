@@ -1,5 +1,6 @@
-//! A client of the failover table: a process that uses the library on one group as programs do. A
-//! client reports each observation to the ledger, which logs it, before it acts on the observation.
+//! A client of the failover table: a process that uses the library on one Sentinel group as
+//! programs do. A client reports each observation to the ledger, which logs it, before it acts on
+//! the observation.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ const HOT: u32 = 4;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Arguments of a client of the table.
+/// Arguments of a client process of the failover table.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(long)]
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     /// Number of clients.
     #[arg(long)]
     of: u8,
-    /// Socket of the ledger.
+    /// Socket of the ledger, the process that logs all events.
     #[arg(long)]
     ledger: PathBuf,
     #[arg(long)]
@@ -48,7 +49,8 @@ pub(crate) struct Args {
     /// Count a grant only if all replicas have it.
     #[arg(long)]
     all_replicas: bool,
-    /// Turn all safety checks off. This is a deliberate defect: the check of the log must find it.
+    /// Turn all safety checks off. This is a deliberate defect, which the check of the event log
+    /// must find.
     #[arg(long)]
     defeat: bool,
 }
@@ -69,12 +71,13 @@ impl Args {
     }
 }
 
-/// Returns the clock error E of the table's clients. It is nearly as large as the library permits.
+/// Returns the clock error E of the failover table's clients. It is nearly as large as the library
+/// permits.
 pub(super) fn clock_error(max_ttl_ms: u64) -> Duration {
     Duration::from_millis(max_ttl_ms / 2).saturating_sub(Duration::from_millis(100))
 }
 
-/// A handle, and the durability level for its locks and elections.
+/// A `Redlock` handle, and the durability level for its locks and elections.
 #[derive(Clone)]
 pub(super) struct Locks {
     redlock: Redlock,
@@ -131,7 +134,8 @@ async fn work(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends to the ledger the votes (grants and renewals of servers) that the witness has recorded.
+/// Sends to the ledger (the log of events) the votes: grants and renewals of servers, which the
+/// node wrapper `Witness` has recorded.
 async fn tell(
     mut ledger: Ledger,
     mut seen: UnboundedReceiver<(Nanos, EventKind)>,

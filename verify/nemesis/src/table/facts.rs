@@ -1,6 +1,6 @@
-//! Facts from the watcher's observations, in the order of time: the masters that the Sentinels
-//! reported, the servers that accepted writes, and the quarantines. None of these facts comes from
-//! the library.
+//! Facts about the group of the failover table, in the order of time: the masters that the
+//! Sentinels reported, the servers that accepted writes, and the quarantines. They come from the
+//! watcher, a process that uses plain Redis requests. None of these facts comes from the library.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Collects the facts from a log. The log must be sorted by time.
+    /// Collects the facts from a log of events. The log must be sorted by time.
     pub(super) fn of(events: &[Event]) -> Self {
         let mut facts = Self::default();
         let mut votes = BTreeMap::new();

@@ -15,7 +15,7 @@ use crate::world::{Failure, Place, signal};
 const SETTLES: Duration = Duration::from_secs(60);
 
 names! {
-    /// A fault. Each fault is a row of the table, in this order.
+    /// A fault of a Sentinel group. Each fault is a row of the failover table, in this order.
     pub(super) enum Fault {
         Isolated = "isolated master",
         Split = "split with one replica",
@@ -142,7 +142,7 @@ fn sides(group: &Group, near: &[u8], far: &[u8]) -> (Vec<Place>, Vec<Place>) {
 }
 
 /// Performs another planned handover of the group. As long as leases still run by the clock of the
-/// last master, the handover is refused and changes nothing. So it is repeated.
+/// last master, the handover is refused and changes nothing. So this function repeats it.
 async fn back(group: &Group, stop: &mut Stop) -> Result<(), Failure> {
     let begun = now();
     loop {
@@ -177,8 +177,8 @@ async fn freeze(group: &mut Group, stop: &mut Stop) -> Result<Struck, Failure> {
 }
 
 impl Fault {
-    /// Adds a doubt to the row if the fault had no effect. Such a row proves nothing, even if it
-    /// has no wrong votes.
+    /// Adds a doubt (a reason why a row is of no use) if the fault had no effect. Such a row proves
+    /// nothing, even if it has no wrong votes.
     pub(super) fn took_place(self, case: &Case, events: &[Event], row: &mut Row) {
         let facts = Facts::of(events);
         let before = facts.named_at(case.struck).cloned();

@@ -1,4 +1,5 @@
-//! A new Sentinel group with its watcher and its clients. Its methods wait for states of the group.
+//! A new Sentinel group with its clients and its watcher (the process that records the replies of
+//! servers and Sentinels). The methods of [`Group`] wait for states of the group.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::world::{Failure, Place, World};
 /// Maximum wait for a state of the group, for example the end of a failover and its quarantine.
 const PATIENCE: Duration = Duration::from_secs(75);
 
-/// Settings of the group and the clients of a row.
+/// Settings of the group and the clients of one row of the failover table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) clients: u8,
@@ -31,7 +32,7 @@ pub(super) struct Shape {
     pub(super) max_ttl_ms: u64,
     /// True if a grant counts only when all replicas have it.
     pub(super) all_replicas: bool,
-    /// True if all safety checks are off. The check of the log must find the consequences.
+    /// True if all safety checks are off. The check of the log must then find broken rules.
     pub(super) defeat: bool,
 }
 
@@ -66,7 +67,8 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Starts the servers, the ledger and the watcher. Starts no clients.
+    /// Starts the servers, the ledger (which logs all events) and the watcher (which observes the
+    /// servers). Starts no clients.
     pub(super) fn up(shape: Shape, ledger: Shared) -> Result<Self, Failure> {
         let (down_after, max_lag) = (shape.down_after_ms.to_string(), shape.max_lag.to_string());
         let max_lag = if shape.defeat { "0" } else { &max_lag };
@@ -210,8 +212,8 @@ impl Group {
         .await
     }
 
-    /// Waits until the reported master accepts writes and its quarantine has ended. Then waits two
-    /// more seconds.
+    /// Waits until the master that the Sentinels report accepts writes and its quarantine (a time
+    /// without grants) has ended. Then waits two more seconds.
     pub(super) async fn until_served(
         &mut self,
         fault: Fault,

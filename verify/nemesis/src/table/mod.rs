@@ -36,32 +36,33 @@ use fault::Fault;
 use group::{Group, Shape, Stop};
 use verdict::{Case, Row, judge};
 
-/// Options of `nemesis table`.
+/// Options of the command `nemesis table`.
 #[derive(clap::Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of the command line")]
 pub(crate) struct Args {
     /// Print one line of JSON for each row instead of a table.
     #[arg(long)]
     json: bool,
-    /// Also measure plain writes under each setting. This takes seven more minutes.
+    /// Also measure plain writes (without the library) under each setting. This takes seven more
+    /// minutes.
     #[arg(long)]
     plain: bool,
-    /// Only rows whose name contains this text. Can be repeated.
+    /// Only rows of the table whose name contains this text. Can be repeated.
     #[arg(long)]
     only: Vec<String>,
     /// Longest lease of the clients, in milliseconds. The quarantine lasts for this time and the
-    /// failover window L.
+    /// failover window L (for which a replaced master may still grant).
     #[arg(long, default_value_t = 12_000)]
     max_ttl: u64,
     /// Count a grant only if all replicas have it.
     #[arg(long)]
     all_replicas: bool,
-    /// Turn all safety checks off, to test that the check of the log finds the consequences.
+    /// Turn all safety checks off, to test that the check of the event log then finds broken rules.
     #[arg(long, hide = true)]
     defeat: bool,
 }
 
-/// Measures all rows. Returns true if all rows are good.
+/// Measures all rows of the failover table. Returns true if all rows are good.
 pub(crate) fn table(args: &Args, out: &Path) -> Result<bool, Failure> {
     fs::create_dir_all(out)?;
     runtime::run(rows(args, out))
@@ -152,7 +153,7 @@ async fn row(fault: Fault, shape: Shape, out: &Path, stop: &mut Stop) -> Result<
     group.clients(stop).await?;
     let struck = fault.strike(&mut group, stop).await?;
     // After a cut, the old master remains a master for ten seconds, until the Sentinels make it a
-    // replica. With `defeat`, rules are broken much earlier.
+    // replica. With `defeat` (all safety checks are off), rules are broken much earlier.
     let rest = if struck.healed.is_some() && !shape.defeat { 12 } else { 1 };
     stop.wait(Duration::from_secs(rest)).await?;
     let far = if fault.cuts_clients() { group.far() } else { Vec::new() };

@@ -1,5 +1,6 @@
-//! The old master after a freeze: the commands of clients that it executed after its resume, and
-//! the number of those commands that were sent after the Sentinels reported the new master.
+//! The old master, which a failover replaced while it was frozen: the commands of clients that it
+//! executed after it was resumed, and the number of those commands that were sent after the
+//! Sentinels reported the new master.
 //!
 //! If a frozen server executes a command late, the time of sending is not visible, because the
 //! server's kernel accepts bytes during the freeze. So the number of unread bytes of each
@@ -64,13 +65,15 @@ impl OldMaster {
         Ok(Self { monitor, lines, addr: addr.to_owned(), named, before, resumed: 0.0 })
     }
 
-    /// Reads the state of the connections. Call this when the Sentinels report the new master.
+    /// Reads the number of unread bytes of each connection. Call this when the Sentinels report the
+    /// new master.
     pub(super) fn named(&mut self, world: &World) -> Result<(), Failure> {
         self.named = sockets(world, &self.addr)?;
         Ok(())
     }
 
-    /// Reads the state of the connections. Call this just before the server is resumed.
+    /// Reads the number of unread bytes of each connection. Call this just before the server is
+    /// resumed.
     pub(super) fn before_resume(&mut self, world: &World) -> Result<(), Failure> {
         self.before = sockets(world, &self.addr)?;
         self.resumed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
@@ -101,7 +104,7 @@ impl Drop for OldMaster {
     }
 }
 
-/// Returns true if unread bytes of this connection may have been sent after the first reading.
+/// Returns true if unread bytes of this connection may have been sent after the time of `named`.
 fn sent_late(peer: &str, named: &Sockets, before: &Sockets) -> bool {
     let (Some((bytes, was_closed)), Some((later, closed))) = (named.get(peer), before.get(peer))
     else {

@@ -132,10 +132,10 @@ pub(super) async fn row(
     })
 }
 
-/// Injects the same fault as for the rows of the library. Waits only until the old master is a
-/// replica or dead, not for a quarantine.
+/// Injects the fault, as for the rows of the table about the library. Waits only until the old
+/// master is a replica or dead, not for a quarantine.
 async fn strike(fault: Fault, group: &mut Group, stop: &mut Stop) -> Result<u64, Failure> {
-    /// Duration of a cut after the other side has a new master.
+    /// Duration of a network cut after its other side has a new master.
     const CUT: Duration = Duration::from_secs(8);
     let boxes = |list: &[u8]| list.iter().map(|b| Place::Box(1, *b)).collect::<Vec<_>>();
     let mut at = now();
@@ -190,7 +190,8 @@ impl Writer {
         Ok(Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?))
     }
 
-    /// Ends the writer. The writer then compares its writes with the data of the current master.
+    /// Ends the process that writes without locks. It then compares its writes with the data of the
+    /// current master.
     fn end(&mut self, group: &Group) -> Result<Fates, Failure> {
         let events = group.ledger.borrow();
         let facts = Facts::of(events.so_far());

@@ -1,4 +1,5 @@
-//! Tests of the check of a row. Each test changes or adds one event in a good log.
+//! Tests of the check of a row of the failover table. Each test changes or adds events in a good
+//! log.
 //!
 //! Times are in milliseconds. Server `m1` is the master until 5 000, and then `m2`. Server `m2` is
 //! in quarantine from 6 000 until 8 000. The failover window L, in which a replaced master may
@@ -86,7 +87,7 @@ fn good() -> Vec<Event> {
     log
 }
 
-/// Returns the row of the good log with additional events.
+/// Returns the row that the check makes from the good log with additional events.
 fn with(more: Vec<Event>) -> Row {
     let mut log = good();
     log.extend(more);
@@ -117,7 +118,8 @@ fn a_second_holder_is_held_twice_and_the_vote_for_it_is_wrong() {
     ]);
     assert_eq!((row.held_twice, row.wrong_votes), (1, 1), "{row:?}");
     assert!(!row.is_good());
-    // The vote is wrong, even if it is a renewal and the client does not use it.
+    // Client 1 holds this lock, so the vote for client 2 is wrong, even if it is a renewal that
+    // client 2 does not use.
     let row = with(vec![vote(2, 8_500, "sit-1-0", 5_000, "r2", false)]);
     assert_eq!((row.held_twice, row.wrong_votes), (0, 1), "{row:?}");
 }
@@ -132,7 +134,8 @@ fn a_grant_in_quarantine_is_wrong_and_a_renewal_is_not() {
 
 #[test]
 fn an_old_master_has_no_vote_later_than_the_window() {
-    // The new master accepted its first write at 6 001, so the old master may vote until 7 001.
+    // The new master accepted its first write at 6 001. So the old master may vote (grant or renew)
+    // until 7 001, for the failover window of 1 s.
     let row = with(vec![vote(2, 7_000, "other", 5_000, "r1", false)]);
     assert!(row.is_good(), "{row:?}");
     let row = with(vec![vote(2, 7_010, "other", 5_000, "r1", false)]);
@@ -141,7 +144,7 @@ fn an_old_master_has_no_vote_later_than_the_window() {
     // vote on this request is no violation.
     let row = with(vec![vote(2, 6_002, "other", 5_000, "r2", false)]);
     assert!(row.is_good(), "{row:?}");
-    // The rule also applies to plain writes without the library.
+    // The rule about a replaced master also applies to plain writes without the library.
     let row = with(vec![
         answers(7_100, "m1", WriteReply::Yes),
         answers(7_200, "m1", WriteReply::Replica),

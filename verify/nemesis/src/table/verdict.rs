@@ -1,10 +1,11 @@
-//! Checks one row by its log.
+//! Checks one row of the failover table by the log of its events.
 //!
 //! A *vote* is a reply in which one server grants or renews one lease. A vote is wrong in four
 //! cases:
 //!
 //! 1. Another holder of the name was valid from before the request until after the vote.
-//! 2. The vote was a grant, and the marker of the server forbade grants. (Old holders may renew.)
+//! 2. The vote was a grant, and the server was in quarantine according to its marker, the key with
+//!    its data history. (Old holders may renew.)
 //! 3. At the time of the request, the server had been replaced for longer than L, the failover
 //!    window. A server is replaced if another server has accepted a plain write and this server was
 //!    not promoted later. A server that accepts plain writes so late has one wrong vote, too.
@@ -25,7 +26,7 @@ const MS: Nanos = 1_000_000;
 /// no use.
 const VOTES: usize = 500;
 
-/// Facts about a row that the log does not contain.
+/// Facts about a row of the table that the log does not contain.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) fault: &'static str,
@@ -36,7 +37,8 @@ pub(super) struct Case {
     pub(super) window: Nanos,
     /// Clients on the side of the new master during a cut. Empty without a cut.
     pub(super) far: Vec<u8>,
-    /// True if clients require all replicas. Locks then expire while a replica is down.
+    /// True if a grant counts only when all replicas have it. Locks then expire while a replica is
+    /// down.
     pub(super) all_replicas: bool,
     /// Number of scripts and writes that were sent to the old master after the Sentinels reported
     /// the new one. `None` if they were not counted.
@@ -52,7 +54,7 @@ pub(super) struct Row {
     pub(super) reassert_ms: Option<f64>,
     pub(super) first_grant_ms: Option<f64>,
     pub(super) writes_to_old_master: Option<usize>,
-    /// Number of checked votes.
+    /// Number of checked votes (grants and renewals by servers).
     pub(super) votes: usize,
     /// Number of times that a client held a lock or leadership.
     pub(super) holds: usize,
@@ -82,7 +84,7 @@ impl Row {
     }
 }
 
-/// Checks one row by its log. The events must be sorted by time.
+/// Checks one row of the failover table by its log. The events must be sorted by time.
 pub(super) fn judge(case: &Case, events: &[Event]) -> Row {
     let facts = Facts::of(events);
     let holds = judge::holds(events);
@@ -184,11 +186,12 @@ fn times(row: &mut Row, case: &Case, facts: &Facts, holds: &[Hold], mut fresh: V
     sitting(row, case, holds, begun);
 }
 
-/// Computes the longest time from the beginning of the new master until a holder's lock was renewed
-/// or lost.
+/// Computes the longest time from the beginning of the new master until a lock that a client keeps
+/// all the time was renewed or lost.
 fn sitting(row: &mut Row, case: &Case, holds: &[Hold], begun: Nanos) {
     let cut = case.healed.is_none_or(|healed| begun < healed) && !case.far.is_empty();
-    // The new master may serve a client shortly before the watcher detects the new master.
+    // The new master may serve a client shortly before the watcher detects it. So renewals count
+    // from 50 ms before that time.
     let early = begun.saturating_sub(50 * MS).max(case.struck);
     let mut longest = None;
     for hold in holds.iter().filter(|h| h.name.starts_with("sit-")) {

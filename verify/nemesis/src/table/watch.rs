@@ -26,10 +26,10 @@ const PATIENCE: Duration = Duration::from_millis(250);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Arguments of the watcher.
+/// Arguments of the watcher, the process that asks servers and Sentinels for their state.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Socket of the ledger.
+    /// Socket of the ledger, the process that logs all events.
     #[arg(long)]
     ledger: PathBuf,
     /// Name of the group in the configuration of the Sentinels.
@@ -45,8 +45,8 @@ pub(crate) struct Args {
     monitor: Option<String>,
     #[arg(long)]
     into: Option<PathBuf>,
-    /// Write a marker without a quarantine to each new master. This is a deliberate defect: the
-    /// check of the log must find it.
+    /// Write a marker (the key with the data history) without a quarantine to each new master. This
+    /// is a deliberate defect, which the check of the event log must find.
     #[arg(long)]
     defeat: bool,
 }
@@ -109,7 +109,7 @@ async fn sentinel(mut ledger: Ledger, n: u8, group: String, addr: String) -> io:
 }
 
 /// Reports to the ledger this server's replies to plain writes, and its marker (the key with its
-/// data history and quarantine).
+/// data history and the length of its quarantine).
 async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<()> {
     let mut line = Line::to(&addr);
     let (mut before, mut last_yes) = (None, 0);
@@ -142,9 +142,9 @@ async fn server(mut ledger: Ledger, addr: Arc<str>, defeat: bool) -> io::Result<
 /// Marker of a server, and the server's current data history.
 struct Marker {
     server: Arc<str>,
-    /// Data history of the server. `None` until it is read.
+    /// Data history of the server (its replication id). `None` until it is read.
     replid: Option<String>,
-    /// Text of the marker at the last reading.
+    /// Text of the server's marker when it was last read.
     text: String,
 }
 
@@ -153,8 +153,8 @@ impl Marker {
         let Some(Reply::Ok(text)) = line.ask("GET palisade:generation").await else {
             return Ok(());
         };
-        // A new master may still have a copy of the old master's marker. The quarantine in this
-        // copy does not apply to the new master.
+        // A new master may still have a copy of the old master's marker (the key with the data
+        // history and quarantine). The quarantine in this copy does not apply to the new master.
         let of_this = |id: &Option<String>| id.as_ref().is_some_and(|id| text.starts_with(id));
         if self.replid.is_none() || (text != self.text && !of_this(&self.replid)) {
             let Some((replid, run_id)) = line.who().await else { return Ok(()) };
@@ -170,8 +170,8 @@ impl Marker {
             ledger.report(EventKind::Process { server, run_id }).await?;
             self.replid = Some(replid);
         }
-        // The end of the marker, a time of the server, changes each second. The quarantine is
-        // stored at the beginning, so only that part is compared.
+        // The last part of the marker, a time of the server, changes each second. The quarantine is
+        // stored in the first part, so only the first part is compared.
         if text.get(..QUARANTINE) != self.text.get(..QUARANTINE)
             && of_this(&self.replid)
             && let Some((from, ends)) = quarantine(&text)
@@ -184,7 +184,8 @@ impl Marker {
     }
 }
 
-/// Length of the first part of a marker, in bytes. This part decides the quarantine.
+/// Length in bytes of the first part of a marker, which contains the data history and the
+/// quarantine.
 const QUARANTINE: usize = 81;
 
 /// Returns the beginning and the end of the quarantine in a marker `replid since floor length`, by

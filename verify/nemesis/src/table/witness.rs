@@ -19,7 +19,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::event::{EventKind, Nanos};
 
-/// Prefix of all keys that the clients of the table use.
+/// Prefix of all keys that the clients of the failover table use.
 pub(super) const PREFIX: &str = "table:";
 
 pub(super) struct Witness {

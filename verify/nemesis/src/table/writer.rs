@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Nanos, now};
 
-/// Arguments of the writer.
+/// Arguments of the process that writes without locks.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// First master, `host:port`. The writer stays connected to it, like a client that does not use
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     wait: u8,
 }
 
-/// Number of writes for each result.
+/// Number of writes for each result, at the end of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fates {
     pub(super) acked: usize,

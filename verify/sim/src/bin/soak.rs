@@ -1,4 +1,5 @@
-//! `soak`: runs seeds on all cores. Prints the history of the first seed that breaks a rule.
+//! `soak`: runs simulations with many seeds on all cores. Prints the history of the first seed that
+//! breaks a rule.
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -1,12 +1,13 @@
-//! Fencing at the resource. A write by a valid holder is never refused because of a newer token
-//! (README, promises 1 and 2). Two holders never write with the same token.
+//! Checks the fencing tokens of writes to a resource. A write by a valid holder is never refused
+//! because of a newer token (README, promises 1 and 2). Two holders never write with the same
+//! token.
 
 use std::collections::BTreeMap;
 
 use super::{Rule, rule};
 use crate::trace::{Event, HoldId};
 
-/// Returns the rule for fencing tokens at the resource.
+/// Returns the rule that fencing tokens put all writes at the resource in order.
 pub(super) fn fencing() -> Rule {
     // For each name and token, the number of the hold whose writes had this token.
     let mut wrote = BTreeMap::<(u16, u64), HoldId>::new();

@@ -1,5 +1,5 @@
-//! No handler starts after a caller received the result. Each start has a larger token than all
-//! earlier starts (README, promises 2 and 4; idempotency 1).
+//! Checks that no handler of an idempotency key starts after a caller received the key's result.
+//! Each start has a larger token than all earlier starts (README, promises 2 and 4; idempotency 1).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Rules that must hold in each run. A rule receives all events in order and reports a violation.
-//! No rule depends on the code of the library.
+//! Rules that must hold in each run of the simulator. A rule receives all events in order and
+//! reports a violation. No rule depends on the code of the library.
 
 mod accepted;
 mod fencing;
@@ -19,7 +19,7 @@ mod tokens;
 use crate::plan::{Clocks, Guarantees};
 use crate::trace::Event;
 
-/// A violation of an invariant.
+/// A violation of an invariant, which is a rule that must hold in each run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Name of the violated invariant.
@@ -50,7 +50,7 @@ fn rule(
     Rule { name, source, see: Box::new(see) }
 }
 
-/// Returns the rules that hold under the assumptions of `promises`.
+/// Returns the rules that hold under the assumptions of a plan, given as `guarantees`.
 pub(crate) fn all(guarantees: Guarantees) -> Vec<Rule> {
     let mut all = reported::always(guarantees.served);
     all.extend([quarantine::quarantine(), requests::requests()]);

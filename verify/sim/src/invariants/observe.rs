@@ -1,12 +1,12 @@
-//! Observers receive terms and values in order. If an observer may have missed some of them, the
-//! next value that it receives is marked with a gap (election 5).
+//! Checks that observers of an election receive terms and values in order. If an observer may have
+//! missed some of them, the next value that it receives is marked with a gap (election 5).
 
 use std::collections::BTreeMap;
 
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule for the terms and values that observers receive.
+/// Returns the rule that observers receive terms and values in order.
 pub(super) fn observe() -> Rule {
     // For each observer, the last term and the last number of a value that it received.
     let mut last = BTreeMap::<u64, (u64, u64)>::new();

@@ -1,5 +1,5 @@
-//! Fair callers (callers of a fair lock) get the lock in the order of their places in the queue,
-//! and a free lock is given to one of them (fair 1 to 4).
+//! Checks that the callers of a fair lock get the lock in the order of their places in the queue,
+//! and that a free lock is given to one of them (fair 1 to 4).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ type Call = (usize, usize, u16);
 #[derive(Debug, Default)]
 struct Wait {
     began: u64,
-    /// Time at which the call first received its position. `None` before.
+    /// Time at which the call first received its position in the queue. `None` before.
     queued: Option<u64>,
     /// Calls that already had a position when this call began.
     before: Vec<Call>,
@@ -24,7 +24,8 @@ struct Wait {
 /// gap, and the time of the last request for the place.
 type Run = (u64, u64);
 
-/// Waiting calls and their places in the queues of the nodes, as far as the trace shows them.
+/// Waiting calls and their places in the queues of the nodes, as far as the events of the run show
+/// them.
 #[derive(Debug)]
 struct Order {
     guarantees: Guarantees,
@@ -32,7 +33,7 @@ struct Order {
     /// For each client, name and node: the place in the node's queue. A client has at most one
     /// place for a name.
     places: BTreeMap<(usize, u16, usize), Run>,
-    /// Nodes with a failover or a handover. The new master may lack the places.
+    /// Nodes that had a failover or a handover. Their new master may lack the places in the queue.
     moved: Vec<usize>,
     /// For each name: the time at which its last holder gave it up, or `None` while it has a
     /// holder.
@@ -40,11 +41,11 @@ struct Order {
 }
 
 /// Longest time, in µs, that a free lock may stay without a holder while fair callers wait. It
-/// covers the place of a caller that stopped, the pause between two requests, and some attempts
-/// that collide.
+/// covers the time for which the place of a stopped caller counts, the pause between two requests,
+/// and some attempts that collide.
 const SERVED: u64 = 6_000_000;
 
-/// Returns the rule for fair callers.
+/// Returns the rule that fair callers get the lock in the order of their places in the queue.
 pub(super) fn order(guarantees: Guarantees) -> Rule {
     let (waits, places, idle) = Default::default();
     let mut order = Order { guarantees, waits, places, moved: Vec::new(), idle };

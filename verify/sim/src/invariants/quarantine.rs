@@ -1,12 +1,13 @@
-//! A node grants nothing in quarantine. The quarantine begins with a new data history, and lasts
-//! for `max_ttl` and the failover window L by the node's own clock (quarantine 3, 4).
+//! Checks that a node grants nothing in quarantine. The quarantine begins with a new data history,
+//! and lasts for `max_ttl` and the failover window L (for which a replaced master may still grant)
+//! by the node's own clock (quarantine 3, 4).
 
 use std::collections::BTreeMap;
 
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule for quarantines.
+/// Returns the rule that a node grants nothing in quarantine.
 pub(super) fn quarantine() -> Rule {
     // For each node and data history, the end of its quarantine (the time without grants) by the
     // node's own clock.

@@ -1,4 +1,5 @@
-//! Promises whose violations the world itself finds and reports as events.
+//! Promises whose violations the world (the part of the simulator that knows all holders and the
+//! true time) finds and reports as events.
 
 use super::{Rule, rule};
 use crate::names::{self, PERMITS};
@@ -7,8 +8,8 @@ use crate::trace::Event;
 /// Maximum time, in microseconds, by which a request may take effect after its deadline. Server
 /// clocks have a resolution of one millisecond.
 const PRECISION: u64 = 2_000;
-/// Maximum time, in microseconds, by which a loss may be reported late. Timers have a resolution of
-/// one millisecond, and the clocks of processes run at different rates.
+/// Maximum time, in microseconds, by which `lost()` may report the loss of a lease late. Timers
+/// have a resolution of one millisecond, and the clocks of processes run at different rates.
 const TIMER: u64 = 4_000;
 
 /// Returns a rule that each event breaks for which `is` returns true.
@@ -23,16 +24,16 @@ fn none(
 /// Returns the rules that hold in each run. If `served` is true, a free lock must be granted.
 pub(super) fn always(served: bool) -> Vec<Rule> {
     vec![
-        // The world records which grants the replicas of each node have confirmed, and reports a
-        // grant that too few nodes have on their replicas (durability 1).
+        // The simulator records which grants the replicas of each node have confirmed, and reports
+        // a grant that too few nodes have on their replicas (durability 1).
         none(
             "a grant is as durable as requested",
             "docs/design/durability.md, 1: AllReplicas counts after the replicas have it; fewer \
              are rolled back",
             |event| matches!(event, Event::Unkept { .. }),
         ),
-        // `lost()` must report a loss in time, and a lost lease must never become valid again
-        // (README, promise 3; renewal 5).
+        // `lost()` must report the loss of a lease in time, and a lost lease must never become
+        // valid again (README, promise 3; renewal 5).
         none(
             "no lease is lost silently",
             "README, promise 3: a holder learns that it lost, at the latest when its own deadline \
@@ -56,7 +57,8 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
             "op::Batch::not_after: after this the batch must not take effect",
             |event| matches!(event, Event::LateEffect { late, .. } if *late > PRECISION),
         ),
-        // Each waiter is served or refused in time (README, promise 6; overview 7).
+        // Each caller that waits for a lock is served or refused in time (README, promise 6;
+        // overview 7).
         none(
             "every waiter is answered in time",
             "README, promise 6: every wait ends by its own deadline",
@@ -65,8 +67,8 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
                 _ => matches!(event, Event::Overdue { .. } | Event::Stuck),
             },
         ),
-        // The world reports this event after all handles and guards were dropped, so no task may
-        // still run.
+        // The simulator reports this event after all handles and guards were dropped, so no task of
+        // the library may still run.
         none("no task outlives its handles", "a handle's tasks end with it", |event| {
             matches!(event, Event::TasksLeft(_))
         }),
@@ -84,7 +86,7 @@ pub(super) fn always(served: bool) -> Vec<Rule> {
 
 /// Returns two rules: two guards of one name are never valid at the same time, and two claims of
 /// one key are never valid at the same time (README, promises 1 and 4; locks 2; idempotency 1). The
-/// world compares all guards and claims after each event.
+/// simulator compares all guards and claims after each event.
 pub(super) fn exclusion() -> [Rule; 2] {
     let overlap = |of_key: bool| {
         move |event: &Event| match event {
@@ -106,8 +108,8 @@ pub(super) fn exclusion() -> [Rule; 2] {
     ]
 }
 
-/// Returns the rule that no client receives "vacant" for a name that had a valid holder from the
-/// request to the reply (election 4, quarantine 9).
+/// Returns the rule that no client receives the reply "vacant" (no holder) for a name that had a
+/// valid holder from the request to the reply (election 4, quarantine 9).
 pub(super) fn vacant() -> Rule {
     none(
         "no vacant answer while a holder is valid",

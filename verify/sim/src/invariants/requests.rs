@@ -1,11 +1,11 @@
-//! No caller receives the result of another request under the same key.
+//! Checks that no caller receives the result of another request under the same idempotency key.
 
 use std::collections::BTreeMap;
 
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule for fingerprints of requests.
+/// Returns the rule that no caller receives the result of a request with another fingerprint.
 pub(super) fn requests() -> Rule {
     // For each result, the fingerprint (`print`) of its request, if the request had one.
     let mut prints = BTreeMap::<u64, u8>::new();

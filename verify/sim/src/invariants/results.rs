@@ -1,5 +1,5 @@
-//! Each key has one result for ever. All callers that receive a result receive the same one
-//! (README, promise 4; idempotency 1).
+//! Checks that each idempotency key has one result for ever. All callers that receive a result
+//! receive the same one (README, promise 4; idempotency 1).
 
 use std::collections::BTreeMap;
 

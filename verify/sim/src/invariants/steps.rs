@@ -1,5 +1,5 @@
-//! A step (a part of a handler whose value is stored) does not begin again under the same key after
-//! a handler has received its value.
+//! Checks that a step (a part of a handler whose value is stored) does not begin again under the
+//! same key after a handler has received the step's value.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::{Rule, rule};
 use crate::plan::Decision;
 use crate::trace::Event;
 
-/// Returns the rule for steps of handlers.
+/// Returns the rule that no handler runs a finished step again.
 pub(super) fn steps() -> Rule {
     // For each step of each key, the token with which the step was first done.
     let mut done = BTreeMap::<(u16, usize), u64>::new();

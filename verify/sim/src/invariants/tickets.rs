@@ -1,12 +1,13 @@
-//! A hand-over ticket, by which a holder gives its lock to another process, is redeemed at most
-//! once. No other owner holds the lock between the old holder and the new one (hand_over 3).
+//! Checks that a hand-over ticket, by which a holder gives its lock to another process, is redeemed
+//! at most once. No other owner holds the lock between the old holder and the new one (hand_over
+//! 3).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Rule, rule};
 use crate::trace::Event;
 
-/// Returns the rule for hand-over tickets.
+/// Returns the rule that each hand-over ticket is redeemed at most once, and in time.
 pub(super) fn tickets() -> Rule {
     // For each redeemed ticket: the name of its lock and its token.
     let mut redeemed = BTreeSet::<(u16, u64)>::new();

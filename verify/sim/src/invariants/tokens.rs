@@ -1,6 +1,6 @@
-//! Tokens grow. The token of a new writer is larger than all earlier tokens. The token of a new
-//! reader is not smaller than that of an earlier writer (README, promise 2; locks 4; readers,
-//! tokens).
+//! Checks that fencing tokens grow. The token of a new writer is larger than all earlier tokens.
+//! The token of a new reader is not smaller than that of an earlier writer (README, promise 2;
+//! locks 4; readers, tokens).
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ struct Known {
     taken: Option<u64>,
 }
 
-/// Returns the rule of growing tokens.
+/// Returns the rule that fencing tokens grow with the holders of a name.
 pub(super) fn tokens() -> Rule {
     // For each name, the tokens in the order in which their grants were reported.
     let mut tokens = BTreeMap::<u16, Vec<Known>>::new();

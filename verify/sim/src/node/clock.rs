@@ -1,5 +1,5 @@
-//! The clock of a server. Like Redis, the server decides expiries by its wall clock, in whole
-//! milliseconds.
+//! The clock of a simulated server. Like Redis, the server decides expiries by its wall clock, in
+//! whole milliseconds.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Copies of a master's earlier data, as a replica or a disk may have kept them.
+//! Copies of a simulated master's earlier data, as a replica or a disk may have kept them.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,8 @@ impl Copies {
             return;
         }
         if self.later.len() >= MOST {
-            // Every second copy is dropped, so both old and recent copies remain.
+            // Half of the copies are dropped, every second one, so both old and recent copies
+            // remain.
             let mut keep = false;
             self.later.retain(|_| {
                 keep = !keep;

@@ -1,4 +1,4 @@
-//! Short descriptions of requests and replies for the trace.
+//! Short descriptions of requests and replies for the trace (the list of a run's events).
 
 use palisade::error::NodeError;
 use palisade::node::spi::OwnerToken;
@@ -12,8 +12,8 @@ fn short(owner: &OwnerToken) -> u16 {
     owner.as_str().bytes().fold(0, |h: u64, b| mix(h ^ u64::from(b))) as u16
 }
 
-/// Returns the locks that the op granted, each with its fence. Returns an empty list if the op
-/// failed or set no fence.
+/// Returns the locks that the op granted, each with its fencing token. Returns an empty list if the
+/// op failed or set no token.
 pub(super) fn stands((op, reply): (&Op, &Result<Reply, NodeError>)) -> Vec<(u16, u64)> {
     let (keys, fence, slot) = match (op, reply) {
         (Op::Acquire { keys, .. }, Ok(Reply::Granted { fence })) => (keys, *fence, 0),

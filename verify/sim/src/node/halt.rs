@@ -1,5 +1,6 @@
-//! A server that stops inside a batch and later continues with the rest of the batch. The server
-//! reads its clock only at the start of the batch. It executes no other batch before the rest.
+//! A simulated server that stops inside a batch and later continues with the rest of the batch. The
+//! server reads its clock only at the start of the batch. It executes no other batch before the
+//! rest.
 
 use palisade::node::spi::Replies;
 
@@ -8,7 +9,7 @@ use super::{Node, State};
 
 /// A batch in which the server has stopped.
 pub(super) struct Halted {
-    /// Ops that the server has not executed yet.
+    /// Ops of the batch that the server has not executed yet.
     rest: Job,
     /// Clock reading at the start of the batch. `began` is the true time of this start, in
     /// nanoseconds.

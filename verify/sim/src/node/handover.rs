@@ -1,4 +1,4 @@
-//! A planned handover of a group, in the same steps as `palisade handover`.
+//! A planned handover of a simulated group of servers, in the same steps as `palisade handover`.
 
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ impl Node {
         Some(Closing { server: state.master, life: server.life, till })
     }
 
-    /// Opens a server before its closed time ends, as an operator does, if its data contain this
-    /// closing.
+    /// Opens a server before its closed time ends, as an operator does. Has an effect only if the
+    /// server's data contain this closing.
     pub(crate) fn open(&self, at: usize, closing: Closing) {
         self.state().servers[at].memory.open(closing.till);
     }
@@ -76,8 +76,8 @@ impl Node {
         state.servers[to].memory.restore(data);
         state.servers[to].role = Role::Master;
         state.master = to;
-        // A replica that has the closing also has all earlier writes, so the grants of the old
-        // master can still be confirmed.
+        // A replica that has the master's closing also has all earlier writes, so the grants of the
+        // old master can still be confirmed.
         let granted = std::mem::take(&mut state.granted);
         state.begin(to);
         if behind.is_none() {

@@ -1,4 +1,4 @@
-//! Actions of operators and of other programs on the master of a node. They use their own
+//! Actions of operators and of other programs on the master of a simulated node. They use their own
 //! connections.
 
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Node {
         Some(SeenRecord { fence: state.fence, is_parked })
     }
 
-    /// Changes the record of a key if its fence is still `seen`.
+    /// Changes the record of a key if the record's fencing token is still `seen`.
     pub(crate) fn change(&self, key: &str, seen: u64, change: RecordChange) {
         if let Some(memory) = self.reached() {
             memory.change_record(key, seen, change);

@@ -1,4 +1,5 @@
-//! One server of a node: a real `MemoryNode` with its data, a clock, and the current role.
+//! One server of a simulated node: a real `MemoryNode` with its data, a clock, and the current
+//! role.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

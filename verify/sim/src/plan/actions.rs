@@ -1,4 +1,4 @@
-//! The actions of clients' tasks.
+//! The actions that a plan gives to the clients' tasks.
 
 use super::{Action, Ms, Plan, Theme};
 use crate::dice::Dice;
@@ -19,12 +19,12 @@ pub(crate) enum Parting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Uses {
     Writes,
-    /// Writes, and waits in the order of tickets.
+    /// Writes to the resource. Before that, waits for the lock in the order of tickets.
     WritesFairly,
     Reads,
-    /// Reads, with leases of a quarter of the usual length.
+    /// Reads from the resource, with leases of a quarter of the usual length.
     ReadsBriefly,
-    /// Writes, downgrades to a reader after half of the time, and then reads.
+    /// Writes to the resource, downgrades to a reader after half of the time, and then reads.
     Downgrades,
     /// Holds a permit of a semaphore, and writes to the resource of its slot.
     Permit,
@@ -38,7 +38,7 @@ pub(crate) struct HandlerPlan {
     /// Result of the handler: 0 means success, 1 a failure, 2 a failure without effect, and 3 a
     /// failure that may be repeated.
     pub(crate) fails: u64,
-    /// Number of polls after which the call's future is dropped.
+    /// Number of polls after which the future of the call is dropped.
     pub(crate) polls: u32,
 }
 
@@ -77,7 +77,7 @@ impl Action {
     }
 }
 
-/// The actions of one task of a client process.
+/// The actions of one task of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TaskPlan {
     pub(crate) client: usize,
@@ -97,8 +97,8 @@ impl Plan {
         let busy = d.chance(500);
         let mut actions: Vec<Action> =
             (0..rounds).flat_map(|_| [self.pause(&mut d, busy), self.action(&mut d)]).collect();
-        // Each kind of change has its own stream of random numbers, so the other values of the
-        // actions stay the same.
+        // Each kind of change of an action has its own stream of random numbers, so the other
+        // values of the actions stay the same.
         let mut d = Dice::new(self.seed, 3_000 + 10 * client as u64 + task);
         for action in &mut actions {
             if let Action::Lock { uses, .. } = action
@@ -187,7 +187,7 @@ impl Plan {
         }
         let name = d.range(0, self.names as u64 - 1) as usize;
         if self.theme == Theme::Tokens {
-            // The tests of tokens need as many grants as possible.
+            // Plans about fencing tokens need as many grants as possible.
             let (wait, hold) = (6 * ttl, d.pick(&[0, 3, 10]));
             let parting = Parting::Release;
             let uses = Uses::Writes;

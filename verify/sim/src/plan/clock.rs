@@ -1,4 +1,4 @@
-//! Clocks of processes and servers.
+//! Clocks of simulated processes and servers, with their errors.
 
 use crate::dice::Dice;
 
@@ -80,7 +80,7 @@ impl ClockPlan {
     }
 }
 
-/// Bounds for all clocks of a world.
+/// Bounds for the errors of all clocks in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Truth {
     /// Largest rate at which two clocks drift apart, in parts per million.

@@ -1,4 +1,5 @@
-//! Draws a plan from a seed: its theme, its world and its processes.
+//! Draws a plan (all decisions of a simulated run) from a seed: its theme, its nodes and its
+//! processes.
 
 use palisade::Durability;
 
@@ -46,7 +47,7 @@ impl Theme {
         }
     }
 
-    /// Draws the number of nodes of the world.
+    /// Draws the number of nodes of the simulated run.
     fn nodes(self, d: &mut Dice) -> usize {
         let most: &[usize] = match self {
             Self::Mixed | Self::Reruns => &[1, 3, 3, 3, 3, 3, 3, 5],
@@ -69,7 +70,7 @@ impl Theme {
         }
     }
 
-    /// Draws the clock error E. `max_ttl` is the longest lease.
+    /// Draws the clock error E, the largest error of any clock. `max_ttl` is the longest lease.
     fn error(self, d: &mut Dice, max_ttl: Ms) -> Ms {
         // E must be less than half of `max_ttl`.
         let most = (max_ttl - 1) / 2;
@@ -143,7 +144,8 @@ impl Plan {
             tasks: Vec::new(),
             orders: OrdersPlan::default(),
             elections: theme.elections(&mut d),
-            // These separate streams of random numbers keep the other values of each seed the same.
+            // Each of these values has its own stream of random numbers. So a change of one of them
+            // leaves the other values of each seed the same.
             readers: Dice::new(seed, 12).pick(&[0, 0, 300, 700]),
             permits: Dice::new(seed, 13).pick(&[0, 0, 0, 400]),
             fair: Dice::new(seed, 16).pick(&[0, 0, 300, 800]),

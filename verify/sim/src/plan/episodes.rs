@@ -1,5 +1,5 @@
-//! More scenes (plans that each test one rule): work that takes longer than a lease, and access to
-//! the nodes without the library.
+//! More scenes (plans of a simulated run that each test one rule): work that takes longer than a
+//! lease, and access to the nodes without the library.
 
 use super::scenes::{TTL, group, lock, lone, within};
 use super::{
@@ -13,8 +13,7 @@ fn order(span: Ms, wait: Ms, fails: u64) -> Action {
 }
 
 impl Plan {
-    /// Creates a world with three clients and one or three nodes. The clock errors are at most a
-    /// tenth of a lease.
+    /// Sets three clients and one or three nodes. The clock errors are at most a tenth of a lease.
     fn small_world(&mut self, d: &mut Dice) {
         let error = TTL / 10;
         let mut nodes = vec![lone(2 * TTL, false); d.pick(&[1, 3])];
@@ -32,7 +31,7 @@ impl Plan {
     pub(super) fn retention_runs_out(&mut self, d: &mut Dice) {
         self.small_world(d);
         let error = self.stages[0].clock_error;
-        // Minimum time for which the nodes keep a record.
+        // Minimum time for which the nodes keep the record of a key.
         let kept = 2 * TTL + 4 * error + 1_000;
         let is_born = d.chance(500);
         self.stages[0].retention = if is_born { 2 * TTL + error } else { kept };
@@ -45,8 +44,8 @@ impl Plan {
         let (short, fails) = if is_born { (TTL, d.pick(&[0, 0, 1])) } else { (2 * kept, 0) };
         let span = d.pick(&[short, kept + TTL, 2 * kept]);
         let long = vec![order(span, TTL, fails)];
-        // If the requests have no creation time, the other calls must not store a result, and must
-        // not arrive after the long handler's result has expired.
+        // If the requests have no creation time, the calls of the other clients must not store a
+        // result, and must not arrive after the long handler's result has expired.
         let none = if is_born { 0 } else { 2 };
         let mut others = || {
             let until = if is_born { 3 * kept } else { span + kept / 4 };

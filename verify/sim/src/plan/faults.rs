@@ -1,4 +1,4 @@
-//! Faults of a plan and their times.
+//! Faults of a simulated run and their times.
 
 use super::draw::ALWAYS;
 use super::{Action, Copy, Fault, Ms, NetPlan, Plan, Steps, Stops, Theme, Wave};
@@ -146,8 +146,8 @@ impl Plan {
                 Fault::Crash { node, copy, down: d.pick(&[0, 0, 10, 100]) }
             }
             Kind::Flush => Fault::Flush { node },
-            // The choice has its own stream of random numbers, so the other values of the seed stay
-            // the same.
+            // The choice between a halt and a freeze has its own stream of random numbers, so the
+            // other values of the seed stay the same.
             Kind::Freeze if Dice::new(self.seed, 12).chance(300) => {
                 Fault::Halt { node, server, span }
             }
@@ -195,14 +195,14 @@ impl Plan {
     }
 
     /// Draws small clock steps. For a lease, they have the same effect as a wrong clock rate within
-    /// the drift.
+    /// the permitted drift of clocks.
     fn draw_small_steps(&mut self, d: &mut Dice) {
         for client in &mut self.clients {
             client.clock.quiet();
         }
         let settings = self.stages[0];
-        // The clocks together use half of the drift of the shortest lease. The other half remains
-        // for the steps.
+        // The rate errors of the clocks use half of the drift that is permitted during the shortest
+        // lease. The other half remains for the clock steps.
         let most = settings.ttl * u64::from(settings.drift_ppm) / 2_000;
         for server in self.nodes.iter_mut().flat_map(|n| &mut n.servers) {
             let clock = &mut server.clock;
@@ -214,7 +214,7 @@ impl Plan {
         while at < 3_000 {
             let node = d.range(0, self.nodes.len() as u64 - 1) as usize;
             let by = (d.range(0, 2 * most) as i64) - most as i64;
-            // The step is reversed much later, by a separate step.
+            // The clock step is reversed much later, by a separate step.
             self.faults.push((at, Fault::Wild { node, server: 0, by, span: every }));
             at += 2 * every;
         }

@@ -1,9 +1,10 @@
-//! Changes of settings while old and new processes run. The order of the changes is safe or unsafe.
+//! Changes of the clients' settings while processes with old and new settings run. The order of the
+//! changes is safe or unsafe.
 
 use super::{Fault, Ms, Plan, Settings};
 use crate::dice::Dice;
 
-/// Setting that changes, with an unsafe way to change it.
+/// Setting that changes during a run, with an unsafe way to change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// `max_ttl` becomes larger, and `ttl` with it. Unsafe: both in one step.

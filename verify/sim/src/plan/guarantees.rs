@@ -1,4 +1,4 @@
-//! Promises that must be kept in the run of a plan, under the plan's assumptions.
+//! Promises of the library that must be kept in the run of a plan, under the plan's assumptions.
 
 use super::{Ms, Plan, Policy, Steps};
 
@@ -14,13 +14,13 @@ pub(crate) enum Clocks {
     Step,
 }
 
-/// Guarantees that hold under the assumptions of a plan.
+/// Guarantees of the library that hold under the assumptions of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a promise of its own")]
 pub(crate) struct Guarantees {
     pub(crate) clocks: Clocks,
-    /// True if keys are parked: after an attempt without a result, the handler does not start
-    /// again.
+    /// True if keys are parked (not run again without a decision): after an attempt without a
+    /// result, the handler does not start again.
     pub(crate) once: bool,
     /// True if the handler of a forgotten key (the nodes may have lost its record) never runs
     /// again. Then a finished step does not run again either.
@@ -28,7 +28,8 @@ pub(crate) struct Guarantees {
     /// True if a name with a holder is never reported as vacant. This needs that all processes use
     /// the same nodes.
     pub(crate) vacant: bool,
-    /// Longest accepted loss of data, in milliseconds. After it, handlers may run again.
+    /// Longest loss of data that the keys accept, in milliseconds. After such a loss, handlers may
+    /// run again.
     pub(crate) accepts: Ms,
     /// Maximum time, in milliseconds, for which a replaced master still grants.
     pub(crate) window: Ms,

@@ -338,7 +338,8 @@ impl Plan {
     }
 }
 
-/// Returns a server whose clock is behind or ahead by the whole clock error E.
+/// Returns a server whose clock is behind or ahead by the whole clock error E (nearly half of
+/// `max_ttl`).
 fn server(max_ttl: Ms, is_ahead: bool, window: Ms) -> ServerPlan {
     within((max_ttl - 1) / 2 * 1_000, is_ahead, window)
 }

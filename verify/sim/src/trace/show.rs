@@ -1,4 +1,4 @@
-//! Formats events and faults as sentences.
+//! Formats events and faults of a simulated run as sentences.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Tests of the checks. They must find each kind of violation in a log that contains it, and none
-//! in a good log.
+//! Tests of the checks of `nemesis locks`. The checks must find each kind of violation in a log
+//! that contains it, and none in a good log.
 
 use super::*;
 
