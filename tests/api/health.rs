@@ -1,4 +1,5 @@
-//! Compares the health that a handle reports with the later behaviour of its nodes.
+//! Compares the health that a handle (a client: the `Redlock` value of a process) reports with the
+//! later behaviour of its nodes.
 
 use std::time::{Duration, SystemTime};
 
