@@ -34,7 +34,7 @@ async fn lone(server: &Server) -> Redlock {
     redlock(Redlock::builder().node(node(false)))
 }
 
-/// An idempotency namespace, a broker and a ledger.
+/// An idempotency namespace, a broker, and a ledger that counts the effects.
 struct Lab {
     of: Idempotency,
     broker: Broker,
