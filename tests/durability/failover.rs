@@ -25,7 +25,7 @@ fn redlock(groups: &Groups, group: usize) -> Redlock {
     Redlock::builder().node(node).ttl(HELD).node_deadline(node_deadline).build().unwrap()
 }
 
-/// Returns the master in the report of the first Sentinel.
+/// Returns the address of the group's master, as the first Sentinel reports it.
 fn master(groups: &Groups, group: usize) -> String {
     let name = groups.name(group);
     let text = cli(&groups.sentinels(group)[0], &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name]);
@@ -159,7 +159,7 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     assert_eq!(cli(&servers[1], &["EXISTS", "c"]), "1");
 
     // The Sentinels still list the killed replica, and it may be promoted when it runs again. So
-    // the node must wait for it.
+    // the node must wait for the confirmation of this replica, too.
     groups.break_("kill", 0, &["--server", "a3"]);
     until("it is gone", || {
         cli(&servers[0], &["INFO", "replication"]).contains("connected_slaves:1")

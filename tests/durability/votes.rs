@@ -227,7 +227,8 @@ async fn a_result_counts_only_at_the_level() {
     assert_eq!(again.unwrap(), Outcome::Replayed(8));
 }
 
-/// A waiter whose level no node reaches does not keep the wake-ups of its handle to itself.
+/// A waiter requires a durability level that no node reaches. It does not keep the wake-ups of its
+/// handle from the handle's other waiters.
 #[tokio::test]
 async fn a_waiter_that_cannot_succeed_lets_the_others_of_its_handle_go_first() {
     let nodes = three([BarrierReply::Have(0), BarrierReply::Have(0), BarrierReply::Have(0)]);

@@ -1,5 +1,5 @@
-//! Renewal after a failover, with memory nodes. A memory node can begin another data history at
-//! once, without a restart of a process.
+//! Renewal after a failover, with memory nodes. A memory node can begin another data history (the
+//! sequence of writes that its data come from) at once, without a restart of a process.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
