@@ -1,4 +1,5 @@
-//! Tests of candidates: their list, their priorities, and their eligibility.
+//! Tests of candidates (processes that want to lead): their list, their priorities, and their
+//! eligibility.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Tests of faults that do not end a term, of faults that end a term, and of the state after these
-//! faults.
+//! Tests of faults that do not end a leader's term, of faults that end it, and of the election's
+//! state after these faults.
 
 use std::future::Future;
 use std::sync::Arc;
