@@ -1,5 +1,6 @@
-//! The policies for lapsed and for forgotten keys, the probe, and the birth (creation time) of a
-//! key, in every combination. Also the state of a key after a failed handler.
+//! The policies for lapsed keys (an earlier attempt left no result) and for forgotten keys (the
+//! nodes cannot tell if there was an attempt), the probe, and the birth (creation time) of a key,
+//! in every combination. Also the state of a key after a failed handler.
 
 use std::time::Duration;
 

@@ -66,7 +66,8 @@ fn begins_late(from: u64, kept: &[(String, u64, u64)], what: &str) {
     }
 }
 
-/// Returns the last loss in the server's marker.
+/// Returns the beginning and the end of the last loss (a time in which writes may be lost) in the
+/// server's marker, in milliseconds since 1970.
 fn loss(server: &Server) -> (u64, u64) {
     let marker = server.cli(&["GET", "palisade:generation"]);
     let mut last = marker.trim().rsplit(' ').next().unwrap().split('-');
