@@ -34,7 +34,7 @@ enum Fault {
     Restarted,
 }
 
-/// One cell: a kind of lock on `n` nodes, which two handles share.
+/// One cell of the table: a kind of lock on `n` nodes, which two handles share.
 struct Cell {
     kind: Kind,
     n: usize,
@@ -114,8 +114,8 @@ impl Cell {
             assert!(held.release().await.is_err(), "{self}: the lease is over");
             assert!(degrades, "{self}: no node answers");
         } else {
-            // While the node is in quarantine, no other caller gets the lock, and no degrading call
-            // continues without the lock.
+            // While the node is in quarantine (the time after a restart), no other caller gets the
+            // lock. A call that may run without the lock, if no node answers, does not do so.
             assert!(!degrades, "{self}: a node in quarantine answers");
             // The restart deleted the lock, but a renewal may have stored it again. So the release
             // may succeed or fail.
@@ -124,8 +124,9 @@ impl Cell {
         tokens
     }
 
-    /// Returns true if a call of a degrading lock returns a guard without a lock. Only a degrading
-    /// lock has such a call. So each cell, of any kind, makes this call on an extra lock.
+    /// Returns true if a call of a degrading lock (one that permits work without the lock) returns
+    /// a guard without a lock. Only a degrading lock has such a call. So each cell, of any kind,
+    /// makes this call on an extra lock.
     async fn goes_on_without_the_lock(&self, name: &str) -> bool {
         let name = format!("{name}-degrading");
         let mutex = self.handles[1].mutex(name).acquire_timeout(SHORT * 2).build().unwrap();

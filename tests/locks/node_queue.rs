@@ -1,5 +1,6 @@
-//! The node queue: it sends no more than the node accepts, returns each reply to its caller, sends
-//! no release before the acquire of the same owner, and stores large results in separate batches.
+//! The node queue, which holds the requests of a client to one node: it sends no more than the node
+//! accepts, returns each reply to its caller, sends no release before the acquire of the same
+//! owner, and stores large results in separate batches.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -278,8 +278,8 @@ async fn readers_that_waited_for_a_writer_read_together() {
     }
 }
 
-/// A reader timed out, and its place is still in the queue. If the next release wakes this reader,
-/// the reader's handle passes the hint on to the next waiter.
+/// A reader timed out, and its place is still in the queue. If the hint of the next release (a
+/// wake-up message) goes to this reader, the reader's handle passes it on to the next waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_gave_up_does_not_swallow_the_release_for_the_next_writer() {
     for nodes in [Nodes::memory(3), Nodes::redis(3)] {

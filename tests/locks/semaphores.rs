@@ -203,8 +203,8 @@ async fn each_release_is_handed_over_to_a_waiter() {
     }
 }
 
-/// A waiter timed out, and its place is still in the queue. If the next release wakes this waiter,
-/// its handle passes the hint on to the next waiter.
+/// A waiter timed out, and its place is still in the queue. If the hint of the next release (a
+/// wake-up message) goes to this waiter, its handle passes it on to the next waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_gave_up_does_not_swallow_a_release() {
     for nodes in Nodes::all() {

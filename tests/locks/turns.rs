@@ -1,4 +1,4 @@
-//! The order in which several waiting handles get a lock.
+//! The order in which several handles (clients) that wait for a lock get it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Five nodes of one kind, and the faults of the first one.
+//! Five nodes of one kind, and the faults of the first node.
 
 use palisade::{RedisNode, Redlock, SentinelNode};
 use palisade_ops::{Deployment, init};
