@@ -1,5 +1,6 @@
 //! Events and metrics of a handle's nodes, on real servers and groups. Each begin and end of a
-//! quarantine is reported with its cause. A disagreement about settings is reported, too.
+//! quarantine (the time after a loss of data in which a node grants nothing) is reported with its
+//! cause. A disagreement about settings is reported, too.
 
 use std::time::{Duration, Instant};
 

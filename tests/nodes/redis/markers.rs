@@ -54,8 +54,8 @@ fn now() -> u64 {
     SystemEnv.wall_micros() / 1_000
 }
 
-/// Stores this marker and sends a batch. Returns the facts of the batch, and the marker that the
-/// batch left.
+/// Stores this marker and sends a batch. Returns the facts of the reply (the server's clock and
+/// data history), and the marker that the batch left.
 async fn met(server: &Server, node: &RedisNode, marker: &str) -> (Facts, String) {
     server.cli(&["set", "palisade:generation", marker]);
     let got = facts(node, TERMS).await;

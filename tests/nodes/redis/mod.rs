@@ -34,10 +34,11 @@ use crate::support::ops::{self, if_held, in_mode, owner, release};
 use crate::support::server::{Server, free_port};
 
 const TTL: Duration = Duration::from_secs(20);
-/// Terms with a long quarantine. No test waits for its end.
+/// Settings of a client that cause a long quarantine (the time after a loss of data in which a
+/// server grants nothing). No test waits for its end.
 const LONG: Terms =
     Terms { max_ttl: Duration::from_secs(3600), clock_error: Duration::from_secs(60) };
-/// Terms with a short quarantine, for tests that wait for its end.
+/// Settings of a client that cause a short quarantine, for tests that wait for its end.
 const SHORT: Terms =
     Terms { max_ttl: Duration::from_millis(700), clock_error: Duration::from_secs(60) };
 
@@ -47,7 +48,7 @@ fn acquire(name: &str, owner: OwnerToken) -> Op {
     ops::acquire(name, owner, TTL)
 }
 
-/// Returns the op of an acquire that waits in the queue.
+/// Returns the op of an acquire that joins the node's queue of waiters if the lock is held.
 fn waiting(name: &str, owner: OwnerToken) -> Op {
     if_held(acquire(name, owner), IfHeld::Queue(PLACE))
 }

@@ -1,4 +1,4 @@
-//! Idempotency records on a real server.
+//! Idempotency records (claim, steps and result of a key) on a real server.
 
 use super::*;
 

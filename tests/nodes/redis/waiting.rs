@@ -21,7 +21,7 @@ fn release_plainly(name: &str, owner: OwnerToken) -> Op {
     Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new(name), owner, meta: false }
 }
 
-/// Returns the lock that the next hint is about.
+/// Returns the name of the lock in the next hint (a message that wakes a waiter).
 async fn hinted(events: &mut tokio::sync::broadcast::Receiver<NodeSignal>) -> Arc<str> {
     let hint = async {
         loop {
@@ -39,8 +39,8 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     let server = Server::start(&[]);
     let (mine, other) = (fresh(&server), fresh(&server));
     let (a, b) = (owner(), owner());
-    // This reply reports that there is no waiter. The client `mine` gets no other reply before its
-    // release.
+    // The reply to this acquire reports that there is no waiter. The client `mine` gets no other
+    // reply before its release.
     fence(one(&mine, LONG, acquire("k", a)).await);
     assert_eq!(marker(&server)[5].parse(), Ok(0_u64), "nobody waits");
     let mut events = other.events();
@@ -48,8 +48,8 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     assert!(matches!(held, Ok(Reply::Held { .. })), "{held:?}");
     assert_eq!(one(&mine, LONG, release_plainly("k", a)).await, Ok(Reply::Done));
     while &*hinted(&mut events).await != "k" {}
-    // By this reply, the client `mine` learns that waiters exist. Its releases then send a hint
-    // only for the lock that has a waiter.
+    // By the reply to this acquire, the client `mine` receives that waiters exist. Its releases
+    // then send a hint (a wake-up message) only for the lock that has a waiter.
     fence(one(&mine, LONG, acquire("l", a)).await);
     let mut events = other.events();
     fence(one(&mine, LONG, acquire("k", a)).await);
@@ -157,9 +157,10 @@ async fn hints_come_on_a_connection_of_their_own() {
     assert_eq!(&*hinted(&mut events).await, "k");
 }
 
-/// The queue contains the place of a caller that sends no more requests. The server's clock was set
-/// back by a minute, so the place seems to be a minute younger. It must keep out others for at most
-/// 3 s after the next request, for fair callers and for readers. A memory node does the same.
+/// The queue contains the place (entry) of a caller that sends no more requests. The server's clock
+/// was set back by a minute, so the place seems to be a minute younger. After the next request, the
+/// place must keep out others for at most 3 s, for fair callers and for readers. A memory node does
+/// the same.
 #[tokio::test]
 async fn a_step_back_of_the_clock_prolongs_no_place() {
     let server = Server::start(&[]);
