@@ -118,7 +118,8 @@ impl World {
     }
 
     /// Creates one node for each element of `skews`. The node's clock is ahead by this number of
-    /// milliseconds. `window` is the failover window of the nodes.
+    /// milliseconds. `window` is the nodes' failover window: the time in which a replaced master
+    /// may still grant.
     pub fn with_nodes(skews: &[i64], window: Duration) -> Self {
         let (start, dice) = (Instant::now(), Arc::default());
         let node = |(i, skew): (usize, &i64)| {
