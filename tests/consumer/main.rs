@@ -169,7 +169,7 @@ impl Death {
     }
 }
 
-/// Runs a process until a first message reaches this crash point. The process then dies: its
+/// Runs a process until a first message reaches the crash point `death`. The process then dies: its
 /// connections to the broker and to the nodes are cut, and it does nothing more. Panics if no
 /// message reaches the crash point.
 async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {
