@@ -56,7 +56,7 @@ async fn load(redlock: Redlock, level: Durability, stop: Arc<AtomicBool>) -> Gra
                         std::mem::forget(guard);
                     }
                     // Attempts are refused while the masters change, and while the new master is in
-                    // quarantine.
+                    // quarantine (the time after a failover in which it grants nothing).
                     _ => tokio::time::sleep(Duration::from_millis(5)).await,
                 }
             }

@@ -1,5 +1,6 @@
-//! Refusals because of too few replicas, a new data history or a missing permission. Each time, the
-//! lock is not granted, the error names the reason, and no lock is left behind on the server.
+//! Refusals because of too few replicas, a new data history (the server may have lost grants) or a
+//! missing permission. Each time, the lock is not granted, the error names the reason, and no lock
+//! is left behind on the server.
 
 use std::sync::Arc;
 
@@ -176,8 +177,8 @@ async fn a_barrier_knows_one_history_of_one_process() {
     let first = point().await;
     assert_eq!(ask(&first).await, Ok(2));
 
-    // The master is demoted and promoted again. This begins a new data history at the same address,
-    // and the grants of the old data history may be lost.
+    // The master is demoted and promoted again. This begins a new data history (sequence of writes)
+    // at the same address, and the grants of the old data history may be lost.
     let port = trio.replicas[0].port().to_string();
     assert_eq!(trio.master.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
     assert_eq!(trio.master.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
