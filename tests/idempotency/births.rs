@@ -21,7 +21,8 @@ fn orders(w: &World, skew: i64) -> Idempotency {
 }
 
 /// Sends a request, so that the restarted nodes detect that they may have lost data. Waits until
-/// the quarantine of these nodes has ended. Returns the time when their new data history began.
+/// their quarantine, in which they grant nothing, has ended. Returns the time when their new data
+/// history began.
 async fn settle(w: &World) -> u64 {
     let since = w.now();
     let look = orders(w, 0).key("settle").lookup::<u32>().await;
@@ -126,7 +127,8 @@ async fn without_a_birth_memory_is_whole_after_the_retention() {
     assert!(matches!(&parked, Outcome::Parked(p) if p.forgotten_for == MS), "{parked:?}");
     sleep(MS).await;
     assert!(runs(orders.key("a")).await);
-    // From now on, each request within the retention was made after the loss, so none is forgotten.
+    // From now on, each request within the retention was made after the loss of data, so none is
+    // forgotten.
     assert!(runs(orders.key("b").created_at(at(w.now()) - KEEP)).await);
 }
 

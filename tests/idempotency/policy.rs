@@ -152,8 +152,8 @@ impl Case {
         sleep(secs(11)).await;
     }
 
-    /// Asserts that a lookup and another call do not change a parked key, and that an operator can
-    /// decide about the key.
+    /// Asserts that a lookup and another call do not change a parked key (one whose handler does
+    /// not run), and that an operator can decide about the key.
     async fn stays_parked(
         &self,
         w: &World,

@@ -20,8 +20,8 @@ fn ms(ms: u64) -> Duration {
 }
 
 /// E is the largest error of any clock, here 4.9 s. A process whose clock is ahead by up to E is
-/// paused in its handler. Meanwhile the retention of its record ends, and a process whose clock is
-/// behind by up to E runs the key. Then the paused process stores its result.
+/// paused in its handler. Meanwhile the nodes' record of the key expires, and a process whose clock
+/// is behind by up to E runs the key. Then the paused process stores its result.
 #[tokio::test(start_paused = true)]
 async fn a_paused_process_that_completes_late_changes_no_result() {
     for n in [1, 3] {
