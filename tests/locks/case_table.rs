@@ -1,8 +1,9 @@
 //! A table of tests: every kind of lock on every kind of node. The nodes are in memory, Redis
 //! servers or Sentinel groups. There are one, three or five nodes. They are healthy, or one is
-//! frozen, or one is restarted. Each cell checks that conflicting holders exclude each other, that
-//! the next holder has a larger fencing token, and that a release frees the lock. It also checks
-//! which locks survive the fault, and the error of a call that cannot succeed.
+//! frozen, or one is restarted. Each cell (one kind of lock on one number of nodes) checks that
+//! conflicting holders exclude each other, that the next holder has a larger fencing token, and
+//! that a release frees the lock. It also checks which locks survive the fault, and the error of a
+//! call that cannot succeed.
 //!
 //! The only node of the cells with one node is also the first node of the cells with three and with
 //! five nodes. So a fault of this node hits all cells at the same time.

@@ -1,5 +1,6 @@
 //! A guard is released, or a leadership resigned, after its lease has ended: the result of this
-//! call. Also, the time that operations wait for nodes in quarantine. In virtual time.
+//! call. Also, the time that operations wait for nodes in quarantine (after a restart, they grant
+//! nothing for some time). In virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -284,7 +284,7 @@ async fn another_programs_value_under_one_name_is_reported() {
 }
 
 /// The first of 32 names becomes free just before the call's timeout. Each request takes up to 40
-/// ms, so collecting all names would take a second longer than the timeout.
+/// ms, so acquiring all names one by one would take a second longer than the timeout.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_collects_ends_at_its_deadline() {
     let env = Arc::new(TokioEnv::new());

@@ -1,5 +1,5 @@
-//! Three kinds of trouble: callers that cancel early, other programs on the same server, and a
-//! runtime that shuts down.
+//! Tests of locks under three kinds of trouble: callers that cancel early, other programs on the
+//! same server, and a runtime that shuts down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

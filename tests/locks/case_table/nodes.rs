@@ -10,7 +10,7 @@ use crate::support::server::Server;
 
 const NODES: usize = 5;
 
-/// Nodes that several handles share.
+/// Nodes that several handles (clients) share.
 pub(super) enum Nodes {
     Memory(Cluster),
     Servers(Vec<Server>),
@@ -65,7 +65,7 @@ impl Nodes {
     }
 
     /// Ends the fault of the first node. A restarted node needs no action, because its quarantine
-    /// ends by itself.
+    /// (the time without grants) ends by itself.
     pub(super) fn mend_first(&self, fault: Fault) {
         match (self, fault) {
             (_, Fault::Restarted) => {}
