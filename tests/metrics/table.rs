@@ -102,7 +102,8 @@ async fn outcomes_of_the_manual_are_those_of_the_code() {
         let Some(at) = MANUAL.find(&head) else { panic!("{name}'s outcomes are not explained") };
         let text = MANUAL[at + head.len()..].split("\n- ").next().unwrap_or_default();
         let text = text.split("\n\n").next().unwrap_or_default();
-        // The outcomes are all words in code style of this item of the list in the manual.
+        // The manual lists the outcomes of each metric. They are the words in code style in the
+        // metric's item of this list.
         let words: BTreeSet<_> =
             text.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect();
         assert_eq!(words, outcomes, "{name}");
