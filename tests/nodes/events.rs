@@ -65,7 +65,7 @@ async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
     let keeps = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start(&keeps);
     // The first handle trusts the fresh server, so the server's data history begins without a
-    // quarantine. The second handle does not trust fresh servers.
+    // quarantine (a time without grants). The second handle does not trust fresh servers.
     let first = redlock(lone(&server), 2 * SECOND);
     first.mutex("warm").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     let redlock = redlock(RedisNode::new(server.url()).unwrap(), 2 * SECOND);

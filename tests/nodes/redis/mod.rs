@@ -217,8 +217,8 @@ async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer()
     let node = fresh(&server);
     let longer = Terms { max_ttl: 2 * SHORT.max_ttl, ..SHORT };
     assert_eq!(facts(&node, longer).await.quarantine_len, longer.max_ttl);
-    // A client that asks for a shorter quarantine does not shorten it at once, and gets no event
-    // about a longer quarantine.
+    // A client that asks for a shorter quarantine (time without grants) does not shorten it at
+    // once, and gets no event about a longer quarantine.
     let next = facts(&node, SHORT).await;
     assert_eq!((next.quarantine_len, next.quarantine_raised), (longer.max_ttl, false));
     tokio::time::sleep(2 * longer.max_ttl).await;

@@ -60,8 +60,8 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     assert_eq!(&*hinted(&mut events).await, "k", "a hint that nobody asked for");
 }
 
-/// A client of another library does not use the queue. So it cannot get a lock that is reserved for
-/// the first caller of the queue.
+/// A client of another library does not use the queue of waiters. So it cannot get a lock that is
+/// reserved for the first caller of the queue.
 #[tokio::test]
 async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
     let server = Server::start(&[]);
@@ -76,15 +76,15 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
         let waits = if_held(acquire(&name, b), IfHeld::Queue(place));
         one(&node, LONG, waits.clone()).await.unwrap();
         assert_eq!(one(&node, LONG, release_plainly(&name, a)).await, Ok(Reply::Done));
-        // A reservation ends soon, and there is none if the waiter's client is not subscribed. So
-        // the other library's client may get the lock.
+        // A reservation (the lock is kept for the first waiter) ends soon, and there is none if the
+        // waiter's client is not subscribed. So the other library's client may get the lock.
         if server.cli(&["set", &name, "classic", "NX", "PX", "60000"]) == "OK" {
             continue;
         }
         refused = true;
         while *hinted(&mut events).await != *name {}
-        // The reservation is a value under the lock's key. The key must disappear when the
-        // reservation ends.
+        // The reservation for the first waiter is a value under the lock's key. The key must
+        // disappear when the reservation ends.
         let gone = async {
             while !server.cli(&["get", &name]).is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -128,14 +128,14 @@ async fn hints_come_on_a_connection_of_their_own() {
     assert_eq!(server.cli(&["client", "list", "type", "pubsub"]), "", "nobody waits");
     let mut events = node.events();
     one(&node, LONG, waiting("k", b)).await.unwrap();
-    // The waiter asked before the node's subscription was ready, so it may have missed a hint.
-    // Therefore the node wakes it when the subscription is ready.
+    // The waiter asked before the node's subscription was ready, so it may have missed a hint (a
+    // wake-up message). Therefore the node wakes it when the subscription is ready.
     assert_eq!(&*hinted(&mut events).await, "k");
     let subscribed = server.cli(&["client", "list", "type", "pubsub"]);
     assert_eq!(subscribed.lines().count(), 1, "{subscribed}");
     assert!(!subscribed.contains("cmd=evalsha"), "{subscribed}");
-    // The connection for hints breaks. Batches continue on their own connection. Hints arrive on a
-    // new connection.
+    // The connection for hints (wake-up messages) breaks. Batches continue on their own connection.
+    // Hints arrive on a new connection.
     let before = facts(&node, LONG).await;
     let list = |kind: &str| server.cli(&["client", "list", "type", kind]);
     let commands = list("normal");
