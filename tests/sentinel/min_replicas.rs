@@ -156,8 +156,8 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
         matches!(&reported[..], [NodeEvent::MinReplicasMissing { .. }, NodeEvent::Up]),
         "{reported:?}"
     );
-    // A node that is built with explicit numbers requires this setting on the server, and grants
-    // nothing without it.
+    // A node that is built with explicit numbers requires the min-replicas settings on the server,
+    // and grants nothing without them.
     let strict = node().min_replicas(1, LAG).build().unwrap();
     let e = ask(&strict, "k").await.unwrap_err();
     assert_eq!(e.fault(), NodeFault::MinReplicasMissing, "{e}");
