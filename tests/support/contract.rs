@@ -86,7 +86,7 @@ async fn close(deployment: Deployment) {
     }
 }
 
-/// Restarts a server by a planned handover.
+/// Restarts a server by a planned handover, which loses no data.
 async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
     let restart = async {
         restart.await;

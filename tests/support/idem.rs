@@ -180,9 +180,10 @@ impl World {
         orders(&self.redlock)
     }
 
-    /// Makes these nodes lose data by `how`, and waits until their quarantine has ended.
+    /// Makes these nodes lose data by `how`, and waits until their quarantine has ended, in which
+    /// they grant nothing.
     pub async fn lose(&self, nodes: &[usize], how: impl Fn(&MemoryNode)) {
-        // A handle recognises a loss of data only on a node that it has used before.
+        // A handle (client) recognises a loss of data only on a node that it has used before.
         let _ = self.orders().key("look").lookup::<u32>().await;
         for i in nodes {
             how(&self.nodes[*i]);
