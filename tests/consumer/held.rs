@@ -47,8 +47,8 @@ async fn held(decision: Decision) {
     };
     let (ended, ()) = tokio::join!(consume, operate);
     let ended = ended.unwrap();
-    // The third node lost no data, and has the result of the message `old-0`. So with the decision
-    // to run, the consumer does not run this message again.
+    // The third node lost no data, and has the result of the message `old-0`. So if the operator
+    // decides that the held messages run, the consumer does not run this message again.
     let (booked, dead) = if decision == Decision::Run { (300, 0) } else { (1, 300) };
     assert_eq!((ledger.with(1), broker.dead().len()), (booked, dead), "{ended:?}");
     assert!(broker.dead().iter().all(|(_, why)| *why == DeadLetterReason::Forgotten));
