@@ -1,5 +1,5 @@
-//! Large results. Above `max_result` the nodes store only that there was a result, without its
-//! value. The handler never runs again.
+//! Large results. If a result is larger than `max_result`, the nodes store only that there was a
+//! result, without its value. The handler never runs again.
 
 use std::time::Duration;
 

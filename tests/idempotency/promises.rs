@@ -51,8 +51,8 @@ async fn a_paused_process_that_completes_late_changes_no_result() {
                 let what = format!("{n} nodes, {ahead} and {behind} ms, paused for {pause} ms");
                 let ran = matches!(&second, Outcome::Executed { value, .. } if value == "soon");
                 assert!(ran, "{what}: {second:?}");
-                // The result of the late process was not stored. So its call returns the other
-                // result or an error.
+                // The paused process is late, so its result was not stored. Its call returns the
+                // result of the other process or an error.
                 if let Ok(first) = &first {
                     assert_eq!(first, &Outcome::Replayed("soon".to_owned()), "{what}");
                 }
