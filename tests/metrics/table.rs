@@ -1,5 +1,5 @@
-//! The table in the manual must match the metrics that the code registers: names, kinds, units,
-//! labels and meanings.
+//! The table of metrics in the manual must match the metrics that the code registers: names, kinds,
+//! units, labels and meanings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
