@@ -1,11 +1,11 @@
 //! Values that another tenant of the server can write under the library's keys. Such a value can
-//! fail the op that reads it, but not the other ops of the batch.
+//! fail the request (op) that reads it, but not the other ops of the batch.
 
 use palisade::node::spi::{ClaimEnd, Enlist, NodeSignal};
 
 use super::*;
 
-/// Texts that are not a valid number.
+/// Texts that a tenant stores in place of a number. Most of them are malformed or out of range.
 const STRANGE: [&str; 17] = [
     "x",
     "",
@@ -268,7 +268,7 @@ async fn a_huge_value_is_not_carried_around() {
     let Ok(Reply::Holder(Some(holder))) = got else { panic!("{got:?}") };
     assert_eq!((holder.owner, holder.meta), (Some(me), None));
     server.cli(&["del", "{l}:meta"]);
-    // No client can store a result of this size.
+    // No client can store a result as large as this one, which has 12 MiB.
     let fields: [&[u8]; 12] =
         [b"HSET", b"r", b"own", b"", b"fence", b"5", b"till", b"0", b"att", b"1", b"rf", b"5"];
     put(&mut con, &fields).await;

@@ -265,8 +265,8 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
         let (row, now) = (format!("{age} {length} {agreed} {asked}"), now());
         let ms = |seconds: i64| format!("{:013}", now.cast_signed() + 1_000 * seconds);
         let since = now - 1_000 * age;
-        // The marker's note of the time is fresh. So a changed marker is the effect of the
-        // requested length alone.
+        // The time in the marker (the note) is fresh, so no renewal of it is due. A changed marker
+        // is therefore the effect of the requested length alone.
         let fields = Fields { agreed: ms(agreed), note: ms(0), ..honest(since, 1_000 * length) };
         server.cli(&["set", "palisade:generation", &fields.text(&replid)]);
         let asks = Terms { max_ttl: Duration::from_secs(asked), ..TERMS };

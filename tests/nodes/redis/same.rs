@@ -35,7 +35,8 @@ impl Dice {
     }
 }
 
-/// A generator of ops with few keys and few owners, so that the ops affect each other.
+/// A generator of ops (requests to a node) with few keys and few owners, so that the ops affect
+/// each other.
 struct Drawn {
     dice: Dice,
     /// Base value of tokens and proposals, in microseconds. The generator adds small numbers to

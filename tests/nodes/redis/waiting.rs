@@ -48,8 +48,8 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     assert!(matches!(held, Ok(Reply::Held { .. })), "{held:?}");
     assert_eq!(one(&mine, LONG, release_plainly("k", a)).await, Ok(Reply::Done));
     while &*hinted(&mut events).await != "k" {}
-    // By the reply to this acquire, the client `mine` receives that waiters exist. Its releases
-    // then send a hint (a wake-up message) only for the lock that has a waiter.
+    // The reply to this acquire reports to the client `mine` that waiters exist. Its releases then
+    // send a hint (a wake-up message) only for the lock that has a waiter.
     fence(one(&mine, LONG, acquire("l", a)).await);
     let mut events = other.events();
     fence(one(&mine, LONG, acquire("k", a)).await);
