@@ -100,8 +100,9 @@ async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_not_be_put_back_is_given_up_at_once() {
     let groups = Groups::up_with(1, 1_000, 0, &[]);
-    // The failover window is twice the ttl, so the replaced master may still grant after its copy
-    // of the lock has ended. So the lock cannot be kept.
+    // The failover window, the time in which a replaced master may still grant, is twice the ttl.
+    // So the old master may still grant after its copy of the lock has ended, and the lock cannot
+    // be kept.
     let redlock = handle(node(&groups), 2 * TTL);
     redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     stop_replication(&groups).await;
