@@ -87,8 +87,8 @@ impl Cell {
     }
 
     /// Checks the lock `held` while one node is faulty. The other nodes keep the lock alive, if
-    /// there are others. On a single node, no other caller gets the lock. Returns the tokens of
-    /// `held`.
+    /// there are others. On a single node, no other caller gets the lock. Returns the fencing
+    /// tokens of `held`.
     async fn faulty(&self, fault: Fault, name: &str, held: Held) -> kind::Tokens {
         let tokens = held.tokens();
         if self.n > 1 {

@@ -86,7 +86,7 @@ async fn a_downgrade_lets_readers_in_and_no_writer() {
 }
 
 /// Two of three nodes do not execute the downgrade of a writer to a reader. The next renewal
-/// executes it there. Until then, no writer gets the lock.
+/// executes the downgrade on these two nodes. Until then, no writer gets the lock.
 #[tokio::test]
 async fn a_half_done_downgrade_is_finished_by_the_next_renewal() {
     let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();

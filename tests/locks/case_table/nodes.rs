@@ -45,8 +45,9 @@ impl Nodes {
                 builder.node(node.expect("addresses"))
             }),
         };
-        // The handles with one, three and five nodes share nodes, and the cells use equal names.
-        // The prefix keeps the locks of handles with different numbers of nodes apart.
+        // The handles (clients) with one, three and five nodes share nodes, and their tests use
+        // equal names of locks. The prefix keeps the locks of handles with different numbers of
+        // nodes apart.
         let builder = builder.prefix(format!("{n}:")).ttl(TTL).max_ttl(TTL);
         builder.node_deadline(NODE_DEADLINE).build().expect("settings fit together")
     }
