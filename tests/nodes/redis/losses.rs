@@ -80,7 +80,8 @@ async fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
         let shown = |loss: &Loss| format!(" {:013}-{:013}-{:013}", loss.from, loss.began, loss.to);
         let all: String = all.iter().map(shown).collect();
         let marker = server.cli(&["get", "palisade:generation"]);
-        // Write a marker with these losses and the id of another data history.
+        // Store a marker (the server's record of its data) with the losses `all` and the id of
+        // another data history.
         let other = format!("{:040x}{}{all}", 7, &marker[40..140]);
         server.cli(&["set", "palisade:generation", &other]);
         facts(&node, LONG).await.losses.to_vec()

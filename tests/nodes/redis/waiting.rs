@@ -109,7 +109,7 @@ async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields()
     let now = SystemEnv.wall_micros() / 1_000;
     assert!(until > now && until < now + 60_000, "{until} at {now}");
     // Another waiter with the same waiting time does not change the marker. A longer quarantine
-    // does not change the marker's field of the waiters.
+    // (time without grants) changes the marker, but not its field of the waiters.
     one(&node, SHORT, waiting("k", owner())).await.unwrap();
     assert_eq!(marker(&server), after);
     assert!(facts(&node, LONG).await.quarantine_raised);
