@@ -1,4 +1,5 @@
-//! Tests of hosts with wrong wall clocks, and of hosts whose clock changes during a run.
+//! Tests of cron jobs on hosts with wrong wall clocks, and on hosts whose clock changes during a
+//! run.
 
 use std::time::Duration;
 
