@@ -1,5 +1,5 @@
-//! Locks that are granted under load before a failover. At `AllReplicas` all of these locks survive
-//! the failover. At `Primary` some locks are lost.
+//! Locks that are granted under load before a failover. At the durability level `AllReplicas` all
+//! of these locks survive the failover. At the level `Primary` some locks are lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
