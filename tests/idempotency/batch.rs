@@ -1,4 +1,5 @@
-//! Batches of calls: each call has its own outcome, and the batch needs few requests to the nodes.
+//! Batches of calls with idempotency keys: each call has its own outcome, and the batch needs few
+//! requests to the nodes.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
