@@ -1,4 +1,4 @@
-//! Events and metrics of a handle's nodes, on real servers and groups. Each begin and end of a
+//! Events and metrics of a handle's nodes, on real servers and groups. Each beginning and end of a
 //! quarantine (the time after a loss of data in which a node grants nothing) is reported with its
 //! cause. A disagreement about settings is reported, too.
 

@@ -1,4 +1,4 @@
-//! Users, passwords, and the minimal rights of a user.
+//! Users and passwords of a Redis server, and the minimal rights that a user needs.
 
 use super::*;
 

@@ -218,8 +218,8 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
         let (got, _) = met(&server, &node, &fields.text(&replid)).await;
         assert!(!got.marker_missing && !got.new_history, "{what} was refused: {got:?}");
         assert_eq!(format!("{:013}", got.since), fields.since, "{what}");
-        // With the id of another server, the same marker is accepted as well. The server then
-        // begins a new data history.
+        // With the id of another data history (`master_replid`), the same marker is accepted as
+        // well. The server then begins a new data history.
         let (got, _) = met(&server, &node, &fields.text(&"f".repeat(40))).await;
         assert!(got.new_history && !got.marker_missing, "{what} was refused: {got:?}");
     }

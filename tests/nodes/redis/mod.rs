@@ -1,5 +1,5 @@
 //! `RedisNode` on real servers. The servers restart, freeze, lose data or refuse commands. Some
-//! servers are not the expected ones.
+//! servers are not usable as a lock server, and the node must refuse them.
 
 #![allow(clippy::needless_pass_by_value)]
 

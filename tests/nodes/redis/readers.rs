@@ -1,4 +1,5 @@
-//! Readers on a real server: the form of their data, and other programs that use the same key.
+//! Readers of read-write locks on a real server: the form of their data, and other programs that
+//! use the same key.
 
 use palisade::node::spi::Readers;
 
