@@ -174,9 +174,9 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
     }
 }
 
-/// Redis counts its good replicas once a second. So, right after it was frozen, a master executes
-/// the waiting requests by an old count, although no replica follows it any more. The node must
-/// refuse these grants by itself.
+/// Redis counts its good replicas once a second. So, right after the end of a freeze, a master
+/// executes the waiting requests by an old count, although no replica follows it any more. The node
+/// must refuse these grants by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
     let (master, replica) = pair();
