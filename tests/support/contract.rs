@@ -1,5 +1,5 @@
-//! Hooks by which the contract suite of nodes disturbs real servers, for example restarts them.
-//! Also functions that run the cases of the suite.
+//! Hooks by which the contract suite, the tests that every kind of node must pass, disturbs real
+//! servers, for example restarts them. Also functions that run the cases of the suite.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

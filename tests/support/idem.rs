@@ -1,5 +1,5 @@
-//! Memory nodes under tokio's paused clock, handles whose links to the nodes can fail, and a
-//! counter of effects.
+//! Memory nodes under tokio's paused clock, handles (clients) whose links to the nodes can fail,
+//! and a counter of effects.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unreachable_pub, missing_docs)]
 
