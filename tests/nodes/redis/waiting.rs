@@ -2,10 +2,10 @@
 //! The server's marker (the key `palisade:generation`) records until when waiters may exist. Its
 //! other fields do not change.
 
-// The tests use these fields of the marker by their index: 0 is the data history, 1 the time since
-// when the data are complete, 2 the smallest valid token, 3 the length of a quarantine, 4 the time
-// until which this length is agreed on, 5 the time until which waiters may exist, and 6 the way in
-// which the data began.
+// The tests use these fields of the marker (the server's record of its data) by their index: 0 is
+// the data history, 1 the time since when the data are complete, 2 the smallest valid token, 3 the
+// length of a quarantine (time without grants), 4 the time until which this length is agreed on, 5
+// the time until which waiters may exist, and 6 the way in which the data began.
 
 use palisade::node::spi::NodeSignal;
 
@@ -117,8 +117,8 @@ async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields()
     assert_eq!(marker(&server)[..3], before[..3]);
 }
 
-/// Redis disconnects a subscriber whose output buffer grows too large. So results use another
-/// connection.
+/// Redis disconnects a subscriber whose output buffer grows too large. So large results do not use
+/// the connection on which hints (wake-up messages) arrive.
 #[tokio::test]
 async fn hints_come_on_a_connection_of_their_own() {
     let server = Server::start(&[]);
