@@ -117,8 +117,8 @@ async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields()
     assert_eq!(marker(&server)[..3], before[..3]);
 }
 
-/// Redis disconnects a subscriber whose output buffer grows too large. So large results do not use
-/// the connection on which hints (wake-up messages) arrive.
+/// Redis disconnects a subscriber whose output buffer grows too large. So results, which can be
+/// large, do not use the connection on which hints (wake-up messages) arrive.
 #[tokio::test]
 async fn hints_come_on_a_connection_of_their_own() {
     let server = Server::start(&[]);
