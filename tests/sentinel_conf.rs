@@ -62,7 +62,8 @@ fn every_line_of_the_templates_names_checks_that_exist() {
             }
         }
     }
-    // Conversely, each check about a setting must be named in a template.
+    // The other direction: each check of `palisade doctor` about a setting must be named in a
+    // template.
     let free: BTreeSet<String> = NOT_SETTINGS.iter().map(|id| (*id).to_owned()).collect();
     assert!(free.is_subset(&known), "{:?}", free.difference(&known));
     let missing: Vec<_> = known.difference(&named).filter(|id| !free.contains(*id)).collect();
@@ -88,7 +89,8 @@ fn the_table_of_reasons_knows_every_setting_and_only_checks_that_exist() {
         }
     }
     assert!(seen > 15, "only {seen} ids seen: the table is read wrongly");
-    // These settings are set on every server, so the table does not mention them.
+    // These settings are set on every server, so the README's table of reasons does not mention
+    // them.
     let usual = ["port", "dir", "daemonize", "logfile", "timeout", "repl-diskless-sync"];
     for template in ["templates/redis.conf", "templates/sentinel.conf"] {
         for setting in settings(template).keys().filter(|s| !usual.contains(&s.as_str())) {

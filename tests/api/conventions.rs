@@ -1,5 +1,5 @@
 //! Conventions of Rust libraries: the traits of public types, shorthand constructors, and the
-//! advice of errors.
+//! advice of errors (the next step that an error proposes to its caller).
 
 use std::error::Error;
 use std::fmt::Debug;

@@ -141,8 +141,8 @@ fn numbers_of_permits_and_names() {
     refused(twice, "names", "\"b\"", "each name once: leave out the second");
 }
 
-/// The keys of elections, semaphores and records, and the side keys of locks, are no names of
-/// locks.
+/// A lock may not have the key of an election, a semaphore or a record as its name, nor a side key
+/// of another lock (its fence, queue or metadata).
 #[test]
 fn names_of_other_things() {
     let r = handle();
@@ -164,7 +164,8 @@ fn names_of_other_things() {
         kept(&format!("{{jobs}}:{side}"), side);
         let e = tagged.mutex(format!("jobs:{side}")).build().unwrap_err().to_string();
         assert!(e.contains("`name`") && e.contains(side), "{e}");
-        // A name without a hash tag is not the side key of another name.
+        // A side key has the lock's name as its hash tag, as in `{jobs}:fence`. These names have no
+        // hash tag or an empty one, so they are valid.
         r.mutex(format!("jobs:{side}")).build().unwrap();
         r.mutex(format!("{{}}:{side}")).build().unwrap();
     }

@@ -1,4 +1,5 @@
-//! Compares the health that a handle reports with the later behaviour of its nodes.
+//! Compares the health that a handle (a client: the `Redlock` value of a process) reports with the
+//! later behaviour of its nodes.
 
 use std::time::{Duration, SystemTime};
 
@@ -54,8 +55,8 @@ async fn after_a_loss_it_says_until_when_and_it_is_so() {
     sleep(rest + Duration::from_millis(1)).await;
     let health = redlock.health().await;
     assert!(health.is_ready() && grants(&redlock).await, "{health}");
-    // A key without a creation time (birth) may have been used before the loss. The nodes cannot
-    // rule this out until one retention has passed.
+    // A key without a creation time (birth) may have been used before the node lost its data. The
+    // nodes cannot rule this out until one retention has passed.
     let Ability::After(rest) = health.new_keys() else { panic!("{health}") };
     assert!((23 * 3_600 * S..=25 * 3_600 * S).contains(&rest), "{rest:?}");
     assert!(!runs(&redlock, "old", None).await);

@@ -191,7 +191,8 @@ async fn a_sentinel_that_announces_an_address_that_cannot_be_reached() {
         ] {
             assert!(text.contains(words), "{words:?} in {text:?}");
         }
-        // The fault may end by itself, because a server that is restarting causes the same error.
+        // The error's cause may end by itself, because a server that is restarting causes the same
+        // error.
         assert!(matches!(advice, Advice::RetryAfter(_)), "{text:?}");
     }
 }

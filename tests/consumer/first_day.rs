@@ -63,7 +63,8 @@ async fn one_message_is_tried_every_five_seconds_and_the_reason_is_said_each_min
     let orders = w.redlock.idempotency("orders").at_most_once().retention(keep).build().unwrap();
     let broker = full();
     let consumer = running(&orders, &broker);
-    // Wait for this log line, because before it the node is in quarantine and answers for no key.
+    // Wait for the log line that no messages are taken. Before this line the node is in quarantine
+    // (the time after a loss of data), in which it answers for no key.
     while log.lines(&CLOSED).is_empty() {
         sleep(Duration::from_secs(1)).await;
     }

@@ -37,7 +37,7 @@ async fn held(decision: Decision) {
         sleep(secs(300)).await;
         assert_eq!((of.metrics().held, broker.left(), broker.dead().len()), (300, 300, 0));
         // While the old messages are held, the consumer handles a message that was made after the
-        // loss.
+        // nodes lost their data.
         broker.publish_at("new", "10 GBP", at(w.now()));
         sleep(secs(1)).await;
         assert_eq!((broker.left(), ledger.with(1)), (300, 1));
@@ -47,8 +47,8 @@ async fn held(decision: Decision) {
     };
     let (ended, ()) = tokio::join!(consume, operate);
     let ended = ended.unwrap();
-    // The third node lost no data, and has the result of the message `old-0`. So with the decision
-    // to run, the consumer does not run this message again.
+    // The third node lost no data, and has the result of the message `old-0`. So if the operator
+    // decides that the held messages run, the consumer does not run this message again.
     let (booked, dead) = if decision == Decision::Run { (300, 0) } else { (1, 300) };
     assert_eq!((ledger.with(1), broker.dead().len()), (booked, dead), "{ended:?}");
     assert!(broker.dead().iter().all(|(_, why)| *why == DeadLetterReason::Forgotten));
@@ -82,8 +82,8 @@ async fn nodes_that_lost_their_data_know_of_messages_made_later() {
     broker.publish("order-1", "10 GBP");
     broker.publish("order-2", "10 GBP");
     let book = || booking(&ledger, Duration::ZERO);
-    // These two messages were made a moment ago, after the loss. So no consumer can have handled
-    // them before.
+    // These two messages were made a moment ago, after the nodes lost their data. So no consumer
+    // can have handled them before.
     let connection = broker.connect().0.created(at(w.now()));
     let one = consumer(&w.redlock, connection, Rules::default().concurrency(1));
     one.run(book(), empty(broker.clone())).await.unwrap();

@@ -18,7 +18,7 @@ use super::{Ledger, booking, empty};
 
 const TTL: Duration = Duration::from_secs(5);
 const ERROR: Duration = Duration::from_millis(50);
-/// Number of messages that are made after the loss.
+/// Number of messages that are made after the server has lost data.
 const NEW: usize = 20;
 
 fn redlock(builder: RedlockBuilder) -> Redlock {
@@ -26,15 +26,15 @@ fn redlock(builder: RedlockBuilder) -> Redlock {
     builder.node_deadline(Duration::from_secs(1)).build().unwrap()
 }
 
-/// Returns a handle on one server. The server counts as new, because another handle with
-/// `trust_fresh` has marked it before. So it grants at once.
+/// Returns a handle on one server. Another client with `trust_fresh`, which accepts a new server
+/// without a wait, has used the server before. So the server grants at once.
 async fn lone(server: &Server) -> Redlock {
     let node = |new| RedisNode::builder(server.url()).trust_fresh(new).build().unwrap();
     assert!(redlock(Redlock::builder().node(node(true))).health().await.is_ready());
     redlock(Redlock::builder().node(node(false)))
 }
 
-/// An idempotency namespace, a broker and a ledger.
+/// An idempotency namespace, a broker, and a ledger that counts the effects.
 struct Lab {
     of: Idempotency,
     broker: Broker,
@@ -59,8 +59,8 @@ impl Lab {
         consumer.run(book, empty(self.broker.clone())).await.unwrap();
     }
 
-    /// Waits until `held` messages are held, publishes new messages, and decides about the loss as
-    /// an operator. Checks the effects of the decision.
+    /// Waits until `held` messages are held, publishes new messages, and decides about the loss of
+    /// data as an operator. Checks the effects of the decision.
     async fn decided(&self, held: usize, decision: Decision) {
         let booked = self.ledger.with(1);
         let operate = async {

@@ -128,8 +128,8 @@ async fn a_message_at_work_elsewhere_is_never_acknowledged() {
     };
     let waits: Vec<_> = log.iter().filter_map(|l| pause(&l.1)).collect();
     assert_eq!((acks, ledger.with(1)), (2, 1));
-    // The duplicate is delivered again after pauses that grow to five seconds at most, which is
-    // half of the lease.
+    // While the first message is handled, its duplicate is delivered again after pauses that grow
+    // to five seconds at most. This is half of the claim's lease.
     assert!((4..12).contains(&waits.len()) && waits[0] <= secs(1), "{waits:?}");
     assert!(waits.iter().all(|wait| *wait <= secs(5)), "{waits:?}");
     assert!(begun.elapsed() < secs(37), "{:?}", begun.elapsed());
@@ -169,7 +169,7 @@ impl Death {
     }
 }
 
-/// Runs a process until a first message reaches this crash point. The process then dies: its
+/// Runs a process until a first message reaches the crash point `death`. The process then dies: its
 /// connections to the broker and to the nodes are cut, and it does nothing more. Panics if no
 /// message reaches the crash point.
 async fn doomed(w: &World, broker: &Broker, ledger: &Ledger, death: Death) {

@@ -1,4 +1,5 @@
-//! Tests of hosts with wrong wall clocks, and of hosts whose clock changes during a run.
+//! Tests of cron jobs on hosts with wrong wall clocks, and on hosts whose clock changes during a
+//! run.
 
 use std::time::Duration;
 
@@ -120,8 +121,8 @@ async fn a_host_whose_clock_goes_back_while_it_waits_runs_the_job_later() {
     for n in 0..40 {
         sleep(Duration::from_millis(1_300 + 17 * n)).await;
         // If the clock is 20 s behind, the time of a tick is too far ahead for this host to be the
-        // birth (time of creation) of its key. If it is 2 s behind, this host still accepts the
-        // nodes' fencing tokens, although they are ahead of its clock.
+        // birth (time of creation) of the tick's idempotency key. If the clock is 2 s behind, this
+        // host still accepts the nodes' fencing tokens, although they are ahead of its clock.
         host.set_ahead(if n % 2 == 0 { -20 } else { -2 });
         sleep(3 * SECOND).await;
         host.set_ahead(0);

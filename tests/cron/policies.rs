@@ -1,5 +1,5 @@
-//! Tests of the policies for ticks that are missed, for ticks that overlap, and for runs that take
-//! too long.
+//! Tests of the policies of cron jobs for ticks (due times) that are missed, for ticks that
+//! overlap, and for runs that take too long.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tests with a real server that refuses the password of the process for some time.
+//! Tests of a cron job with a real server that refuses the password of the process for some time.
 
 use std::time::Duration;
 

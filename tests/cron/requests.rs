@@ -1,4 +1,4 @@
-//! Tests of runs that an operator requests, outside of the schedule.
+//! Tests of runs of a cron job that an operator requests, outside of the schedule.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};

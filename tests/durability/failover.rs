@@ -1,5 +1,5 @@
-//! Locks that are granted under load before a failover. At `AllReplicas` all of these locks survive
-//! the failover. At `Primary` some locks are lost.
+//! Locks that are granted under load before a failover. At the durability level `AllReplicas` all
+//! of these locks survive the failover. At the level `Primary` some locks are lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn redlock(groups: &Groups, group: usize) -> Redlock {
     Redlock::builder().node(node).ttl(HELD).node_deadline(node_deadline).build().unwrap()
 }
 
-/// Returns the master in the report of the first Sentinel.
+/// Returns the address of the group's master, as the first Sentinel reports it.
 fn master(groups: &Groups, group: usize) -> String {
     let name = groups.name(group);
     let text = cli(&groups.sentinels(group)[0], &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &name]);
@@ -56,7 +56,7 @@ async fn load(redlock: Redlock, level: Durability, stop: Arc<AtomicBool>) -> Gra
                         std::mem::forget(guard);
                     }
                     // Attempts are refused while the masters change, and while the new master is in
-                    // quarantine.
+                    // quarantine (the time after a failover in which it grants nothing).
                     _ => tokio::time::sleep(Duration::from_millis(5)).await,
                 }
             }
@@ -159,7 +159,7 @@ async fn all_replicas_are_those_that_the_sentinels_know() {
     assert_eq!(cli(&servers[1], &["EXISTS", "c"]), "1");
 
     // The Sentinels still list the killed replica, and it may be promoted when it runs again. So
-    // the node must wait for it.
+    // the node must wait for the confirmation of this replica, too.
     groups.break_("kill", 0, &["--server", "a3"]);
     until("it is gone", || {
         cli(&servers[0], &["INFO", "replication"]).contains("connected_slaves:1")

@@ -1,6 +1,6 @@
-//! Durability levels on real servers. The tests check which grants count, that a refused grant
-//! leaves no lock behind, and which locks survive a failover. They read the replicas' keys with
-//! `redis-cli`.
+//! Durability levels (the number of replicas that must have a grant before it counts) on real
+//! servers. The tests check which grants count, that a refused grant leaves no lock behind, and
+//! which locks survive a failover. They read the replicas' keys with `redis-cli`.
 
 mod failover;
 mod refused;

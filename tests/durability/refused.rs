@@ -1,5 +1,6 @@
-//! Refusals because of too few replicas, a new data history or a missing permission. Each time, the
-//! lock is not granted, the error names the reason, and no lock is left behind on the server.
+//! Refusals because of too few replicas, a new data history (the server may have lost grants) or a
+//! missing permission. Each time, the lock is not granted, the error names the reason, and no lock
+//! is left behind on the server.
 
 use std::sync::Arc;
 
@@ -112,8 +113,8 @@ async fn a_replica_that_is_down_is_waited_for_where_it_is_known() {
         assert!(e.detail().contains("only 1 connected"), "{e}");
         nothing_stands(&trio, name);
     }
-    // The new handle has never seen the killed replica, so it does not wait for this replica. When
-    // the replica is connected again, the handle waits for it, too.
+    // The new handle has connected only after the replica was killed, so it does not wait for this
+    // replica. When the killed replica is connected again, the handle waits for it, too.
     let late = node(None);
     let guard = all(&late, "b").try_acquire().await.unwrap().acquired().unwrap();
     assert_eq!(guard.durability().replicas, 1);
@@ -176,8 +177,8 @@ async fn a_barrier_knows_one_history_of_one_process() {
     let first = point().await;
     assert_eq!(ask(&first).await, Ok(2));
 
-    // The master is demoted and promoted again. This begins a new data history at the same address,
-    // and the grants of the old data history may be lost.
+    // The master is demoted and promoted again. This begins a new data history (sequence of writes)
+    // at the same address, and the grants of the old data history may be lost.
     let port = trio.replicas[0].port().to_string();
     assert_eq!(trio.master.cli(&["REPLICAOF", "127.0.0.1", &port]), "OK");
     assert_eq!(trio.master.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
@@ -192,8 +193,8 @@ async fn a_barrier_knows_one_history_of_one_process() {
     trio.follow();
     assert_eq!(ask(&second).await, Ok(2));
 
-    // After a restart, another server process has the same address. Barriers for the old process
-    // fail.
+    // After a restart, another server process has the same address. A barrier (the wait for
+    // replicas) that was begun at the old process fails.
     trio.master.restart();
     assert!(ask(&second).await.is_err());
     let third = point().await;

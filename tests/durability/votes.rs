@@ -10,7 +10,7 @@ use crate::support::wrap::Wrap;
 
 use super::*;
 
-/// Reply of a node to a barrier.
+/// Reply of a node to a barrier (the wait until replicas have a grant).
 #[derive(Clone)]
 enum BarrierReply {
     Have(u32),
@@ -59,7 +59,7 @@ fn three(replies: [BarrierReply; 3]) -> Three {
     let node = |reply| Reporting { reply: Arc::new(Mutex::new(reply)), levels: Arc::default() };
     let nodes: Vec<_> = replies.into_iter().map(node).collect();
     // Each node is inside the wrapper `Fault`, as a user may wrap a node. So the tests also check
-    // that a wrapper forwards barriers.
+    // that a wrapper forwards barriers (waits for replicas).
     let builder = nodes.iter().fold(Redlock::builder(), |b, n| b.node(Fault::new(n.node())));
     Three { nodes, redlock: builder.build().unwrap() }
 }
@@ -227,7 +227,8 @@ async fn a_result_counts_only_at_the_level() {
     assert_eq!(again.unwrap(), Outcome::Replayed(8));
 }
 
-/// A waiter whose level no node reaches does not keep the wake-ups of its handle to itself.
+/// A waiter requires a durability level that no node reaches. It does not keep the wake-ups of its
+/// handle from the handle's other waiters.
 #[tokio::test]
 async fn a_waiter_that_cannot_succeed_lets_the_others_of_its_handle_go_first() {
     let nodes = three([BarrierReply::Have(0), BarrierReply::Have(0), BarrierReply::Have(0)]);

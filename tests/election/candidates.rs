@@ -1,4 +1,5 @@
-//! Tests of candidates: their list, their priorities, and their eligibility.
+//! Tests of candidates (processes that want to lead): their list, their priorities, and their
+//! eligibility.
 
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ async fn candidates_are_listed_in_order_and_the_leader_is_marked() {
         let eligible: Vec<_> = shown.iter().map(|c| c.eligible).collect();
         assert_eq!(eligible, [true, true, true, true, false]);
         assert!(shown[2].since <= shown[3].since);
-        // A candidate stays in the list while it campaigns.
+        // A candidate stays in the list of candidates while it campaigns.
         sleep(10 * TTL).await;
         assert_eq!(values(&asks).await, order);
         tasks.iter().for_each(JoinHandle::abort);
@@ -88,7 +89,7 @@ async fn a_candidate_that_dies_is_gone_after_its_ttl() {
     let asks = world.election();
     assert_eq!(values(&asks).await, ["leads", "dies"]);
     // No further request of the candidate arrives, not even the request that removes it from the
-    // list.
+    // list of candidates.
     links.iter().for_each(FaultControl::cut);
     ghost.abort();
     let died = Instant::now();
@@ -113,8 +114,8 @@ async fn the_list_is_bounded_and_who_finds_no_room_campaigns_all_the_same() {
     let asks = world.election();
     assert_eq!(asks.candidates().await.unwrap().len(), 1 + MAX_LISTED);
     leadership.resign().await.unwrap();
-    // All candidates lead, one after the other. This includes the candidates without a place in the
-    // list.
+    // All candidates lead, one after the other. This includes those for whom the list of candidates
+    // had no room.
     for task in crowd {
         assert_eq!(timeout(LONG, task).await.unwrap().unwrap(), Ok(()));
     }
@@ -339,8 +340,8 @@ async fn one_attempt_with_a_priority_waits_for_each_higher_one_that_is_listed() 
             ghosts.push((ghost, links));
         }
         sleep(TTL).await;
-        // The candidates of higher priority are still in the list, but cannot be elected. So the
-        // attempt waits only because of the list, and then wins.
+        // The candidates of higher priority are still in the list of candidates, but cannot be
+        // elected. So the attempt waits only because of the list, and then wins.
         ghosts.iter().flat_map(|(_, links)| links).for_each(FaultControl::cut);
         leadership.resign().await.unwrap();
         let resigned = Instant::now();

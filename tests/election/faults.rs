@@ -1,5 +1,5 @@
-//! Tests of faults that do not end a term, of faults that end a term, and of the state after these
-//! faults.
+//! Tests of faults that do not end a leader's term, of faults that end it, and of the election's
+//! state after these faults.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -114,8 +114,8 @@ async fn after_a_total_loss_of_data_the_leader_comes_back_and_no_other_candidate
         assert!(matches!(observer.next().await, Some(Observation::Leader { gap: false, .. })));
         sleep(TTL).await;
         world.nodes.iter().for_each(MemoryNode::restart_empty);
-        // After the loss, no node can report if there is a leader. So the call returns an error,
-        // and not the result "no leader".
+        // After the loss of data, no node can report if there is a leader. So the call returns an
+        // error, and not the result "no leader".
         let unknown = world.election().leader().await;
         assert!(matches!(unknown, Err(LeaderError::NoQuorum(_))), "{unknown:?}");
         let rival = tokio::spawn({

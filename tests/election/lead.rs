@@ -193,8 +193,8 @@ async fn the_drain_time_applies_after_an_unclean_loss_and_not_after_a_clean_end(
             assert!(left <= drain && left + Duration::from_millis(5) >= drain, "{left:?}");
             let (next, elected) = timeout(LONG, follower).await.unwrap().unwrap();
             assert!(elected >= lost + drain, "n = {n}, {drain:?}: {:?}", elected - lost);
-            // The new leader leads at the latest after the ttl, the lock-delay, one round trip, and
-            // the drift between clocks.
+            // The new leader leads at the latest after the ttl, the lock-delay (`drain`, a time
+            // without a leader after a loss), one round trip, and the drift between clocks.
             let most = TTL + drain + (TTL + drain) / 50 + Duration::from_millis(50);
             assert!(elected.duration_since(gone) <= most, "{:?}", elected - gone);
             assert!(next.is_valid());

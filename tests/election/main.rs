@@ -103,8 +103,8 @@ async fn sixteen_candidates_lead_one_at_a_time_and_an_observer_sees_them_in_orde
     }
 }
 
-/// Checks a stream of observations. Each leader's term must be in `terms`, terms and values must
-/// come in order, and each gap between values must be marked.
+/// Checks an observer's stream of observations. The term (fencing token) of each leader must be in
+/// `terms`, terms and values must come in order, and each gap between values must be marked.
 fn check_stream(seen: &[Observation], terms: &[palisade::FencingToken]) {
     let mut last = None;
     for pair in seen.windows(2) {

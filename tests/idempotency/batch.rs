@@ -1,4 +1,5 @@
-//! Batches of calls: each call has its own outcome, and the batch needs few requests to the nodes.
+//! Batches of calls with idempotency keys: each call has its own outcome, and the batch needs few
+//! requests to the nodes.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -164,7 +165,8 @@ async fn a_batch_that_ends_in_a_handler_parks_only_what_was_begun() {
             }
             let at = format!("{end:?} in handler {last}, {concurrency} at once");
             let (begun, completed) = (begun.into_inner().unwrap(), completed.into_inner().unwrap());
-            // Handlers that were ready at the same time may also begin before the batch is dropped.
+            // The test drops the batch when the handler number `last` begins. Handlers that were
+            // ready at the same time may also begin before that.
             assert!((last..last + concurrency).contains(&begun.len()), "{at}: {begun:?}");
             let parked = parked(&w.orders()).await;
             let unbegun = parked.iter().filter(|i| !begun.contains(i)).count();

@@ -21,7 +21,8 @@ fn orders(w: &World, skew: i64) -> Idempotency {
 }
 
 /// Sends a request, so that the restarted nodes detect that they may have lost data. Waits until
-/// the quarantine of these nodes has ended. Returns the time when their new data history began.
+/// their quarantine, in which they grant nothing, has ended. Returns the time when their new data
+/// history began.
 async fn settle(w: &World) -> u64 {
     let since = w.now();
     let look = orders(w, 0).key("settle").lookup::<u32>().await;
@@ -120,13 +121,14 @@ async fn without_a_birth_memory_is_whole_after_the_retention() {
     let whole = since + 7_000 + 2 * E + KEEP.as_millis() as u64;
     sleep(Duration::from_millis(whole - w.now())).await;
     let orders = orders(&w, 0);
-    // At exactly the time `whole`, the key is still forgotten. The outcome reports one more
-    // millisecond.
+    // `whole` is the last time at which the key is still forgotten (the nodes cannot tell if it was
+    // used before the loss). The outcome reports one more millisecond.
     let parked = orders.key("a").run(|_| async { Ok::<_, String>(1) }).await.unwrap();
     assert!(matches!(&parked, Outcome::Parked(p) if p.forgotten_for == MS), "{parked:?}");
     sleep(MS).await;
     assert!(runs(orders.key("a")).await);
-    // From now on, each request within the retention was made after the loss, so none is forgotten.
+    // From now on, each request within the retention was made after the loss of data, so none is
+    // forgotten.
     assert!(runs(orders.key("b").created_at(at(w.now()) - KEEP)).await);
 }
 
@@ -142,7 +144,8 @@ async fn the_namespace_may_be_younger_than_the_loss() {
     let (old, young) = (since_of(since + 2 * E), since_of(since + 2 * E + 1));
     assert!(!runs(old.key("a")).await);
     assert!(runs(young.key("a")).await);
-    // The later time counts: the start of the namespace or the birth of the key.
+    // The later one of two times counts: the time since which the namespace is in use, or the birth
+    // (time of creation) of the key.
     assert!(runs(old.key("b").created_at(at(since + 2 * E + 1))).await);
     assert!(runs(young.key("c").created_at(at(since - 10_000))).await);
     assert!(!runs(old.key("d").created_at(at(since))).await);

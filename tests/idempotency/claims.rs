@@ -1,4 +1,5 @@
-//! Keys that are claimed in one batch, and completed in one batch later.
+//! Idempotency keys that are claimed in one batch, so that the caller may run the work, and
+//! completed in one batch later.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The crash kit of `palisade_testing` lets a process crash at each point of a call. It is applied
-//! to calls that keep the library's guarantees, and to calls that break them.
+//! The crash kit of `palisade_testing` lets a process crash at each point of an idempotent call. It
+//! is applied to calls that keep the library's guarantees, and to calls that break them.
 
 use palisade::idempotency::{Call, Context};
 use palisade::{Failed, Outcome, Probed, RunError};

@@ -86,8 +86,8 @@ async fn a_decision_to_run_does_not_run_what_a_later_loss_made_forgotten() {
             assert!(is_undecided(of, "third").await);
         }
         if is_kept {
-            // The outcome of the parked key names only the later loss, because an operator has
-            // already decided about the first loss.
+            // The key is parked: its handler does not run. The outcome names only the later loss of
+            // data, because an operator has already decided about the first loss.
             let Outcome::Parked(parked) = run(&of, "third", &effects).await else { panic!() };
             let incidents = incidents(&of).await.incidents;
             let (first, later) = (&incidents[0], &incidents[1]);

@@ -52,14 +52,14 @@ async fn it_is_said_once_per_node_and_loss() {
         assert!(matches!(run(&orders, key).await, Outcome::Parked(_)));
         sleep(secs(60)).await;
     }
-    // Keys stay forgotten for the retention and twice E (the clock error), counted from the loss.
-    // The quarantine of the node is part of this time.
+    // Keys stay forgotten for the retention and twice E (the clock error), counted from the loss of
+    // data. The node's quarantine, in which it grants nothing, is part of this time.
     assert_eq!(reported(&mut events), ["node-0 for 3542s", "node-1 for 3573s"]);
-    // A further loss of the same node is reported again.
+    // A further loss of data on the same node is reported again.
     lose(&w, &[1]).await;
     assert!(matches!(run(&orders, "e").await, Outcome::Parked(_)));
     assert_eq!(reported(&mut events), ["node-1 for 3573s"]);
-    // A key that was made after the loss is not forgotten, and no event is sent.
+    // A key that was made after the loss of data is not forgotten, and no event is sent.
     lose(&w, &[0]).await;
     let made = at(w.now());
     let call = orders.key("f").created_at(made).run(|_| async { Ok::<_, String>(1) });
@@ -116,8 +116,8 @@ async fn one_line_of_the_log_says_until_when() {
     let log = Log::of_this_thread(LevelFilter::INFO);
     let w = World::new(1);
     lose(&w, &[0]).await;
-    // The namespaces of one handle share the events about the nodes, so the second namespace adds
-    // no log line.
+    // The namespaces of one handle (client) share the events about the nodes, so the second
+    // namespace adds no log line.
     for keep in [KEEP, KEEP / 2] {
         let orders = orders(&w.redlock, keep);
         for key in 0..10 {

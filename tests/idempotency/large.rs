@@ -1,5 +1,5 @@
-//! Large results. Above `max_result` the nodes store only that there was a result, without its
-//! value. The handler never runs again.
+//! Large results. If a result is larger than `max_result`, the nodes store only that there was a
+//! result, without its value. The handler never runs again.
 
 use std::time::Duration;
 
@@ -105,8 +105,9 @@ async fn what_a_probe_found_is_answered_and_kept_as_a_fact() {
 
 #[tokio::test(start_paused = true)]
 async fn a_late_result_that_is_too_large_is_reported_as_its_own() {
-    // The nodes restart, and so begin a new data history, before the result is stored. The first
-    // try to store it fails, and the second try stores only that there was a result.
+    // The nodes restart before the result is stored, and so begin a new data history (their data
+    // may be incomplete). The first try to store the result fails, and the second try stores only
+    // that there was a result.
     for life in [MemoryNode::restart_keeping, MemoryNode::restart_empty] {
         let w = World::new(3);
         let nodes = w.nodes.clone();

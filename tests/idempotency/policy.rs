@@ -1,5 +1,6 @@
-//! The policies for lapsed and for forgotten keys, the probe, and the birth (creation time) of a
-//! key, in every combination. Also the state of a key after a failed handler.
+//! The policies for lapsed keys (an earlier attempt left no result) and for forgotten keys (the
+//! nodes cannot tell if there was an attempt), the probe, and the birth (creation time) of a key,
+//! in every combination. Also the state of a key after a failed handler.
 
 use std::time::Duration;
 
@@ -151,8 +152,8 @@ impl Case {
         sleep(secs(11)).await;
     }
 
-    /// Asserts that a lookup and another call do not change a parked key, and that an operator can
-    /// decide about the key.
+    /// Asserts that a lookup and another call do not change a parked key (one whose handler does
+    /// not run), and that an operator can decide about the key.
     async fn stays_parked(
         &self,
         w: &World,

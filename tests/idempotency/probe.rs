@@ -9,7 +9,8 @@ use crate::support::idem::{Effects, World, secs};
 async fn forgotten_but_for_one(w: &World, e: &Effects) {
     assert!(w.orders().key("k").run(|_| e.act(secs(1))).await.unwrap().is_executed());
     w.nodes[1..].iter().for_each(MemoryNode::restart_empty);
-    // A node notices at its first request that it lost its data, so its quarantine begins here.
+    // A node notices at its first request that it lost its data, so its quarantine (the time
+    // without grants) begins here.
     assert!(w.orders().key("other").run(|_| e.act(secs(1))).await.is_err());
     tokio::time::sleep(secs(40)).await;
 }

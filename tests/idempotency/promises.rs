@@ -20,8 +20,8 @@ fn ms(ms: u64) -> Duration {
 }
 
 /// E is the largest error of any clock, here 4.9 s. A process whose clock is ahead by up to E is
-/// paused in its handler. Meanwhile the retention of its record ends, and a process whose clock is
-/// behind by up to E runs the key. Then the paused process stores its result.
+/// paused in its handler. Meanwhile the nodes' record of the key expires, and a process whose clock
+/// is behind by up to E runs the key. Then the paused process stores its result.
 #[tokio::test(start_paused = true)]
 async fn a_paused_process_that_completes_late_changes_no_result() {
     for n in [1, 3] {
@@ -51,8 +51,8 @@ async fn a_paused_process_that_completes_late_changes_no_result() {
                 let what = format!("{n} nodes, {ahead} and {behind} ms, paused for {pause} ms");
                 let ran = matches!(&second, Outcome::Executed { value, .. } if value == "soon");
                 assert!(ran, "{what}: {second:?}");
-                // The result of the late process was not stored. So its call returns the other
-                // result or an error.
+                // The paused process is late, so its result was not stored. Its call returns the
+                // result of the other process or an error.
                 if let Ok(first) = &first {
                     assert_eq!(first, &Outcome::Replayed("soon".to_owned()), "{what}");
                 }

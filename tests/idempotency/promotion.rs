@@ -81,8 +81,9 @@ async fn a_promoted_replica_that_was_behind_proves_what_it_lost() {
         assert!(*stored + 1_000 >= behind_since, "{key} was lost though it was replicated");
         assert!(from <= *stored && *begun <= to, "{key} {begun} {stored}: {from} {to}");
     }
-    // The reported loss must be as short as possible. It must begin at most `NOTED` before the
-    // newest key that the new master has, and end at most one longest lease after the promotion.
+    // The reported loss must be as short as possible. It must begin at most one second (`NOTED`)
+    // before the newest key that the new master has, and end at most one longest lease after the
+    // promotion.
     let newest = kept.iter().map(|ran| ran.begun).max().expect("some");
     assert!(from + NOTED >= newest, "{from} is long before {newest}");
     let lease = TTL.as_millis() as u64;

@@ -1,6 +1,6 @@
-//! A server that lost its last writes reports how long the loss can be at most. A namespace that
-//! accepts a loss of this length still runs new keys. The test keeps a list of all keys with the
-//! times of their runs, to compare.
+//! A server that lost its last writes reports the longest time whose writes may be missing (the
+//! loss). A namespace that accepts a loss of this length still runs new keys. The test keeps a list
+//! of all keys with the times of their runs, to compare.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::support::server::Server;
 
-/// Longest lease. The loss that a promotion causes ends at most this time after the promotion.
+/// Longest lease. A promotion causes a loss (a time whose writes may be missing), which ends at
+/// most one longest lease after the promotion.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 pub(crate) const ERROR: Duration = Duration::from_millis(50);
 /// Time limit that is longer than any restart or promotion in these tests.
@@ -42,7 +43,8 @@ fn orders(server: &Server) -> Orders {
     }
 }
 
-/// Runs the key. Repeats the call as long as there is no server, or the server is in quarantine.
+/// Runs the key. Repeats the call as long as there is no server, or the server is in quarantine (it
+/// grants nothing after a loss of data).
 pub(crate) async fn run(of: &Idempotency, key: &str) -> Outcome<u32> {
     let end = Instant::now() + LONG;
     loop {
@@ -58,15 +60,16 @@ pub(crate) fn is_forgotten(outcome: &Outcome<u32>) -> bool {
     matches!(outcome, Outcome::Parked(Parked { reason: ParkedReason::Forgotten, .. }))
 }
 
-/// Asserts that the reported loss does not begin too early: at most `NOTED` before each key that
-/// the restarted server still has.
+/// Asserts that the reported loss does not begin too early: at most one second (`NOTED`) before
+/// each key that the restarted server still has.
 fn begins_late(from: u64, kept: &[(String, u64, u64)], what: &str) {
     for (key, begun, stored) in kept {
         assert!(from + NOTED >= *begun, "{what}: {key} {begun} {stored} came back: {from}");
     }
 }
 
-/// Returns the last loss in the server's marker.
+/// Returns the beginning and the end of the last loss (a time in which writes may be lost) in the
+/// server's marker, in milliseconds since 1970.
 fn loss(server: &Server) -> (u64, u64) {
     let marker = server.cli(&["GET", "palisade:generation"]);
     let mut last = marker.trim().rsplit(' ').next().unwrap().split('-');

@@ -1,8 +1,9 @@
 //! A table of tests: every kind of lock on every kind of node. The nodes are in memory, Redis
 //! servers or Sentinel groups. There are one, three or five nodes. They are healthy, or one is
-//! frozen, or one is restarted. Each cell checks that conflicting holders exclude each other, that
-//! the next holder has a larger fencing token, and that a release frees the lock. It also checks
-//! which locks survive the fault, and the error of a call that cannot succeed.
+//! frozen, or one is restarted. Each cell (one kind of lock on one number of nodes) checks that
+//! conflicting holders exclude each other, that the next holder has a larger fencing token, and
+//! that a release frees the lock. It also checks which locks survive the fault, and the error of a
+//! call that cannot succeed.
 //!
 //! The only node of the cells with one node is also the first node of the cells with three and with
 //! five nodes. So a fault of this node hits all cells at the same time.
@@ -34,7 +35,7 @@ enum Fault {
     Restarted,
 }
 
-/// One cell: a kind of lock on `n` nodes, which two handles share.
+/// One cell of the table: a kind of lock on `n` nodes, which two handles share.
 struct Cell {
     kind: Kind,
     n: usize,
@@ -86,8 +87,8 @@ impl Cell {
     }
 
     /// Checks the lock `held` while one node is faulty. The other nodes keep the lock alive, if
-    /// there are others. On a single node, no other caller gets the lock. Returns the tokens of
-    /// `held`.
+    /// there are others. On a single node, no other caller gets the lock. Returns the fencing
+    /// tokens of `held`.
     async fn faulty(&self, fault: Fault, name: &str, held: Held) -> kind::Tokens {
         let tokens = held.tokens();
         if self.n > 1 {
@@ -114,8 +115,8 @@ impl Cell {
             assert!(held.release().await.is_err(), "{self}: the lease is over");
             assert!(degrades, "{self}: no node answers");
         } else {
-            // While the node is in quarantine, no other caller gets the lock, and no degrading call
-            // continues without the lock.
+            // While the node is in quarantine (the time after a restart), no other caller gets the
+            // lock. A call that may run without the lock, if no node answers, does not do so.
             assert!(!degrades, "{self}: a node in quarantine answers");
             // The restart deleted the lock, but a renewal may have stored it again. So the release
             // may succeed or fail.
@@ -124,8 +125,9 @@ impl Cell {
         tokens
     }
 
-    /// Returns true if a call of a degrading lock returns a guard without a lock. Only a degrading
-    /// lock has such a call. So each cell, of any kind, makes this call on an extra lock.
+    /// Returns true if a call of a degrading lock (one that permits work without the lock) returns
+    /// a guard without a lock. Only a degrading lock has such a call. So each cell, of any kind,
+    /// makes this call on an extra lock.
     async fn goes_on_without_the_lock(&self, name: &str) -> bool {
         let name = format!("{name}-degrading");
         let mutex = self.handles[1].mutex(name).acquire_timeout(SHORT * 2).build().unwrap();

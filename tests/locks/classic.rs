@@ -112,7 +112,8 @@ async fn exclude_each_other(classic: Classic, redlock: Redlock) {
 
     let reader = doc.read().await.unwrap();
     assert!(classic.lock("a").await.is_none(), "beside a reader");
-    // The other library's attempt failed and was rolled back. This must not remove the reader.
+    // The other library's attempt failed and was rolled back. This must not remove the reader's
+    // entry from the servers.
     assert!(reader.extend().await.is_ok() && reader.is_valid());
     assert_eq!(doc.inspect().await.unwrap().reader_count(), 1);
     reader.release().await.unwrap();

@@ -30,8 +30,8 @@ fn slow(inner: MemoryNode, takes: Duration, acquires: &Arc<AtomicUsize>) -> Wrap
     })
 }
 
-/// A node on which another program publishes false hints that a lock is free: one for each acquire
-/// that joins the queue.
+/// A node on which another program publishes false hints (messages that wake a waiter, as if the
+/// lock were free): one for each acquire that joins the node's queue.
 struct Forged {
     node: Wrap,
     hints: broadcast::Sender<NodeSignal>,

@@ -220,7 +220,8 @@ async fn in_one_process_the_local_lock_comes_first_also_while_the_nodes_answer()
     first.release().await.unwrap();
     let second = waits.await.unwrap().unwrap();
     assert!(second.lock().unwrap().fencing_token() > token);
-    // A degraded guard and a guard with the lock exclude each other.
+    // A degraded guard (its work runs without the lock) and a guard with the lock exclude each
+    // other.
     world.cut([0, 1, 2]);
     let waits = spawn(&m);
     sleep(S).await;

@@ -1,5 +1,6 @@
 //! A guard is released, or a leadership resigned, after its lease has ended: the result of this
-//! call. Also, the time that operations wait for nodes in quarantine. In virtual time.
+//! call. Also, the time that operations wait for nodes in quarantine (after a restart, they grant
+//! nothing for some time). In virtual time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,8 +99,8 @@ async fn a_leadership_that_was_lost_is_never_resigned() {
     assert!(late.to_string().contains("election \"late\""), "{late}");
 }
 
-/// Returns the builder of a handle over nodes in quarantine. The longest lease is 40 s, longer than
-/// the waits of the tests.
+/// Returns the builder of a handle over nodes in quarantine, in which they grant nothing yet. The
+/// longest lease is 40 s, longer than the waits of the tests.
 fn restarted(n: usize) -> RedlockBuilder {
     let world = Timed::new(0);
     let node = |_| MemoryNode::builder().env(Arc::clone(&world.env)).quarantined().build();

@@ -139,7 +139,7 @@ async fn a_call_ends_at_its_deadline_and_says_who_came_first() {
     let Err(AcquireError::TimedOut { waited, taken, .. }) = behind else { panic!("{behind:?}") };
     assert!(waited >= Duration::from_millis(300) && taken.queued.is_none());
     // Both calls that timed out have left no place in the queue. So the next caller waits behind
-    // the first one only.
+    // the first caller only.
     let third = queue_up(fair(&nodes.handle()), 1, &served).await;
     holder.release().await.unwrap();
     for task in [first, third] {
@@ -285,8 +285,8 @@ async fn every_caller_is_served_though_messages_are_lost() {
     }
 }
 
-/// A degrading mutex and a reentrant mutex wait in the same queue as a fair mutex, in the order of
-/// their calls.
+/// A degrading mutex (work may run without it if no node answers) and a reentrant mutex wait in the
+/// same queue as a fair mutex, in the order of their calls.
 #[tokio::test]
 async fn other_forms_of_a_fair_mutex_wait_in_the_same_queue() {
     let nodes = Nodes::memory(3);

@@ -1,5 +1,6 @@
-//! A lock is handed over to another process. The lock is never free in between, and a ticket is
-//! redeemed at most once. Lost requests and dead processes do not change this.
+//! A lock is handed over to another process: its holder makes a ticket, by which the other process
+//! takes the lock (`resume`). The lock is never free in between, and a ticket is redeemed at most
+//! once. Lost requests and dead processes do not change this.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -164,8 +165,9 @@ async fn a_call_that_is_dropped_gives_back_what_it_took() {
     }
 }
 
-/// The first attempt takes the lock, but its reply is lost. The call repeats the attempt, and is
-/// dropped while the repeated request waits in the node queue. The lock must not remain taken.
+/// The first attempt of `resume` takes the lock, but its reply is lost. `resume` repeats the
+/// attempt, and is dropped while the repeated request waits to be sent. The lock must not remain
+/// taken.
 #[tokio::test]
 async fn a_call_that_is_dropped_during_a_repetition_gives_back_what_it_took() {
     let run = async |n: usize, polls: usize| {
@@ -215,7 +217,7 @@ async fn no_renewal_follows_the_extension_of_a_hand_over() {
     .await;
 }
 
-/// One node does not have the old holder's lock, and the request to another node is lost. The call
+/// One node does not have the old holder's lock, and the request to another node is lost. `resume`
 /// can still win a majority, because the lost request is repeated.
 #[tokio::test]
 async fn a_refusal_and_a_lost_request_do_not_use_the_ticket_up() {
@@ -297,7 +299,7 @@ async fn a_node_that_was_down_does_not_matter() {
     assert!(guard.extend().await.is_ok());
     let ticket = guard.hand_over().await.unwrap();
     // Two nodes lose all data. So no majority has the old holder's lock. The two nodes grant
-    // nothing, because they are in quarantine.
+    // nothing, because they are in quarantine (the time after a loss of data).
     nodes[0].restart_empty();
     nodes[1].restart_empty();
     let refused = world.first.resume(&ticket).await;
@@ -322,8 +324,8 @@ async fn too_few_nodes_hand_nothing_over() {
     let Err(HandOverError::Unconfirmed(why)) = &failed else { panic!("{failed:?}") };
     assert_eq!(why.needed, 2);
     assert_eq!(failed.as_ref().unwrap_err().advice(), Advice::GiveUp, "the guard is gone");
-    // A hand-over that fails releases the lock. The closed nodes receive the release as soon as
-    // they reply again.
+    // A hand-over that fails releases the lock. The two closed nodes, which do not reply for the
+    // time `SHORT`, receive the release as soon as they reply again.
     let began = Instant::now();
     sleep(2 * SHORT).await;
     let next = job(&world.others).acquire().await.unwrap();

@@ -15,7 +15,8 @@ use crate::support::ops;
 const LEASE: Duration = Duration::from_secs(30);
 
 /// Fifty readers overlap, so that the lock is never free. While a writer waits, no reader gets the
-/// lock again. So only the readers that ask before the writer's first requests arrive can pass it.
+/// lock again. So only the readers that ask before the writer's first requests arrive can get the
+/// lock before the writer.
 async fn writers_wait_for_the_readers_that_hold_the_lock(
     handle: impl Fn() -> Redlock,
     writes: usize,

@@ -139,8 +139,8 @@ async fn names_are_won_beside_readers_that_always_overlap() {
     busy.end().await;
 }
 
-/// The name `b` is held for a long time, and a multi-lock waits for `a` and `b`. It collects `a`
-/// once before `b` is free, so it delays a caller of `a` only once.
+/// The name `b` is held for a long time, and a multi-lock waits for `a` and `b`. Before `b` is
+/// free, it acquires `a` alone only once, so it delays a caller of `a` only once.
 #[tokio::test(start_paused = true)]
 async fn a_multi_lock_that_waits_delays_the_callers_of_one_of_its_names_once() {
     let handle = in_memory(3);
@@ -167,7 +167,8 @@ async fn a_multi_lock_that_waits_delays_the_callers_of_one_of_its_names_once() {
 }
 
 /// A caller holds `b` and then waits for `a`, against the order of the names. The multi-lock has
-/// collected `a` and waits for `b`. It gives `a` back after a short time, so there is no deadlock.
+/// already acquired `a` and waits for `b`. It gives `a` back after a short time, so there is no
+/// deadlock.
 #[tokio::test(start_paused = true)]
 async fn names_are_collected_for_a_short_time_while_another_one_is_held() {
     let handle = in_memory(3);
@@ -185,8 +186,8 @@ async fn names_are_collected_for_a_short_time_while_another_one_is_held() {
     timeout(LONG, waits).await.unwrap().unwrap().unwrap();
 }
 
-/// The last of three names is held. So the call collects the first two names and gives them back,
-/// again and again. It is dropped at many different times.
+/// The last of three names is held. So the call acquires the first two names and gives them back,
+/// again and again. The call is dropped at many different times.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_gives_back_what_it_collected() {
     for handle in [in_memory(1), in_memory(3)] {
@@ -283,7 +284,7 @@ async fn another_programs_value_under_one_name_is_reported() {
 }
 
 /// The first of 32 names becomes free just before the call's timeout. Each request takes up to 40
-/// ms, so collecting all names would take a second longer than the timeout.
+/// ms, so acquiring all names one by one would take a second longer than the timeout.
 #[tokio::test(start_paused = true)]
 async fn a_call_that_collects_ends_at_its_deadline() {
     let env = Arc::new(TokioEnv::new());
@@ -310,9 +311,9 @@ async fn a_call_that_collects_ends_at_its_deadline() {
     assert!(matches!(all, Ok(TryAcquire::Acquired(_))), "{all:?}");
 }
 
-/// Another caller of the same handle begins to wait later, and waits for the second name only. It
-/// has the handle's place in the queue of that name. The call for both names has waited longer, and
-/// takes over the place.
+/// A call waits for the names `a` and `b`. Another caller of the same handle begins to wait later,
+/// for `b` only. It has the handle's place in the node's queue for `b`. The call for both names has
+/// waited longer, and takes over this place.
 #[tokio::test(start_paused = true)]
 async fn the_wait_of_a_call_counts_beside_a_younger_caller_of_its_handle() {
     let handle = in_memory(1);

@@ -1,5 +1,6 @@
-//! The node queue: it sends no more than the node accepts, returns each reply to its caller, sends
-//! no release before the acquire of the same owner, and stores large results in separate batches.
+//! The node queue, which holds the requests of a client to one node: it sends no more than the node
+//! accepts, returns each reply to its caller, sends no release before the acquire of the same
+//! owner, and stores large results in separate batches.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -333,8 +334,8 @@ async fn a_try_that_finds_no_place_is_refused_with_advice() {
 
 /// Makes attempts until one is refused. Returns the number of attempts before, and the error.
 ///
-/// Each attempt is dropped at once, and leaves an acquire and a release in the node queue. The task
-/// of the node queue does not run meanwhile.
+/// Each attempt is dropped at once, and leaves an acquire and a release in the node queue, which
+/// holds the requests to one node. The task of the node queue does not run meanwhile.
 fn fill(mutex: &palisade::Mutex) -> (usize, AcquireError) {
     let refused = (0..150_000).find_map(|n| Some((n, mutex.try_acquire().now_or_never()?)));
     let (n, outcome) = refused.expect("the queue is bounded");
@@ -353,7 +354,7 @@ async fn a_full_queue_refuses_what_begins_something_and_empties_again() {
     assert!(e.to_string().contains("100000 requests wait already"), "{e}");
     let faults = &redlock.metrics()[0].faults;
     assert_eq!(faults.get(&NodeFault::Busy), Some(&1), "{faults:?}");
-    // The node queue sends its requests, so the lock can be acquired again.
+    // The requests that filled the node queue are sent now, so the lock can be acquired again.
     drop(mutex.acquire().await.expect("free again"));
 }
 

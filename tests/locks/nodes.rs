@@ -1,4 +1,4 @@
-//! Nodes that several handles share, and helpers that observe the locks on them.
+//! Nodes that several handles (clients) share, and helpers that observe the locks on them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use crate::support::memory::Timed;
 use crate::support::server::Server;
 
-/// Nodes that several handles of a test share.
+/// Nodes that several handles (clients) of a test share.
 pub(crate) enum Nodes {
     Memory(Vec<MemoryNode>),
     Redis(Vec<Server>),

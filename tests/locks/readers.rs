@@ -1,5 +1,5 @@
-//! Read-write locks that several handles share: who may hold the lock together, fencing tokens,
-//! waiting, and the end of a lock.
+//! Read-write locks that several handles (clients) share: who may hold the lock together, fencing
+//! tokens, waiting, and the end of a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
@@ -86,14 +86,15 @@ async fn a_downgrade_lets_readers_in_and_no_writer() {
 }
 
 /// Two of three nodes do not execute the downgrade of a writer to a reader. The next renewal
-/// executes it there. Until then, no writer gets the lock.
+/// executes the downgrade on these two nodes. Until then, no writer gets the lock.
 #[tokio::test]
 async fn a_half_done_downgrade_is_finished_by_the_next_renewal() {
     let all: Vec<_> = (0..3).map(|_| MemoryNode::new()).collect();
     let nodes = Nodes::Memory(all.clone());
     let (a, b) = (nodes.lock(), nodes.lock());
     let writer = a.write().await.unwrap();
-    // Two nodes are closed, as in a planned handover. They do not reply.
+    // Two nodes are closed: they do not reply for a time, as during a planned handover, which moves
+    // or restarts a server.
     for node in &all[..2] {
         assert!(node.close(Duration::from_millis(300)));
     }
@@ -222,8 +223,8 @@ async fn a_reader_gets_past_writers_without_end() {
     }
 }
 
-/// The process of a waiting writer dies, and its place stays in the queue. This place keeps new
-/// readers out for at most 3 s, although an earlier reader still holds the lock.
+/// The process of a waiting writer dies, and its place (entry) stays in the node's queue. This
+/// place keeps new readers out for at most 3 s, although an earlier reader still holds the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_dies_while_it_waits_keeps_readers_out_for_a_moment() {
     for nodes in [Nodes::memory(3), Nodes::redis(1)] {
@@ -278,8 +279,8 @@ async fn readers_that_waited_for_a_writer_read_together() {
     }
 }
 
-/// A reader timed out, and its place is still in the queue. If the next release wakes this reader,
-/// the reader's handle passes the hint on to the next waiter.
+/// A reader timed out, and its place is still in the queue. If the hint of the next release (a
+/// wake-up message) goes to this reader, the reader's handle passes it on to the next waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_gave_up_does_not_swallow_the_release_for_the_next_writer() {
     for nodes in [Nodes::memory(3), Nodes::redis(3)] {
@@ -297,8 +298,8 @@ async fn a_reader_that_gave_up_does_not_swallow_the_release_for_the_next_writer(
     }
 }
 
-/// Readers of many handles timed out, and their places fill the queue. These places do not keep a
-/// later writer out of the queue.
+/// Readers of many handles timed out, and their places (entries) fill the node's queue. These
+/// places do not keep a later writer out of the queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_of_readers_that_ask_no_more_leave_room_for_a_writer() {
     let nodes = Nodes::memory(3);

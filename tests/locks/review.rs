@@ -1,5 +1,5 @@
-//! Three kinds of trouble: callers that cancel early, other programs on the same server, and a
-//! runtime that shuts down.
+//! Tests of locks under three kinds of trouble: callers that cancel early, other programs on the
+//! same server, and a runtime that shuts down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -148,7 +148,8 @@ async fn keys_of_other_programs_beside_a_lock_are_left_alone() {
     let guard = r.mutex("orders").build().unwrap().acquire().await.unwrap();
     let until = guard.valid_until();
     let other = Redlock::builder().node(node()).build().unwrap();
-    // The nodes send no hints for this name, so the waiter polls.
+    // Another program's value is stored under the key of the lock's queue. So the node sends no
+    // hints (wake-up messages) for this lock, and the waiter polls.
     let m = other.mutex("orders").build().unwrap();
     let waiter = tokio::spawn(async move { m.acquire().await });
     let renewed = async {
@@ -196,7 +197,7 @@ async fn colliding_callers_do_not_collide_for_ever() {
 }
 
 /// The node fails the first release of the lock `deaf`, so that this release must be repeated. The
-/// node is slow and has many callers, so its node queue is never empty. The release must not
+/// node is slow and has many callers, so other requests always wait for it. The release must not
 /// starve.
 #[tokio::test]
 async fn a_busy_queue_still_pays_what_it_owes() {
@@ -221,8 +222,8 @@ async fn a_busy_queue_still_pays_what_it_owes() {
             tokio::spawn(async move {
                 while !stop.load(Ordering::SeqCst) {
                     let _ = m.try_acquire().await.map(TryAcquire::acquired);
-                    // The release of the dropped guard and the next acquire now wait in the node
-                    // queue, one behind the other.
+                    // The release of the dropped guard and the next acquire now wait to be sent to
+                    // the node, one behind the other.
                 }
             })
         })

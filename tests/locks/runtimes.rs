@@ -38,8 +38,8 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// The node queues run on the first runtime, which no thread drives any more. The calls come from a
-/// second runtime.
+/// The tasks that send the handle's requests to the nodes run on the first runtime, which no thread
+/// drives any more. The calls come from a second runtime.
 #[test]
 fn a_queue_whose_runtime_is_not_driven_costs_its_deadline_and_no_more() {
     let redlock = handle();
@@ -130,9 +130,9 @@ fn without_a_runtime_each_verb_says_what_is_missing() {
         block_on(election.observe().next())
             .is_none_or(|seen| { matches!(seen, Observation::Disconnected(_)) })
     );
-    // Here the node queue runs on the runtime below, so requests are sent. But a call without a
-    // runtime cannot wait for the reply, so it returns an error. A release needs no reply, and is
-    // still sent.
+    // Here the task that sends requests to the node runs on the runtime below, so requests are
+    // sent. But a call without a runtime cannot wait for the reply, so it returns an error. A
+    // release needs no reply, and is still sent.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let acquired = runtime.block_on(async { redlock.mutex("n").build().unwrap().acquire().await });
     let guard = acquired.expect("nothing was left there");

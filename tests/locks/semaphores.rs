@@ -1,6 +1,6 @@
-//! Semaphores that several handles share: the holder of each slot, fencing tokens, waiting, and
-//! nodes that lose their data. Also a comparison with a plain counter of permits, which would admit
-//! too many holders.
+//! Semaphores that several handles (clients) share: the holder of each slot, fencing tokens,
+//! waiting, and nodes that lose their data. Also a comparison with a plain counter of permits,
+//! which would admit too many holders.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -130,7 +130,8 @@ async fn permits_survive_a_node_that_forgets_them() {
     let begun = Instant::now();
     for node in all.iter().cycle() {
         node.restart_empty();
-        // This wait is longer than a node's quarantine, which lasts one ttl.
+        // This wait is longer than the quarantine of a node without its data. In this time, which
+        // lasts one ttl, the node grants nothing.
         sleep(Duration::from_millis(2_500)).await;
         assert!(!matches!(a.try_acquire().await, Ok(TryAcquire::Acquired(_))), "a third holder");
         assert!(one.is_valid() && two.is_valid());
@@ -179,8 +180,8 @@ async fn waiting_callers_get_the_permits_that_are_released() {
     }
 }
 
-/// Each release of a permit wakes a waiter by a hint. The waiter's own timer would fire only after
-/// 20 s.
+/// Each release of a permit wakes a waiter by a hint (a message from a node). The waiter's own
+/// timer would fire only after 20 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_release_is_handed_over_to_a_waiter() {
     for nodes in Nodes::all() {
@@ -203,8 +204,8 @@ async fn each_release_is_handed_over_to_a_waiter() {
     }
 }
 
-/// A waiter timed out, and its place is still in the queue. If the next release wakes this waiter,
-/// its handle passes the hint on to the next waiter.
+/// A waiter timed out, and its place is still in the queue. If the hint of the next release (a
+/// wake-up message) goes to this waiter, its handle passes it on to the next waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_that_gave_up_does_not_swallow_a_release() {
     for nodes in Nodes::all() {

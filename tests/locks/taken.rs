@@ -181,8 +181,8 @@ async fn a_takeover_soon_after_a_handover_admits_no_second_holder() {
 
 async fn taken_while_it_settles(world: &World, waits: JoinHandle<bool>) {
     let mutex = world.second.mutex("job").acquire_timeout(SHORT).build().unwrap();
-    // The planned handover may take longer than the holder's lease on a slow machine. Then the lock
-    // has no holder, and nothing is left to take over.
+    // On a slow machine, the planned handover of the server may take longer than the holder's
+    // lease. Then the lock has no holder, and nothing is left to take over.
     if let Some(holder) = mutex.inspect().await.unwrap().holder() {
         drop(mutex.take_over(&holder, "it hangs").await);
     }

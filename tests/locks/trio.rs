@@ -1,4 +1,4 @@
-//! Three handles on the same nodes, for tests in which a lock gets a new owner.
+//! Three handles (clients) on the same nodes, for tests in which a lock gets a new owner.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The order in which several waiting handles get a lock.
+//! The order in which several handles (clients) that wait for a lock get it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -59,9 +59,9 @@ async fn a_handle_that_asks_again_at_once_comes_after_those_who_wait() {
     }
 }
 
-/// The lock was released. A majority of the nodes keep it reserved for handles that never ask
-/// again. Only a minority keep it reserved for the handle that waits. The waiting handle gets the
-/// lock when the reservations end.
+/// The lock was released. A majority of the nodes keep it reserved for handles (clients) that never
+/// ask again. Only a minority keep it reserved for the handle that waits. The waiting handle gets
+/// the lock when the reservations end.
 #[tokio::test]
 async fn a_lock_that_is_reserved_for_who_never_comes_is_had_all_the_same() {
     let nodes = nodes(5);

@@ -315,7 +315,7 @@ async fn a_handle_says_who_votes_and_what_was_lost() {
     let until = unknown("orders") - ends;
     assert!((86_390.0..86_430.0).contains(&until), "a day from the loss: {until}");
     // The key of the job's schedule is forgotten too: the nodes cannot tell if it was used before
-    // the loss. It does not count as unknown, because the scheduler stores it again.
+    // they lost data. The key does not count as unknown, because the scheduler stores it again.
     let cron = Cron::new(&redlock);
     let job = Job::new("j", "* * * * * *");
     let _ = tokio::time::timeout(5 * S, cron.run(job, |_| async { Ok::<_, Failed>(()) })).await;

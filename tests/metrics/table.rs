@@ -1,5 +1,5 @@
-//! The table in the manual must match the metrics that the code registers: names, kinds, units,
-//! labels and meanings.
+//! The table of metrics in the manual must match the metrics that the code registers: names, kinds,
+//! units, labels and meanings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,7 +102,8 @@ async fn outcomes_of_the_manual_are_those_of_the_code() {
         let Some(at) = MANUAL.find(&head) else { panic!("{name}'s outcomes are not explained") };
         let text = MANUAL[at + head.len()..].split("\n- ").next().unwrap_or_default();
         let text = text.split("\n\n").next().unwrap_or_default();
-        // The outcomes are all words in code style of this item of the list in the manual.
+        // The manual lists the outcomes of each metric. They are the words in code style in the
+        // metric's item of this list.
         let words: BTreeSet<_> =
             text.split('`').skip(1).step_by(2).map(ToOwned::to_owned).collect();
         assert_eq!(words, outcomes, "{name}");

@@ -1,5 +1,6 @@
 //! The ACL files that the project ships. The rights of their user `palisade` are sufficient for the
-//! whole contract suite of nodes. The manual shows the same rights as the files.
+//! whole contract suite, the tests that every kind of node must pass. The manual shows the same
+//! rights as the files.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -112,7 +113,7 @@ fn node(groups: &Groups) -> SentinelNodeBuilder {
     node.sentinel_username("palisade").sentinel_password(secret)
 }
 
-/// Returns a group's node, hooks and servers for the contract suite.
+/// Returns a group's node, its servers, and the hooks by which the contract suite disturbs them.
 ///
 /// Sentinel waits 30 s before it replaces a server (down-after), so that a slow restart does not
 /// become a failover. Other tests cover failovers. The failover window is zero, so the quarantines

@@ -1,5 +1,6 @@
-//! Events and metrics of a handle's nodes, on real servers and groups. Each begin and end of a
-//! quarantine is reported with its cause. A disagreement about settings is reported, too.
+//! Events and metrics of a handle's nodes, on real servers and groups. Each beginning and end of a
+//! quarantine (the time after a loss of data in which a node grants nothing) is reported with its
+//! cause. A disagreement about settings is reported, too.
 
 use std::time::{Duration, Instant};
 
@@ -64,7 +65,7 @@ async fn a_loss_of_data_and_a_restart_are_reported_from_beginning_to_end() {
     let keeps = ["--appendonly", "yes", "--appendfsync", "always"];
     let mut server = Server::start(&keeps);
     // The first handle trusts the fresh server, so the server's data history begins without a
-    // quarantine. The second handle does not trust fresh servers.
+    // quarantine (a time without grants). The second handle does not trust fresh servers.
     let first = redlock(lone(&server), 2 * SECOND);
     first.mutex("warm").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     let redlock = redlock(RedisNode::new(server.url()).unwrap(), 2 * SECOND);

@@ -14,8 +14,8 @@ use crate::support::server::Server;
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// Returns the error of an acquire with a short timeout, and the beginning of the server's data
-/// history as a node's event reports it: empty, known or lost.
+/// Returns the error of an acquire with a short timeout, and the origin of the server's data as an
+/// event reports it: `Known` (a new server), `Empty` (no client has seen earlier data) or `Lost`.
 async fn refusal(server: &Server) -> (String, Began) {
     let node = RedisNode::builder(server.url()).build().unwrap();
     let redlock = Redlock::builder().node(node).ttl(TTL).build().unwrap();
@@ -84,8 +84,8 @@ async fn a_program_that_saw_its_data_says_that_they_are_lost() {
     assert_eq!(refusal(&server).await.1, Began::Empty);
     let lost = async {
         loop {
-            // The old handle connects again and asks for the lock. The server is in quarantine and
-            // does not grant the lock yet.
+            // The handle `redlock` from before the restart connects again and asks for the lock.
+            // The server is in quarantine and does not grant the lock yet.
             let hasty = redlock.mutex("first").acquire_timeout(Duration::from_millis(50));
             drop(hasty.build().unwrap().acquire().await);
             while let Some(event) = events.try_next().map(|named| named.event) {

@@ -1,4 +1,4 @@
-//! Nodes: the contract suite of all node kinds, and `RedisNode` on real servers.
+//! Nodes: the contract suite, which every kind of node must pass, and `RedisNode` on real servers.
 
 mod acl;
 mod events;

@@ -1,5 +1,5 @@
 //! With default settings, a lock survives the failover of a group that `sentinel-conf` started. If
-//! the settings are too short for this, an event reports the numbers.
+//! a lock's ttl is too short for this, an event reports the ttl that is enough.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

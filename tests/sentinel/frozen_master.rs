@@ -1,5 +1,5 @@
 //! A master is frozen for ten seconds, is replaced by a failover, and runs again. The counters of
-//! the old master must show that no client sends it requests after that.
+//! the old master must show that no client sends it requests after the failover.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

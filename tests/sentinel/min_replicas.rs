@@ -112,8 +112,9 @@ async fn a_guard_that_only_the_master_has_ends_with_the_failover() {
     assert_eq!(guard_of(&node.status().master.unwrap()), is("1", "0"));
 }
 
-/// Two Sentinels have a down-after that satisfies the lag rule. The third Sentinel has a shorter
-/// one. Any of the three can begin a failover, so the shortest counts.
+/// A replica's longest permitted lag must be at least 2 s shorter than down-after, the time after
+/// which a Sentinel replaces a silent master. Two Sentinels have such a down-after. The third
+/// Sentinel has a shorter one. Any of the three can begin a failover, so the shortest counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_shortest_down_after_of_any_sentinel_counts() {
     let groups = Groups::up(1);
@@ -155,8 +156,8 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
         matches!(&reported[..], [NodeEvent::MinReplicasMissing { .. }, NodeEvent::Up]),
         "{reported:?}"
     );
-    // A handle with explicit numbers requires this setting on the server, and grants nothing
-    // without it.
+    // A node that is built with explicit numbers requires the min-replicas settings on the server,
+    // and grants nothing without them.
     let strict = node().min_replicas(1, LAG).build().unwrap();
     let e = ask(&strict, "k").await.unwrap_err();
     assert_eq!(e.fault(), NodeFault::MinReplicasMissing, "{e}");
@@ -173,9 +174,9 @@ async fn a_lone_servers_guard_is_looked_at_only_when_asked_for() {
     }
 }
 
-/// Redis counts its good replicas once a second. So, right after it was frozen, a master executes
-/// the waiting requests by an old count, although no replica follows it any more. The node must
-/// refuse these grants by itself.
+/// Redis counts its good replicas once a second. So, right after the end of a freeze, a master
+/// executes the waiting requests by an old count, although no replica follows it any more. The node
+/// must refuse these grants by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_thaws_does_not_grant_by_an_old_count_of_replicas() {
     let (master, replica) = pair();

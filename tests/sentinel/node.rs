@@ -110,7 +110,8 @@ async fn a_killed_master_is_replaced_and_the_new_one_grants_only_after_quarantin
     until(&node, "before", granted).await;
     groups.break_("kill", 0, &[]);
     let killed = Instant::now();
-    // The first reply of the new master is a quarantine, not a grant.
+    // The first reply of the new master is not a grant: it is in quarantine, and grants nothing
+    // yet.
     let first = until(&node, "after", |r| r.items[0].is_ok()).await;
     println!("kill (down-after 3 s) → first answer of the new master: {:?}", killed.elapsed());
     assert!(matches!(first.items[0], Ok(Reply::Quarantined { .. })), "{first:?}");
@@ -119,8 +120,9 @@ async fn a_killed_master_is_replaced_and_the_new_one_grants_only_after_quarantin
     assert_ne!(node.status().master, Some(groups.servers(0)[0].clone()));
     assert_eq!(node.status().epoch, Some(1));
     let grant = until(&node, "quarantine over", granted).await.facts.unwrap();
-    // Compare by the clock of the server. The first reply contained the remaining quarantine, which
-    // began before this reply. So the grant must not come earlier than this time after the reply.
+    // Compare by the clock of the server. The first reply contained the remaining quarantine, in
+    // which the server grants nothing. So at least this time must pass between the reply and the
+    // grant.
     let waited = Duration::from_micros(grant.node_micros - facts.node_micros);
     assert!(waited + Duration::from_millis(1) >= facts.quarantine, "{waited:?}, {facts:?}");
 }

@@ -1,5 +1,5 @@
-//! Hooks by which the contract suite of nodes disturbs real servers, for example restarts them.
-//! Also functions that run the cases of the suite.
+//! Hooks by which the contract suite, the tests that every kind of node must pass, disturbs real
+//! servers, for example restarts them. Also functions that run the cases of the suite.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ async fn on(server: &Shared, f: impl FnOnce(&mut Server) + Send + 'static) {
     tokio::task::spawn_blocking(run).await.unwrap();
 }
 
-/// Returns the hooks of a standalone server.
+/// Returns the hooks by which the contract suite disturbs a standalone server.
 pub fn server_hooks(server: &Shared) -> Hooks {
     let all = [server; 6].map(Arc::clone);
     let [empty, keeping, flush, foreign, closing, handing] = all.map(|s| move || Arc::clone(&s));
@@ -86,7 +86,7 @@ async fn close(deployment: Deployment) {
     }
 }
 
-/// Restarts a server by a planned handover.
+/// Restarts a server by a planned handover, which loses no data.
 async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
     let restart = async {
         restart.await;
@@ -96,8 +96,8 @@ async fn hand_over(deployment: Deployment, restart: impl Future<Output = ()>) {
     assert!(matches!(done, HandedOver::Done { .. }), "{done}");
 }
 
-/// Returns the hooks for the first group. Its first server is the master until a planned handover
-/// moves the group to another one.
+/// Returns the hooks by which the contract suite disturbs the first group. Its first server is the
+/// master until a planned handover moves the group to another one.
 pub fn group_hooks(groups: &Arc<Groups>) -> Hooks {
     let [emptied, restarted, flushed, lost, closed, handed] = [(); 6].map(|()| groups.clone());
     let restart = |groups: &Groups, how| {

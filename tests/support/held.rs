@@ -64,7 +64,7 @@ impl Held {
     }
 
     /// Publishes messages, deletes the node's data, and waits until the node's quarantine has
-    /// ended.
+    /// ended, in which it grants nothing.
     async fn lose(&self, publish: &impl AsyncFn(&str, SystemTime)) {
         for n in 0..OLD {
             publish(&format!("old-{n}"), SystemTime::now()).await;

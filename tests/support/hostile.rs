@@ -28,7 +28,7 @@ pub(crate) struct Letter {
     pub(crate) body: Vec<u8>,
 }
 
-/// Results after all messages of the set have been consumed.
+/// Results after all malformed messages have been consumed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Became {
     /// Number of effects of each key.
@@ -37,14 +37,15 @@ pub(crate) struct Became {
     pub(crate) dead: BTreeMap<String, u32>,
 }
 
-/// Returns a builder of a consumer that handles the messages of the set from this broker.
+/// Returns a builder of a consumer that handles the malformed messages from this broker.
 pub(crate) fn consumer<B: Broker>(from: B) -> ConsumerBuilder<B> {
     let node = MemoryNode::new();
     let redlock = Redlock::builder().node(node).ttl(Duration::from_secs(2)).build().unwrap();
     Consumer::builder(from, redlock.idempotency("orders").at_least_once().build().unwrap())
 }
 
-/// Consumes messages until `stop` resolves. Returns the results in `became`, and leaves it empty.
+/// Consumes the malformed messages until `stop` resolves. Returns the results in `became`, and
+/// leaves it empty.
 pub(crate) async fn consume<B: Broker>(
     consumer: ConsumerBuilder<B>,
     became: &Arc<Mutex<Became>>,
@@ -79,7 +80,7 @@ pub(crate) const LARGEST: &str = "largest";
 /// Key of the message whose handler panics each time.
 pub(crate) const PANICS: &str = "panics";
 
-/// Returns the messages of the set, and a valid message before and after them. `largest` is the
+/// Returns the malformed messages, and a valid message before and after them. `largest` is the
 /// length of the largest body in bytes.
 pub(crate) fn letters(largest: usize) -> Vec<Letter> {
     let letter = |case, key: &[u8], body: &[u8]| Letter {
@@ -119,7 +120,7 @@ pub(crate) fn letters(largest: usize) -> Vec<Letter> {
     ]
 }
 
-/// Returns the results that the set must have with any broker.
+/// Returns the results that the malformed messages must have with any broker.
 pub(crate) fn promised(letters: &[Letter]) -> Became {
     let mut became = Became::default();
     let mut seen = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! Memory nodes under tokio's paused clock, handles whose links to the nodes can fail, and a
-//! counter of effects.
+//! Memory nodes under tokio's paused clock, handles (clients) whose links to the nodes can fail,
+//! and a counter of effects.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(unreachable_pub, missing_docs)]
 
@@ -118,7 +118,8 @@ impl World {
     }
 
     /// Creates one node for each element of `skews`. The node's clock is ahead by this number of
-    /// milliseconds. `window` is the failover window of the nodes.
+    /// milliseconds. `window` is the nodes' failover window: the time in which a replaced master
+    /// may still grant.
     pub fn with_nodes(skews: &[i64], window: Duration) -> Self {
         let (start, dice) = (Instant::now(), Arc::default());
         let node = |(i, skew): (usize, &i64)| {
@@ -179,9 +180,10 @@ impl World {
         orders(&self.redlock)
     }
 
-    /// Makes these nodes lose data by `how`, and waits until their quarantine has ended.
+    /// Makes these nodes lose data by `how`, and waits until their quarantine has ended, in which
+    /// they grant nothing.
     pub async fn lose(&self, nodes: &[usize], how: impl Fn(&MemoryNode)) {
-        // A handle recognises a loss of data only on a node that it has used before.
+        // A handle (client) recognises a loss of data only on a node that it has used before.
         let _ = self.orders().key("look").lookup::<u32>().await;
         for i in nodes {
             how(&self.nodes[*i]);

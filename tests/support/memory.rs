@@ -1,5 +1,5 @@
-//! Memory nodes whose links to the handles can have faults. Each test program uses a part of this
-//! module.
+//! Memory nodes whose links to the handles (clients) can have faults. Each test program uses a part
+//! of this module.
 #![allow(dead_code, unreachable_pub)]
 
 use std::sync::Arc;

@@ -12,7 +12,7 @@ type Call<N> = dyn Fn(N, Batch, Moment) -> BoxFuture<'static, Replies> + Send + 
 type Barrier = dyn Fn(Durability) -> BoxFuture<'static, Result<u32, NodeError>> + Send + Sync;
 
 /// A node whose batches are answered by a function of the test. A second function answers its
-/// barriers, if the test sets one.
+/// barriers (waits for replicas), if the test sets one.
 #[derive(Clone)]
 pub struct Wrap<N = MemoryNode> {
     node: N,

@@ -1,5 +1,5 @@
-//! Counts the lines that a user of each package writes: the lines of its example between the marks
-//! `begin` and `end`. The README of the package must state this number.
+//! Counts the lines of code that a user of each package writes: in the package's example, the lines
+//! between the marks `// begin` and `// end`. The README of the package must state this number.
 
 use std::fs;
 
@@ -7,9 +7,9 @@ use crate::root;
 
 struct Example {
     path: &'static str,
-    /// Maximum number of lines between the marks.
+    /// Maximum number of lines between the marks `// begin` and `// end`.
     limit: usize,
-    /// Texts that may occur only between the marks.
+    /// Texts that may occur only between these marks.
     glue: &'static [&'static str],
     readme: &'static str,
 }
@@ -67,8 +67,8 @@ const NUMBERS: [&str; 14] = [
     "twelve", "thirteen",
 ];
 
-/// Returns the lines between the marks, and the lines outside the marks. Comments and empty lines
-/// are left out.
+/// Returns the lines of an example between the marks `// begin` and `// end`, and the lines
+/// outside. Comments and empty lines are left out.
 fn split(text: &str) -> (Vec<&str>, Vec<&str>) {
     let (mut inside, mut outside, mut open) = (Vec::new(), Vec::new(), false);
     for line in text.lines().map(str::trim) {

@@ -36,7 +36,7 @@ fn every_file_keeps_the_rules() {
 fn nothing_names_a_path_of_one_machine() {
     let mut found = Vec::new();
     for path in tracked() {
-        // A file that is not UTF-8 text has no paths, so it is skipped.
+        // A file that is not UTF-8 text, for example a picture, has no paths. So it is skipped.
         let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
         found.extend(machine_paths(&path, &text));
     }

@@ -1,4 +1,4 @@
-//! Rules for single files.
+//! Rules for a single source file, for example its length and its head comment.
 
 use crate::layers;
 

@@ -55,7 +55,7 @@ async fn one_sentinel_alone_does_not_say_where_to_log_in() {
     let skipped = |f: &&palisade_ops::doctor::Finding| f.message.contains("not examined");
     let skipped = report.findings.iter().find(skipped).expect("it is said");
     assert_eq!((skipped.check, skipped.verdict), ("unreachable", Verdict::Unknown));
-    // The report has the server that the two honest Sentinels reported.
+    // The report contains the address of the server that the two honest Sentinels reported.
     assert!(report.to_json().contains(&server.addr()), "{report}");
     // If the user names only one Sentinel, this Sentinel alone is a majority. So the doctor
     // connects to the servers that it reports.

@@ -1,5 +1,5 @@
-//! After an event of a Sentinel, the node asks all Sentinels for the master. Events of one Sentinel
-//! cause this at most once a second.
+//! After an event of a Sentinel, the client of the group (`SentinelNode`) asks all Sentinels for
+//! the master. Events of one Sentinel cause this at most once a second.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -35,8 +35,9 @@ async fn the_first_renewal_after_a_restart_names_the_quarantine_that_the_connect
         server.restart_empty();
         assert_eq!(verdict(&guard).await, Failover::Kept);
         fewest = fewest.min(scripts_run(&server.addr()));
-        // Two requests are expected. An idle client sends a further request every two seconds, so a
-        // slow round may count more. Then the test tries again.
+        // Two requests are expected: one reads the server's marker (the key with its data history)
+        // at the new connection, and one renews the lock. An idle client sends a further request
+        // every two seconds, so a slow round may count more. Then the test tries again.
         if fewest == 2 {
             return;
         }

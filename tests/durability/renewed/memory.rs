@@ -1,5 +1,5 @@
-//! Renewal after a failover, with memory nodes. A memory node can begin another data history at
-//! once, without a restart of a process.
+//! Renewal after a failover, with memory nodes. A memory node can begin another data history (the
+//! sequence of writes that its data come from) at once, without a restart of a process.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -133,7 +133,8 @@ async fn leaders_and_running_handlers_are_renewed_too() {
     let all = nodes.clone();
     let call = jobs.key("one").run(|cx| async move {
         all.iter().for_each(MemoryNode::restart_keeping);
-        // `failover` renews the claim. So the nodes accept the result in their new data histories.
+        // `failover` renews the claim. So the nodes accept the result also after the loss of data,
+        // in their new data histories.
         Ok::<_, String>(cx.failover().await == Failover::Kept)
     });
     match call.await.unwrap() {

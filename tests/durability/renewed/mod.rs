@@ -1,6 +1,6 @@
-//! Renewal directly after a failover. A guard gets its verdict (kept, open or lost) without a call
-//! and before its next renewal is due. If the new master lacks the lock, the lock is stored there
-//! again, or is lost.
+//! Renewal directly after a failover. Without a call, and before its next renewal is due, a guard
+//! reports if its lock is kept, open (not decided yet) or lost. If the new master lacks the lock,
+//! the lock is stored there again, or is lost.
 
 mod lone;
 mod memory;
@@ -25,8 +25,9 @@ fn node(groups: &Groups) -> SentinelNodeBuilder {
     SentinelNode::builder(groups.name(0), groups.sentinels(0))
 }
 
-/// Returns a handle on one group, with this failover window. The min-replicas check is off, so that
-/// the master grants locks without its replicas.
+/// Returns a handle on one group, with this failover window (time in which a replaced master may
+/// still grant). The min-replicas check is off, so that the master grants locks without its
+/// replicas.
 fn handle(node: SentinelNodeBuilder, window: Duration) -> Redlock {
     let node = node.min_replicas_check(MinReplicas::Off).failover_window(window).build().unwrap();
     Redlock::builder().node(node).ttl(TTL).max_ttl(TTL).build().unwrap()
@@ -99,8 +100,9 @@ async fn what_a_failover_lost_is_put_back_before_the_next_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_not_be_put_back_is_given_up_at_once() {
     let groups = Groups::up_with(1, 1_000, 0, &[]);
-    // The failover window is twice the ttl, so the replaced master may still grant after its copy
-    // of the lock has ended. So the lock cannot be kept.
+    // The failover window, the time in which a replaced master may still grant, is twice the ttl.
+    // So the old master may still grant after its copy of the lock has ended, and the lock cannot
+    // be kept.
     let redlock = handle(node(&groups), 2 * TTL);
     redlock.mutex("other").build().unwrap().acquire().await.unwrap().release().await.unwrap();
     stop_replication(&groups).await;

@@ -11,7 +11,7 @@ use palisade::{
 /// Number of permits of the semaphore. One holder acquires all of them.
 const PERMITS: u16 = 2;
 
-/// A kind of lock. Fair locks are not in the list: they have tests of their own.
+/// A kind of lock. Fair locks are not among these kinds: they have tests of their own.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Mutex,

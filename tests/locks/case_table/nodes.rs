@@ -1,4 +1,4 @@
-//! Five nodes of one kind, and the faults of the first one.
+//! Five nodes of one kind, and the faults of the first node.
 
 use palisade::{RedisNode, Redlock, SentinelNode};
 use palisade_ops::{Deployment, init};
@@ -10,7 +10,7 @@ use crate::support::server::Server;
 
 const NODES: usize = 5;
 
-/// Nodes that several handles share.
+/// Nodes that several handles (clients) share.
 pub(super) enum Nodes {
     Memory(Cluster),
     Servers(Vec<Server>),
@@ -45,8 +45,9 @@ impl Nodes {
                 builder.node(node.expect("addresses"))
             }),
         };
-        // The handles with one, three and five nodes share nodes, and the cells use equal names.
-        // The prefix keeps the locks of handles with different numbers of nodes apart.
+        // The handles (clients) with one, three and five nodes share nodes, and their tests use
+        // equal names of locks. The prefix keeps the locks of handles with different numbers of
+        // nodes apart.
         let builder = builder.prefix(format!("{n}:")).ttl(TTL).max_ttl(TTL);
         builder.node_deadline(NODE_DEADLINE).build().expect("settings fit together")
     }
@@ -65,7 +66,7 @@ impl Nodes {
     }
 
     /// Ends the fault of the first node. A restarted node needs no action, because its quarantine
-    /// ends by itself.
+    /// (the time without grants) ends by itself.
     pub(super) fn mend_first(&self, fault: Fault) {
         match (self, fault) {
             (_, Fault::Restarted) => {}

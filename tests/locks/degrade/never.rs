@@ -1,5 +1,5 @@
-//! Cases in which a call must not continue without the lock: a node reports a possible holder, or
-//! another attempt would not help.
+//! Cases in which a call of a degrading lock must not continue without the lock: a node reports a
+//! possible holder, or another attempt would not help.
 
 use palisade::error::{NodeFault, NodeOutcome};
 use palisade::{AcquireError, Advice, DegradableGuard, OnUnavailable};

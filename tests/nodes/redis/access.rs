@@ -1,4 +1,4 @@
-//! Users, passwords, and the minimal rights of a user.
+//! Users and passwords of a Redis server, and the minimal rights that a user needs.
 
 use super::*;
 
@@ -36,13 +36,13 @@ async fn few_rights_are_enough_and_a_missing_one_is_reported() {
     let token = fence(one(&node, LONG, acquire("k", a)).await);
     assert_eq!(one(&node, LONG, extend("k", a, token, Some(b"m"))).await, Ok(Reply::Done));
     assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
-    // The user may also run the ops of readers, and downgrade a writer to a reader.
+    // The user may also run the requests of readers, and downgrade a writer to a reader.
     let token = fence(one(&node, LONG, acquire("w", a)).await);
     assert_eq!(one(&node, LONG, shared(extend("w", a, token, None))).await, Ok(Reply::Done));
     fence(one(&node, LONG, shared(acquire("w", owner()))).await);
     assert_eq!(one(&node, LONG, shared(release("w", a))).await, Ok(Reply::Done));
-    // Without the right to the hints' channel, the user receives no hints. All other operations
-    // work.
+    // Without the right to the channel of hints (wake-up messages), the user receives no hints. All
+    // other operations work.
     server.cli(&["acl", "setuser", "joe", "resetchannels"]);
     let node = joe();
     fence(one(&node, LONG, acquire("k", a)).await);

@@ -10,8 +10,8 @@ use super::markers::replid;
 use super::*;
 use crate::support::proxy::Proxy;
 
-/// A node behind a proxy that counts the replies with the marker. The script returns the marker
-/// only on its long path.
+/// A node behind a proxy that counts the replies with the server's marker. The script returns the
+/// marker only on its long path.
 struct Watched {
     node: RedisNode,
     shown: Arc<AtomicUsize>,
@@ -66,7 +66,7 @@ async fn who_finds_what_it_expects_hears_the_clock_alone() {
 /// Returns the number of calls of each Redis command that the ops of two batches cause. Calls that
 /// a batch without ops would cause, too, are not counted.
 async fn commands(server: &Server, node: &RedisNode, batches: [Vec<Op>; 2]) -> Vec<(String, u64)> {
-    // This batch makes the node write the time, so that the next batches take the short path.
+    // This batch makes the node renew the marker's time, for the short path of the next batches.
     batch(node, LONG, vec![], TTL).await;
     server.cli(&["config", "resetstat"]);
     for ops in batches {
@@ -142,8 +142,8 @@ async fn a_free_name_costs_few_commands_for_every_kind_of_lock() {
     ];
     for (mode, keys, owners, expected) in kinds {
         let expected: Vec<_> = expected.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
-        // The first pair of batches finds no key, and on a slow machine the marker's time may be
-        // old. Both cause other commands.
+        // The first pair of batches finds no key of the lock, and on a slow machine the time in the
+        // server's marker may be old. Both cause other commands, so the measurement is repeated.
         let (mut got, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
         while got != expected {
             assert!(Instant::now() < end, "{mode:?}: {got:?} instead of {expected:?}");
@@ -195,7 +195,7 @@ async fn a_renewal_costs_few_commands_for_every_kind_of_lock() {
             vec![Op::Extend { mode, keys, owner, ttl: TTL, token, meta: None, reassert: None }]
         };
         let expected: Vec<_> = expected.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
-        // On a slow machine the marker's time may be old. This causes other commands.
+        // On a slow machine the time in the server's marker may be old. This causes other commands.
         let (mut got, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
         while got != expected {
             assert!(Instant::now() < end, "{mode:?}: {got:?} instead of {expected:?}");
@@ -300,7 +300,7 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
 }
 
 /// Returns a reply as text, without the values that depend on the time: remaining times, and fences
-/// that the node raised to the lowest valid fence.
+/// (fencing tokens) that the node raised to the lowest valid one.
 fn timeless(reply: &Result<Reply, NodeError>, start: u64) -> String {
     let mut reply = reply.clone();
     let lifted = |fence: &mut u64| {
@@ -364,8 +364,8 @@ fn left_behind(server: &Server, side: &str, start: u64) -> Vec<(String, u64)> {
 #[tokio::test]
 async fn an_expectation_changes_no_answer_and_no_key() {
     let server = Server::start(&[]);
-    // Two clients run equal batches. Before each, `forgets` sends terms with another clock error E.
-    // So it does not name the marker in its batch, which takes the long path.
+    // Two clients run equal batches. Before each, `forgets` sends an empty batch with another clock
+    // error. So its next batch does not name the marker, and takes the long path.
     let (expects, forgets) = (Watched::of(&server), Watched::of(&server));
     let other_terms = Terms { clock_error: LONG.clock_error + Duration::from_micros(1), ..LONG };
     let owners = [owner(), owner(), owner()];
@@ -406,7 +406,7 @@ async fn an_expectation_changes_no_answer_and_no_key() {
 }
 
 /// Returns a client that has acquired and released the lock `k`. So the client has read the
-/// server's marker, and the lock has a fence.
+/// server's marker, and the server stores the lock's last fencing token (the fence).
 async fn acquainted(server: &Server, terms: Terms) -> RedisNode {
     let node = fresh(server);
     let a = owner();
@@ -478,7 +478,7 @@ async fn a_length_that_others_asked_for_unseen_is_noticed() {
     let got = batch(&node, SHORT, vec![acquire("k", owner())], TTL).await;
     assert!(matches!(got.items[..], [Ok(Reply::Granted { .. })]), "{got:?}");
     assert_eq!(got.facts.unwrap().quarantine_len, LONG.max_ttl);
-    // Second case: the client itself asks for a quarantine longer than the server's.
+    // Second case: the client itself asks for a longer quarantine (time without grants).
     let server = Server::start(&[]);
     let node = acquainted(&server, SHORT).await;
     let got = batch(&node, LONG, vec![acquire("k", owner())], TTL).await.facts.unwrap();

@@ -13,8 +13,8 @@ use tokio::sync::broadcast::error::TryRecvError;
 
 use super::*;
 
-/// A thread that publishes hints as fast as the server accepts them, until the publisher is
-/// dropped.
+/// A thread that publishes hints (wake-up messages) as fast as the server accepts them, until the
+/// publisher is dropped.
 struct Publisher {
     over: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -76,9 +76,9 @@ async fn median(redlock: &Redlock, name: &str, n: usize) -> Duration {
     took[n / 2]
 }
 
-/// Floods the server with hints while callers wait. Asserts that acquires of other names stay fast,
-/// and that the callers that wait send few requests. Returns the number of hints that the node
-/// passed to its handle.
+/// Floods the server with hints (wake-up messages) while callers wait. Asserts that acquires of
+/// other names stay fast, and that the callers that wait send few requests. Returns the number of
+/// hints that the node passed to its handle.
 async fn flooded(name: impl Fn(u64) -> String + Send + 'static) -> u64 {
     const WAITERS: usize = 8;
     const ROUNDS: usize = 200;

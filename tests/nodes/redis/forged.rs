@@ -1,11 +1,11 @@
 //! Values that another tenant of the server can write under the library's keys. Such a value can
-//! fail the op that reads it, but not the other ops of the batch.
+//! fail the request (op) that reads it, but not the other ops of the batch.
 
 use palisade::node::spi::{ClaimEnd, Enlist, NodeSignal};
 
 use super::*;
 
-/// Texts that are not a valid number.
+/// Texts that a tenant stores in place of a number. Most of them are malformed or out of range.
 const STRANGE: [&str; 17] = [
     "x",
     "",
@@ -153,8 +153,8 @@ async fn several_locks_without_their_fences_spoil_their_own_op_only() {
     let first = one(&node, LONG, both.clone()).await;
     assert!(matches!(first, Ok(Reply::Granted { .. })), "{first:?}");
     server.cli(&["del", "{a}:fence"]);
-    // Only the fence of `b` still has the token. It is enough to recognise the owner, so the second
-    // acquire gets the same reply as the first one.
+    // Only the key `{b}:fence` still has the token. It is enough to recognise the owner, so the
+    // second acquire gets the same reply as the first one.
     assert_eq!(send_between_others(&node, both.clone(), "one fence").await, first);
     server.cli(&["del", "{a}:fence", "{b}:fence"]);
     let refused = send_between_others(&node, both, "no fence").await;
@@ -216,12 +216,13 @@ async fn a_list_of_candidates_that_is_none_spoils_its_own_op_only() {
     let good = format!("{} {later} 5 hello", owner().as_str());
     for list in [
         "hello".to_owned(),
-        // A list must consist of whole entries, so a single byte is no valid list.
+        // The key `e` contains a list of candidates. It must consist of whole entries, so a single
+        // byte is no valid list.
         "x".to_owned(),
         "xy z".to_owned(),
         "another program's".to_owned(),
         format!("{good} {good}"),
-        // Entries that are cut off: the first lacks its last byte, and the second ends after 30
+        // These entries are cut off: the first lacks its last byte, and the second ends after 30
         // bytes.
         good[..good.len() - 1].to_owned(),
         good[..30].to_owned(),
@@ -267,7 +268,7 @@ async fn a_huge_value_is_not_carried_around() {
     let Ok(Reply::Holder(Some(holder))) = got else { panic!("{got:?}") };
     assert_eq!((holder.owner, holder.meta), (Some(me), None));
     server.cli(&["del", "{l}:meta"]);
-    // No client can store a result of this size.
+    // No client can store a result as large as this one, which has 12 MiB.
     let fields: [&[u8]; 12] =
         [b"HSET", b"r", b"own", b"", b"fence", b"5", b"till", b"0", b"att", b"1", b"rf", b"5"];
     put(&mut con, &fields).await;

@@ -30,13 +30,14 @@ async fn a_loss_ends_with_the_longest_window_of_those_who_ask_in_the_quarantine(
     assert_eq!(ends(0, None).await.0, 9_000);
     // `known_since` is the time since which a client has known the server's data. If it is the
     // start of these data, the client does not prove that data were lost. If it is earlier, the
-    // client proves that older data were lost. The failover window L makes no difference.
+    // client proves that older data were lost. The client's failover window makes no difference.
     for window in [0, 3, 20] {
         assert_eq!(ends(window, Some(since)).await.1, Began::Empty, "{window}");
     }
     assert_eq!(ends(0, Some(since - 1_000)).await.1, Began::Lost);
-    // The longest failover window of the clients above was 20 s, so the loss ends 20 s after the
-    // data history began.
+    // A loss lasts as long as the longest failover window (time in which a replaced master may
+    // still grant) of the clients. The clients above had up to 20 s, so the loss ends 20 s after
+    // the data history began.
     assert_eq!(ends(0, None).await.0, 20_000);
 }
 
@@ -79,7 +80,8 @@ async fn of_nine_losses_those_become_one_that_are_the_shortest_for_their_age() {
         let shown = |loss: &Loss| format!(" {:013}-{:013}-{:013}", loss.from, loss.began, loss.to);
         let all: String = all.iter().map(shown).collect();
         let marker = server.cli(&["get", "palisade:generation"]);
-        // Write a marker with these losses and another history.
+        // Store a marker (the server's record of its data) with the losses `all` and the id of
+        // another data history.
         let other = format!("{:040x}{}{all}", 7, &marker[40..140]);
         server.cli(&["set", "palisade:generation", &other]);
         facts(&node, LONG).await.losses.to_vec()

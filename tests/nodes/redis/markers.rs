@@ -22,8 +22,8 @@ struct Fields {
     losses: String,
 }
 
-/// Returns the marker of an honest client with a correct clock. The client began a quarantine of
-/// `q` ms at the time `since`.
+/// Returns the marker of an honest client with a correct clock. The client began a quarantine (time
+/// without grants) of `q` ms at the time `since`.
 fn honest(since: u64, q: u64) -> Fields {
     Fields {
         since: format!("{since:013}"),
@@ -54,8 +54,8 @@ fn now() -> u64 {
     SystemEnv.wall_micros() / 1_000
 }
 
-/// Stores this marker and sends a batch. Returns the facts of the batch, and the marker that the
-/// batch left.
+/// Stores this marker and sends a batch. Returns the facts of the reply (the server's clock and
+/// data history), and the marker that the batch left.
 async fn met(server: &Server, node: &RedisNode, marker: &str) -> (Facts, String) {
     server.cli(&["set", "palisade:generation", marker]);
     let got = facts(node, TERMS).await;
@@ -163,8 +163,9 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
     let node = RedisNode::new(server.url()).unwrap();
     facts(&node, TERMS).await;
     let replid = replid(&server);
-    // The marker's times are 2E ahead of the server's clock, the most that is allowed: either the
-    // server that wrote the marker was ahead, or this server's clock was set back.
+    // The marker's times are 2E (twice the clock error) ahead of the server's clock, the most that
+    // is allowed: either the server that wrote the marker was ahead, or this server's clock was set
+    // back.
     let apart = 2 * 2_000;
     let (day, at) = (2 * DAY, now() + apart);
     let floor = |ms: u64| format!("{:016}", ms * 1_000);
@@ -217,8 +218,8 @@ async fn what_an_honest_client_wrote_is_believed_by_every_clock_that_is_allowed(
         let (got, _) = met(&server, &node, &fields.text(&replid)).await;
         assert!(!got.marker_missing && !got.new_history, "{what} was refused: {got:?}");
         assert_eq!(format!("{:013}", got.since), fields.since, "{what}");
-        // With the id of another server, the same marker is accepted as well. The server then
-        // begins a new data history.
+        // With the id of another data history (`master_replid`), the same marker is accepted as
+        // well. The server then begins a new data history.
         let (got, _) = met(&server, &node, &fields.text(&"f".repeat(40))).await;
         assert!(got.new_history && !got.marker_missing, "{what} was refused: {got:?}");
     }
@@ -243,17 +244,18 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
     // length, and the remaining time of the agreement. All differences are at least 5 s, because a
     // row may take this time.
     for (age, length, agreed, asked, raised, then, agreed_then) in [
-        // A longer length counts at once, and is agreed on for twice this length. The event is sent
-        // only if there was a loss.
+        // A longer quarantine counts at once, and is agreed on for twice its length. The event is
+        // sent only if there was a loss of data.
         (500, 20, 5, 30, true, 30, 60),
         (500, 20, -5, 30, true, 30, 60),
         (10, 20, 5, 30, true, 30, 60),
-        // A request for the current length prolongs the agreement only if the agreement would end
-        // within one length.
+        // A request for the quarantine's current length prolongs the agreement only if the
+        // agreement would end within one length.
         (500, 20, 35, 20, false, 20, 35),
         (500, 20, 10, 20, false, 20, 40),
         (500, 20, -5, 20, false, 20, 40),
-        // A shorter length has no effect until the agreement and the quarantine have ended.
+        // A request for a shorter quarantine has no effect until the agreement and the quarantine
+        // have ended.
         (500, 20, 35, 10, false, 20, 35),
         (500, 20, 5, 10, false, 20, 5),
         (500, 20, -5, 10, false, 10, 20),
@@ -263,8 +265,8 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
         let (row, now) = (format!("{age} {length} {agreed} {asked}"), now());
         let ms = |seconds: i64| format!("{:013}", now.cast_signed() + 1_000 * seconds);
         let since = now - 1_000 * age;
-        // The marker's note of the time is fresh. So a changed marker is the effect of the
-        // requested length alone.
+        // The time in the marker (the note) is fresh, so no renewal of it is due. A changed marker
+        // is therefore the effect of the requested length alone.
         let fields = Fields { agreed: ms(agreed), note: ms(0), ..honest(since, 1_000 * length) };
         server.cli(&["set", "palisade:generation", &fields.text(&replid)]);
         let asks = Terms { max_ttl: Duration::from_secs(asked), ..TERMS };
@@ -278,8 +280,8 @@ async fn the_length_of_a_quarantine_rises_at_once_and_falls_when_no_client_asks_
         let is_kept = agreed == agreed_then;
         assert!((0..5_000).contains(&late) && (!is_kept || late == 0), "{row}: {late} ms, {left}");
     }
-    // The marker lists no losses. So the new, longer length causes no event: the event is sent only
-    // if there was a loss.
+    // The marker lists no losses. So the new, longer quarantine causes no event: the event is sent
+    // only if there was a loss.
     let new = Fields { agreed: format!("{:013}", 0), losses: String::new(), ..honest(0, 0) };
     server.cli(&["set", "palisade:generation", &new.text(&replid)]);
     let got = facts(&node, TERMS).await;

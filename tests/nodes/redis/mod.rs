@@ -1,5 +1,5 @@
 //! `RedisNode` on real servers. The servers restart, freeze, lose data or refuse commands. Some
-//! servers are not the expected ones.
+//! servers are not usable as a lock server, and the node must refuse them.
 
 #![allow(clippy::needless_pass_by_value)]
 
@@ -34,10 +34,11 @@ use crate::support::ops::{self, if_held, in_mode, owner, release};
 use crate::support::server::{Server, free_port};
 
 const TTL: Duration = Duration::from_secs(20);
-/// Terms with a long quarantine. No test waits for its end.
+/// Settings of a client that cause a long quarantine (the time after a loss of data in which a
+/// server grants nothing). No test waits for its end.
 const LONG: Terms =
     Terms { max_ttl: Duration::from_secs(3600), clock_error: Duration::from_secs(60) };
-/// Terms with a short quarantine, for tests that wait for its end.
+/// Settings of a client that cause a short quarantine, for tests that wait for its end.
 const SHORT: Terms =
     Terms { max_ttl: Duration::from_millis(700), clock_error: Duration::from_secs(60) };
 
@@ -47,7 +48,7 @@ fn acquire(name: &str, owner: OwnerToken) -> Op {
     ops::acquire(name, owner, TTL)
 }
 
-/// Returns the op of an acquire that waits in the queue.
+/// Returns the op of an acquire that joins the node's queue of waiters if the lock is held.
 fn waiting(name: &str, owner: OwnerToken) -> Op {
     if_held(acquire(name, owner), IfHeld::Queue(PLACE))
 }
@@ -216,8 +217,8 @@ async fn a_quarantine_gets_shorter_again_after_the_last_who_asked_for_a_longer()
     let node = fresh(&server);
     let longer = Terms { max_ttl: 2 * SHORT.max_ttl, ..SHORT };
     assert_eq!(facts(&node, longer).await.quarantine_len, longer.max_ttl);
-    // A client that asks for a shorter quarantine does not shorten it at once, and gets no event
-    // about a longer quarantine.
+    // A client that asks for a shorter quarantine (time without grants) does not shorten it at
+    // once, and gets no event about a longer quarantine.
     let next = facts(&node, SHORT).await;
     assert_eq!((next.quarantine_len, next.quarantine_raised), (longer.max_ttl, false));
     tokio::time::sleep(2 * longer.max_ttl).await;

@@ -1,4 +1,5 @@
-//! Readers on a real server: the form of their data, and other programs that use the same key.
+//! Readers of read-write locks on a real server: the form of their data, and other programs that
+//! use the same key.
 
 use palisade::node::spi::Readers;
 
@@ -61,8 +62,9 @@ async fn another_programs_value_is_foreign_to_readers_and_stays() {
     }
 }
 
-/// The sorted set under the lock's key looks like a lock with readers: the name has a fence, and
-/// the set has an expiry and scores in the future. But its member is not an owner token.
+/// The sorted set under the lock's key looks like a lock with readers: the name has a fence (a
+/// stored fencing token), and the set has an expiry and scores in the future. But its member is not
+/// an owner token.
 #[tokio::test]
 async fn a_sorted_set_of_another_program_is_foreign_where_readers_were_before() {
     let server = Server::start(&[]);
@@ -97,7 +99,7 @@ async fn the_key_ends_with_its_last_reader() {
     let left = pttl(&server, "k");
     assert!(left <= 15_001 && left > 5_000, "{left}");
     assert_eq!(members(&server, "k"), [a.as_str()]);
-    // An extension of a reader does not change the fence, but renews its ttl.
+    // An extension of a reader does not change the value of `{k}:fence`, but renews the key's ttl.
     server.cli(&["pexpire", "{k}:fence", "1000"]);
     assert_eq!(one(&node, LONG, shared(extend("k", a, t, None))).await, Ok(Reply::Done));
     assert!(pttl(&server, "{k}:fence") > 10_000);
@@ -114,8 +116,8 @@ async fn a_fence_that_was_spoiled_spoils_a_reader_as_it_spoils_an_owner() {
     let got = one(&node, LONG, shared(extend("k", a, 5, None))).await;
     assert_eq!(fault(got), (NodeFault::Server, false));
     assert_eq!(server.cli(&["exists", "k"]), "0");
-    // The stored fence is far in the future. The server lowers it to the largest value that honest
-    // clocks can reach.
+    // The fence, the lock's last fencing token, is far in the future. The server lowers it to the
+    // largest value that honest clocks can reach.
     server.cli(&["set", "{k}:fence", "9000000000000000"]);
     let lowered = fence(one(&node, LONG, shared(acquire("k", a))).await);
     let lead = 6 * LONG.clock_error + Duration::from_secs(2);

@@ -73,8 +73,9 @@ async fn an_impatient_request_does_not_cost_others_their_connection() {
     }
 }
 
-/// The node writes the marker as soon as it reconnects to a restarted server, before any caller
-/// sends a request. So the quarantine begins at the reconnect.
+/// The node writes the marker (the key that records the data history) as soon as it reconnects to a
+/// restarted server, before any caller sends a request. So the quarantine, the time without grants,
+/// begins at the reconnect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_is_marked_without_any_request() {
     let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);

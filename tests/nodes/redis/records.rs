@@ -1,4 +1,4 @@
-//! Idempotency records on a real server.
+//! Idempotency records (claim, steps and result of a key) on a real server.
 
 use super::*;
 
@@ -22,7 +22,7 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
     let node = fresh(&server);
     let me = owner();
     let of = Claim { retention: DAY, ..claim("r", me) };
-    // By the first claim, the client learns the server's data history. So the second claim takes
+    // The reply to the first claim contains the server's data history. So the second claim takes
     // the short path through the Lua script, on which the history is only compared.
     one(&node, LONG, Op::Claim(Claim { key: "first".into(), ..of.clone() })).await.unwrap();
     let Ok(Reply::Claimed { fence, attempt: 1, .. }) = one(&node, LONG, Op::Claim(of)).await else {
@@ -135,7 +135,7 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
     };
     assert!(!unsure.is_zero());
     assert!(above > fence);
-    // A claim that was granted before the loss cannot be completed.
+    // A claim that was granted before the server lost its data cannot be completed.
     assert_eq!(one(&node, SHORT, done).await, Ok(Reply::NotOwner));
 }
 

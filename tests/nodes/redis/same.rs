@@ -35,7 +35,8 @@ impl Dice {
     }
 }
 
-/// A generator of ops with few keys and few owners, so that the ops affect each other.
+/// A generator of ops (requests to a node) with few keys and few owners, so that the ops affect
+/// each other.
 struct Drawn {
     dice: Dice,
     /// Base value of tokens and proposals, in microseconds. The generator adds small numbers to
@@ -270,11 +271,11 @@ fn are_alike(a: &Result<Reply, NodeError>, b: &Result<Reply, NodeError>) -> bool
     a == b && spans.len() == others.len() && spans.iter().zip(&others).all(close)
 }
 
-/// Length of a quarantine that ends almost at once.
+/// Length of a quarantine (time in which a node grants nothing) that ends almost at once.
 const NONE: Duration = Duration::from_millis(1);
 
 /// Returns a new memory node, a new node on the server, and the terms of their clients. If `once`
-/// is true, both nodes have had a quarantine.
+/// is true, both nodes have had a quarantine (the time after a loss of data).
 async fn nodes(server: &Server, once: bool) -> (MemoryNode, RedisNode, Terms) {
     server.cli(&["flushall"]);
     if !once {

@@ -1,5 +1,5 @@
-//! Values of other programs under side keys of a lock. Such a value can fail the op that reads it,
-//! but no other op.
+//! Values of other programs under the keys of a lock and its side keys (fence and queue). Such a
+//! value can fail the op that reads it, but no other op.
 
 use palisade::node::spi::NodeSignal;
 
@@ -18,8 +18,8 @@ async fn a_fence_that_is_none_is_no_answer_of_another_kind() {
         assert!(got[0].is_err(), "{value}: {got:?}");
         fence(got[1].clone());
         assert_eq!(one(&node, LONG, release("k", a)).await, Ok(Reply::Done));
-        // With this fence, an acquire of a free lock is either refused or granted with a larger
-        // fence. The other acquire of the batch is not affected.
+        // With this value as the lock's fence, an acquire of the free lock is either refused or
+        // granted with a larger fencing token. The other acquire of the batch is not affected.
         let fresh = format!("{value} again");
         let got = batch(&node, LONG, vec![acquire("k", a), acquire(&fresh, a)], TTL).await.items;
         fence(got[1].clone());
@@ -39,8 +39,9 @@ async fn a_fence_that_is_none_opens_no_lock_that_is_to_be_taken() {
     assert_eq!(server.cli(&["get", "k"]), a.as_str(), "the holder has its lock");
 }
 
-/// A single node lowers a stored fence that is too far in the future, even if the acquire is
-/// repeated. So the fence does not block the lock until that time.
+/// The fence is the last fencing token of a lock. A single node lowers a stored fence that is too
+/// far in the future, even if the acquire is repeated. So the fence does not block the lock until
+/// that time.
 #[tokio::test]
 async fn a_fence_of_tomorrow_keeps_no_caller_out_until_tomorrow() {
     let server = Server::start(&[]);
@@ -71,9 +72,9 @@ async fn a_strangers_lock_for_ever_spoils_no_hint_and_no_batch() {
     }
     facts(&node, LONG).await;
     let mut events = node.events();
-    // Wait until the node has subscribed to hints. Before that, a release would pass over this
-    // node's waiter, and the later subscription would wake all waiters, so the test would prove
-    // nothing.
+    // Wait until the node has subscribed to hints (wake-up messages). Before that, a release would
+    // pass over this node's waiter, and the later subscription would wake all waiters, so the test
+    // would prove nothing.
     let listens = async {
         while server.cli(&["pubsub", "channels", "palisade:changed:*"]).is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;

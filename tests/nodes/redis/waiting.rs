@@ -2,10 +2,10 @@
 //! The server's marker (the key `palisade:generation`) records until when waiters may exist. Its
 //! other fields do not change.
 
-// The tests use these fields of the marker by their index: 0 is the data history, 1 the time since
-// when the data are complete, 2 the smallest valid token, 3 the length of a quarantine, 4 the time
-// until which this length is agreed on, 5 the time until which waiters may exist, and 6 the way in
-// which the data began.
+// The tests use these fields of the marker (the server's record of its data) by their index: 0 is
+// the data history, 1 the time since when the data are complete, 2 the smallest valid token, 3 the
+// length of a quarantine (time without grants), 4 the time until which this length is agreed on, 5
+// the time until which waiters may exist, and 6 the way in which the data began.
 
 use palisade::node::spi::NodeSignal;
 
@@ -21,7 +21,7 @@ fn release_plainly(name: &str, owner: OwnerToken) -> Op {
     Op::Release { mode: LockMode::Exclusive, keys: LockKeys::new(name), owner, meta: false }
 }
 
-/// Returns the lock that the next hint is about.
+/// Returns the name of the lock in the next hint (a message that wakes a waiter).
 async fn hinted(events: &mut tokio::sync::broadcast::Receiver<NodeSignal>) -> Arc<str> {
     let hint = async {
         loop {
@@ -39,8 +39,8 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     let server = Server::start(&[]);
     let (mine, other) = (fresh(&server), fresh(&server));
     let (a, b) = (owner(), owner());
-    // This reply reports that there is no waiter. The client `mine` gets no other reply before its
-    // release.
+    // The reply to this acquire reports that there is no waiter. The client `mine` gets no other
+    // reply before its release.
     fence(one(&mine, LONG, acquire("k", a)).await);
     assert_eq!(marker(&server)[5].parse(), Ok(0_u64), "nobody waits");
     let mut events = other.events();
@@ -48,8 +48,8 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     assert!(matches!(held, Ok(Reply::Held { .. })), "{held:?}");
     assert_eq!(one(&mine, LONG, release_plainly("k", a)).await, Ok(Reply::Done));
     while &*hinted(&mut events).await != "k" {}
-    // By this reply, the client `mine` learns that waiters exist. Its releases then send a hint
-    // only for the lock that has a waiter.
+    // The reply to this acquire reports to the client `mine` that waiters exist. Its releases then
+    // send a hint (a wake-up message) only for the lock that has a waiter.
     fence(one(&mine, LONG, acquire("l", a)).await);
     let mut events = other.events();
     fence(one(&mine, LONG, acquire("k", a)).await);
@@ -60,8 +60,8 @@ async fn a_client_that_does_not_know_of_a_waiter_wakes_it_all_the_same() {
     assert_eq!(&*hinted(&mut events).await, "k", "a hint that nobody asked for");
 }
 
-/// A client of another library does not use the queue. So it cannot get a lock that is reserved for
-/// the first caller of the queue.
+/// A client of another library does not use the queue of waiters. So it cannot get a lock that is
+/// reserved for the first caller of the queue.
 #[tokio::test]
 async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
     let server = Server::start(&[]);
@@ -76,15 +76,15 @@ async fn a_classic_client_does_not_take_a_lock_that_is_reserved() {
         let waits = if_held(acquire(&name, b), IfHeld::Queue(place));
         one(&node, LONG, waits.clone()).await.unwrap();
         assert_eq!(one(&node, LONG, release_plainly(&name, a)).await, Ok(Reply::Done));
-        // A reservation ends soon, and there is none if the waiter's client is not subscribed. So
-        // the other library's client may get the lock.
+        // A reservation (the lock is kept for the first waiter) ends soon, and there is none if the
+        // waiter's client is not subscribed. So the other library's client may get the lock.
         if server.cli(&["set", &name, "classic", "NX", "PX", "60000"]) == "OK" {
             continue;
         }
         refused = true;
         while *hinted(&mut events).await != *name {}
-        // The reservation is a value under the lock's key. The key must disappear when the
-        // reservation ends.
+        // The reservation for the first waiter is a value under the lock's key. The key must
+        // disappear when the reservation ends.
         let gone = async {
             while !server.cli(&["get", &name]).is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -109,7 +109,7 @@ async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields()
     let now = SystemEnv.wall_micros() / 1_000;
     assert!(until > now && until < now + 60_000, "{until} at {now}");
     // Another waiter with the same waiting time does not change the marker. A longer quarantine
-    // does not change the marker's field of the waiters.
+    // (time without grants) changes the marker, but not its field of the waiters.
     one(&node, SHORT, waiting("k", owner())).await.unwrap();
     assert_eq!(marker(&server), after);
     assert!(facts(&node, LONG).await.quarantine_raised);
@@ -117,8 +117,8 @@ async fn the_marker_says_how_long_waiters_may_exist_and_keeps_its_other_fields()
     assert_eq!(marker(&server)[..3], before[..3]);
 }
 
-/// Redis disconnects a subscriber whose output buffer grows too large. So results use another
-/// connection.
+/// Redis disconnects a subscriber whose output buffer grows too large. So results, which can be
+/// large, do not use the connection on which hints (wake-up messages) arrive.
 #[tokio::test]
 async fn hints_come_on_a_connection_of_their_own() {
     let server = Server::start(&[]);
@@ -128,14 +128,14 @@ async fn hints_come_on_a_connection_of_their_own() {
     assert_eq!(server.cli(&["client", "list", "type", "pubsub"]), "", "nobody waits");
     let mut events = node.events();
     one(&node, LONG, waiting("k", b)).await.unwrap();
-    // The waiter asked before the node's subscription was ready, so it may have missed a hint.
-    // Therefore the node wakes it when the subscription is ready.
+    // The waiter asked before the node's subscription was ready, so it may have missed a hint (a
+    // wake-up message). Therefore the node wakes it when the subscription is ready.
     assert_eq!(&*hinted(&mut events).await, "k");
     let subscribed = server.cli(&["client", "list", "type", "pubsub"]);
     assert_eq!(subscribed.lines().count(), 1, "{subscribed}");
     assert!(!subscribed.contains("cmd=evalsha"), "{subscribed}");
-    // The connection for hints breaks. Batches continue on their own connection. Hints arrive on a
-    // new connection.
+    // The connection for hints (wake-up messages) breaks. Batches continue on their own connection.
+    // Hints arrive on a new connection.
     let before = facts(&node, LONG).await;
     let list = |kind: &str| server.cli(&["client", "list", "type", kind]);
     let commands = list("normal");
@@ -157,9 +157,10 @@ async fn hints_come_on_a_connection_of_their_own() {
     assert_eq!(&*hinted(&mut events).await, "k");
 }
 
-/// The queue contains the place of a caller that sends no more requests. The server's clock was set
-/// back by a minute, so the place seems to be a minute younger. It must keep out others for at most
-/// 3 s after the next request, for fair callers and for readers. A memory node does the same.
+/// The queue contains the place (entry) of a caller that sends no more requests. The server's clock
+/// was set back by a minute, so the place seems to be a minute younger. After the next request, the
+/// place must keep out others for at most 3 s, for fair callers and for readers. A memory node does
+/// the same.
 #[tokio::test]
 async fn a_step_back_of_the_clock_prolongs_no_place() {
     let server = Server::start(&[]);
