@@ -265,20 +265,15 @@ impl Data {
             }
             Op::Claim(claim) => self.records.claim(h, claim),
             Op::RaiseClaim { key, owner, token } => self.records.raise(h, key, *owner, *token),
-            Op::ExtendClaim { key, owner, token, lease, retention, fingerprint, reassert } => {
-                let (ballot, spans) = ((*owner, *token), (*lease, *retention));
-                self.records.extend(h, key, ballot, spans, *fingerprint, *reassert)
+            Op::ExtendClaim { ballot, lease, reassert } => {
+                self.records.extend(h, ballot, *lease, *reassert)
             }
-            Op::Complete { key, owner, token, value, retention, fingerprint } => {
-                let accept = (*token, value.as_ref());
-                let (reply, wake) =
-                    self.records.complete(h, key, *owner, accept, *fingerprint, *retention);
-                hints.extend(wake.then(|| NodeSignal::Changed(Arc::clone(key))));
+            Op::Complete { ballot, value } => {
+                let (reply, wake) = self.records.complete(h, ballot, value.as_ref());
+                hints.extend(wake.then(|| NodeSignal::Changed(Arc::clone(&ballot.key))));
                 reply
             }
-            Op::Steps { key, owner, token, list, retention, fingerprint } => {
-                self.records.steps(h, key, *owner, (*token, list), *fingerprint, *retention)
-            }
+            Op::Steps { ballot, list } => self.records.steps(h, ballot, list),
             Op::Unclaim { key, owner, end } => {
                 let (reply, wake) = self.records.unclaim(h, key, *owner, *end);
                 hints.extend(wake.then(|| NodeSignal::Changed(Arc::clone(key))));

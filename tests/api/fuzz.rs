@@ -12,7 +12,7 @@ use std::time::Duration;
 use palisade::Moment;
 use palisade::idempotency::Status;
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::{Batch, Op, Terms};
+use palisade::node::spi::{Ballot, Batch, Op, Terms};
 use palisade::{
     ConfigError, FencingToken, MemoryNode, Outcome, RedisNode, Redlock, RunError, SentinelNode,
     node::spi::{LockNode, OwnerToken},
@@ -234,12 +234,14 @@ struct Paid {
 async fn plant(node: &MemoryNode, bytes: &[u8]) {
     let terms = Terms { max_ttl: Duration::from_secs(30), clock_error: Duration::from_secs(60) };
     let complete = Op::Complete {
-        key: "idem:pay:k".into(),
-        owner: OwnerToken::from_random(1),
-        token: FencingToken::new((1 << 53) - 1),
+        ballot: Ballot {
+            key: "idem:pay:k".into(),
+            owner: OwnerToken::from_random(1),
+            token: FencingToken::new((1 << 53) - 1),
+            retention: Duration::from_secs(3_600),
+            fingerprint: None,
+        },
         value: Some(bytes.into()),
-        retention: Duration::from_secs(3_600),
-        fingerprint: None,
     };
     let replies = node
         .call(

@@ -1,7 +1,5 @@
 //! The ops that extend and release a lease on a node.
 
-use std::sync::Arc;
-
 use super::{Lease, Subject};
 use crate::op::Op;
 use crate::time::Moment;
@@ -10,26 +8,19 @@ impl Lease {
     /// Returns the op that extends this lease on a node. [`send`](Self::send) adds the metadata.
     /// The quorum machine adds the name of a quarantine.
     pub(crate) fn extension(&self) -> Op {
-        let (owner, token) = (self.owner, self.token);
         match &self.subject {
             Subject::Lock { keys, .. } => Op::Extend {
                 mode: self.state.lock().mode,
                 keys: keys.clone(),
-                owner,
+                owner: self.owner,
                 ttl: self.on_nodes(),
-                token,
+                token: self.token,
                 meta: None,
                 reassert: None,
             },
-            Subject::Claim { key, retention, fingerprint } => Op::ExtendClaim {
-                key: Arc::clone(key),
-                owner,
-                token,
-                lease: self.ttl,
-                retention: *retention,
-                fingerprint: *fingerprint,
-                reassert: None,
-            },
+            Subject::Claim(ballot) => {
+                Op::ExtendClaim { ballot: ballot.clone(), lease: self.ttl, reassert: None }
+            }
         }
     }
 
