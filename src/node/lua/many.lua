@@ -62,6 +62,13 @@ if find('NJK', kind, 1, true) then
   local code, longest, mine = nil, 0, 0
   for at = k + 1, last do
     local lock, value = KEYS[at], values[at]
+    -- A lock that is reserved is free, so it may have to be kept, too.
+    if from ~= '' and is_ownerless(value) and value ~= KEPT
+      and is_to_be_kept(lock, KEYS[at + n])
+    then
+      call('DEL', lock)
+      value = nil
+    end
     if value == owner and from == '' then mine = mine + 1 end
     local is_busy = value and value ~= owner and not is_given(lock, value)
     if is_busy or not value and b.settling and is_kept(lock, KEYS[at + n]) then

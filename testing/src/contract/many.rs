@@ -1,6 +1,8 @@
 //! Several locks at once, all or none. The numbers in the names are those of the rules in
 //! `docs/design/multi_lock.md`.
 
+use std::time::Instant;
+
 use palisade::node::spi::{Holder, LockKeys, OwnerToken, Reply};
 
 use super::bench::{Bench, LONG, SHORT};
@@ -29,6 +31,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: rule_6_a_takeover_shortens_no_grant,
         Nothing: rule_6_a_repeated_takeover_is_granted_anew,
         Nothing: rule_6_a_name_that_is_only_reserved_is_taken_over,
+        HandOver: rule_6_a_reserved_name_that_is_kept_is_not_taken_over,
         RestartEmpty: rule_7_nothing_is_granted_in_quarantine,
         RestartKeeping: rule_7_a_holder_names_the_quarantine,
         HandOver: rule_7_a_name_that_may_be_held_keeps_all_out,
@@ -254,6 +257,20 @@ async fn rule_6_a_name_that_is_only_reserved_is_taken_over(b: Bench) {
     let got = b.all(ops).await;
     b.check(got[0] == Reply::Done && is_held(&got[1]), "a released name is reserved", &got);
     b.check(is_granted(&got[2]), "a reservation does not refuse a takeover", &got);
+}
+
+async fn rule_6_a_reserved_name_that_is_kept_is_not_taken_over(b: Bench) {
+    let b = slowly(b).await;
+    let begun = Instant::now();
+    handed_over(&b).await;
+    let mut events = b.events();
+    listening(&b, &mut events).await;
+    let ((k, owner), (a, c)) = (awaited(&b, &WAITERS).await, b.owners());
+    let both = LockKeys::many(vec![b.lock(), k.clone()]);
+    let got = b.all(vec![release(&k, owner), take(&both, c, a)]).await;
+    // On a slow machine the node may no longer be settling.
+    let late = begun.elapsed() >= b.terms.max_ttl;
+    b.check(is_held(&got[1]) || late, "a name that was used lately is kept for its holder", &got);
 }
 
 async fn rule_7_nothing_is_granted_in_quarantine(b: Bench) {
