@@ -38,7 +38,7 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
-use crate::op::{Batch, Facts, LockMode, Op, Replies, Reply};
+use crate::op::{Batch, LockMode, Op, Replies, Reply};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
@@ -161,7 +161,7 @@ impl MemoryNode {
         let not_after = batch.not_after.as_ref().map(|moment| moment.on(&identity));
         let known_since = batch.known_since.or(inner.is_known.then_some(0));
         let asked = (not_after, known_since);
-        let h = Header::open(&mut inner.data.marker, nature, clock, batch.terms, asked);
+        let h = Header::open(&mut inner.data.marker, nature, identity, clock, batch.terms, asked);
         let mut hints = Vec::new();
         let items = batch
             .ops
@@ -177,21 +177,7 @@ impl MemoryNode {
         for hint in hints {
             self.tell(hint);
         }
-        let facts = Facts {
-            node_micros: h.micros,
-            history_id,
-            since: h.since,
-            identity,
-            quarantine: h.quarantine,
-            quarantine_len: h.quarantine_len,
-            quarantine_asked: h.quarantine_asked,
-            quarantine_raised: h.quarantine_raised,
-            new_history: h.new_history,
-            marker_missing: h.marker_missing,
-            began: h.began,
-            losses: h.losses.list(),
-        };
-        Replies { facts: Some(facts), items }
+        Replies { facts: Some(h.facts), items }
     }
 }
 

@@ -284,7 +284,7 @@ impl Entry {
 
 /// Returns the time at which the handle began to wait, in µs by the node's wall clock.
 pub(super) fn since(h: &Header, place: &Place) -> u64 {
-    h.micros.saturating_sub(place.waited.min(WAITED_MAX).as_micros() as u64)
+    h.facts.node_micros.saturating_sub(place.waited.min(WAITED_MAX).as_micros() as u64)
 }
 
 #[derive(Clone, Debug, Default)]
@@ -330,7 +330,7 @@ impl Locks {
         ttl: Duration,
         (proposal, if_held): (u64, Option<IfHeld>),
     ) -> Reply {
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return h.quarantined();
         }
         let entry = self.0.open(keys.lock(), h.now);
@@ -387,7 +387,7 @@ impl Locks {
         owner: OwnerToken,
         token: FencingToken,
     ) -> Reply {
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return h.quarantined();
         }
         // A fence above the token is refused: another owner may have been granted the lock since.

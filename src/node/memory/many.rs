@@ -62,7 +62,7 @@ impl Locks {
         ttl: Duration,
         (proposal, if_held): (u64, Option<IfHeld>),
     ) -> Reply {
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return h.quarantined();
         }
         let asked = (ttl, if_held);

@@ -129,7 +129,7 @@ impl Entry {
         {
             return Some(Reply::Completed(record.clone()));
         }
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return Some(h.quarantined());
         }
         if let Some(remaining) = self.claimed_for(h) {
@@ -160,7 +160,7 @@ impl Records {
         if let Some(refusal) = self.0.live(&c.key, h.now).and_then(|e| e.refusal(h, c)) {
             return refusal;
         }
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return h.quarantined();
         }
         if h.is_too_old(c.created, c.retention) {
@@ -228,7 +228,7 @@ impl Records {
         // may have forgotten a higher promise. Only a holder that names the quarantine makes its
         // promise count.
         let same_life = known.as_ref().is_some_and(|e| e.is_of_this_life(h));
-        let counts = same_life || h.since == 0 || reassert == Some(h.id());
+        let counts = same_life || h.facts.since == 0 || reassert == Some(h.id());
         let e = self.write(h, b, lease);
         e.promised_in = counts.then(|| h.id());
         e.till = Some(h.after(lease));
