@@ -214,9 +214,6 @@ impl Data {
             Op::Raise { keys, owner, token, slot: None } => {
                 self.locks.raise(h, keys, *owner, *token)
             }
-            Op::Extend { keys, owner, ttl, token, reassert, .. } if keys.is_many() => {
-                self.locks.extend_all(h, (keys, *owner), (*ttl, *token), *reassert)
-            }
             Op::Extend { mode, keys, owner, ttl, token, meta, reassert } => {
                 let (lease, claims) = ((*ttl, *token), (meta.as_ref(), *reassert));
                 let (reply, wake) = match mode {

@@ -87,13 +87,8 @@ impl Locks {
         if let Some(rest) = entry.reserved(h, LockMode::Shared, if_held) {
             return entry.refuse(h, asked, (Some(rest), false));
         }
-        if let Some(held) = &entry.held {
-            let (remaining, foreign) = (held.till.map(|t| h.until(t)), held.owner.is_none());
-            return entry.refuse(h, asked, (remaining, foreign));
-        }
-        if !entry.slots.is_empty() {
-            let rest = entry.fence_left(h);
-            return entry.refuse(h, asked, (Some(rest), true));
+        if let Some(busy) = entry.closed(h) {
+            return entry.refuse(h, asked, busy);
         }
         if let Some(rest) = entry.writers_ahead(h, if_held) {
             return entry.refuse(h, asked, (Some(rest), false));

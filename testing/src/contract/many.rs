@@ -3,15 +3,15 @@
 
 use std::time::Instant;
 
-use palisade::node::spi::{Holder, LockKeys, OwnerToken, Reply};
+use palisade::node::spi::{Holder, LockKeys, OwnerToken, Reply, Slots};
 
 use super::bench::{Bench, LONG, SHORT};
 use super::crash::after;
 use super::handover::{handed_over, slowly};
 use super::hints::{WAITERS, awaited, listening};
 use super::ops::{
-    acquire, acquire_at, extend, inspect, is_granted, is_held, raise, reassert, release, shared,
-    take, take_for,
+    acquire, acquire_at, extend, inspect, is_granted, is_held, on_slots, raise, reassert, release,
+    shared, take, take_for,
 };
 use super::{Case, list};
 
@@ -20,6 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         Nothing: rule_1_all_names_are_granted_or_none,
         Nothing: rule_1_a_repeated_request_has_what_it_has,
         Nothing: rule_1_readers_keep_all_names_out,
+        Nothing: rule_1_a_permit_keeps_all_names_out,
         Foreign: rule_1_another_programs_value_keeps_all_names_out,
         Nothing: rule_1_the_latest_end_counts,
         Nothing: rule_2_one_token_is_above_all_fences,
@@ -96,6 +97,15 @@ async fn rule_1_readers_keep_all_names_out(b: Bench) {
     b.granted(acquire(&all, c, LONG), "all are free").await;
     let held = b.ask(shared(acquire(&names[0], a, LONG))).await;
     b.check(is_held(&held), "and keep readers out", &held);
+}
+
+async fn rule_1_a_permit_keeps_all_names_out(b: Bench) {
+    let ((names, all), (a, c)) = (three(&b), b.owners());
+    let permit = b.ask(on_slots(acquire(&names[1], a, LONG), Slots::any(2))).await;
+    b.check(matches!(permit, Reply::Permit { .. }), "a free permit is granted", &permit);
+    let held = b.ask(acquire(&all, c, LONG)).await;
+    let is_foreign = matches!(held, Reply::Held { foreign: true, .. });
+    b.check(is_foreign, "a semaphore under one of the names keeps all out", &held);
 }
 
 async fn rule_1_another_programs_value_keeps_all_names_out(b: Bench) {
