@@ -264,8 +264,7 @@ impl Data {
             }
             Op::Lookup { key, retention, fingerprint, born, accepted } => {
                 let unsure = h.lost_claims().unsure(*born, *retention, *accepted);
-                let losses = h.lost_claims().concerning(*born, *retention, *accepted);
-                self.records.lookup(h, key, *fingerprint, (unsure, losses))
+                self.records.lookup(h, key, *fingerprint, unsure)
             }
         }
     }

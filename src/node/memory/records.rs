@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
+use crate::node::lost_claims::Unsure;
 use crate::op::{
-    Ballot, Claim, ClaimEnd, FingerprintBytes, Loss, QuarantineId, RecordState, Reply,
-    StoredRecord, StoredSteps,
+    Ballot, Claim, ClaimEnd, FingerprintBytes, QuarantineId, RecordState, Reply, StoredRecord,
+    StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
 
@@ -99,14 +100,16 @@ impl Entry {
     }
 
     fn claimed(&self, h: &Header, c: &Claim) -> Reply {
+        let Unsure { remaining: unsure, losses, fresh } =
+            h.lost_claims().unsure(c.born, c.retention, c.accepted);
         Reply::Claimed {
             fence: self.fence,
             attempt: self.attempt,
             record: self.record.clone(),
             steps: self.steps.clone(),
-            unsure: h.lost_claims().unsure(c.born, c.retention, c.accepted),
-            losses: h.lost_claims().concerning(c.born, c.retention, c.accepted),
-            fresh: h.lost_claims().is_fresh(c.born, c.retention),
+            unsure,
+            losses,
+            fresh,
         }
     }
 
@@ -325,7 +328,7 @@ impl Records {
         h: &Header,
         key: &str,
         fingerprint: Option<FingerprintBytes>,
-        (unsure, losses): (Duration, Vec<Loss>),
+        Unsure { remaining: unsure, losses, .. }: Unsure,
     ) -> Reply {
         if self.0.live(key, h.now).is_some_and(|e| e.is_anothers(fingerprint)) {
             return Reply::Mismatch;
