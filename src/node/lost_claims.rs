@@ -40,9 +40,10 @@ impl LostClaims {
     }
 
     /// Returns the reasons for which the node may lack a claim of a key. Only claims since `born`
-    /// (milliseconds since 1970) count, or without `born` all claims within the retention. If `born`
-    /// is not later than the lost writes, the result is the same as without `born`. Milliseconds are
-    /// truncated, so an equal time is not later. Losses of at most `accepted` are ignored.
+    /// (milliseconds since 1970) count, or without `born` all claims within the retention. If
+    /// `born` is not later than the lost writes, the result is the same as without `born`.
+    /// Milliseconds are truncated, so an equal time is not later. Losses of at most `accepted` are
+    /// ignored.
     pub(crate) fn unsure(
         &self,
         born: Option<u64>,

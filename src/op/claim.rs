@@ -1,5 +1,5 @@
-//! Fields of a request to claim an idempotency key, the ballot of a claim, and the states in which a
-//! claim ends.
+//! Fields of a request to claim an idempotency key, the ballot of a claim, and the states in which
+//! a claim ends.
 
 use std::time::Duration;
 

@@ -4,7 +4,7 @@
 -- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposed token; J, K: token of the owner
 --       5 N: the owner of the names that this call has already collected one by one, or ''. If
 --         there is such an owner, its names are free for this call, and so are names that are only
---         reserved for a waiter
+--         reserved for a waiter and need not be kept (is_kept)
 --         K: name of the quarantine in which the owner may extend, or ''
 -- Puts  N: the fence of all names
 --          | HELD, ms until the last busy name may be free, -1 if a key does not expire

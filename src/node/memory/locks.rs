@@ -22,8 +22,8 @@ const WAITED_MAX: Duration = Duration::from_secs(3600);
 /// later (readers 9), and a fair waiter keeps out fair waiters with larger tickets (fair 3).
 const FRESH: Duration = Duration::from_secs(3);
 
-/// Reason for which a lock is not granted: the time until it may be free, `None` for a value without
-/// an end, and true if another program has it.
+/// Reason for which a lock is not granted: the time until it may be free, `None` for a value
+/// without an end, and true if another program has it.
 pub(super) type Busy = (Option<Duration>, bool);
 
 /// Handles to notify because a lock has changed: with `watchers` all handles that watch the lock,
@@ -229,8 +229,8 @@ impl Entry {
         }
     }
 
-    /// Returns what keeps out an exclusive acquire, apart from reservations and fair callers. `None`
-    /// if the owner has the lock already, or if the lock is to be transferred to it.
+    /// Returns what keeps out an exclusive acquire, apart from reservations and fair callers.
+    /// `None` if the owner has the lock already, or if the lock is to be transferred to it.
     pub(super) fn busy(
         &mut self,
         h: &Header,

@@ -38,8 +38,8 @@ impl Locks {
         }
         let busy = keys.all().filter_map(|name| {
             let entry = self.0.open(name.lock(), h.now);
-            // A call that takes over the names that it has collected is not refused by a reservation
-            // (multi_lock 6).
+            // A call that takes over the names that it has collected is not refused by a
+            // reservation (multi_lock 6).
             let rest = entry.reserved(h, LockMode::Exclusive, None).filter(|_| !takes(if_held));
             let reserved = rest.map(|rest| (Some(rest), false));
             reserved.or_else(|| entry.busy(h, owner, (ttl, if_held)))
