@@ -27,7 +27,7 @@ use crate::token::{FencingToken, OwnerToken};
 
 pub use batch::{Batch, Replies, Terms};
 pub use began::Began;
-pub use claim::{Claim, ClaimEnd};
+pub use claim::{Ballot, Claim, ClaimEnd};
 pub use facts::{Facts, TimedFacts};
 pub use if_held::{IfHeld, Place, Queued};
 pub use loss::Loss;
@@ -186,18 +186,10 @@ pub enum Op {
     /// history of the node, the node refuses results with a ballot below the floor (the smallest
     /// token of its new data history) until the holder has named the quarantine.
     ExtendClaim {
-        /// Key of the idempotency record.
-        key: RecordKey,
-        /// Owner token of the request.
-        owner: OwnerToken,
-        /// Ballot of the claim, which a majority of the nodes has promised.
-        token: FencingToken,
+        /// Ballot of the claim.
+        ballot: Ballot,
         /// New lease length, from now.
         lease: Duration,
-        /// Time for which the record is kept.
-        retention: Duration,
-        /// Fingerprint of the request; `None` if fingerprints are not compared.
-        fingerprint: Option<FingerprintBytes>,
         /// Identifier of the node's quarantine, if the holder may extend the claim in spite of it.
         reassert: Option<QuarantineId>,
     },
@@ -205,36 +197,20 @@ pub enum Op {
     /// ballot is below `token`, or is `token` and the last owner is `owner`. It refuses if the
     /// record has another fingerprint.
     Complete {
-        /// Key of the idempotency record.
-        key: RecordKey,
-        /// Owner token of the request.
-        owner: OwnerToken,
-        /// Ballot of the claim, which a majority of the nodes has promised.
-        token: FencingToken,
+        /// Ballot of the claim.
+        ballot: Ballot,
         /// Bytes of the result; `None` if the node shall store only that there is a result.
         value: Option<Arc<[u8]>>,
-        /// Time for which the record is kept.
-        retention: Duration,
-        /// Fingerprint of the request; `None` if fingerprints are not compared.
-        fingerprint: Option<FingerprintBytes>,
     },
     /// Stores the list of a handler's finished steps, in place of an earlier list. The node accepts
     /// it under the conditions of `Complete`, if there is no result. Of two lists of one ballot the
     /// longer one stays, so a request that arrives twice removes no step. A record with steps
     /// always counts as claimed, even if its claims end as `Undone`.
     Steps {
-        /// Key of the idempotency record.
-        key: RecordKey,
-        /// Owner token of the request.
-        owner: OwnerToken,
-        /// Ballot of the claim, which a majority of the nodes has promised.
-        token: FencingToken,
+        /// Ballot of the claim.
+        ballot: Ballot,
         /// All finished steps, encoded by the caller.
         list: Arc<[u8]>,
-        /// Time for which the record is kept.
-        retention: Duration,
-        /// Fingerprint of the request; `None` if fingerprints are not compared.
-        fingerprint: Option<FingerprintBytes>,
     },
     /// Ends a claim's lease before its time. The node accepts it only from the last owner, only if
     /// the claim was not ended before, and only while there is no result. Afterwards the record has
@@ -271,10 +247,10 @@ impl Op {
             | Self::Extend { owner, .. }
             | Self::Release { owner, .. }
             | Self::RaiseClaim { owner, .. }
-            | Self::ExtendClaim { owner, .. }
-            | Self::Complete { owner, .. }
-            | Self::Steps { owner, .. }
             | Self::Unclaim { owner, .. } => Some(owner),
+            Self::ExtendClaim { ballot, .. }
+            | Self::Complete { ballot, .. }
+            | Self::Steps { ballot, .. } => Some(&ballot.owner),
             Self::Claim(claim) => Some(&claim.owner),
             Self::Enlist(enlist) => Some(&enlist.owner),
             Self::Inspect { .. } | Self::Lookup { .. } => None,

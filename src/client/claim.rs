@@ -19,7 +19,7 @@ use crate::client::round::{ReplyCollector, Round};
 use crate::client::undo::Undo;
 use crate::durability::Durability;
 use crate::error::Resource;
-use crate::op::{Claim, ClaimEnd, FingerprintBytes, Op, RecordKey};
+use crate::op::{Ballot, Claim, ClaimEnd, FingerprintBytes, Op, RecordKey};
 use crate::quorum::claim::{Denied, Promise, Record, Refusal};
 use crate::quorum::complete::{Complete, Found, Look, Unstored};
 use crate::span::operation;
@@ -68,6 +68,7 @@ pub(crate) struct ClaimTerms {
 pub(crate) struct Held {
     core: Arc<Core>,
     pub(crate) lease: Arc<Lease>,
+    pub(crate) ballot: Ballot,
     begun: AtomicBool,
 }
 
@@ -115,18 +116,11 @@ impl Held {
     /// If this future is dropped, the requests are still sent.
     pub(crate) async fn end(self, end: ClaimEnd) {
         self.stop();
-        if let Some(op) = self.unclaim(end) {
-            self.core.take_back(op, &self.lease, self.owed_until()).await;
-        }
+        self.core.take_back(self.unclaim(end), &self.lease, self.owed_until()).await;
     }
 
-    fn unclaim(&self, end: ClaimEnd) -> Option<Op> {
-        match &self.lease.subject {
-            Subject::Claim { key, .. } => {
-                Some(Op::Unclaim { key: Arc::clone(key), owner: self.lease.owner, end })
-            }
-            Subject::Lock { .. } => None,
-        }
+    fn unclaim(&self, end: ClaimEnd) -> Op {
+        Op::Unclaim { key: Arc::clone(&self.ballot.key), owner: self.ballot.owner, end }
     }
 
     fn owed_until(&self) -> Moment {
@@ -136,10 +130,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.stop()
-            && !self.begun.load(Ordering::Acquire)
-            && let Some(op) = self.unclaim(ClaimEnd::Undone)
-        {
+        if self.stop() && !self.begun.load(Ordering::Acquire) {
+            let op = self.unclaim(ClaimEnd::Undone);
             self.core.undo(&op, &self.lease.replies, self.owed_until());
         }
     }
@@ -227,15 +219,13 @@ impl Core {
         if promise.forgotten.is_some() && terms.reports_forgotten {
             self.keys_forgotten(machine.forgetful());
         }
-        let subject = Subject::Claim {
-            key: key(),
-            retention: terms.retention,
-            fingerprint: terms.fingerprint,
-        };
         let (token, meters) = (promise.token, Arc::clone(&self.meters.claimed));
+        let (retention, fingerprint) = (terms.retention, terms.fingerprint);
+        let ballot = Ballot { key: key(), owner, token, retention, fingerprint };
+        let subject = Subject::Claim(ballot.clone());
         let lease = Lease::new(subject, owner, token, terms.lease, until, replies, meters);
         let (core, lease) = (Arc::clone(self), Arc::new(lease));
-        Ok((Held { core, lease, begun: AtomicBool::new(false) }, promise))
+        Ok((Held { core, lease, ballot, begun: AtomicBool::new(false) }, promise))
     }
 
     /// Stores a result under the claim's ballot (its fencing token and owner token). Repeats the
@@ -252,38 +242,19 @@ impl Core {
     /// the result is stored if the nodes can be reached in time.
     pub(crate) async fn complete(
         &self,
-        lease: &Arc<Lease>,
+        held: &Held,
         value: Option<&Arc<[u8]>>,
     ) -> Result<(), Unstored> {
-        let operation = operation!("complete", of = %lease.resource());
-        operation.token(lease.token);
-        let result = self.completing(lease, value).instrument(operation.span()).await;
+        let operation = operation!("complete", of = %held.lease.resource());
+        operation.token(held.ballot.token);
+        let op = Op::Complete { ballot: held.ballot.clone(), value: value.cloned() };
+        let result = self.accept(&held.lease, op).instrument(operation.span()).await;
         operation.over(match &result {
             Ok(()) => "stored",
             Err(Unstored { overtaken: true, .. }) => "overtaken",
             Err(_) => "no_quorum",
         });
         result
-    }
-
-    async fn completing(
-        &self,
-        lease: &Arc<Lease>,
-        value: Option<&Arc<[u8]>>,
-    ) -> Result<(), Unstored> {
-        let unknown = |nodes| Unstored { overtaken: false, nodes };
-        let Subject::Claim { key, retention, fingerprint } = &lease.subject else {
-            return Err(unknown(Vec::new()));
-        };
-        let op = Op::Complete {
-            key: Arc::clone(key),
-            owner: lease.owner,
-            token: lease.token,
-            value: value.cloned(),
-            retention: *retention,
-            fingerprint: *fingerprint,
-        };
-        self.accept(lease, op).await
     }
 
     /// Stores the list of the steps that a handler has finished, in the same way as a result.
@@ -293,19 +264,10 @@ impl Core {
     pub(crate) async fn store_steps(
         &self,
         lease: &Arc<Lease>,
+        ballot: &Ballot,
         list: &Arc<[u8]>,
     ) -> Result<(), Unstored> {
-        let Subject::Claim { key, retention, fingerprint } = &lease.subject else {
-            return Err(Unstored { overtaken: false, nodes: Vec::new() });
-        };
-        let op = Op::Steps {
-            key: Arc::clone(key),
-            owner: lease.owner,
-            token: lease.token,
-            list: Arc::clone(list),
-            retention: *retention,
-            fingerprint: *fingerprint,
-        };
+        let op = Op::Steps { ballot: ballot.clone(), list: Arc::clone(list) };
         self.accept(lease, op).await
     }
 

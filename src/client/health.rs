@@ -97,7 +97,7 @@ impl Core {
                 Reply::Record { unsure, .. } => unsure,
                 _ => Duration::ZERO,
             });
-            let lock = lock.map_or_else(NodeOutcome::no_answer, outcome);
+            let lock = lock.as_ref().map_or_else(NodeOutcome::no_answer, NodeOutcome::of);
             let losses = self.queues[node].losses();
             reports.push(NodeReport { losses, ..report(&self.names[node], lock, forgets) });
         }
@@ -118,21 +118,6 @@ impl Core {
         answers.resize_with(self.n(), || None);
         let answers = answers.into_iter().map(|answer| answer.unwrap_or(Err(no_answer())));
         self.names.iter().cloned().zip(answers).collect()
-    }
-}
-
-/// Returns the outcome of a request that only shows if the node grants.
-fn outcome(reply: Answer) -> NodeOutcome {
-    match reply {
-        Ok(Reply::Granted { .. }) => NodeOutcome::Granted,
-        Ok(Reply::Held { remaining, .. } | Reply::Queued { remaining, .. }) => {
-            NodeOutcome::Held(remaining)
-        }
-        Ok(Reply::Quarantined { remaining, began, .. }) => {
-            NodeOutcome::quarantined(remaining, began)
-        }
-        Ok(_) => NodeOutcome::Refused,
-        Err(e) => NodeOutcome::Failed(e),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::durability::Achieved;
 use crate::error::{NoQuorum, Resource};
 use crate::metrics::LeaseMeters;
 use crate::name::LockKeys;
-use crate::op::{FingerprintBytes, LockMode, Op, RecordKey};
+use crate::op::{Ballot, LockMode, Op};
 use crate::quorum::holdings::Known;
 use crate::sync::SyncMutex;
 use crate::time::Moment;
@@ -39,7 +39,7 @@ pub(crate) enum Subject {
     /// A lock or a leadership.
     Lock { of: Resource, keys: LockKeys },
     /// A claim of an idempotency key.
-    Claim { key: RecordKey, retention: Duration, fingerprint: Option<FingerprintBytes> },
+    Claim(Ballot),
 }
 
 #[derive(Debug)]
@@ -398,7 +398,7 @@ impl Lease {
     pub(crate) fn resource(&self) -> Resource {
         match &self.subject {
             Subject::Lock { of, .. } => of.clone(),
-            Subject::Claim { key, .. } => Resource::Key(Arc::clone(key)),
+            Subject::Claim(ballot) => Resource::Key(Arc::clone(&ballot.key)),
         }
     }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Advice, Began, ConfigError, NodeError, NodeFault, Resource};
-use crate::op::Queued;
+use crate::op::{Holder, Queued, Reply};
+use crate::token::OwnerToken;
 
 /// Reply of one node to a call, for error reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,29 @@ impl NodeOutcome {
     /// Returns the outcome of a node that did not answer within the full waiting time of the call.
     pub(crate) fn no_answer() -> Self {
         Self::Failed(NodeError::maybe_executed(NodeFault::Timeout, ""))
+    }
+
+    /// Returns the outcome that a node's answer is for the caller of the request.
+    pub(crate) fn of(answer: &Result<Reply, NodeError>) -> Self {
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(e) => return Self::Failed(e.clone()),
+        };
+        match reply {
+            Reply::Quarantined { remaining, began, .. } => Self::quarantined(*remaining, *began),
+            Reply::Held { remaining, .. } | Reply::Queued { remaining, .. } => {
+                Self::Held(*remaining)
+            }
+            Reply::InFlight { remaining } => Self::Held(Some(*remaining)),
+            Reply::Holder(Some(Holder { owner: Some(owner), remaining, .. })) => match *owner {
+                // The lock is free, but the node does not grant it yet.
+                OwnerToken::KEPT => Self::quarantined(remaining.unwrap_or_default(), Began::Known),
+                _ => Self::Held(Some(remaining.unwrap_or_default())),
+            },
+            Reply::Record { .. } | Reply::Candidates(_) => Self::Granted,
+            reply if reply.is_grant() => Self::Granted,
+            _ => Self::Refused,
+        }
     }
 
     pub(crate) fn quarantined(remaining: Duration, began: Began) -> Self {

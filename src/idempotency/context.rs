@@ -8,11 +8,12 @@ use std::time::Duration;
 use super::step::Steps;
 use super::{Failed, StepError, canonical};
 use crate::client::Core;
+use crate::client::claim::Held;
 use crate::client::failover::Failover;
-use crate::client::lease::{Lease, Subject};
+use crate::client::lease::Lease;
 use crate::durability::Achieved;
 use crate::lock::LostSignal;
-use crate::op::{FingerprintBytes, RecordKey, StoredSteps};
+use crate::op::{Ballot, FingerprintBytes, StoredSteps};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -24,7 +25,7 @@ pub struct Context(Arc<Shared>);
 struct Shared {
     core: Arc<Core>,
     lease: Arc<Lease>,
-    record: RecordKey,
+    ballot: Ballot,
     namespace: Arc<str>,
     key: Arc<str>,
     attempt: u32,
@@ -46,15 +47,15 @@ impl fmt::Debug for Context {
 impl Context {
     pub(super) fn new(
         core: &Arc<Core>,
-        lease: &Arc<Lease>,
-        (record, steps): (&RecordKey, Option<&StoredSteps>),
+        held: &Held,
+        steps: Option<&StoredSteps>,
         (namespace, key): (&Arc<str>, &Arc<str>),
         attempt: u32,
     ) -> Self {
         Self(Arc::new(Shared {
             core: Arc::clone(core),
-            lease: Arc::clone(lease),
-            record: Arc::clone(record),
+            lease: Arc::clone(&held.lease),
+            ballot: held.ballot.clone(),
             namespace: Arc::clone(namespace),
             key: Arc::clone(key),
             attempt,
@@ -76,7 +77,9 @@ impl Context {
     /// Stores `list`, all finished steps of the key, on a majority of the nodes. `step` is the name
     /// of the step in an error.
     pub(super) async fn store(&self, step: &str, list: &Arc<[u8]>) -> Result<(), Failed> {
-        let Err(why) = self.0.core.store_steps(&self.0.lease, list).await else { return Ok(()) };
+        let Err(why) = self.0.core.store_steps(&self.0.lease, &self.0.ballot, list).await else {
+            return Ok(());
+        };
         let (overtaken, nodes) = (why.overtaken, self.0.core.no_quorum(why.nodes));
         Err(StepError::NotRecorded { name: step.to_owned(), overtaken, nodes }.into())
     }
@@ -110,15 +113,12 @@ impl Context {
     /// downstream system must recognise repeats by this key. The key has 32 hexadecimal digits. It
     /// is the same for every attempt, and different for every step, key, namespace and prefix.
     pub fn child_key(&self, step: &str) -> String {
-        canonical::child_key(&self.0.record, step)
+        canonical::child_key(&self.0.ballot.key, step)
     }
 
     /// Returns the request's [fingerprint](super::Call::fingerprint), if the call has one.
     pub fn fingerprint(&self) -> Option<&FingerprintBytes> {
-        match &self.0.lease.subject {
-            Subject::Claim { fingerprint, .. } => fingerprint.as_ref(),
-            Subject::Lock { .. } => None,
-        }
+        self.0.ballot.fingerprint.as_ref()
     }
 
     /// Returns the time for which the nodes keep the record of the key after its last write: at
@@ -127,10 +127,7 @@ impl Context {
     pub fn kept_for(&self) -> Duration {
         let config = &self.0.core.config;
         let fences = config.max_ttl + 4 * config.clock_error + Duration::from_secs(1);
-        match &self.0.lease.subject {
-            Subject::Claim { retention, .. } => fences.max(*retention + 2 * config.clock_error),
-            Subject::Lock { .. } => fences,
-        }
+        fences.max(self.0.ballot.retention + 2 * config.clock_error)
     }
 
     /// Returns the time since the nodes granted the claim of this attempt, by a clock that also

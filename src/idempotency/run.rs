@@ -150,8 +150,7 @@ where
         operation.attempts(number);
     }
     let names = (&call.of.namespace, &call.key);
-    let record_of = (&terms.key, promise.steps.as_ref());
-    let cx = Context::new(core, &held.lease, record_of, names, number);
+    let cx = Context::new(core, &held, promise.steps.as_ref(), names, number);
     if let Some(forgetting) = promise.forgotten.as_ref().filter(|_| call.of.reports_forgotten) {
         let now = call.of.core.env.wall_micros();
         call.of.counters.keys_unknown_until(now, forgetting.remaining);
@@ -429,7 +428,7 @@ where
     // may have been restarted or failed over since it granted the claim. Such a node accepts the
     // result only after a renewal of this claim.
     held.rest();
-    let done = core.complete(&held.lease, kept).await;
+    let done = core.complete(&held, kept).await;
     held.stop();
     let Err(Unstored { overtaken: refused, nodes }) = done else {
         return Ok(executed(value, held.lease.durability()));

@@ -73,7 +73,7 @@ pub(super) async fn store(
         let value = promise.adopt.map_or_else(|| candidate.cloned(), |r| r.value);
         // After this point a node may receive the result, so a drop must not release the claim.
         held.begin();
-        match core.complete(&held.lease, value.as_ref()).await {
+        match core.complete(&held, value.as_ref()).await {
             Ok(()) => return standing(value, candidate),
             Err(why) if why.overtaken && core.env.now() < end => {}
             Err(why) => {

@@ -22,38 +22,40 @@ pub(crate) struct LostClaims {
     now: u64,
 }
 
+/// Reasons for which a node may lack a claim of one key.
+#[derive(Clone, Debug)]
+pub(crate) struct Unsure {
+    /// Time after which the node certainly has every claim of the key; zero if it already has.
+    pub(crate) remaining: Duration,
+    /// Losses of data because of which `remaining` is not zero.
+    pub(crate) losses: Vec<Loss>,
+    /// True if three conditions hold: the data of the node began empty, it is unknown if the node
+    /// was new or had lost data, and the node may lack a claim of the key.
+    pub(crate) fresh: bool,
+}
+
 impl LostClaims {
     pub(crate) fn new(losses: Arc<[Loss]>, began: Began, clock_error: Duration, now: u64) -> Self {
         Self { losses, began, clock_error, now }
     }
 
-    /// Returns the time after which the node certainly has every claim of a key; zero if it already
-    /// has. Only claims since `born` (milliseconds since 1970) count, or without `born` all claims
-    /// within the retention. If `born` is not later than the lost writes, the result is the same as
-    /// without `born`. Milliseconds are truncated, so an equal time is not later. Losses of at most
-    /// `accepted` are ignored.
+    /// Returns the reasons for which the node may lack a claim of a key. Only claims since `born`
+    /// (milliseconds since 1970) count, or without `born` all claims within the retention. If
+    /// `born` is not later than the lost writes, the result is the same as without `born`.
+    /// Milliseconds are truncated, so an equal time is not later. Losses of at most `accepted` are
+    /// ignored.
     pub(crate) fn unsure(
         &self,
         born: Option<u64>,
         retention: Duration,
         accepted: Duration,
-    ) -> Duration {
-        let rests = self.losses.iter().filter(|loss| self.counts(**loss, accepted));
-        rests.map(|loss| self.unsure_after(*loss, born, retention)).max().unwrap_or_default()
-    }
-
-    /// Returns the losses of data because of which the node may lack a claim of the key: those for
-    /// which [`unsure`](Self::unsure) returns more than zero.
-    pub(crate) fn concerning(
-        &self,
-        born: Option<u64>,
-        retention: Duration,
-        accepted: Duration,
-    ) -> Vec<Loss> {
-        let concerns = |loss: &&Loss| {
-            self.counts(**loss, accepted) && !self.unsure_after(**loss, born, retention).is_zero()
-        };
-        self.losses.iter().filter(concerns).copied().collect()
+    ) -> Unsure {
+        let rest = |loss: &Loss| self.unsure_after(*loss, born, retention);
+        let concerns = |loss: &&Loss| self.counts(**loss, accepted) && !rest(loss).is_zero();
+        let losses: Vec<Loss> = self.losses.iter().filter(concerns).copied().collect();
+        let remaining = losses.iter().map(rest).max().unwrap_or_default();
+        let all = self.losses.first().filter(|loss| self.began == Began::Empty && loss.from == 0);
+        Unsure { remaining, losses, fresh: all.is_some_and(|loss| !rest(loss).is_zero()) }
     }
 
     /// Returns true if the loss is longer than `accepted`, or if its length is unknown.
@@ -62,13 +64,6 @@ impl LostClaims {
         // most E, so the two differ by at most 2E.
         let length = loss.length().map(|length| length.saturating_add(2 * self.clock_error));
         length.is_none_or(|length| length > accepted)
-    }
-
-    /// Returns true if three conditions hold: the data of the node began empty, it is unknown if
-    /// the node was new or had lost data, and the node may lack a claim of the key.
-    pub(crate) fn is_fresh(&self, born: Option<u64>, retention: Duration) -> bool {
-        let all = self.losses.first().filter(|loss| self.began == Began::Empty && loss.from == 0);
-        all.is_some_and(|loss| !self.unsure_after(*loss, born, retention).is_zero())
     }
 
     fn unsure_after(&self, loss: Loss, born: Option<u64>, retention: Duration) -> Duration {
@@ -102,7 +97,7 @@ mod tests {
     }
 
     fn unsure(losses: &[(u64, u64)], born: Option<u64>, now: u64) -> u64 {
-        lost_claims(losses, now).unsure(born, KEEP, Duration::ZERO).as_millis() as u64
+        lost_claims(losses, now).unsure(born, KEEP, Duration::ZERO).remaining.as_millis() as u64
     }
 
     #[test]
@@ -136,27 +131,27 @@ mod tests {
     fn the_losses_that_concern_a_key_are_named() {
         let lost = lost_claims(&[(0, 1_000), (5_000, 5_100)], 6_000);
         let named = |born, ms| {
-            let losses = lost.concerning(born, KEEP, Duration::from_millis(ms));
-            losses.into_iter().map(|loss| loss.to).collect::<Vec<_>>()
+            let unsure = lost.unsure(born, KEEP, Duration::from_millis(ms));
+            unsure.losses.into_iter().map(|loss| loss.to).collect::<Vec<_>>()
         };
         assert_eq!(named(None, 0), [1_000, 5_100]);
         assert_eq!(named(Some(1_501), 0), [5_100], "born after the first");
         assert_eq!(named(None, 601), [1_000], "the short one is accepted");
         assert_eq!(named(Some(5_601), 0), [0; 0]);
         let later = lost_claims(&[(0, 1_000), (5_000, 5_100)], 11_501);
-        assert_eq!(later.concerning(None, KEEP, Duration::ZERO).len(), 1, "the first is over");
+        assert_eq!(later.unsure(None, KEEP, Duration::ZERO).losses.len(), 1, "the first is over");
     }
 
     #[test]
     fn the_rest_of_each_loss_that_counts_follows_from_the_longest_rest() {
-        // The last loss is short enough to be accepted. So `concerning` does not list it, and it
-        // does not lengthen `rest`.
+        // The last loss is short enough to be accepted. So it is not listed, and it does not
+        // lengthen `rest`.
         let known = lost_claims(&[(1, 1_000), (2_000, 4_000), (5_000, 5_100)], 6_000);
         let accepted = Duration::from_millis(601);
-        let named = known.concerning(None, KEEP, accepted);
+        let Unsure { remaining, losses: named, .. } = known.unsure(None, KEEP, accepted);
         let end = named.iter().map(|loss| loss.to).max().unwrap();
         assert_eq!((named.len(), end), (2, 4_000));
-        let rest = known.unsure(None, KEEP, accepted).as_millis() as u64;
+        let rest = remaining.as_millis() as u64;
         for loss in named {
             assert_eq!(rest - (end - loss.to), unsure(&[(loss.from, loss.to)], None, 6_000));
         }
@@ -168,27 +163,33 @@ mod tests {
             let losses = [Loss::between(0, 1_000), Loss::between(5_000, 6_000)];
             LostClaims::new(losses.into(), began, E, 7_000)
         };
-        let fresh = |born| lost(Began::Empty).is_fresh(born, KEEP);
+        let fresh = |born| lost(Began::Empty).unsure(born, KEEP, E).fresh;
         assert!(fresh(None) && fresh(Some(1_500)));
         // The request was made after the first loss, so only the later loss concerns its key.
-        assert!(!fresh(Some(1_501)) && !lost(Began::Empty).unsure(Some(1_501), KEEP, E).is_zero());
-        assert!(!lost_claims(&[(0, 1_000)], 11_501).is_fresh(None, KEEP), "it is over");
-        assert!(!lost_claims(&[(5, 1_000)], 2_000).is_fresh(None, KEEP), "a loss of a part");
+        assert!(
+            !fresh(Some(1_501))
+                && !lost(Began::Empty).unsure(Some(1_501), KEEP, E).remaining.is_zero()
+        );
+        assert!(!lost_claims(&[(0, 1_000)], 11_501).unsure(None, KEEP, E).fresh, "it is over");
+        assert!(!lost_claims(&[(5, 1_000)], 2_000).unsure(None, KEEP, E).fresh, "a loss of a part");
         for began in [Began::Known, Began::Lost] {
-            assert!(!lost(began).is_fresh(None, KEEP));
+            assert!(!lost(began).unsure(None, KEEP, E).fresh);
         }
     }
 
     #[test]
     fn the_latest_loss_decides_and_short_ones_are_accepted() {
         let lost = lost_claims(&[(0, 1_000), (5_000, 5_100)], 6_000);
-        let unsure = |ms| lost.unsure(None, KEEP, Duration::from_millis(ms)).as_millis();
+        let unsure = |ms| lost.unsure(None, KEEP, Duration::from_millis(ms)).remaining.as_millis();
         assert_eq!(unsure(0), 5_100 + 500 + 10_000 + 1 - 6_000);
         assert_eq!(unsure(600), unsure(0), "101 ms and 2E");
         assert_eq!(unsure(601), 1_000 + 500 + 10_000 + 1 - 6_000, "the loss of all stays");
         assert_eq!(unsure(u64::MAX / 2), unsure(601));
         let short = lost_claims(&[(900, 1_000)], 2_000);
-        assert_eq!(short.unsure(None, KEEP, Duration::from_millis(601)), Duration::ZERO);
-        assert_eq!(short.unsure(Some(1), KEEP, Duration::from_millis(601)), Duration::ZERO);
+        assert_eq!(short.unsure(None, KEEP, Duration::from_millis(601)).remaining, Duration::ZERO);
+        assert_eq!(
+            short.unsure(Some(1), KEEP, Duration::from_millis(601)).remaining,
+            Duration::ZERO
+        );
     }
 }

@@ -38,7 +38,7 @@ use crate::durability::{BarrierPoint, Durability};
 use crate::env::Env;
 use crate::error::{NodeError, NodeFault};
 use crate::name::LockKeys;
-use crate::op::{Batch, Facts, LockMode, Op, Replies, Reply};
+use crate::op::{Batch, LockMode, Op, Replies, Reply};
 use crate::sync::SyncMutex;
 use crate::time::Moment;
 
@@ -161,7 +161,7 @@ impl MemoryNode {
         let not_after = batch.not_after.as_ref().map(|moment| moment.on(&identity));
         let known_since = batch.known_since.or(inner.is_known.then_some(0));
         let asked = (not_after, known_since);
-        let h = Header::open(&mut inner.data.marker, nature, clock, batch.terms, asked);
+        let h = Header::open(&mut inner.data.marker, nature, identity, clock, batch.terms, asked);
         let mut hints = Vec::new();
         let items = batch
             .ops
@@ -177,21 +177,7 @@ impl MemoryNode {
         for hint in hints {
             self.tell(hint);
         }
-        let facts = Facts {
-            node_micros: h.micros,
-            history_id,
-            since: h.since,
-            identity,
-            quarantine: h.quarantine,
-            quarantine_len: h.quarantine_len,
-            quarantine_asked: h.quarantine_asked,
-            quarantine_raised: h.quarantine_raised,
-            new_history: h.new_history,
-            marker_missing: h.marker_missing,
-            began: h.began,
-            losses: h.losses.list(),
-        };
-        Replies { facts: Some(facts), items }
+        Replies { facts: Some(h.facts), items }
     }
 }
 
@@ -228,9 +214,6 @@ impl Data {
             Op::Raise { keys, owner, token, slot: None } => {
                 self.locks.raise(h, keys, *owner, *token)
             }
-            Op::Extend { keys, owner, ttl, token, reassert, .. } if keys.is_many() => {
-                self.locks.extend_all(h, (keys, *owner), (*ttl, *token), *reassert)
-            }
             Op::Extend { mode, keys, owner, ttl, token, meta, reassert } => {
                 let (lease, claims) = ((*ttl, *token), (meta.as_ref(), *reassert));
                 let (reply, wake) = match mode {
@@ -265,20 +248,15 @@ impl Data {
             }
             Op::Claim(claim) => self.records.claim(h, claim),
             Op::RaiseClaim { key, owner, token } => self.records.raise(h, key, *owner, *token),
-            Op::ExtendClaim { key, owner, token, lease, retention, fingerprint, reassert } => {
-                let (ballot, spans) = ((*owner, *token), (*lease, *retention));
-                self.records.extend(h, key, ballot, spans, *fingerprint, *reassert)
+            Op::ExtendClaim { ballot, lease, reassert } => {
+                self.records.extend(h, ballot, *lease, *reassert)
             }
-            Op::Complete { key, owner, token, value, retention, fingerprint } => {
-                let accept = (*token, value.as_ref());
-                let (reply, wake) =
-                    self.records.complete(h, key, *owner, accept, *fingerprint, *retention);
-                hints.extend(wake.then(|| NodeSignal::Changed(Arc::clone(key))));
+            Op::Complete { ballot, value } => {
+                let (reply, wake) = self.records.complete(h, ballot, value.as_ref());
+                hints.extend(wake.then(|| NodeSignal::Changed(Arc::clone(&ballot.key))));
                 reply
             }
-            Op::Steps { key, owner, token, list, retention, fingerprint } => {
-                self.records.steps(h, key, *owner, (*token, list), *fingerprint, *retention)
-            }
+            Op::Steps { ballot, list } => self.records.steps(h, ballot, list),
             Op::Unclaim { key, owner, end } => {
                 let (reply, wake) = self.records.unclaim(h, key, *owner, *end);
                 hints.extend(wake.then(|| NodeSignal::Changed(Arc::clone(key))));
@@ -286,8 +264,7 @@ impl Data {
             }
             Op::Lookup { key, retention, fingerprint, born, accepted } => {
                 let unsure = h.lost_claims().unsure(*born, *retention, *accepted);
-                let losses = h.lost_claims().concerning(*born, *retention, *accepted);
-                self.records.lookup(h, key, *fingerprint, (unsure, losses))
+                self.records.lookup(h, key, *fingerprint, unsure)
             }
         }
     }

@@ -1,9 +1,10 @@
-//! Fields of a request to claim an idempotency key, and the states in which a claim ends.
+//! Fields of a request to claim an idempotency key, the ballot of a claim, and the states in which
+//! a claim ends.
 
 use std::time::Duration;
 
 use super::{FingerprintBytes, RecordKey};
-use crate::token::OwnerToken;
+use crate::token::{FencingToken, OwnerToken};
 
 /// Fields of [`Op::Claim`](super::Op::Claim), the request to claim an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,22 @@ pub struct Claim {
     /// notifies the caller when that owner stores a result or gives the claim back, but not if the
     /// claim's lease only ends.
     pub wait: bool,
+}
+
+/// Ballot of a claim, under which its holder writes to the record of the key, with the properties
+/// that each such write stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ballot {
+    /// Key of the idempotency record.
+    pub key: RecordKey,
+    /// Owner token of the claim.
+    pub owner: OwnerToken,
+    /// Fencing token of the claim, which a majority of the nodes has promised.
+    pub token: FencingToken,
+    /// Time for which the record is kept.
+    pub retention: Duration,
+    /// Fingerprint of the request; `None` if fingerprints are not compared.
+    pub fingerprint: Option<FingerprintBytes>,
 }
 
 /// State in which [`Op::Unclaim`](super::Op::Unclaim) ends an attempt to run a handler.

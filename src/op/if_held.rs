@@ -39,7 +39,8 @@ pub enum IfHeld {
     ///
     /// If the request has several names, the caller gets all of them or none. The node then
     /// transfers the names that this owner has and the names that are only reserved, and grants
-    /// the free names (multi_lock 6).
+    /// the free names (multi_lock 6). A reserved name that has to be kept refuses all (multi_lock
+    /// 7).
     TakeFrom(OwnerToken),
     /// As [`TakeFrom`](Self::TakeFrom), with two more reasons to refuse. A node refuses if this
     /// owner does not have the lock on it. A node also refuses if its fence is above `token`,

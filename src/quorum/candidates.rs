@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::error::{NodeError, NodeFault, NodeOutcome};
+use crate::error::NodeOutcome;
 use crate::op::{Listed, Reply};
-use crate::quorum::{Answer, Machine, Progress, majority};
+use crate::quorum::answers::Answers;
+use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::OwnerToken;
 
@@ -31,7 +32,7 @@ pub struct Listing<R> {
     /// Moment until which the machine waits for answers.
     by: Moment,
     read: R,
-    answers: Vec<Option<Result<Vec<Listed>, NodeError>>>,
+    answers: Answers,
 }
 
 impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Listing<R> {
@@ -39,12 +40,12 @@ impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Listing<R> {
     /// decodes an entry, and returns the content of the entry and the number that orders the
     /// entries of one owner. If `read` cannot decode an entry, the entry is skipped.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
-        Self { by, read, answers: (0..n).map(|_| None).collect() }
+        Self { by, read, answers: Answers::new(n) }
     }
 
     fn merged(&self) -> Vec<Candidate<W>> {
         let mut all: BTreeMap<OwnerToken, (u64, Candidate<W>)> = BTreeMap::new();
-        for Listed { owner, remaining, entry } in self.good().flatten() {
+        for Listed { owner, remaining, entry } in self.lists().flatten() {
             let Some((number, content)) = (self.read)(entry) else { continue };
             let new = Candidate { owner: *owner, remaining: *remaining, content };
             match all.get_mut(owner) {
@@ -60,17 +61,11 @@ impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Listing<R> {
         all.into_values().map(|(_, candidate)| candidate).collect()
     }
 
-    fn good(&self) -> impl Iterator<Item = &Vec<Listed>> {
-        self.answers.iter().filter_map(|a| a.as_ref()?.as_ref().ok())
-    }
-
-    fn outcomes(&self) -> Vec<NodeOutcome> {
-        let outcome = |a: &Option<Result<_, NodeError>>| match a {
-            None => NodeOutcome::no_answer(),
-            Some(Ok(_)) => NodeOutcome::Granted,
-            Some(Err(e)) => NodeOutcome::Failed(e.clone()),
-        };
-        self.answers.iter().map(outcome).collect()
+    fn lists(&self) -> impl Iterator<Item = &Vec<Listed>> {
+        self.answers.replies().filter_map(|reply| match reply {
+            Reply::Candidates(all) => Some(all),
+            _ => None,
+        })
     }
 }
 
@@ -78,23 +73,16 @@ impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Machine for Listing<R> {
     type Decision = Result<Vec<Candidate<W>>, Vec<NodeOutcome>>;
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Self::Decision> {
-        self.answers[node] = Some(match reply {
-            Ok(Reply::Candidates(all)) => Ok(all.clone()),
-            Ok(_) => Err(NodeError::not_executed(
-                NodeFault::Protocol,
-                "not an answer to a request for the candidates",
-            )),
-            Err(e) => Err(e.clone()),
-        });
+        self.answers.put_read(node, reply, |r| matches!(r, Reply::Candidates(_)));
         self.on_time(now)
     }
 
     fn on_time(&mut self, now: Moment) -> Progress<Self::Decision> {
-        if self.good().count() >= majority(self.answers.len()) {
+        if self.lists().count() >= self.answers.need() {
             return Progress::Decided(Ok(self.merged()));
         }
-        if now >= self.by || self.answers.iter().all(Option::is_some) {
-            return Progress::Decided(Err(self.outcomes()));
+        if now >= self.by || self.answers.silent() == 0 {
+            return Progress::Decided(Err(self.answers.outcomes(&NodeOutcome::no_answer())));
         }
         Progress::Wait(self.by)
     }
@@ -103,6 +91,7 @@ impl<W, R: Fn(&[u8]) -> Option<(u64, W)>> Machine for Listing<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::{NodeError, NodeFault};
 
     const BY: Moment = Moment::from_nanos(1);
 

@@ -22,10 +22,11 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{NodeError, NodeOutcome};
-use crate::op::{Began, Loss, Op, Reply, StoredRecord, StoredSteps};
+use crate::error::NodeOutcome;
+use crate::op::{Loss, Op, Reply, StoredRecord, StoredSteps};
 use crate::quorum::acquire::{self, Acquire};
-use crate::quorum::{Answer, Machine, Progress, majority};
+use crate::quorum::answers::Answers;
+use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::FencingToken;
 
@@ -114,37 +115,13 @@ pub enum Refusal {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// Last answer of a node to the claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Vote {
-    Silent,
-    Granted {
-        fence: u64,
-        attempt: u32,
-        unsure: Duration,
-        losses: Vec<Loss>,
-        fresh: bool,
-    },
-    Completed(StoredRecord),
-    InFlight(Duration),
-    Mismatch,
-    TooOld,
-    /// The node is in quarantine: it grants nothing, because it may have lost a lease. Contains
-    /// the time until the quarantine ends, and the origin of the node's data (known, empty or
-    /// lost).
-    Quarantined(Duration, Began),
-    Refused,
-    Failed(NodeError),
-}
-
 /// The state machine that decides one claim.
 #[derive(Clone, Debug)]
 pub struct Record {
-    votes: Vec<Vote>,
+    /// First answer of each node.
+    answers: Answers,
     /// Record to adopt: of all records in the grants, the one with the highest ballot.
     adopt: Option<StoredRecord>,
-    /// Finished steps: of all lists in the grants, the longest list with the highest ballot.
-    steps: Option<StoredSteps>,
     /// Machine that settles one token from the grants that count.
     grants: Acquire,
     /// True once the grants of nodes that may have lost claims count, too. The result of the claim
@@ -163,9 +140,8 @@ impl Record {
     /// is the op that raises the ballot on a node; the machine sets the new ballot in this op.
     pub fn new(n: usize, sent: Moment, until: Moment, patience: Duration, raise: Op) -> Self {
         Self {
-            votes: vec![Vote::Silent; n],
+            answers: Answers::new(n),
             adopt: None,
-            steps: None,
             grants: Acquire::new(n, sent, until, patience, raise),
             relaxed: false,
             lost: false,
@@ -175,8 +151,8 @@ impl Record {
 
     /// Returns the largest fence in the grants to this claim.
     pub fn largest(&self) -> Option<u64> {
-        let granted = self.votes.iter().filter_map(|v| match v {
-            Vote::Granted { fence, .. } => Some(*fence),
+        let granted = self.answers.replies().filter_map(|reply| match reply {
+            Reply::Claimed { fence, .. } => Some(*fence),
             _ => None,
         });
         granted.max()
@@ -186,80 +162,47 @@ impl Record {
         self.grants.by()
     }
 
-    fn vote(&mut self, reply: &Answer) -> Vote {
-        match reply {
-            Ok(Reply::Claimed { fence, attempt, record, steps, unsure, losses, fresh }) => {
-                if let Some(record) = record {
-                    self.see(record);
-                }
-                if let Some(steps) = steps {
-                    self.see_steps(steps);
-                }
-                let (unsure, losses) = (*unsure, losses.clone());
-                let fresh = *fresh && !unsure.is_zero();
-                Vote::Granted { fence: *fence, attempt: *attempt, unsure, losses, fresh }
-            }
-            Ok(Reply::Completed(record)) => Vote::Completed(record.clone()),
-            Ok(Reply::InFlight { remaining }) => Vote::InFlight(*remaining),
-            Ok(Reply::Mismatch) => Vote::Mismatch,
-            Ok(Reply::TooOld) => Vote::TooOld,
-            Ok(Reply::Quarantined { remaining, began, .. }) => {
-                Vote::Quarantined(*remaining, *began)
-            }
-            Ok(_) => Vote::Refused,
-            Err(e) => Vote::Failed(e.clone()),
-        }
-    }
-
     fn see(&mut self, record: &StoredRecord) {
         if self.adopt.as_ref().is_none_or(|best| best.token < record.token) {
             self.adopt = Some(record.clone());
         }
     }
 
-    fn see_steps(&mut self, steps: &StoredSteps) {
-        let order = |s: &StoredSteps| (s.token, s.list.len());
-        if self.steps.as_ref().is_none_or(|best| order(best) < order(steps)) {
-            self.steps = Some(steps.clone());
-        }
-    }
-
-    fn count(&self, f: impl Fn(&Vote) -> bool) -> usize {
-        self.votes.iter().filter(|v| f(v)).count()
-    }
-
-    fn silent(&self) -> usize {
-        self.count(|v| *v == Vote::Silent)
+    /// Returns the steps to adopt: of all lists in the grants, the longest list with the highest
+    /// ballot.
+    fn steps(&self) -> Option<&StoredSteps> {
+        let lists = self.answers.replies().filter_map(|reply| match reply {
+            Reply::Claimed { steps, .. } => steps.as_ref(),
+            _ => None,
+        });
+        lists.max_by_key(|steps| (steps.token, steps.list.len()))
     }
 
     /// Returns true if there is a node without an answer, and the time for answers has not ended.
     fn awaits(&self, now: Moment) -> bool {
-        self.silent() > 0 && now < self.by()
-    }
-
-    fn need(&self) -> usize {
-        majority(self.votes.len())
+        self.answers.silent() > 0 && now < self.by()
     }
 
     /// Returns the records in the answers. Each comes with the number of nodes that showed an equal
     /// record.
     fn shown(&self) -> impl Iterator<Item = (&StoredRecord, usize)> {
-        let shown = self.votes.iter().filter_map(|v| match v {
-            Vote::Completed(record) => Some(record),
+        let shown = self.answers.replies().filter_map(|reply| match reply {
+            Reply::Completed(record) => Some(record),
             _ => None,
         });
-        shown.map(|r| (r, self.count(|v| matches!(v, Vote::Completed(x) if x == r))))
+        let same = |r| self.answers.count(|reply| matches!(reply, Reply::Completed(x) if x == r));
+        shown.map(move |r| (r, same(r)))
     }
 
     fn majority_says(&self) -> Option<Step> {
-        let mismatches = self.mismatches();
-        if mismatches >= self.need() {
+        let (need, mismatches) = (self.answers.need(), self.mismatches());
+        if mismatches >= need {
             return Some(refused(Refusal::Mismatch));
         }
         // If a majority has the same record, it is the result. This holds even while a repair
         // writes the record again with a higher ballot. But if one node has another fingerprint,
         // the result is not returned, because it may belong to another request.
-        if let Some((record, _)) = self.shown().find(|(_, same)| *same >= self.need()) {
+        if let Some((record, _)) = self.shown().find(|(_, same)| *same >= need) {
             return Some(if mismatches > 0 {
                 refused(Refusal::Mismatch)
             } else {
@@ -270,7 +213,7 @@ impl Record {
     }
 
     fn mismatches(&self) -> usize {
-        self.count(|v| *v == Vote::Mismatch)
+        self.answers.count(|r| *r == Reply::Mismatch)
     }
 
     /// Counts all grants so far again, now including the grants of nodes that may have lost claims.
@@ -278,16 +221,9 @@ impl Record {
         self.relaxed = true;
         self.grants = self.grants.anew();
         let mut step = Progress::Wait(self.by());
-        for (node, vote) in self.votes.iter().enumerate() {
-            let reply = match vote {
-                Vote::Silent => continue,
-                Vote::Granted { fence, .. } => Ok(Reply::Granted { fence: *fence }),
-                Vote::InFlight(remaining) => Ok(Reply::InFlight { remaining: *remaining }),
-                // The node did not grant and has no running claim. For `grants`, all such answers
-                // are alike.
-                _ => Ok(Reply::Mismatch),
-            };
-            let next = self.grants.on_reply(now, node, &reply);
+        for (node, answer) in self.answers.each().enumerate() {
+            let Some(answer) = answer else { continue };
+            let next = self.grants.on_reply(now, node, answer);
             if !matches!(step, Progress::Decided(_)) {
                 step = next;
             }
@@ -322,7 +258,7 @@ impl Record {
                     token,
                     attempt: self.attempt(),
                     adopt: self.adopt.clone(),
-                    steps: self.steps.clone(),
+                    steps: self.steps().cloned(),
                     forgotten: self.relaxed.then(|| self.forgotten()),
                 }))
             }
@@ -337,8 +273,8 @@ impl Record {
     /// of a majority, and this majority shares a node with the majority of this claim. So some node
     /// has counted the attempt.
     fn attempt(&self) -> u32 {
-        let counts = self.votes.iter().map(|v| match v {
-            Vote::Granted { attempt, .. } => *attempt,
+        let counts = self.answers.replies().map(|reply| match reply {
+            Reply::Claimed { attempt, .. } => *attempt,
             _ => 0,
         });
         counts.max().unwrap_or(0).max(1)
@@ -346,12 +282,13 @@ impl Record {
 
     /// Returns the refusal that follows from the answers, for a claim that failed.
     fn refuse(&self, now: Moment) -> Step {
-        let (need, silent) = (self.need(), self.silent());
-        let granted = self.count(|v| matches!(v, Vote::Granted { .. }));
-        let completed = self.count(|v| matches!(v, Vote::Completed(_)));
+        let answers = &self.answers;
+        let (need, silent) = (answers.need(), answers.silent());
+        let granted = answers.count(|r| matches!(r, Reply::Claimed { .. }));
+        let completed = answers.count(|r| matches!(r, Reply::Completed(_)));
         let mismatched = self.mismatches();
-        let too_old = self.count(|v| *v == Vote::TooOld);
-        let mut leases: Vec<Duration> = self.votes.iter().filter_map(Vote::lease).collect();
+        let too_old = answers.count(|r| *r == Reply::TooOld);
+        let mut leases: Vec<Duration> = answers.replies().filter_map(lease).collect();
         let spoke = granted + completed + mismatched + too_old + leases.len();
         let same = self.shown().map(|(_, same)| same).max().unwrap_or(0);
         let may = |have: usize| have + silent >= need;
@@ -361,7 +298,7 @@ impl Record {
             return Step::Wait(self.by());
         }
         if spoke < need {
-            return refused(Refusal::NoQuorum(self.outcomes()));
+            return refused(Refusal::NoQuorum(answers.outcomes(&NodeOutcome::Silent)));
         }
         if mismatched > 0 && (completed > 0 || leases.is_empty()) {
             return refused(Refusal::Mismatch);
@@ -374,7 +311,7 @@ impl Record {
                 None if completed + granted >= need => {
                     Step::Decided(Err(Denied::Repair(best.clone())))
                 }
-                None => refused(Refusal::NoQuorum(self.outcomes())),
+                None => refused(Refusal::NoQuorum(answers.outcomes(&NodeOutcome::Silent))),
             };
         }
         if too_old > 0 && leases.is_empty() {
@@ -383,11 +320,10 @@ impl Record {
         let running = leases.len();
         // A node in quarantine counts as free after the quarantine, and a node that failed does not
         // count as free. Locks have the same rule.
-        leases.extend(self.votes.iter().filter_map(Vote::quarantine));
+        leases.extend(answers.replies().filter_map(quarantine));
         leases.sort_unstable();
-        let failed = self.count(|v| matches!(v, Vote::Failed(_)));
         let late = if self.awaits(now) { 0 } else { silent };
-        let free = self.votes.len() - leases.len() - failed - late;
+        let free = answers.n() - leases.len() - answers.failed() - late;
         let must_free = need.saturating_sub(free).max(1);
         let retry_after = leases.get(must_free - 1).copied().unwrap_or_default();
         refused(if running >= need {
@@ -396,27 +332,13 @@ impl Record {
             Refusal::Contended { retry_after }
         })
     }
-
-    fn outcomes(&self) -> Vec<NodeOutcome> {
-        let outcome = |v: &Vote| match v {
-            Vote::Silent => NodeOutcome::Silent,
-            Vote::Granted { .. } => NodeOutcome::Granted,
-            Vote::InFlight(left) => NodeOutcome::Held(Some(*left)),
-            Vote::Quarantined(left, began) => NodeOutcome::quarantined(*left, *began),
-            Vote::Completed(_) | Vote::Mismatch | Vote::TooOld | Vote::Refused => {
-                NodeOutcome::Refused
-            }
-            Vote::Failed(e) => NodeOutcome::Failed(e.clone()),
-        };
-        self.votes.iter().map(outcome).collect()
-    }
 }
 
 impl Machine for Record {
     type Decision = Result<Promise, Denied>;
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Step {
-        if self.votes[node] != Vote::Silent {
+        if self.answers.has(node) {
             // The node has granted before, so this is its answer to the request that raises its
             // fence. A record in this answer is newer than the grant, and it must be adopted.
             if let Ok(Reply::Completed(record)) = reply {
@@ -425,14 +347,17 @@ impl Machine for Record {
             let step = self.grants.on_reply(now, node, reply);
             return self.judge(now, step);
         }
-        self.votes[node] = self.vote(reply);
+        if let Ok(Reply::Claimed { record: Some(record), .. }) = reply {
+            self.see(record);
+        }
+        self.answers.put(node, reply);
         if let Some(step) = self.majority_says() {
             return step;
         }
         let step = if self.must_relax() {
             self.relax(now)
         } else if !self.relaxed
-            && matches!(self.votes[node], Vote::Granted { unsure, .. } if !unsure.is_zero())
+            && matches!(reply, Ok(Reply::Claimed { unsure, .. }) if !unsure.is_zero())
         {
             self.grants.on_time(now)
         } else {
@@ -447,18 +372,17 @@ impl Machine for Record {
     }
 }
 
-impl Vote {
-    fn quarantine(&self) -> Option<Duration> {
-        match self {
-            Self::Quarantined(left, _) => Some(*left),
-            _ => None,
-        }
+/// Returns the time until a running claim on the node ends, if that is its answer.
+fn lease(reply: &Reply) -> Option<Duration> {
+    match reply {
+        Reply::InFlight { remaining } => Some(*remaining),
+        _ => None,
     }
+}
 
-    fn lease(&self) -> Option<Duration> {
-        match self {
-            Self::InFlight(left) => Some(*left),
-            _ => None,
-        }
+fn quarantine(reply: &Reply) -> Option<Duration> {
+    match reply {
+        Reply::Quarantined { remaining, .. } => Some(*remaining),
+        _ => None,
     }
 }

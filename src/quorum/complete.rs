@@ -7,8 +7,9 @@
 
 use std::time::Duration;
 
-use crate::error::{NodeError, NodeFault, NodeOutcome};
+use crate::error::NodeOutcome;
 use crate::op::{Op, RecordState, Reply, StoredRecord};
+use crate::quorum::answers::Answers;
 use crate::quorum::{Answer, Machine, Progress, majority};
 use crate::time::Moment;
 
@@ -106,11 +107,7 @@ impl Machine for Complete {
         // A node that has accepted the result keeps it. So its answer to a repeated request does
         // not count.
         if self.votes[node] != NodeOutcome::Granted {
-            self.votes[node] = match reply {
-                Ok(Reply::Done) => NodeOutcome::Granted,
-                Ok(_) => NodeOutcome::Refused,
-                Err(e) => NodeOutcome::Failed(e.clone()),
-            };
+            self.votes[node] = NodeOutcome::of(reply);
         }
         self.on_time(now)
     }
@@ -161,60 +158,37 @@ pub enum Found {
     NoQuorum(Vec<NodeOutcome>),
 }
 
-/// Last answer of a node to the lookup.
-#[derive(Clone, Debug)]
-enum Seen {
-    Silent,
-    State(Option<RecordState>, Duration),
-    Mismatch,
-    Failed(NodeError),
-}
-
 /// The state machine of one lookup.
 #[derive(Clone, Debug)]
 pub struct Look {
     /// Moment until which the machine waits for answers.
     by: Moment,
-    votes: Vec<Seen>,
+    answers: Answers,
 }
 
 impl Look {
     /// Makes the machine of a lookup on `n` nodes. The machine waits for answers until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
-        Self { by, votes: vec![Seen::Silent; n] }
+        Self { by, answers: Answers::new(n) }
     }
 
     fn states(&self) -> impl Iterator<Item = &RecordState> {
-        self.votes.iter().filter_map(|v| match v {
-            Seen::State(state, _) => state.as_ref(),
+        self.answers.replies().filter_map(|reply| match reply {
+            Reply::Record { state, .. } => state.as_ref(),
             _ => None,
         })
-    }
-
-    fn count(&self, f: impl Fn(&Seen) -> bool) -> usize {
-        self.votes.iter().filter(|v| f(v)).count()
     }
 
     /// Returns the time until a majority certainly has every claim of the key, because the lost
     /// claims would have expired by then; `None` if a majority already has every claim.
     fn forgotten(&self) -> Option<Duration> {
-        let unsure = self.votes.iter().filter_map(|v| match v {
-            Seen::State(_, unsure) => Some(*unsure),
+        let unsure = self.answers.replies().filter_map(|reply| match reply {
+            Reply::Record { unsure, .. } => Some(*unsure),
             _ => None,
         });
         let mut spans: Vec<Duration> = unsure.collect();
         spans.sort_unstable();
-        spans.get(majority(self.votes.len()) - 1).copied().filter(|span| !span.is_zero())
-    }
-
-    fn outcomes(&self) -> Vec<NodeOutcome> {
-        let outcome = |v: &Seen| match v {
-            Seen::Silent => NodeOutcome::Silent,
-            Seen::State(..) => NodeOutcome::Granted,
-            Seen::Mismatch => NodeOutcome::Refused,
-            Seen::Failed(e) => NodeOutcome::Failed(e.clone()),
-        };
-        self.votes.iter().map(outcome).collect()
+        spans.get(self.answers.need() - 1).copied().filter(|span| !span.is_zero())
     }
 }
 
@@ -222,22 +196,15 @@ impl Machine for Look {
     type Decision = Found;
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Found> {
-        self.votes[node] = match reply {
-            Ok(Reply::Record { state, unsure, .. }) => Seen::State(state.clone(), *unsure),
-            Ok(Reply::Mismatch) => Seen::Mismatch,
-            Ok(_) => {
-                let detail = "an answer to another question than a look";
-                Seen::Failed(NodeError::maybe_executed(NodeFault::Protocol, detail))
-            }
-            Err(e) => Seen::Failed(e.clone()),
-        };
+        let fits = |r: &Reply| matches!(r, Reply::Record { .. } | Reply::Mismatch);
+        self.answers.put_read(node, reply, fits);
         self.on_time(now)
     }
 
     fn on_time(&mut self, now: Moment) -> Progress<Found> {
-        let need = majority(self.votes.len());
+        let need = self.answers.need();
         let shown = || self.states().filter_map(|s| s.record.as_ref());
-        let mismatches = self.count(|v| matches!(v, Seen::Mismatch));
+        let mismatches = self.answers.count(|r| *r == Reply::Mismatch);
         if mismatches >= need {
             return Progress::Decided(Found::Mismatch);
         }
@@ -247,12 +214,12 @@ impl Machine for Look {
             let stored = || Found::Stored(sure.clone());
             return Progress::Decided(if mismatches > 0 { Found::Mismatch } else { stored() });
         }
-        if now < self.by && self.count(|v| matches!(v, Seen::Silent)) > 0 {
+        if now < self.by && self.answers.silent() > 0 {
             return Progress::Wait(self.by);
         }
-        let states = self.count(|v| matches!(v, Seen::State(..)));
+        let states = self.answers.count(|r| matches!(r, Reply::Record { .. }));
         if states + mismatches < need {
-            return Progress::Decided(Found::NoQuorum(self.outcomes()));
+            return Progress::Decided(Found::NoQuorum(self.answers.outcomes(&NodeOutcome::Silent)));
         }
         // A mismatch on a minority does not count if a majority has every claim of the key and
         // shows no result. The claim with the other fingerprint then never had a majority. A claim

@@ -148,16 +148,9 @@ impl<K: Fn(usize) -> Known> Machine for Extend<K> {
         if let Some(op) = self.ask_again(now, node, reply) {
             return Progress::Send(vec![(node, op)], self.times.deadline);
         }
-        self.votes[node] = match reply {
-            Ok(Reply::Done) => NodeOutcome::Granted,
-            // The node may have lost the lease, but it did not give the lease to another owner. So
-            // this answer neither confirms the lease nor proves that the lease is lost.
-            Ok(Reply::Quarantined { remaining, began, .. }) => {
-                NodeOutcome::quarantined(*remaining, *began)
-            }
-            Ok(_) => NodeOutcome::Refused,
-            Err(e) => NodeOutcome::Failed(e.clone()),
-        };
+        // A node in quarantine may have lost the lease, but it did not give the lease to another
+        // owner. So its answer neither confirms the lease nor proves that the lease is lost.
+        self.votes[node] = NodeOutcome::of(reply);
         self.on_time(now)
     }
 

@@ -13,32 +13,12 @@
 
 use std::time::Duration;
 
-use crate::error::{NodeError, NodeFault, NodeOutcome};
-use crate::op::{Began, Holder, Reply};
-use crate::quorum::{Answer, Machine, Progress, majority};
+use crate::error::NodeOutcome;
+use crate::op::{Holder, Reply};
+use crate::quorum::answers::Answers;
+use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 use crate::token::OwnerToken;
-
-/// Answer of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum OwnerReport<W> {
-    /// The key holds a lock of this library.
-    Held {
-        owner: OwnerToken,
-        /// Time until the lock expires on this node.
-        remaining: Duration,
-        /// Metadata that this owner published, with their number. `None` if the metadata are of
-        /// another owner.
-        content: Option<(u64, W)>,
-    },
-    /// The key has no value, or a value of another program. So on this node no owner leads.
-    Absent,
-    /// The node may have lost the lock, or may have ended it early. Contains the remaining time of
-    /// this state, and the origin of the node's data (known, empty or lost).
-    Quarantined(Duration, Began),
-    /// The node gave no valid answer.
-    Failed(NodeError),
-}
 
 /// Result of the answers so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,102 +41,75 @@ pub enum Sight<W> {
 
 /// The state machine of one read of the election's leader.
 #[derive(Clone, Debug)]
-pub struct Leading<W, R> {
+pub struct Leading<R> {
     /// Moment until which the machine waits for answers.
     by: Moment,
     read: R,
-    answers: Vec<Option<OwnerReport<W>>>,
+    answers: Answers,
 }
 
-impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<W, R> {
+impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Leading<R> {
     /// Makes the machine of a read over `n` nodes. The machine waits for answers until `by`. `read`
     /// gets an owner and a node's answer, and returns the metadata of the owner and their number.
     /// `read` must refuse metadata of another owner.
     pub fn new(n: usize, by: Moment, read: R) -> Self {
-        Self { by, read, answers: (0..n).map(|_| None).collect() }
-    }
-
-    fn answer(&self, reply: &Answer) -> OwnerReport<W> {
-        match reply {
-            Ok(Reply::Holder(Some(holder))) => match holder.owner {
-                Some(OwnerToken::KEPT) => {
-                    OwnerReport::Quarantined(holder.remaining.unwrap_or_default(), Began::Known)
-                }
-                Some(owner) => OwnerReport::Held {
-                    owner,
-                    remaining: holder.remaining.unwrap_or_default(),
-                    content: (self.read)(owner, holder),
-                },
-                None => OwnerReport::Absent,
-            },
-            Ok(Reply::Holder(None)) => OwnerReport::Absent,
-            Ok(Reply::Quarantined { remaining, began, .. }) => {
-                OwnerReport::Quarantined(*remaining, *began)
-            }
-            Ok(_) => OwnerReport::Failed(NodeError::not_executed(
-                NodeFault::Protocol,
-                "not an answer to a request for the holder",
-            )),
-            Err(e) => OwnerReport::Failed(e.clone()),
-        }
+        Self { by, read, answers: Answers::new(n) }
     }
 
     /// Returns the owner that the most nodes name, and the number of these nodes.
     fn favourite(&self) -> (usize, Option<OwnerToken>) {
-        let mut owners: Vec<OwnerToken> = self.held().map(|(owner, ..)| owner).collect();
+        let mut owners: Vec<OwnerToken> = self.held().map(|(owner, _)| owner).collect();
         owners.sort_unstable();
         let runs = owners.chunk_by(|a, b| a == b);
         runs.map(|run| (run.len(), run.first().copied())).max().unwrap_or((0, None))
     }
 
-    fn held(&self) -> impl Iterator<Item = (OwnerToken, Duration, Option<&(u64, W)>)> {
-        self.answers.iter().filter_map(|a| match a {
-            Some(OwnerReport::Held { owner, remaining, content }) => {
-                Some((*owner, *remaining, content.as_ref()))
+    /// Returns the answers that name an owner. The value of another program is no owner, and a lock
+    /// that a node keeps closed after a planned handover has none.
+    fn held(&self) -> impl Iterator<Item = (OwnerToken, &Holder)> {
+        self.answers.replies().filter_map(|reply| match reply {
+            Reply::Holder(Some(holder)) => {
+                let owner = holder.owner.filter(|owner| *owner != OwnerToken::KEPT)?;
+                Some((owner, holder))
             }
             _ => None,
         })
     }
 
+    fn of(&self, leader: OwnerToken) -> impl Iterator<Item = &Holder> {
+        self.held().filter(move |(owner, _)| *owner == leader).map(|(_, holder)| holder)
+    }
+
     fn content_of(&self, leader: OwnerToken) -> Option<W> {
-        let content = self.held().filter(|(owner, ..)| *owner == leader).filter_map(|(.., w)| w);
-        content.max_by_key(|(number, _)| *number).map(|(_, w)| w.clone())
+        let content = self.of(leader).filter_map(|holder| (self.read)(leader, holder));
+        content.max_by_key(|(number, _)| *number).map(|(_, content)| content)
     }
 
     /// Returns the time after which fewer than `need` nodes name the leader.
     fn remaining_of(&self, leader: OwnerToken, need: usize) -> Duration {
-        let of_leader = self.held().filter(|(owner, ..)| *owner == leader);
-        let mut rests: Vec<Duration> = of_leader.map(|(_, rest, _)| rest).collect();
+        let rests = self.of(leader).map(|holder| holder.remaining.unwrap_or_default());
+        let mut rests: Vec<Duration> = rests.collect();
         rests.sort_unstable_by(|a, b| b.cmp(a));
         rests.get(need - 1).copied().unwrap_or_default()
     }
-
-    fn outcomes(&self) -> Vec<NodeOutcome> {
-        let outcome = |a: &Option<OwnerReport<W>>| match a {
-            None => NodeOutcome::no_answer(),
-            Some(OwnerReport::Held { remaining, .. }) => NodeOutcome::Held(Some(*remaining)),
-            Some(OwnerReport::Absent) => NodeOutcome::Refused,
-            Some(OwnerReport::Quarantined(rest, began)) => NodeOutcome::quarantined(*rest, *began),
-            Some(OwnerReport::Failed(e)) => NodeOutcome::Failed(e.clone()),
-        };
-        self.answers.iter().map(outcome).collect()
-    }
 }
 
-impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<W, R> {
+impl<W, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leading<R> {
     type Decision = Sight<W>;
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Sight<W>> {
-        self.answers[node] = Some(self.answer(reply));
+        let fits = |r: &Reply| matches!(r, Reply::Holder(_) | Reply::Quarantined { .. });
+        self.answers.put_read(node, reply, fits);
         self.on_time(now)
     }
 
     fn on_time(&mut self, now: Moment) -> Progress<Sight<W>> {
-        let need = majority(self.answers.len());
-        let last = now >= self.by || self.answers.iter().all(Option::is_some);
+        let need = self.answers.need();
+        let last = now >= self.by || self.answers.silent() == 0;
         let (votes, owner) = self.favourite();
         let owner = owner.filter(|_| votes >= need);
-        let unknown = self.answers.iter().filter(|a| may_be_anybodys(a.as_ref())).count();
+        // Any owner may have the lock on the other nodes, or none.
+        let unknown = self.answers.n() - self.answers.count(is_certain);
         Progress::Decided(if let Some(owner) = owner {
             match self.content_of(owner) {
                 Some(content) => {
@@ -169,20 +122,23 @@ impl<W: Clone, R: Fn(OwnerToken, &Holder) -> Option<(u64, W)>> Machine for Leadi
         } else if votes + unknown < need {
             Sight::Vacant
         } else if last {
-            Sight::NoQuorum(self.outcomes())
+            Sight::NoQuorum(self.answers.outcomes(&NodeOutcome::no_answer()))
         } else {
             return Progress::Wait(self.by);
         })
     }
 }
 
-fn may_be_anybodys<W>(answer: Option<&OwnerReport<W>>) -> bool {
-    matches!(answer, None | Some(OwnerReport::Quarantined(..) | OwnerReport::Failed(_)))
+/// Returns true if the node certainly has neither lost the lock nor ended it early.
+fn is_certain(reply: &Reply) -> bool {
+    let kept = |holder: &Holder| holder.owner == Some(OwnerToken::KEPT);
+    matches!(reply, Reply::Holder(holder) if !holder.as_ref().is_some_and(kept))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::{NodeError, NodeFault};
     use crate::op::{Began, QuarantineId};
 
     /// Makes the answer of one node from its word. `a` or `b`: this owner holds the lock and has

@@ -29,6 +29,7 @@ use crate::op::{Op, Reply};
 use crate::time::Moment;
 
 pub mod acquire;
+mod answers;
 pub mod backoff;
 pub mod candidates;
 pub mod claim;

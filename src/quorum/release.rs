@@ -1,9 +1,10 @@
 //! The result of a release (renewal 5, 6). The caller sends the release, with the owner token, to
 //! each node that may have the lock. The answers of these nodes decide the result.
 
-use crate::error::{NodeError, NodeOutcome};
+use crate::error::NodeOutcome;
 use crate::op::Reply;
-use crate::quorum::{Answer, Machine, Progress, majority};
+use crate::quorum::answers::Answers;
+use crate::quorum::{Answer, Machine, Progress};
 use crate::time::Moment;
 
 /// Result of a release.
@@ -24,38 +25,19 @@ pub enum Found {
 pub struct Release {
     /// Moment until which the machine waits for answers.
     by: Moment,
-    votes: Vec<Vote>,
-}
-
-#[derive(Clone, Debug)]
-enum Vote {
-    Silent,
-    Deleted,
-    Absent,
-    Other,
-    Failed(NodeError),
+    answers: Answers,
 }
 
 impl Release {
     /// Makes the machine of a release over `n` nodes. The machine waits for answers until `by`.
     pub fn new(n: usize, by: Moment) -> Self {
-        Self { by, votes: vec![Vote::Silent; n] }
+        Self { by, answers: Answers::new(n) }
     }
 
     /// Records that the node certainly never had the lock. The caller does not send the release to
     /// this node.
     pub fn never_granted(&mut self, node: usize) {
-        self.votes[node] = Vote::Absent;
-    }
-
-    fn unknown(&self) -> Found {
-        let outcome = |v: &Vote| match v {
-            Vote::Silent => NodeOutcome::no_answer(),
-            Vote::Deleted => NodeOutcome::Granted,
-            Vote::Absent | Vote::Other => NodeOutcome::Refused,
-            Vote::Failed(e) => NodeOutcome::Failed(e.clone()),
-        };
-        Found::Unknown(self.votes.iter().map(outcome).collect())
+        self.answers.put(node, &Ok(Reply::Absent));
     }
 }
 
@@ -63,12 +45,7 @@ impl Machine for Release {
     type Decision = Found;
 
     fn on_reply(&mut self, now: Moment, node: usize, reply: &Answer) -> Progress<Found> {
-        self.votes[node] = match reply {
-            Ok(Reply::Done) => Vote::Deleted,
-            Ok(Reply::Absent) => Vote::Absent,
-            Ok(_) => Vote::Other,
-            Err(e) => Vote::Failed(e.clone()),
-        };
+        self.answers.put(node, reply);
         self.on_time(now)
     }
 
@@ -76,20 +53,12 @@ impl Machine for Release {
     /// then. This holds even if a minority answers "absent", because these nodes may never have
     /// granted the lock.
     fn on_time(&mut self, now: Moment) -> Progress<Found> {
-        let n = self.votes.len();
-        let need = majority(n);
-        let (mut deleted, mut absent, mut other, mut silent) = (0, 0, 0, 0);
-        for vote in &self.votes {
-            match vote {
-                Vote::Deleted => deleted += 1,
-                Vote::Absent => absent += 1,
-                Vote::Other => other += 1,
-                Vote::Silent => silent += 1,
-                Vote::Failed(_) => {}
-            }
-        }
+        let (need, silent) = (self.answers.need(), self.answers.silent());
+        let deleted = self.answers.count(|r| *r == Reply::Done);
+        let absent = self.answers.count(|r| *r == Reply::Absent);
+        let other = self.answers.replies().count() - deleted - absent;
         // A node without an answer, or with an error, counts as a node that had the lock.
-        let held = n - absent - other >= need;
+        let held = self.answers.n() - absent - other >= need;
         Progress::Decided(if deleted >= need {
             Found::Released
         } else if other >= need {
@@ -97,7 +66,7 @@ impl Machine for Release {
         } else if !held && other + silent < need {
             Found::Gone
         } else if silent == 0 || now >= self.by {
-            self.unknown()
+            Found::Unknown(self.answers.outcomes(&NodeOutcome::no_answer()))
         } else {
             return Progress::Wait(self.by);
         })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::error::{NodeError, NodeFault, NodeOutcome};
 use crate::name::LockKeys;
-use crate::op::{Began, LockMode, Op, QuarantineId, Reply, Slots};
+use crate::op::{Ballot, Began, LockMode, Op, QuarantineId, Reply, Slots};
 use crate::quorum::acquire::{Acquire, Loss, Outcome, Settled, settle};
 use crate::quorum::extend::{Extend, Extension, Times};
 use crate::quorum::holdings::{Known, Quarantine};
@@ -268,8 +268,11 @@ fn a_quarantine_that_is_known_is_named_by_the_first_request() {
     let key = std::sync::Arc::from("k");
     let (owner, token) = (OwnerToken::from_random(1), FencingToken::new(1));
     let (lease, retention) = (Duration::from_millis(100), Duration::from_secs(1));
-    let op =
-        Op::ExtendClaim { key, owner, token, lease, retention, fingerprint: None, reassert: None };
+    let op = Op::ExtendClaim {
+        ballot: Ballot { key, owner, token, retention, fingerprint: None },
+        lease,
+        reassert: None,
+    };
     let times = Times { old: at(60), new: at(100), deadline: at(40), max_ttl: lease };
     let id = QuarantineId { history: 1, since: 1 };
     let known = |node| Known {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use palisade::Moment;
 use palisade::idempotency::Status;
 use palisade::node::spi::LockKeys;
-use palisade::node::spi::Op;
+use palisade::node::spi::{Ballot, Op};
 use palisade::{
     ConfigError, FencingToken, MemoryNode, Outcome, RedisNode, Redlock, RunError, SentinelNode,
     node::spi::{LockNode, OwnerToken},
@@ -235,12 +235,14 @@ struct Paid {
 /// done.
 async fn plant(node: &MemoryNode, bytes: &[u8]) {
     let complete = Op::Complete {
-        key: "idem:pay:k".into(),
-        owner: OwnerToken::from_random(1),
-        token: FencingToken::new((1 << 53) - 1),
+        ballot: Ballot {
+            key: "idem:pay:k".into(),
+            owner: OwnerToken::from_random(1),
+            token: FencingToken::new((1 << 53) - 1),
+            retention: Duration::from_secs(3_600),
+            fingerprint: None,
+        },
         value: Some(bytes.into()),
-        retention: Duration::from_secs(3_600),
-        fingerprint: None,
     };
     let batch = ops::batch(Duration::from_secs(30), vec![complete]);
     let replies = node.call(batch, Moment::from_nanos(u64::MAX)).await;

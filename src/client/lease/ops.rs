@@ -1,7 +1,5 @@
 //! Creates the ops (requests to a node) that extend and release a lease.
 
-use std::sync::Arc;
-
 use super::{Lease, Subject};
 use crate::op::Op;
 use crate::time::Moment;
@@ -11,26 +9,19 @@ impl Lease {
     /// For a node in quarantine (it grants nothing new, because it may have lost leases), the state
     /// machine of the renewal adds the name of the quarantine.
     pub(crate) fn extension(&self) -> Op {
-        let (owner, token) = (self.owner, self.token);
         match &self.subject {
             Subject::Lock { keys, .. } => Op::Extend {
                 mode: self.state.lock().mode,
                 keys: keys.clone(),
-                owner,
+                owner: self.owner,
                 ttl: self.on_nodes(),
-                token,
+                token: self.token,
                 meta: None,
                 reassert: None,
             },
-            Subject::Claim { key, retention, fingerprint } => Op::ExtendClaim {
-                key: Arc::clone(key),
-                owner,
-                token,
-                lease: self.ttl,
-                retention: *retention,
-                fingerprint: *fingerprint,
-                reassert: None,
-            },
+            Subject::Claim(ballot) => {
+                Op::ExtendClaim { ballot: ballot.clone(), lease: self.ttl, reassert: None }
+            }
         }
     }
 

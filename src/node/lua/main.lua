@@ -16,7 +16,7 @@
 --          - the present marker, or false if it is as the client expects
 --          - the sum of: 1 the script wrote the marker because the data history is new, 2 there was
 --            no valid marker before, 4 the script made the quarantine longer
---          - for each op its result: a code (codes.lua), and what the op's file documents. An
+--          - for each op its result: a code (redis/codes.rs), and what the op's file documents. An
 --            acquire, claim, inspect or lookup that succeeds has its fence in place of the code,
 --            and an enlist the number of entries. -9 stands once for a whole run, or for a single
 --            op, that was executed as requested. After -9 of a run of shared acquires follows the

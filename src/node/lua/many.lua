@@ -4,7 +4,7 @@
 -- ARGV  1 number of names  2 owner  3 ttl ms  4 N: proposed token; J, K: token of the owner
 --       5 N: the owner of the names that this call has already collected one by one, or ''. If
 --         there is such an owner, its names are free for this call, and so are names that are only
---         reserved for a waiter
+--         reserved for a waiter and need not be kept (is_kept)
 --         K: name of the quarantine in which the owner may extend, or ''
 -- Puts  N: the fence of all names
 --          | HELD, ms until the last busy name may be free, -1 if a key does not expire
@@ -62,6 +62,13 @@ if find('NJK', kind, 1, true) then
   local code, longest, mine = nil, 0, 0
   for at = k + 1, last do
     local lock, value = KEYS[at], values[at]
+    -- A lock that is reserved is free, so it may have to be kept, too.
+    if from ~= '' and is_ownerless(value) and value ~= KEPT
+      and is_to_be_kept(lock, KEYS[at + n])
+    then
+      call('DEL', lock)
+      value = nil
+    end
     if value == owner and from == '' then mine = mine + 1 end
     local is_busy = value and value ~= owner and not is_given(lock, value)
     if is_busy or not value and b.settling and is_kept(lock, KEYS[at + n]) then

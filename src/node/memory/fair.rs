@@ -29,7 +29,7 @@ impl Entry {
             w.place.waiter != place.waiter && ticket.is_none_or(earlier)
         };
         let ahead: Vec<_> = fair.filter(is_ahead).map(|w| w.fresh_till(h)).collect();
-        let here = ticket.unwrap_or(h.micros.max(largest + 1));
+        let here = ticket.unwrap_or(h.facts.node_micros.max(largest + 1));
         let queued = Queued { ticket: here.min(TICKET_MAX), ahead: ahead.len() as u16 };
         (queued, ahead.into_iter().max().map(|till| h.until(till)))
     }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::locks::Held;
 use super::quarantine::Windows;
 use super::records::RecordChange;
 use super::{Data, MemoryNode, State};
@@ -127,7 +128,7 @@ impl MemoryNode {
         let mut state = self.state();
         let now = self.clock(&state).now;
         let till = ttl.map(|d| (Moment::from_nanos(now) + d).as_nanos());
-        state.data.locks.put_foreign(key, now, till);
+        state.data.locks.0.open(key, now).held = Some(Held { owner: None, till, meta: None });
     }
 
     /// Runs `SET key value NX PX ttl` as another program. Returns true if that program has the lock
@@ -136,7 +137,13 @@ impl MemoryNode {
     pub fn set_foreign(&self, key: &str, ttl: Duration) -> bool {
         let mut state = self.state();
         let now = self.clock(&state).now;
-        state.data.locks.set_foreign(key, now, (Moment::from_nanos(now) + ttl).as_nanos())
+        let entry = state.data.locks.0.open(key, now);
+        let is_free = entry.is_free() && entry.reserved.is_none();
+        if is_free {
+            let till = Some((Moment::from_nanos(now) + ttl).as_nanos());
+            entry.held = Some(Held { owner: None, till, meta: None });
+        }
+        is_free
     }
 
     /// Acts as another program that releases its lock: deletes `key` if it has another program's
@@ -145,7 +152,9 @@ impl MemoryNode {
     pub fn delete_foreign(&self, key: &str) {
         let mut state = self.state();
         let now = self.clock(&state).now;
-        state.data.locks.delete_foreign(key, now);
+        if let Some(entry) = state.data.locks.0.live(key, now) {
+            entry.held.take_if(|held| held.owner.is_none());
+        }
     }
 
     /// Changes the record of an idempotency key as `palisade idem rerun` and `purge` do, if the

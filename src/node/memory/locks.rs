@@ -22,6 +22,10 @@ const WAITED_MAX: Duration = Duration::from_secs(3600);
 /// later (readers 9), and a fair waiter keeps out fair waiters with larger tickets (fair 3).
 const FRESH: Duration = Duration::from_secs(3);
 
+/// Reason for which a lock is not granted: the time until it may be free, `None` for a value
+/// without an end, and true if another program has it.
+pub(super) type Busy = (Option<Duration>, bool);
+
 /// Handles to notify because a lock has changed: with `watchers` all handles that watch the lock,
 /// and in `waiters` the first handle of the queue, or the readers at its head.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +96,7 @@ pub(super) struct Held {
     /// Owner token; `None` if another program wrote the value of the lock's key.
     pub(super) owner: Option<OwnerToken>,
     pub(super) till: Option<u64>,
-    meta: Option<Arc<[u8]>>,
+    pub(super) meta: Option<Arc<[u8]>>,
 }
 
 impl Held {
@@ -215,12 +219,39 @@ impl Entry {
         (own != Some(waiter)).then(|| h.until(till))
     }
 
+    /// Returns what keeps out every acquire of the lock: an exclusive grant, or the permits of a
+    /// semaphore under the same key.
+    pub(super) fn closed(&self, h: &Header) -> Option<Busy> {
+        match &self.held {
+            Some(held) => Some((held.till.map(|t| h.until(t)), held.owner.is_none())),
+            None if self.slots.is_empty() => None,
+            None => Some((Some(self.fence_left(h)), true)),
+        }
+    }
+
+    /// Returns what keeps out an exclusive acquire, apart from reservations and fair callers.
+    /// `None` if the owner has the lock already, or if the lock is to be transferred to it.
+    pub(super) fn busy(
+        &mut self,
+        h: &Header,
+        owner: OwnerToken,
+        asked: (Duration, Option<IfHeld>),
+    ) -> Option<Busy> {
+        if self.is_owned_by(owner) || self.is_given(h, owner, asked) {
+            return None;
+        }
+        let readers = self.readers.iter().map(|(_, till)| *till).max();
+        let readers = readers.map(|last| (Some(h.until(last)), false));
+        let kept = |rest| (Some(rest), false);
+        self.closed(h).or(readers).or_else(|| self.kept(h).map(kept))
+    }
+
     /// Refuses an acquire, and registers the hint that its `if_held` asks for.
     pub(super) fn refuse(
         &mut self,
         h: &Header,
         (mode, if_held): (LockMode, Option<IfHeld>),
-        (remaining, foreign): (Option<Duration>, bool),
+        (remaining, foreign): Busy,
     ) -> Reply {
         match if_held {
             Some(IfHeld::Watch) => self.watched_till = h.fence_till(),
@@ -284,7 +315,7 @@ impl Entry {
 
 /// Returns the time at which the handle began to wait, in µs by the node's wall clock.
 pub(super) fn since(h: &Header, place: &Place) -> u64 {
-    h.micros.saturating_sub(place.waited.min(WAITED_MAX).as_micros() as u64)
+    h.facts.node_micros.saturating_sub(place.waited.min(WAITED_MAX).as_micros() as u64)
 }
 
 #[derive(Clone, Debug, Default)]
@@ -295,33 +326,6 @@ impl Locks {
         self.0.len()
     }
 
-    /// Sets another program's value under a lock's key.
-    #[cfg(feature = "test-util")]
-    pub(super) fn put_foreign(&mut self, key: &str, now: u64, till: Option<u64>) {
-        let entry = self.0.open(key, now);
-        entry.held = Some(Held { owner: None, till, meta: None });
-    }
-
-    /// Runs another program's `SET NX PX`; returns true if it has the lock now.
-    #[cfg(feature = "test-util")]
-    pub(super) fn set_foreign(&mut self, key: &str, now: u64, till: u64) -> bool {
-        let entry = self.0.open(key, now);
-        let is_free = entry.is_free() && entry.reserved.is_none();
-        if is_free {
-            entry.held = Some(Held { owner: None, till: Some(till), meta: None });
-        }
-        is_free
-    }
-
-    /// Acts as another program that releases its lock: deletes the key if it has another program's
-    /// value.
-    #[cfg(feature = "test-util")]
-    pub(super) fn delete_foreign(&mut self, key: &str, now: u64) {
-        if let Some(entry) = self.0.live(key, now) {
-            entry.held.take_if(|held| held.owner.is_none());
-        }
-    }
-
     pub(super) fn acquire(
         &mut self,
         h: &Header,
@@ -330,7 +334,7 @@ impl Locks {
         ttl: Duration,
         (proposal, if_held): (u64, Option<IfHeld>),
     ) -> Reply {
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return h.quarantined();
         }
         let entry = self.0.open(keys.lock(), h.now);
@@ -345,24 +349,13 @@ impl Locks {
             let rest = entry.kept_lately(h).unwrap_or_default();
             return entry.refuse(h, asked, (Some(rest), false));
         }
-        if !given && let Some(rest) = entry.kept(h) {
-            return entry.refuse(h, asked, (Some(rest), false));
+        if let Some(busy) = entry.busy(h, owner, (ttl, if_held)) {
+            return entry.refuse(h, asked, busy);
         }
         entry.held.take_if(|_| given);
         if entry.is_owned_by(owner) {
             // The request was repeated: this attempt has the lock already.
             return Reply::Granted { fence: entry.fence };
-        }
-        if let Some(held) = &entry.held {
-            let (remaining, foreign) = (held.till.map(|t| h.until(t)), held.owner.is_none());
-            return entry.refuse(h, asked, (remaining, foreign));
-        }
-        if !entry.slots.is_empty() {
-            let rest = entry.fence_left(h);
-            return entry.refuse(h, asked, (Some(rest), true));
-        }
-        if let Some(last) = entry.readers.iter().map(|(_, till)| *till).max() {
-            return entry.refuse(h, asked, (Some(h.until(last)), false));
         }
         if let Some(IfHeld::Fair { place, ticket }) = if_held {
             let (queued, kept) = entry.standing(h, &place, ticket);
@@ -373,7 +366,7 @@ impl Locks {
                 entry.queue(h, LockMode::Exclusive, place, Some(queued.ticket));
             }
         }
-        entry.held = Some(Held { owner: Some(owner), till: Some(h.after(ttl)), meta: None });
+        entry.held = Some(Held::by(owner, h.after(ttl)));
         let fence = h.next_fence(entry.fence, proposal);
         entry.set_fence(h, fence);
         Reply::Granted { fence }
@@ -387,7 +380,7 @@ impl Locks {
         owner: OwnerToken,
         token: FencingToken,
     ) -> Reply {
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return h.quarantined();
         }
         // A fence above the token is refused: another owner may have been granted the lock since.
@@ -406,7 +399,8 @@ impl Locks {
         Reply::Done
     }
 
-    /// Extends a lock. Returns the answer, and the handles to wake because the metadata changed.
+    /// Extends a lock, or several locks together, all or none. Returns the answer, and the handles
+    /// to wake because the metadata changed.
     pub(super) fn extend(
         &mut self,
         h: &Header,
@@ -415,25 +409,30 @@ impl Locks {
         (ttl, token): (Duration, FencingToken),
         (meta, reassert): (Option<&Arc<[u8]>>, Option<QuarantineId>),
     ) -> (Reply, Wake) {
-        let entry = self.0.live(keys.lock(), h.now);
-        // An extension never makes a reader the writer. Only an acquire can do that.
-        if entry.is_some_and(|e| !e.is_free() && !e.is_owned_by(owner)) {
+        let lost = keys.all().any(|name| {
+            let entry = self.0.live(name.lock(), h.now);
+            // An extension never makes a reader the writer. Only an acquire can do that.
+            entry.is_some_and(|e| !e.is_free() && !e.is_owned_by(owner))
+        });
+        if lost {
             return (Reply::NotOwner, Wake::default());
         }
         if !h.may_extend(reassert) {
             return (h.quarantined(), Wake::default());
         }
-        let entry = self.0.open(keys.lock(), h.now);
-        entry.reserved = None;
-        let held = entry.held.get_or_insert(Held { owner: Some(owner), till: None, meta: None });
-        held.till = Some(h.after(ttl));
-        let changed = meta.is_some() && held.meta.as_ref() != meta;
-        if changed {
-            held.meta = meta.cloned();
+        let mut wake = Wake::default();
+        for name in keys.all() {
+            let entry = self.0.open(name.lock(), h.now);
+            entry.reserved = None;
+            let held = entry.held.get_or_insert(Held::by(owner, 0));
+            held.till = Some(h.after(ttl));
+            if meta.is_some() && held.meta.as_ref() != meta {
+                held.meta = meta.cloned();
+                wake.watchers = entry.was_watched(h);
+            }
+            entry.set_fence(h, entry.fence.max(token.get()));
         }
-        entry.set_fence(h, entry.fence.max(token.get()));
-        let watchers = changed && std::mem::take(&mut entry.watched_till) > h.now;
-        (Reply::Done, Wake { watchers, waiters: Vec::new() })
+        (Reply::Done, wake)
     }
 
     /// Releases a lock. Returns the answer, and the handles to wake because the lock is free.

@@ -3,53 +3,24 @@
 
 use std::time::Duration;
 
-use super::locks::{Entry, Held, Locks, Wake};
+use super::locks::{Busy, Held, Locks, Wake};
 use super::quarantine::Header;
 use crate::name::LockKeys;
-use crate::op::{IfHeld, LockMode, QuarantineId, Reply};
-use crate::token::{FencingToken, OwnerToken};
+use crate::op::{IfHeld, LockMode, Reply};
+use crate::token::OwnerToken;
 
 /// Names whose locks are free now, each with the handles to wake.
 pub(super) type Woken = Vec<(LockKeys, Wake)>;
-
-impl Entry {
-    /// Returns `None` if nothing refuses an exclusive acquire of this name. Otherwise returns the
-    /// time until the name may be free (`None` for a value without an end), and true if another
-    /// program has the name. A call that takes over the names that it has collected is refused
-    /// neither by its own grant nor by a reservation (multi_lock 6).
-    fn is_busy(
-        &mut self,
-        h: &Header,
-        owner: OwnerToken,
-        (ttl, if_held): (Duration, Option<IfHeld>),
-    ) -> Option<(Option<Duration>, bool)> {
-        if !takes(if_held)
-            && let Some(rest) = self.reserved(h, LockMode::Exclusive, None)
-        {
-            return Some((Some(rest), false));
-        }
-        if self.is_given(h, owner, (ttl, if_held)) {
-            return None;
-        }
-        if let Some(held) = self.held.as_ref().filter(|held| held.owner != Some(owner)) {
-            return Some((held.till.map(|till| h.until(till)), held.owner.is_none()));
-        }
-        if let Some(last) = self.readers.iter().map(|(_, till)| *till).max() {
-            return Some((Some(h.until(last)), false));
-        }
-        self.kept(h).map(|rest| (Some(rest), false))
-    }
-}
 
 fn takes(if_held: Option<IfHeld>) -> bool {
     matches!(if_held, Some(IfHeld::TakeFrom(_)))
 }
 
 /// Returns the refusal of an acquire of several names. It states the latest end of the busy names.
-fn refuse_all(busy: &[Option<(Option<Duration>, bool)>]) -> Reply {
-    let ends = || busy.iter().flatten().map(|(rest, _)| *rest);
+fn refuse_all(busy: &[Busy]) -> Reply {
+    let ends = || busy.iter().map(|(rest, _)| *rest);
     let remaining = if ends().any(|rest| rest.is_none()) { None } else { ends().max().flatten() };
-    let foreign = busy.iter().flatten().any(|(_, foreign)| *foreign);
+    let foreign = busy.iter().any(|(_, foreign)| *foreign);
     Reply::Held { remaining, foreign }
 }
 
@@ -62,15 +33,19 @@ impl Locks {
         ttl: Duration,
         (proposal, if_held): (u64, Option<IfHeld>),
     ) -> Reply {
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return h.quarantined();
         }
-        let asked = (ttl, if_held);
-        let busy: Vec<_> = keys
-            .all()
-            .map(|name| self.0.open(name.lock(), h.now).is_busy(h, owner, asked))
-            .collect();
-        if busy.iter().any(Option::is_some) {
+        let busy = keys.all().filter_map(|name| {
+            let entry = self.0.open(name.lock(), h.now);
+            // A call that takes over the names that it has collected is not refused by a
+            // reservation (multi_lock 6).
+            let rest = entry.reserved(h, LockMode::Exclusive, None).filter(|_| !takes(if_held));
+            let reserved = rest.map(|rest| (Some(rest), false));
+            reserved.or_else(|| entry.busy(h, owner, (ttl, if_held)))
+        });
+        let busy: Vec<Busy> = busy.collect();
+        if !busy.is_empty() {
             return refuse_all(&busy);
         }
         let entries = || keys.all().map(LockKeys::lock);
@@ -91,33 +66,6 @@ impl Locks {
             }
         }
         Reply::Granted { fence }
-    }
-
-    /// Extends all names, or none.
-    pub(super) fn extend_all(
-        &mut self,
-        h: &Header,
-        (keys, owner): (&LockKeys, OwnerToken),
-        (ttl, token): (Duration, FencingToken),
-        reassert: Option<QuarantineId>,
-    ) -> Reply {
-        let lost = keys.all().any(|name| {
-            let entry = self.0.live(name.lock(), h.now);
-            entry.is_some_and(|e| !e.is_free() && !e.is_owned_by(owner))
-        });
-        if lost {
-            return Reply::NotOwner;
-        }
-        if !h.may_extend(reassert) {
-            return h.quarantined();
-        }
-        for name in keys.all() {
-            let entry = self.0.open(name.lock(), h.now);
-            entry.reserved = None;
-            entry.held = Some(Held::by(owner, h.after(ttl)));
-            entry.set_fence(h, entry.fence.max(token.get()));
-        }
-        Reply::Done
     }
 
     /// Releases the names that the owner has.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::node::lost_claims::LostClaims;
-use crate::op::{Began, Loss, QuarantineId, Reply, Terms};
+use crate::op::{Began, Facts, Loss, QuarantineId, Reply, Terms};
 use crate::time::{FENCE_SLACK, raise_lead, token_lead};
 
 /// The marker of a node: the stored facts about the node's data history.
@@ -257,31 +257,18 @@ pub(super) struct Nature {
 }
 
 /// State that all ops of one batch share.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[derive(Clone, Debug)]
 pub(super) struct Header {
+    /// Facts that the answer to the batch contains.
+    pub(super) facts: Facts,
+    /// Time on the expiry clock.
     pub(super) now: u64,
-    pub(super) micros: u64,
-    pub(super) since: u64,
     pub(super) floor: u64,
-    /// Time that is left of the quarantine; zero outside of one.
-    pub(super) quarantine: Duration,
-    pub(super) quarantine_len: Duration,
-    /// Length of a quarantine that this batch asked for. `quarantine_raised` is true if the node
-    /// had a shorter one from another client.
-    pub(super) quarantine_asked: Duration,
-    pub(super) quarantine_raised: bool,
-    pub(super) new_history: bool,
-    /// True if the node had no marker (no facts about its data history) before this batch.
-    pub(super) marker_missing: bool,
-    pub(super) began: Began,
     /// True if the batch arrived after its deadline. Then only ops that give something back are
     /// executed.
     pub(super) late: bool,
     /// True if leases given before a planned handover may have ended early by this clock.
     pub(super) settling: bool,
-    pub(super) losses: Losses,
-    history_id: u64,
     terms: Terms,
 }
 
@@ -291,6 +278,7 @@ impl Header {
     pub(super) fn open(
         marker: &mut Option<Marker>,
         nature: Nature,
+        identity: Arc<str>,
         clock: Clock,
         terms: Terms,
         (not_after, known_since): (Option<u64>, Option<u64>),
@@ -317,11 +305,11 @@ impl Header {
         }
         *marker = Some(m);
         let late = not_after.is_some_and(|t| clock.micros > t);
-        Self {
-            now: clock.now,
-            micros: clock.micros,
+        let facts = Facts {
+            node_micros: clock.micros,
+            history_id,
             since: m.since,
-            floor: m.floor,
+            identity,
             quarantine: m.left(clock.now),
             quarantine_len: m.quarantine,
             quarantine_asked: q,
@@ -329,29 +317,31 @@ impl Header {
             new_history: known.is_none(),
             marker_missing,
             began: m.began,
-            late,
-            settling,
-            losses: m.losses,
-            history_id,
-            terms,
-        }
+            losses: m.losses.list(),
+        };
+        Self { facts, now: clock.now, floor: m.floor, late, settling, terms }
     }
 
     /// Returns the identifier of the quarantine with which this data history began.
     pub(super) fn id(&self) -> QuarantineId {
-        QuarantineId { history: self.history_id, since: self.since }
+        self.facts.history()
+    }
+
+    /// Returns true if the node is in quarantine, so that it grants nothing.
+    pub(super) fn is_quarantined(&self) -> bool {
+        !self.facts.quarantine.is_zero()
     }
 
     /// Returns the reply of a node in quarantine to a request for a grant.
     pub(super) fn quarantined(&self) -> Reply {
-        let (remaining, began) = (self.quarantine, self.began);
+        let (remaining, began) = (self.facts.quarantine, self.facts.began);
         Reply::Quarantined { remaining, id: self.id(), began }
     }
 
     /// Returns true if the node accepts an extension: always outside a quarantine, and in one only
     /// if the holder names that quarantine.
     pub(super) fn may_extend(&self, reassert: Option<QuarantineId>) -> bool {
-        self.quarantine.is_zero() || reassert == Some(self.id())
+        !self.is_quarantined() || reassert == Some(self.id())
     }
 
     /// Returns the time on the expiry clock that is `span` from now.
@@ -387,29 +377,29 @@ impl Header {
     /// Returns this node's losses and clock, from which the caller derives if a claim of a key may
     /// be lost.
     pub(super) fn lost_claims(&self) -> LostClaims {
-        let now = self.micros / 1_000;
-        LostClaims::new(self.losses.list(), self.began, self.terms.clock_error, now)
+        let Facts { losses, began, node_micros, .. } = &self.facts;
+        LostClaims::new(Arc::clone(losses), *began, self.terms.clock_error, node_micros / 1_000)
     }
 
     /// Returns true if a request made at `created` (milliseconds since 1970) is older than the
     /// retention.
     pub(super) fn is_too_old(&self, created: Option<u64>, retention: Duration) -> bool {
-        created.is_some_and(|at| at + millis(retention) < self.micros / 1_000)
+        created.is_some_and(|at| at + millis(retention) < self.facts.node_micros / 1_000)
     }
 
     /// Returns the fence of a new grant: the largest of `fence + 1`, the proposal, and the floor.
     /// The proposal is first limited to this node's clock ± E, the largest clock error.
     pub(super) fn next_fence(&self, fence: u64, proposal: u64) -> u64 {
         let error = micros(self.terms.clock_error);
-        let low = self.micros.saturating_sub(error);
-        let high = self.micros.saturating_add(error);
+        let low = self.facts.node_micros.saturating_sub(error);
+        let high = self.facts.node_micros.saturating_add(error);
         fence.saturating_add(1).max(proposal.clamp(low, high)).max(self.floor)
     }
 
     /// Returns true if a token is further ahead of this node's clock than honest clocks and nodes
     /// can bring it.
     pub(super) fn is_ahead(&self, token: u64) -> bool {
-        token > self.micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
+        token > self.facts.node_micros.saturating_add(micros(raise_lead(self.terms.clock_error)))
     }
 }
 

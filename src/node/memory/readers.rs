@@ -29,8 +29,10 @@ impl Entry {
     /// Returns the time for which this reader is kept out by exclusive waiters that began to wait
     /// earlier.
     pub(super) fn writers_ahead(&self, h: &Header, if_held: Option<IfHeld>) -> Option<Duration> {
-        let since =
-            if_held.as_ref().and_then(IfHeld::place).map_or(h.micros, |place| since(h, place));
+        let since = if_held
+            .as_ref()
+            .and_then(IfHeld::place)
+            .map_or(h.facts.node_micros, |place| since(h, place));
         let ahead = self.queue.iter().filter(|w| w.since < since && w.is_fresh_writer(h.now));
         ahead.map(|writer| h.until(writer.fresh_till(h))).max()
     }
@@ -74,7 +76,7 @@ impl Locks {
         ttl: Duration,
         (proposal, if_held): (u64, Option<IfHeld>),
     ) -> Reply {
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return h.quarantined();
         }
         let (entry, asked) = (self.0.open(keys.lock(), h.now), (LockMode::Shared, if_held));
@@ -85,13 +87,8 @@ impl Locks {
         if let Some(rest) = entry.reserved(h, LockMode::Shared, if_held) {
             return entry.refuse(h, asked, (Some(rest), false));
         }
-        if let Some(held) = &entry.held {
-            let (remaining, foreign) = (held.till.map(|t| h.until(t)), held.owner.is_none());
-            return entry.refuse(h, asked, (remaining, foreign));
-        }
-        if !entry.slots.is_empty() {
-            let rest = entry.fence_left(h);
-            return entry.refuse(h, asked, (Some(rest), true));
+        if let Some(busy) = entry.closed(h) {
+            return entry.refuse(h, asked, busy);
         }
         if let Some(rest) = entry.writers_ahead(h, if_held) {
             return entry.refuse(h, asked, (Some(rest), false));

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use super::quarantine::Header;
 use super::shelf::{Perish, Shelf};
+use crate::node::lost_claims::Unsure;
 use crate::op::{
-    Claim, ClaimEnd, FingerprintBytes, Loss, QuarantineId, RecordState, Reply, StoredRecord,
+    Ballot, Claim, ClaimEnd, FingerprintBytes, QuarantineId, RecordState, Reply, StoredRecord,
     StoredSteps,
 };
 use crate::token::{FencingToken, OwnerToken};
@@ -94,24 +95,21 @@ impl Entry {
         self.fingerprint = self.fingerprint.or(fingerprint);
     }
 
-    /// Stores the fingerprint of an op that is not a claim, unless one is stored already.
-    fn is_also_of(&mut self, fingerprint: Option<FingerprintBytes>) {
-        self.is_of(fingerprint);
-    }
-
     fn is_anothers(&self, fingerprint: Option<FingerprintBytes>) -> bool {
         matches!((self.fingerprint, fingerprint), (Some(stored), Some(given)) if stored != given)
     }
 
     fn claimed(&self, h: &Header, c: &Claim) -> Reply {
+        let Unsure { remaining: unsure, losses, fresh } =
+            h.lost_claims().unsure(c.born, c.retention, c.accepted);
         Reply::Claimed {
             fence: self.fence,
             attempt: self.attempt,
             record: self.record.clone(),
             steps: self.steps.clone(),
-            unsure: h.lost_claims().unsure(c.born, c.retention, c.accepted),
-            losses: h.lost_claims().concerning(c.born, c.retention, c.accepted),
-            fresh: h.lost_claims().is_fresh(c.born, c.retention),
+            unsure,
+            losses,
+            fresh,
         }
     }
 
@@ -134,7 +132,7 @@ impl Entry {
         {
             return Some(Reply::Completed(record.clone()));
         }
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return Some(h.quarantined());
         }
         if let Some(remaining) = self.claimed_for(h) {
@@ -165,7 +163,7 @@ impl Records {
         if let Some(refusal) = self.0.live(&c.key, h.now).and_then(|e| e.refusal(h, c)) {
             return refusal;
         }
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return h.quarantined();
         }
         if h.is_too_old(c.created, c.retention) {
@@ -208,22 +206,20 @@ impl Records {
     pub(super) fn extend(
         &mut self,
         h: &Header,
-        key: &str,
-        (owner, token): (OwnerToken, FencingToken),
-        (lease, retention): (Duration, Duration),
-        fingerprint: Option<FingerprintBytes>,
+        b: &Ballot,
+        lease: Duration,
         reassert: Option<QuarantineId>,
     ) -> Reply {
-        let t = token.get();
-        let known = self.0.live(key, h.now);
+        let t = b.token.get();
+        let known = self.0.live(&b.key, h.now);
         if let Some(e) = &known {
-            if e.is_anothers(fingerprint) {
+            if e.is_anothers(b.fingerprint) {
                 return Reply::Mismatch;
             }
             if let Some(record) = &e.record {
                 return Reply::Completed(record.clone());
             }
-            if e.fence > t || (e.fence == t && e.own != Some(owner)) {
+            if e.fence > t || (e.fence == t && e.own != Some(b.owner)) {
                 return Reply::NotOwner;
             }
         }
@@ -235,85 +231,67 @@ impl Records {
         // may have forgotten a higher promise. Only a holder that names the quarantine makes its
         // promise count.
         let same_life = known.as_ref().is_some_and(|e| e.is_of_this_life(h));
-        let counts = same_life || h.since == 0 || reassert == Some(h.id());
-        let e = self.0.open(key, h.now);
-        e.promise(h, owner, t);
+        let counts = same_life || h.facts.since == 0 || reassert == Some(h.id());
+        let e = self.write(h, b, lease);
         e.promised_in = counts.then(|| h.id());
         e.till = Some(h.after(lease));
-        e.attempt = e.attempt.max(1);
-        e.is_also_of(fingerprint);
-        e.keep(h, retention, lease);
         Reply::Done
     }
 
-    /// Returns true if a higher ballot was promised, or if another owner was promised a ballot with
-    /// the same token: two owners may have equal tokens.
-    fn is_overtaken(&mut self, h: &Header, key: &str, (owner, token): (OwnerToken, u64)) -> bool {
-        let (promised, mine) = self
-            .0
-            .live(key, h.now)
-            .map_or((h.floor, false), |e| (e.effective(h), e.own == Some(owner)));
-        promised > token || (promised == token && !mine)
+    /// Promises the ballot, and keeps the record for its retention after `lease`. Returns the
+    /// record, to which the caller writes.
+    fn write(&mut self, h: &Header, b: &Ballot, lease: Duration) -> &mut Entry {
+        let e = self.0.open(&b.key, h.now);
+        e.promise(h, b.owner, b.token.get());
+        e.attempt = e.attempt.max(1);
+        e.is_of(b.fingerprint);
+        e.keep(h, b.retention, lease);
+        e
+    }
+
+    /// Returns the refusal of a result or of steps. One reason is that the record is of another
+    /// request. The other is that a higher ballot was promised, or a ballot with the same token to
+    /// another owner: two owners may have equal tokens.
+    fn refusal(&mut self, h: &Header, b: &Ballot) -> Option<Reply> {
+        let known = self.0.live(&b.key, h.now);
+        if known.as_ref().is_some_and(|e| e.is_anothers(b.fingerprint)) {
+            return Some(Reply::Mismatch);
+        }
+        let (promised, mine) =
+            known.map_or((h.floor, false), |e| (e.effective(h), e.own == Some(b.owner)));
+        let overtaken = promised > b.token.get() || (promised == b.token.get() && !mine);
+        overtaken.then_some(Reply::NotOwner)
     }
 
     /// Stores a result. Returns the answer, and true if a caller waits for the end of the claim.
     pub(super) fn complete(
         &mut self,
         h: &Header,
-        key: &str,
-        owner: OwnerToken,
-        (token, value): (FencingToken, Option<&Arc<[u8]>>),
-        fingerprint: Option<FingerprintBytes>,
-        retention: Duration,
+        b: &Ballot,
+        value: Option<&Arc<[u8]>>,
     ) -> (Reply, bool) {
-        if self.0.live(key, h.now).is_some_and(|e| e.is_anothers(fingerprint)) {
-            return (Reply::Mismatch, false);
+        if let Some(refusal) = self.refusal(h, b) {
+            return (refusal, false);
         }
-        if self.is_overtaken(h, key, (owner, token.get())) {
-            return (Reply::NotOwner, false);
-        }
-        let e = self.0.open(key, h.now);
-        e.promise(h, owner, token.get());
-        e.record = Some(StoredRecord { token, value: value.cloned() });
-        e.steps = None;
-        e.till = None;
-        e.attempt = e.attempt.max(1);
-        e.is_also_of(fingerprint);
-        e.keep(h, retention, Duration::ZERO);
+        let e = self.write(h, b, Duration::ZERO);
+        e.record = Some(StoredRecord { token: b.token, value: value.cloned() });
+        (e.steps, e.till) = (None, None);
         (Reply::Done, std::mem::take(&mut e.awaited))
     }
 
-    pub(super) fn steps(
-        &mut self,
-        h: &Header,
-        key: &str,
-        owner: OwnerToken,
-        (token, list): (FencingToken, &Arc<[u8]>),
-        fingerprint: Option<FingerprintBytes>,
-        retention: Duration,
-    ) -> Reply {
-        if let Some(e) = self.0.live(key, h.now) {
-            if e.is_anothers(fingerprint) {
-                return Reply::Mismatch;
-            }
-            if e.record.is_some() {
-                return Reply::NotOwner;
-            }
+    pub(super) fn steps(&mut self, h: &Header, b: &Ballot, list: &Arc<[u8]>) -> Reply {
+        if let Some(refusal) = self.refusal(h, b) {
+            return refusal;
         }
-        if self.is_overtaken(h, key, (owner, token.get())) {
-            return Reply::NotOwner;
-        }
-        let e = self.0.open(key, h.now);
         // A repeated request may arrive after a later request with more steps, which must stay.
-        let longer = |s: &StoredSteps| s.token == token && s.list.len() >= list.len();
-        if e.steps.as_ref().is_some_and(longer) {
-            return Reply::Done;
+        let longer = |s: &StoredSteps| s.token == b.token && s.list.len() >= list.len();
+        match self.0.live(&b.key, h.now) {
+            Some(e) if e.record.is_some() => return Reply::NotOwner,
+            Some(e) if e.steps.as_ref().is_some_and(longer) => return Reply::Done,
+            _ => {}
         }
-        e.promise(h, owner, token.get());
-        e.steps = Some(StoredSteps { token, list: Arc::clone(list) });
-        e.attempt = e.attempt.max(1);
-        e.is_also_of(fingerprint);
-        e.keep(h, retention, Duration::ZERO);
+        let e = self.write(h, b, Duration::ZERO);
+        e.steps = Some(StoredSteps { token: b.token, list: Arc::clone(list) });
         Reply::Done
     }
 
@@ -350,7 +328,7 @@ impl Records {
         h: &Header,
         key: &str,
         fingerprint: Option<FingerprintBytes>,
-        (unsure, losses): (Duration, Vec<Loss>),
+        Unsure { remaining: unsure, losses, .. }: Unsure,
     ) -> Reply {
         if self.0.live(key, h.now).is_some_and(|e| e.is_anothers(fingerprint)) {
             return Reply::Mismatch;

@@ -143,7 +143,7 @@ impl Locks {
         ttl: Duration,
         (proposal, if_held): (u64, Option<IfHeld>),
     ) -> (Reply, Wake) {
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return (h.quarantined(), Wake::default());
         }
         if !slots.are_there() {
@@ -187,7 +187,7 @@ impl Locks {
         (owner, slot): (OwnerToken, u16),
         token: FencingToken,
     ) -> Reply {
-        if !h.quarantine.is_zero() {
+        if h.is_quarantined() {
             return h.quarantined();
         }
         let Some(entry) = self.0.live(keys.lock(), h.now) else { return Reply::NotOwner };

@@ -1,64 +1,52 @@
-//! Codes of results. Their numbers are read from the script (`codes.lua`), so that both sides have
-//! one table.
+//! Codes of results. In the script's answer the result of an op begins with one of these numbers,
+//! or with a fence in place of [`DONE`], or with [`AS_ASKED`]. The script gets the same table, as
+//! Lua text.
 
-const TABLE: &[u8] = include_bytes!("../lua/codes.lua");
+/// Calls the macro `$use` with the names and numbers of all codes.
+macro_rules! codes {
+    ($use:ident) => {
+        $use! {
+            DONE = 1, "the op was executed";
+            NOT_OWNER = 0, "another owner has the lock or the claim";
+            ABSENT = -1, "there is nothing under the key";
+            QUARANTINED = -2,
+                "refused in a quarantine: the server may have lost data a short time ago";
+            HELD = -3, "another owner has the lock, or it is reserved or kept for another owner";
+            FOREIGN = -4, "held by a value of another program";
+            WRONG_TYPE = -5, "another program wrote a key that the op needs";
+            MISMATCH = -6, "the record has the fingerprint of another request";
+            COMPLETED = -7, "the idempotency key has a result";
+            IN_FLIGHT = -8, "another claim of the idempotency key runs";
+            LATE = -10, "not executed, because the batch came after its deadline";
+            TOO_OLD = -11, "the request is older than the time for which records are kept";
+            DEFERRED = -12, "not executed, because the answer is full: ask again";
+            READING = -13, "readers have the lock; they follow";
+            NO_PERMISSION = -14, "the user lacks a command that readers need";
+            PERMITS = -15, "the key is a semaphore; its permits follow";
+        }
+    };
+}
 
-pub(super) const DONE: i64 = code("DONE");
-pub(super) const NOT_OWNER: i64 = code("NOT_OWNER");
-pub(super) const ABSENT: i64 = code("ABSENT");
-pub(super) const QUARANTINED: i64 = code("QUARANTINED");
-pub(super) const HELD: i64 = code("HELD");
-pub(super) const FOREIGN: i64 = code("FOREIGN");
-pub(super) const WRONG_TYPE: i64 = code("WRONG_TYPE");
-pub(super) const MISMATCH: i64 = code("MISMATCH");
-pub(super) const COMPLETED: i64 = code("COMPLETED");
-pub(super) const IN_FLIGHT: i64 = code("IN_FLIGHT");
-pub(super) const LATE: i64 = code("LATE");
-pub(super) const TOO_OLD: i64 = code("TOO_OLD");
-pub(super) const DEFERRED: i64 = code("DEFERRED");
-pub(super) const READING: i64 = code("READING");
-pub(super) const NO_PERMISSION: i64 = code("NO_PERMISSION");
-pub(super) const PERMITS: i64 = code("PERMITS");
+/// Makes a constant for each code.
+macro_rules! constants {
+    ($($name:ident = $number:literal, $meaning:literal;)*) => {
+        $(#[doc = $meaning] pub(super) const $name: i64 = $number;)*
+    };
+}
+
+/// Makes the Lua text that has a local variable for each code.
+macro_rules! lua_text {
+    ($($name:ident = $number:literal, $meaning:literal;)*) => {
+        concat!($("local ", stringify!($name), " = ", stringify!($number), "\n"),*)
+    };
+}
+
+codes!(constants);
+pub(super) use {codes, lua_text};
+
 /// Code for all ops of a run (`encode::runs`): each op was executed as requested. The code is not
 /// in the table, because `main.lua` writes it and cannot see the names of the table.
 pub(super) const AS_ASKED: i64 = -9;
-
-/// Returns the number of this name in the table. The compilation fails if there is none.
-const fn code(name: &str) -> i64 {
-    let mut line = 0;
-    while line < TABLE.len() {
-        if let Some(number) = after(line, b"local ")
-            && let Some(number) = after(number, name.as_bytes())
-            && let Some(mut at) = after(number, b" = ")
-        {
-            let negative = TABLE[at] == b'-';
-            at += negative as usize;
-            let mut number = 0;
-            while TABLE[at].is_ascii_digit() {
-                number = number * 10 + (TABLE[at] - b'0') as i64;
-                at += 1;
-            }
-            return if negative { -number } else { number };
-        }
-        while TABLE[line] != b'\n' {
-            line += 1;
-        }
-        line += 1;
-    }
-    panic!("codes.lua has no such name");
-}
-
-/// Returns the position after `text` if the table has this text at position `at`; otherwise `None`.
-const fn after(at: usize, text: &[u8]) -> Option<usize> {
-    let mut i = 0;
-    while i < text.len() {
-        if at + i >= TABLE.len() || TABLE[at + i] != text[i] {
-            return None;
-        }
-        i += 1;
-    }
-    Some(at + i)
-}
 
 #[cfg(test)]
 mod tests {
@@ -66,30 +54,13 @@ mod tests {
 
     use super::*;
 
+    macro_rules! numbers {
+        ($($name:ident = $number:literal, $meaning:literal;)*) => { [AS_ASKED, $($name),*] };
+    }
+
     #[test]
     fn each_code_has_its_own_number() {
-        let all = [
-            DONE,
-            NOT_OWNER,
-            ABSENT,
-            QUARANTINED,
-            HELD,
-            FOREIGN,
-            WRONG_TYPE,
-            MISMATCH,
-            COMPLETED,
-            IN_FLIGHT,
-            LATE,
-            TOO_OLD,
-            DEFERRED,
-            READING,
-            NO_PERMISSION,
-            PERMITS,
-            AS_ASKED,
-        ];
+        let all = codes!(numbers);
         assert_eq!(BTreeSet::from(all).len(), all.len());
-        assert_eq!((DONE, NOT_OWNER, PERMITS), (1, 0, -15));
-        let lines = std::str::from_utf8(TABLE).unwrap().lines();
-        assert_eq!(lines.filter(|l| l.starts_with("local ")).count(), all.len() - 1);
     }
 }

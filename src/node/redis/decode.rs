@@ -13,7 +13,7 @@ use super::codes::{
 use super::encode::runs;
 use super::seen::Seen;
 use crate::error::{NodeError, NodeFault};
-use crate::node::lost_claims::LostClaims;
+use crate::node::lost_claims::{LostClaims, Unsure};
 use crate::op::{
     Facts, Holder, IfHeld, Listed, LockMode, MAX_LISTED, Op, QuarantineId, Queued, Readers,
     RecordState, Replies, Reply, SharedGrant, SlotGrant, Slots, StoredRecord, StoredSteps,
@@ -198,9 +198,8 @@ fn reply(
                     from.maybe_steps()?,
                 ),
             };
-            let unsure = lost_claims.unsure(c.born, c.retention, c.accepted);
-            let losses = lost_claims.concerning(c.born, c.retention, c.accepted);
-            let fresh = lost_claims.is_fresh(c.born, c.retention);
+            let Unsure { remaining: unsure, losses, fresh } =
+                lost_claims.unsure(c.born, c.retention, c.accepted);
             Reply::Claimed { fence, attempt, record, steps, unsure, losses, fresh }
         }
         (Op::Enlist(_), 0..) => Reply::Candidates(from.candidates(code.unsigned_abs())?),
@@ -211,12 +210,9 @@ fn reply(
         (Op::Lookup { retention, born, accepted, .. }, ABSENT | 0..) => {
             let fence = u64::try_from(code).ok();
             let state = fence.map(|fence| from.state(fence)).transpose()?;
-            let unsure = lost_claims.unsure(*born, *retention, *accepted);
-            Reply::Record {
-                state,
-                unsure,
-                losses: lost_claims.concerning(*born, *retention, *accepted),
-            }
+            let Unsure { remaining: unsure, losses, .. } =
+                lost_claims.unsure(*born, *retention, *accepted);
+            Reply::Record { state, unsure, losses }
         }
         (Op::Release { .. } | Op::Unclaim { .. }, ABSENT) => Reply::Absent,
         (op, _) if shows(op) => return Err(garbage("an answer to another kind of question").into()),

@@ -8,8 +8,8 @@ use redis::Cmd;
 use super::script::SCRIPT;
 use super::seen::Seen;
 use crate::op::{
-    Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, IfHeld, LockMode, Op, Place, QuarantineId,
-    Slots, Terms, Want,
+    Ballot, Batch, Claim, ClaimEnd, Enlist, FingerprintBytes, IfHeld, LockMode, Op, Place,
+    QuarantineId, Slots, Terms, Want,
 };
 use crate::time::{FENCE_SLACK, token_lead};
 use crate::token::OwnerToken;
@@ -295,9 +295,9 @@ fn keys(op: &Op, awaited: bool, mut each: impl FnMut(&str)) {
         Op::Enlist(Enlist { key, .. })
         | Op::Claim(Claim { key, .. })
         | Op::RaiseClaim { key, .. }
-        | Op::ExtendClaim { key, .. }
-        | Op::Complete { key, .. }
-        | Op::Steps { key, .. }
+        | Op::ExtendClaim { ballot: Ballot { key, .. }, .. }
+        | Op::Complete { ballot: Ballot { key, .. }, .. }
+        | Op::Steps { ballot: Ballot { key, .. }, .. }
         | Op::Unclaim { key, .. }
         | Op::Lookup { key, .. } => &[&**key],
     };
@@ -317,6 +317,12 @@ fn named(cmd: &mut Cmd, reassert: Option<QuarantineId>) -> &mut Cmd {
 
 fn fingerprint(of: Option<&FingerprintBytes>) -> &[u8] {
     of.map_or(&[], |bytes| &bytes[..])
+}
+
+/// Adds the time in ms for which the record is kept, `lease` included, and its fingerprint.
+fn kept<'c>(cmd: &'c mut Cmd, ballot: &Ballot, lives: Lives, lease: u64) -> &'c mut Cmd {
+    cmd.arg(lives.record(ballot.retention).saturating_add(lease))
+        .arg(fingerprint(ballot.fingerprint.as_ref()))
 }
 
 /// Adds the number as an argument, or an empty argument for `None`.
@@ -425,30 +431,20 @@ fn args(cmd: &mut Cmd, op: &Op, lives: Lives) {
             number(cmd, latest).arg(u8::from(c.wait))
         }
         Op::RaiseClaim { owner, token, .. } => cmd.arg("r").arg(owner.as_str()).arg(token.get()),
-        Op::ExtendClaim { owner, token, lease, retention, fingerprint: fp, reassert, .. } => named(
-            cmd.arg("x")
-                .arg(owner.as_str())
-                .arg(token.get())
-                .arg(millis(*lease))
-                .arg(lives.record(*retention).saturating_add(millis(*lease)))
-                .arg(fingerprint(fp.as_ref())),
-            *reassert,
-        ),
-        Op::Complete { owner, token, value, retention, fingerprint: fp, .. } => cmd
-            .arg("c")
-            .arg(owner.as_str())
-            .arg(token.get())
-            .arg(value.as_deref().unwrap_or_default())
-            .arg(lives.record(*retention))
-            .arg(fingerprint(fp.as_ref()))
-            .arg(u8::from(value.is_some())),
-        Op::Steps { owner, token, list, retention, fingerprint: fp, .. } => cmd
-            .arg("s")
-            .arg(owner.as_str())
-            .arg(token.get())
-            .arg(&**list)
-            .arg(lives.record(*retention))
-            .arg(fingerprint(fp.as_ref())),
+        Op::ExtendClaim { ballot, lease, reassert } => {
+            let lease = millis(*lease);
+            let cmd = cmd.arg("x").arg(ballot.owner.as_str()).arg(ballot.token.get()).arg(lease);
+            named(kept(cmd, ballot, lives, lease), *reassert)
+        }
+        Op::Complete { ballot, value } => {
+            let cmd = cmd.arg("c").arg(ballot.owner.as_str()).arg(ballot.token.get());
+            let cmd = cmd.arg(value.as_deref().unwrap_or_default());
+            kept(cmd, ballot, lives, 0).arg(u8::from(value.is_some()))
+        }
+        Op::Steps { ballot, list } => {
+            let cmd = cmd.arg("s").arg(ballot.owner.as_str()).arg(ballot.token.get());
+            kept(cmd.arg(&**list), ballot, lives, 0)
+        }
         Op::Unclaim { owner, end, .. } => cmd.arg("u").arg(owner.as_str()).arg(match end {
             ClaimEnd::Undone => "u",
             ClaimEnd::Repeatable => "r",

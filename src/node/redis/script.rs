@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 
 use redis::Script;
 
+use super::codes::{codes, lua_text};
+
 macro_rules! lua {
     ($($file:literal)*) => { concat!($(include_str!(concat!("../lua/", $file, ".lua")), "\n"),*) };
 }
@@ -24,7 +26,8 @@ const TEXT: &str = concat!(
     lua!("quarantine" "batch"),
     "end\n",
     "local function rare(b, kind, k, a, count, rest, found, release, wake)\n",
-    lua!("codes" "helpers" "late"),
+    codes!(lua_text),
+    lua!("helpers" "late"),
     "if find('AVWOTDQMRXISHGPYFUNJK', kind, 1, true) then\n",
     lua!("locks" "queue" "acquire" "release" "release_meta" "raise" "extend" "inspect"),
     lua!("shared" "slots" "many"),

@@ -4,23 +4,25 @@
 
 use std::time::Duration;
 
-use super::{Forgetting, Record, Vote};
+use super::{Forgetting, Record};
+use crate::op::Reply;
 
 impl Record {
     /// Returns true if a node that may have lost claims has granted, and the nodes that certainly
     /// have every claim can no longer be a majority.
     pub(super) fn must_relax(&self) -> bool {
-        let forgot = self.forgetful().count();
-        let remember = self.count(|v| matches!(v, Vote::Granted { .. })) - forgot;
-        !self.relaxed && forgot > 0 && remember + self.silent() < self.need()
+        let remember = self.answers.count(remembers);
+        !self.relaxed
+            && self.forgetful().next().is_some()
+            && remember + self.answers.silent() < self.answers.need()
     }
 
     /// Returns the nodes that granted but may have lost a claim of the key. Each node comes with
     /// the time after which a lost claim would have expired. This time is for a key whose birth
     /// (the time of the request) is unknown.
     pub fn forgetful(&self) -> impl Iterator<Item = (usize, Duration)> {
-        self.votes.iter().enumerate().filter_map(|(node, v)| match v {
-            Vote::Granted { unsure, .. } if !unsure.is_zero() => Some((node, *unsure)),
+        self.answers.each().enumerate().filter_map(|(node, answer)| match answer {
+            Some(Ok(Reply::Claimed { unsure, .. })) if !unsure.is_zero() => Some((node, *unsure)),
             _ => None,
         })
     }
@@ -29,29 +31,29 @@ impl Record {
     /// nodes as new, a majority would certainly have every claim of the key. Returns no nodes if
     /// that is not so.
     fn fresh(&self) -> Vec<usize> {
-        let is_fresh = |v: &Vote| matches!(v, Vote::Granted { fresh: true, .. });
-        let sure = |v: &Vote| matches!(v, Vote::Granted { unsure, .. } if unsure.is_zero());
-        if self.count(|v| is_fresh(v) || sure(v)) < self.need() {
+        let is_fresh = |r: &Reply| matches!(r, Reply::Claimed { fresh: true, .. }) && !remembers(r);
+        if self.answers.count(|r| is_fresh(r) || remembers(r)) < self.answers.need() {
             return Vec::new();
         }
-        let nodes = self.votes.iter().enumerate();
-        nodes.filter(|(_, v)| is_fresh(v)).map(|(node, _)| node).collect()
+        let nodes = self.answers.each().enumerate();
+        let fresh = nodes.filter(|(_, answer)| matches!(answer, Some(Ok(r)) if is_fresh(r)));
+        fresh.map(|(node, _)| node).collect()
     }
 
     /// Returns the facts about lost claims in the grants: the time after which the lost claims
     /// would have expired on enough nodes, and the losses of the nodes that may lack a claim.
     pub(super) fn forgotten(&self) -> Forgetting {
-        let granted = self.votes.iter().filter_map(|v| match v {
-            Vote::Granted { unsure, .. } => Some(*unsure),
+        let granted = self.answers.replies().filter_map(|reply| match reply {
+            Reply::Claimed { unsure, .. } => Some(*unsure),
             _ => None,
         });
         let mut spans: Vec<Duration> = granted.collect();
         spans.sort_unstable();
-        let remaining = spans.get(self.need() - 1).copied().unwrap_or_default();
+        let remaining = spans.get(self.answers.need() - 1).copied().unwrap_or_default();
         let mut all = Vec::new();
-        for vote in &self.votes {
-            match vote {
-                Vote::Granted { unsure, losses, .. } if !unsure.is_zero() => {
+        for reply in self.answers.replies() {
+            match reply {
+                Reply::Claimed { unsure, losses, .. } if !unsure.is_zero() => {
                     if losses.is_empty() {
                         // This node did not report its losses. An operator decides about each loss
                         // by its name, so an incomplete list is not enough, and it is left empty.
@@ -65,10 +67,14 @@ impl Record {
         }
         all.sort_unstable_by_key(|loss| (loss.began, loss.from));
         all.dedup_by_key(|loss| (loss.began, loss.from));
-        let remember =
-            self.count(|v| matches!(v, Vote::Granted { unsure, .. } if unsure.is_zero()));
-        let missing = self.count(|v| matches!(v, Vote::Silent | Vote::Failed(_)));
-        let unheard = remember + missing >= self.need();
+        let remember = self.answers.count(remembers);
+        let missing = self.answers.silent() + self.answers.failed();
+        let unheard = remember + missing >= self.answers.need();
         Forgetting { remaining, losses: all, fresh: self.fresh(), unheard }
     }
+}
+
+/// Returns true if the node granted, and certainly has every claim of the key.
+fn remembers(reply: &Reply) -> bool {
+    matches!(reply, Reply::Claimed { unsure, .. } if unsure.is_zero())
 }

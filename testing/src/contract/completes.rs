@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::FencingToken;
-use palisade::node::spi::{Claim, Op, Reply, StoredRecord};
+use palisade::node::spi::{Ballot, Claim, Op, Reply, StoredRecord};
 
 use super::bench::{Bench, LONG, SHORT};
 use super::claims::{state, take_over};
@@ -173,7 +173,10 @@ async fn a_result_ends_with_its_retention(b: Bench) {
     let t = b.granted(claimed, "an unused key is claimed").await;
     let op = |retention: Duration| {
         let (key, token, value) = (r.clone(), FencingToken::new(t), Some(Arc::from(*b"v")));
-        Op::Complete { key, owner: a, token, value, retention, fingerprint: None }
+        Op::Complete {
+            ballot: Ballot { key, owner: a, token, retention, fingerprint: None },
+            value,
+        }
     };
     b.expect(op(SHORT), Reply::Done, "the claimant completes").await;
     b.until("a result ends with its retention", lookup(&r), is_absent).await;
@@ -188,12 +191,14 @@ async fn a_shorter_retention_shortens_nothing(b: Bench) {
     let (r, (a, c)) = (b.key(), b.owners());
     let t = b.granted(claim(&r, a, SHORT), "an unused key is claimed").await;
     let op = Op::Complete {
-        key: r.clone(),
-        owner: c,
-        token: FencingToken::new(t + 1),
+        ballot: Ballot {
+            key: r.clone(),
+            owner: c,
+            token: FencingToken::new(t + 1),
+            retention: SHORT,
+            fingerprint: None,
+        },
         value: Some(Arc::from(*b"v")),
-        retention: SHORT,
-        fingerprint: None,
     };
     b.expect(op, Reply::Done, "a higher ballot completes").await;
     // The wait is longer than the time for which the node keeps a record with the short retention.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use palisade::FencingToken;
 use palisade::node::spi::{
-    Claim, ClaimEnd, FingerprintBytes, Holder, IfHeld, LockKeys, LockMode, Op, OwnerToken, Place,
-    QuarantineId, RecordKey, Reply, Slots,
+    Ballot, Claim, ClaimEnd, FingerprintBytes, Holder, IfHeld, LockKeys, LockMode, Op, OwnerToken,
+    Place, QuarantineId, RecordKey, Reply, Slots,
 };
 
 use super::bench::{KEEP, LONG};
@@ -184,7 +184,11 @@ pub(super) fn reassert_claim(
     reassert: Option<QuarantineId>,
 ) -> Op {
     let (key, token) = (key.clone(), FencingToken::new(token));
-    Op::ExtendClaim { key, owner, token, lease, retention: KEEP, fingerprint: None, reassert }
+    Op::ExtendClaim {
+        ballot: Ballot { key, owner, token, retention: KEEP, fingerprint: None },
+        lease,
+        reassert,
+    }
 }
 
 /// Makes an extension of a claim, with the fingerprint of the request.
@@ -196,7 +200,11 @@ pub(super) fn extend_claim_print(
 ) -> Op {
     let (key, token) = (key.clone(), FencingToken::new(token));
     let (lease, fingerprint) = (LONG, Some(fingerprint));
-    Op::ExtendClaim { key, owner, token, lease, retention: KEEP, fingerprint, reassert: None }
+    Op::ExtendClaim {
+        ballot: Ballot { key, owner, token, retention: KEEP, fingerprint },
+        lease,
+        reassert: None,
+    }
 }
 
 pub(super) fn complete(key: &RecordKey, owner: OwnerToken, token: u64, value: &[u8]) -> Op {
@@ -214,7 +222,7 @@ pub(super) fn complete_with(
 ) -> Op {
     let (key, token) = (key.clone(), FencingToken::new(token));
     let value = value.map(Arc::from);
-    Op::Complete { key, owner, token, value, retention: KEEP, fingerprint }
+    Op::Complete { ballot: Ballot { key, owner, token, retention: KEEP, fingerprint }, value }
 }
 
 pub(super) fn steps(key: &RecordKey, owner: OwnerToken, token: u64, list: &[u8]) -> Op {
@@ -240,7 +248,7 @@ fn steps_with(
     fingerprint: Option<FingerprintBytes>,
 ) -> Op {
     let (key, token, list) = (key.clone(), FencingToken::new(token), Arc::from(list));
-    Op::Steps { key, owner, token, list, retention: KEEP, fingerprint }
+    Op::Steps { ballot: Ballot { key, owner, token, retention: KEEP, fingerprint }, list }
 }
 
 pub(super) fn unclaim(key: &RecordKey, owner: OwnerToken) -> Op {

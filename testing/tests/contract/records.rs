@@ -1,12 +1,15 @@
 //! Nodes that break one rule about records or results of idempotency keys. The contract suite has
 //! to find each of them.
 
+use palisade::node::spi::Ballot;
+
 use super::*;
 
 #[tokio::test]
 async fn wrong_rules_about_steps_are_caught() {
     asks!("stores steps under any ballot", "late_steps_below_the_promise_are_refused",
-        Op::Steps { token, .. } => *token = palisade::FencingToken::new(token.get() + (1 << 20)));
+        Op::Steps { ballot: Ballot { token, .. }, .. } =>
+            *token = FencingToken::new(token.get() + (1 << 20)));
     tells!("forgets steps", "steps_are_shown_to_the_next_claim",
         _, Reply::Claimed { steps, .. } => *steps = None);
 }
@@ -14,7 +17,8 @@ async fn wrong_rules_about_steps_are_caught() {
 #[tokio::test]
 async fn wrong_rules_about_records_are_caught() {
     asks!("compares ballots by their number alone", "an_equal_ballot_of_another_owner_is_refused",
-        Op::Complete { token, .. } => *token = palisade::FencingToken::new(token.get() + 1));
+        Op::Complete { ballot: Ballot { token, .. }, .. } =>
+            *token = FencingToken::new(token.get() + 1));
     caught(
         "takes `force` for a licence to take over",
         as_is,

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use palisade::node::spi::{ClaimEnd, Slots};
+use palisade::node::spi::{Ballot, ClaimEnd, Slots};
 
 use super::markers::replid;
 use super::*;
@@ -285,14 +285,18 @@ fn op(side: &str, mut dice: Dice, owners: &[OwnerToken], now: u64) -> Op {
         10 => Op::Inspect { keys, wait: dice.yes() },
         11 => Op::Claim(Claim { fingerprint, force: dice.yes(), proposal, ..claim(&key, owner) }),
         12 if dice.yes() => Op::RaiseClaim { key, owner, token },
-        12 => Op::ExtendClaim { key, owner, token, lease, retention, fingerprint, reassert: None },
+        12 => Op::ExtendClaim {
+            ballot: Ballot { key, owner, token, retention, fingerprint },
+            lease,
+            reassert: None,
+        },
         13 => {
             let value = dice.yes().then(|| Arc::from(&b"result"[..]));
-            Op::Complete { key, owner, token, value, retention, fingerprint }
+            Op::Complete { ballot: Ballot { key, owner, token, retention, fingerprint }, value }
         }
         14 if dice.yes() => {
             let list = Arc::from(&b"[one,two]"[..5 + 4 * dice.below(2) as usize]);
-            Op::Steps { key, owner, token, list, retention, fingerprint }
+            Op::Steps { ballot: Ballot { key, owner, token, retention, fingerprint }, list }
         }
         14 => Op::Unclaim { key, owner, end: ClaimEnd::Repeatable },
         _ => Op::Lookup { key, retention, fingerprint, born: None, accepted: Duration::ZERO },

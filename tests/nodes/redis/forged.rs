@@ -1,7 +1,7 @@
 //! Values that another tenant of the server can write under the library's keys. Such a value can
 //! fail the request (op) that reads it, but not the other ops of the batch.
 
-use palisade::node::spi::{ClaimEnd, Enlist, NodeSignal};
+use palisade::node::spi::{Ballot, ClaimEnd, Enlist, NodeSignal};
 
 use super::*;
 
@@ -55,12 +55,8 @@ fn about_record(name: &str, owner: OwnerToken) -> Vec<Op> {
         Op::Claim(Claim { force: true, ..claim(name, owner) }),
         Op::RaiseClaim { key: key.clone(), owner, token },
         Op::ExtendClaim {
-            key: key.clone(),
-            owner,
-            token,
+            ballot: Ballot { key: key.clone(), owner, token, retention, fingerprint },
             lease,
-            retention,
-            fingerprint,
             reassert: None,
         },
         Op::Lookup {
@@ -71,7 +67,10 @@ fn about_record(name: &str, owner: OwnerToken) -> Vec<Op> {
             accepted: Duration::ZERO,
         },
         Op::Unclaim { key: key.clone(), owner, end: ClaimEnd::Lapsed },
-        Op::Complete { key, owner, token, value: Some(b"v"[..].into()), retention, fingerprint },
+        Op::Complete {
+            ballot: Ballot { key, owner, token, retention, fingerprint },
+            value: Some(b"v"[..].into()),
+        },
     ]
 }
 

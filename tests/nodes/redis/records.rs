@@ -1,5 +1,7 @@
 //! Idempotency records (claim, steps and result of a key) on a real server.
 
+use palisade::node::spi::Ballot;
+
 use super::*;
 
 /// Asserts that the record `r` expires after `retention`. The claim of the record had a lease of at
@@ -30,12 +32,14 @@ async fn a_record_that_is_completed_late_in_its_lease_is_kept_for_its_retention(
     };
     tokio::time::sleep(Duration::from_millis(300)).await;
     let complete = Op::Complete {
-        key: "r".into(),
-        owner: me,
-        token: FencingToken::new(fence),
+        ballot: Ballot {
+            key: "r".into(),
+            owner: me,
+            token: FencingToken::new(fence),
+            retention: DAY,
+            fingerprint: None,
+        },
         value: Some((&b"out"[..]).into()),
-        retention: DAY,
-        fingerprint: None,
     };
     assert_eq!(one(&node, LONG, complete).await, Ok(Reply::Done));
     is_kept_for(&server, DAY);
@@ -54,17 +58,22 @@ async fn a_record_that_another_claims_steps_reached_is_kept_for_their_retention(
     let Ok(Reply::Claimed { fence, .. }) = claimed else { panic!("{claimed:?}") };
     let token = FencingToken::new(fence + 1);
     let steps = Op::Steps {
-        key: Arc::clone(&key),
-        owner: b,
-        token,
+        ballot: Ballot {
+            key: Arc::clone(&key),
+            owner: b,
+            token,
+            retention: DAY,
+            fingerprint: None,
+        },
         list: (&b"[]"[..]).into(),
-        retention: DAY,
-        fingerprint: None,
     };
     assert_eq!(one(&node, LONG, steps).await, Ok(Reply::Done));
     tokio::time::sleep(Duration::from_millis(500)).await;
     let value = Some((&b"out"[..]).into());
-    let complete = Op::Complete { key, owner: b, token, value, retention: DAY, fingerprint: None };
+    let complete = Op::Complete {
+        ballot: Ballot { key, owner: b, token, retention: DAY, fingerprint: None },
+        value,
+    };
     assert_eq!(one(&node, LONG, complete).await, Ok(Reply::Done));
     is_kept_for(&server, DAY);
 }
@@ -78,7 +87,10 @@ async fn a_record_with_a_number_that_is_not_ours_is_neither_replayed_nor_claimed
     let Ok(Reply::Claimed { fence, .. }) = claimed else { panic!("{claimed:?}") };
     let (token, retention) = (FencingToken::new(fence), Duration::from_secs(3600));
     let value = Some((&b"out"[..]).into());
-    let complete = Op::Complete { key, owner: me, token, value, retention, fingerprint: None };
+    let complete = Op::Complete {
+        ballot: Ballot { key, owner: me, token, retention, fingerprint: None },
+        value,
+    };
     assert_eq!(one(&node, LONG, complete).await, Ok(Reply::Done));
     let (least, most) = ("0", "9007199254740992");
     let numbers = [
@@ -115,12 +127,14 @@ async fn an_old_copy_of_a_record_does_not_pass_for_knowledge() {
     let Ok(Reply::Claimed { fence, unsure: Duration::ZERO, .. }) = got else { panic!("{got:?}") };
     server.cli(&["save"]);
     let done = Op::Complete {
-        key: "r".into(),
-        owner: a,
-        token: FencingToken::new(fence),
+        ballot: Ballot {
+            key: "r".into(),
+            owner: a,
+            token: FencingToken::new(fence),
+            retention: Duration::from_secs(3600),
+            fingerprint: None,
+        },
         value: Some(b"result"[..].into()),
-        retention: Duration::from_secs(3600),
-        fingerprint: None,
     };
     assert_eq!(one(&node, SHORT, done.clone()).await, Ok(Reply::Done));
     server.restart();

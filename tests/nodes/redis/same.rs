@@ -2,7 +2,7 @@
 //! return equal replies.
 
 use palisade::MemoryNode;
-use palisade::node::spi::{ClaimEnd, Enlist, QuarantineId, Slots, Want};
+use palisade::node::spi::{Ballot, ClaimEnd, Enlist, QuarantineId, Slots, Want};
 
 use super::*;
 
@@ -184,18 +184,28 @@ impl Drawn {
             14 => {
                 let op = |node| {
                     let (key, lease, reassert) = (Arc::clone(&key), ttl, of(node));
-                    Op::ExtendClaim { key, owner, token, lease, retention, fingerprint, reassert }
+                    Op::ExtendClaim {
+                        ballot: Ballot { key, owner, token, retention, fingerprint },
+                        lease,
+                        reassert,
+                    }
                 };
                 [op(0), op(1)]
             }
             15 => {
                 let longest = self.dice.of(&[4, 6_000]);
                 let value = self.dice.maybe(2, |dice| text(dice, longest));
-                both(Op::Complete { key, owner, token, value, retention, fingerprint })
+                both(Op::Complete {
+                    ballot: Ballot { key, owner, token, retention, fingerprint },
+                    value,
+                })
             }
             16 => {
                 let list = text(&mut self.dice, 4);
-                both(Op::Steps { key, owner, token, list, retention, fingerprint })
+                both(Op::Steps {
+                    ballot: Ballot { key, owner, token, retention, fingerprint },
+                    list,
+                })
             }
             17 | 18 => {
                 let end = self.dice.of(&[ClaimEnd::Undone, ClaimEnd::Repeatable, ClaimEnd::Lapsed]);

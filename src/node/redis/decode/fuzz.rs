@@ -11,7 +11,7 @@ use super::*;
 use crate::fuzzing::{any_value, config, corpus, mutated, text, value};
 use crate::name::LockKeys;
 use crate::op::Loss;
-use crate::op::{Began, Claim, ClaimEnd, Enlist, Place};
+use crate::op::{Ballot, Began, Claim, ClaimEnd, Enlist, Place};
 
 /// Letters of the kinds of ops that the tests generate (see `op`). Neighbours of the kinds `a`,
 /// `d`, `S` or `G` form a run.

@@ -56,9 +56,11 @@ pub(super) fn describe(op: &Op) -> (Verb, u16, u16) {
         Op::Enlist(e) => (Verb::Enlist, number_of(&e.key), short(&e.owner)),
         Op::Claim(c) => (Verb::Claim, number_of(&c.key), short(&c.owner)),
         Op::RaiseClaim { key, owner, .. } => (Verb::RaiseClaim, number_of(key), short(owner)),
-        Op::ExtendClaim { key, owner, .. } => (Verb::ExtendClaim, number_of(key), short(owner)),
-        Op::Complete { key, owner, .. } => (Verb::Complete, number_of(key), short(owner)),
-        Op::Steps { key, owner, .. } => (Verb::Steps, number_of(key), short(owner)),
+        Op::ExtendClaim { ballot: b, .. } => {
+            (Verb::ExtendClaim, number_of(&b.key), short(&b.owner))
+        }
+        Op::Complete { ballot: b, .. } => (Verb::Complete, number_of(&b.key), short(&b.owner)),
+        Op::Steps { ballot: b, .. } => (Verb::Steps, number_of(&b.key), short(&b.owner)),
         Op::Unclaim { key, owner, .. } => (Verb::Unclaim, number_of(key), short(owner)),
         Op::Lookup { key, .. } => (Verb::Lookup, number_of(key), 0),
     }

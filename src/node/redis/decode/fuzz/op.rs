@@ -75,22 +75,21 @@ pub(super) fn op(kind: char) -> Op {
         'x' => {
             let (lease, retention) = (SECOND, SECOND);
             Op::ExtendClaim {
-                key,
-                owner,
-                token,
+                ballot: Ballot { key, owner, token, retention, fingerprint: None },
                 lease,
-                retention,
-                fingerprint: None,
                 reassert: None,
             }
         }
         'c' => {
             let (value, retention) = (Some(b"v"[..].into()), SECOND);
-            Op::Complete { key, owner, token, value, retention, fingerprint: None }
+            Op::Complete {
+                ballot: Ballot { key, owner, token, retention, fingerprint: None },
+                value,
+            }
         }
         's' => {
             let (list, retention) = (b"[]"[..].into(), SECOND);
-            Op::Steps { key, owner, token, list, retention, fingerprint: None }
+            Op::Steps { ballot: Ballot { key, owner, token, retention, fingerprint: None }, list }
         }
         'u' => Op::Unclaim { key, owner, end: ClaimEnd::Undone },
         'L' => Op::Lookup {
