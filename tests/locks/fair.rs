@@ -217,6 +217,35 @@ async fn calls_without_a_majority_report_what_a_mutex_that_is_not_fair_reports()
     }
 }
 
+/// A fair call waits in the process for the first fair call of its handle. It reports the nodes'
+/// answer to the first call, also if that may degrade. If no task polls the first call, the second
+/// call reads the lock itself.
+#[tokio::test]
+async fn calls_behind_a_call_that_may_degrade_or_is_not_polled_report_a_taken_lock() {
+    let nodes = Nodes::memory(3);
+    let holder = fair(&nodes.handle()).acquire().await.unwrap();
+    let (one, two) = (nodes.handle(), nodes.handle());
+    let brief = |redlock: &Redlock| {
+        let brief = redlock.mutex("plotter").fair(true).acquire_timeout(Duration::from_millis(200));
+        brief.build().unwrap()
+    };
+    let degrading = fair(&one).on_unavailable(OnUnavailable::Proceed);
+    let first = tokio::spawn(async move { degrading.acquire().await.map(drop) });
+    tokio::task::yield_now().await;
+    let behind = brief(&one).acquire().await;
+    let Err(AcquireError::TimedOut { taken, .. }) = behind else { panic!("{behind:?}") };
+    assert!(taken.retry_after > Some(Duration::from_secs(1)), "the answer of the nodes: {taken:?}");
+
+    let never_polled = fair(&two);
+    let mut never_polled = Box::pin(never_polled.acquire());
+    assert!((&mut never_polled).now_or_never().is_none());
+    let refused = timeout(LONG, brief(&two).acquire()).await.expect("it ends");
+    assert!(matches!(refused, Err(AcquireError::TimedOut { .. })), "{refused:?}");
+    drop(never_polled);
+    holder.release().await.unwrap();
+    timeout(LONG, first).await.unwrap().unwrap().unwrap();
+}
+
 /// Begins a call with a long timeout, as a task. The task begins to wait before this function
 /// returns.
 async fn queue_up_behind(mutex: &Mutex) -> JoinHandle<Result<palisade::LockGuard, AcquireError>> {
