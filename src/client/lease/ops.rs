@@ -1,7 +1,7 @@
 //! The ops that extend and release a lease on a node.
 
 use super::{Lease, Subject};
-use crate::op::Op;
+use crate::op::{Ballot, Op};
 use crate::time::Moment;
 
 impl Lease {
@@ -19,7 +19,7 @@ impl Lease {
                 reassert: None,
             },
             Subject::Claim(ballot) => {
-                Op::ExtendClaim { ballot: ballot.clone(), lease: self.ttl, reassert: None }
+                Op::ExtendClaim { ballot: Ballot::clone(ballot), lease: self.ttl, reassert: None }
             }
         }
     }
