@@ -68,7 +68,7 @@ pub(crate) struct ClaimTerms {
 pub(crate) struct Held {
     core: Arc<Core>,
     pub(crate) lease: Arc<Lease>,
-    pub(crate) ballot: Ballot,
+    pub(crate) ballot: Arc<Ballot>,
     begun: AtomicBool,
 }
 
@@ -221,8 +221,8 @@ impl Core {
         }
         let (token, meters) = (promise.token, Arc::clone(&self.meters.claimed));
         let (retention, fingerprint) = (terms.retention, terms.fingerprint);
-        let ballot = Ballot { key: key(), owner, token, retention, fingerprint };
-        let subject = Subject::Claim(ballot.clone());
+        let ballot = Arc::new(Ballot { key: key(), owner, token, retention, fingerprint });
+        let subject = Subject::Claim(Arc::clone(&ballot));
         let lease = Lease::new(subject, owner, token, terms.lease, until, replies, meters);
         let (core, lease) = (Arc::clone(self), Arc::new(lease));
         Ok((Held { core, lease, ballot, begun: AtomicBool::new(false) }, promise))
@@ -247,7 +247,7 @@ impl Core {
     ) -> Result<(), Unstored> {
         let operation = operation!("complete", of = %held.lease.resource());
         operation.token(held.ballot.token);
-        let op = Op::Complete { ballot: held.ballot.clone(), value: value.cloned() };
+        let op = Op::Complete { ballot: Ballot::clone(&held.ballot), value: value.cloned() };
         let result = self.accept(&held.lease, op).instrument(operation.span()).await;
         operation.over(match &result {
             Ok(()) => "stored",

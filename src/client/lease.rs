@@ -39,7 +39,7 @@ pub(crate) enum Subject {
     /// A lock or a leadership.
     Lock { of: Resource, keys: LockKeys },
     /// A claim of an idempotency key.
-    Claim(Ballot),
+    Claim(Arc<Ballot>),
 }
 
 #[derive(Debug)]

@@ -25,7 +25,7 @@ pub struct Context(Arc<Shared>);
 struct Shared {
     core: Arc<Core>,
     lease: Arc<Lease>,
-    ballot: Ballot,
+    ballot: Arc<Ballot>,
     namespace: Arc<str>,
     key: Arc<str>,
     attempt: u32,
@@ -55,7 +55,7 @@ impl Context {
         Self(Arc::new(Shared {
             core: Arc::clone(core),
             lease: Arc::clone(&held.lease),
-            ballot: held.ballot.clone(),
+            ballot: Arc::clone(&held.ballot),
             namespace: Arc::clone(namespace),
             key: Arc::clone(key),
             attempt,

@@ -1,7 +1,7 @@
 //! Creates the ops (requests to a node) that extend and release a lease.
 
 use super::{Lease, Subject};
-use crate::op::Op;
+use crate::op::{Ballot, Op};
 use crate::time::Moment;
 
 impl Lease {
@@ -20,7 +20,7 @@ impl Lease {
                 reassert: None,
             },
             Subject::Claim(ballot) => {
-                Op::ExtendClaim { ballot: ballot.clone(), lease: self.ttl, reassert: None }
+                Op::ExtendClaim { ballot: Ballot::clone(ballot), lease: self.ttl, reassert: None }
             }
         }
     }
