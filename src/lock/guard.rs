@@ -13,7 +13,7 @@ use crate::client::{Core, WATCH};
 use crate::durability::Achieved;
 use crate::error::{ExtendError, ReleaseError, Resource};
 use crate::lock::inspect::digest;
-use crate::lock::{LostSignal, is_lost};
+use crate::lock::{LostSignal, is_lost, remaining};
 use crate::op::LockMode;
 use crate::span::operation;
 use crate::time::Moment;
@@ -122,8 +122,7 @@ impl LockGuard {
 
     /// Returns the time until the deadline of the lock; zero once the lock is lost.
     pub fn remaining(&self) -> Duration {
-        let now = self.core.env.now();
-        if self.lease.is_valid(now) { self.lease.until().since(now) } else { Duration::ZERO }
+        remaining(&self.core, &self.lease)
     }
 
     /// Returns true while the lock is held, by the local clock, which goes on while the machine is

@@ -37,5 +37,5 @@ pub use semaphore::{
     NodePermits, Permit, PermitHolder, Semaphore, SemaphoreBuilder, SemaphoreInspection,
 };
 pub use signal::LostSignal;
-pub(crate) use signal::is_lost;
+pub(crate) use signal::{is_lost, remaining};
 pub use take_over::TakenOver;
